@@ -1,0 +1,195 @@
+"""Reading Java `DataInput` encodings from memory (`java.io.DataInput`, `org.apache.flink.core.memory.DataInputView`)."""
+
+from __future__ import annotations
+
+import struct
+
+from state_pipelines.errors import FormatError, Where
+
+_I16 = struct.Struct(">h")
+_U16 = struct.Struct(">H")
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+_F32 = struct.Struct(">f")
+_F64 = struct.Struct(">d")
+
+
+class Reader:
+    """A cursor over bytes; every read checks its bounds and moves on.
+
+    Integers are big-endian unless a name says otherwise.
+
+    Args:
+        data: the bytes.
+        name: file or handle name, for errors.
+        position: where to start.
+        end: where the readable part ends (default: the end of `data`).
+
+    Raises:
+        FormatError: from every method, when the bytes end early or are not what the encoding allows.
+    """
+
+    __slots__ = ("data", "end", "name", "position")
+
+    def __init__(self, data: bytes, name: str | None = None, position: int = 0, end: int | None = None) -> None:
+        self.data = data
+        self.name = name
+        self.position = position
+        self.end = len(data) if end is None else end
+
+    @property
+    def remaining(self) -> int:
+        """Bytes between the cursor and the end."""
+        return self.end - self.position
+
+    def error(self, what: str, offset: int | None = None, hint: str = "") -> FormatError:
+        """A `FormatError` at `offset` (default: the cursor), for the caller to raise."""
+        place = Where(file=self.name, offset=self.position if offset is None else offset)
+        return FormatError(what, where=place, hint=hint)
+
+    def _advance(self, size: int) -> int:
+        start = self.position
+        if size < 0:
+            raise self.error(f"a length of {size} is negative")
+        if start + size > self.end:
+            raise self.error(f"{size} bytes wanted but only {self.end - start} are left")
+        self.position = start + size
+        return start
+
+    def take(self, size: int) -> bytes:
+        """The next `size` bytes."""
+        start = self._advance(size)
+        return bytes(self.data[start : start + size])
+
+    def skip(self, size: int) -> None:
+        """Move over `size` bytes."""
+        self._advance(size)
+
+    def peek(self) -> int:
+        """The next byte, unsigned, without moving."""
+        if self.position >= self.end:
+            raise self.error("1 byte wanted but none is left")
+        return self.data[self.position]
+
+    def u8(self) -> int:
+        """One unsigned byte."""
+        return self.data[self._advance(1)]
+
+    def i8(self) -> int:
+        """One signed byte."""
+        value = self.data[self._advance(1)]
+        return value - 256 if value > 127 else value
+
+    def bool(self) -> bool:
+        """One byte; anything but 0 is true, as in `DataInputStream.readBoolean`."""
+        return self.u8() != 0
+
+    def i16(self) -> int:
+        """Signed 16 bits."""
+        return int(_I16.unpack_from(self.data, self._advance(2))[0])
+
+    def u16(self) -> int:
+        """Unsigned 16 bits; also a Java `char`."""
+        return int(_U16.unpack_from(self.data, self._advance(2))[0])
+
+    def i32(self) -> int:
+        """Signed 32 bits."""
+        return int(_I32.unpack_from(self.data, self._advance(4))[0])
+
+    def i64(self) -> int:
+        """Signed 64 bits."""
+        return int(_I64.unpack_from(self.data, self._advance(8))[0])
+
+    def f32(self) -> float:
+        """IEEE-754 single."""
+        return float(_F32.unpack_from(self.data, self._advance(4))[0])
+
+    def f64(self) -> float:
+        """IEEE-754 double."""
+        return float(_F64.unpack_from(self.data, self._advance(8))[0])
+
+    def count(self, minimum: int = 1) -> int:
+        """An i32 count of things of at least `minimum` bytes each; refused when they cannot fit in what is left."""
+        start = self.position
+        value = self.i32()
+        if value < 0 or value * minimum > self.remaining:
+            raise self.error(f"a count of {value} does not fit in the {self.remaining} bytes left", start)
+        return value
+
+    def bytes32(self) -> bytes:
+        """An i32 length, then that many bytes."""
+        return self.take(self.i32())
+
+    def varint(self) -> int:
+        """Unsigned varint of 7-bit groups, low group first, at most 32 bits (Flink strings, Avro blocks, Kryo)."""
+        start = self.position
+        value = shift = 0
+        while True:
+            byte = self.u8()
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value & 0xFFFFFFFF
+            shift += 7
+            if shift > 28:
+                last = self.u8()
+                if last > 0x7F:
+                    raise self.error("a varint is longer than 5 bytes", start)
+                return (value | last << shift) & 0xFFFFFFFF
+
+    def utf(self) -> str:
+        """Java modified UTF-8 with a u16 length (`DataInput.readUTF`); lone surrogates stay lone surrogates."""
+        return self._modified_utf8(self.u16())
+
+    def long_utf(self) -> str:
+        """Modified UTF-8 with an i64 length (`TC_LONGSTRING` of Java serialization)."""
+        return self._modified_utf8(self.i64())
+
+    def _modified_utf8(self, size: int) -> str:
+        start = self.position
+        raw = self.take(size)
+        if raw.isascii() and b"\0" not in raw:
+            return raw.decode("ascii")
+        try:
+            units = raw.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as error:
+            raise self.error(f"not modified UTF-8: {error.reason}", start + error.start) from None
+        return join_surrogates(units)
+
+    def vstr(self) -> str | None:
+        """Flink string (`StringValue.readString`): varint of length + 1, then UTF-16 units as varints; 0 is null."""
+        start = self.position
+        size = self.varint()
+        if size == 0:
+            return None
+        return self._units(size - 1, start)
+
+    def vstr_plain(self) -> str:
+        """As `vstr` but the varint is the length itself and there is no null (`StringValue.read`)."""
+        start = self.position
+        return self._units(self.varint(), start)
+
+    def _units(self, size: int, start: int) -> str:
+        if size > self.remaining:
+            raise self.error(f"a string of {size} characters does not fit in the {self.remaining} bytes left", start)
+        head = self.data[self.position : self.position + size]
+        if bytes(head).isascii():
+            self.position += size
+            return str(bytes(head), "ascii")
+        units = bytearray()
+        for _ in range(size):
+            at = self.position
+            unit = self.varint()
+            if unit > 0xFFFF:
+                raise self.error(f"{unit:#x} is not a UTF-16 unit", at)
+            units += unit.to_bytes(2, "little")
+        return units.decode("utf-16-le", "surrogatepass")
+
+    def expect_end(self, what: str) -> None:
+        """Fail when bytes are left over."""
+        if self.remaining:
+            raise self.error(f"{self.remaining} bytes are left over behind {what}")
+
+
+def join_surrogates(text: str) -> str:
+    """Join pairs of surrogates that were decoded one by one; lone ones stay as they are."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")

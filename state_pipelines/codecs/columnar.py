@@ -1,0 +1,147 @@
+"""Records to Arrow arrays and back, many at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from state_pipelines.codecs import opcodes as op
+from state_pipelines.codecs.buffers import InputColumns, OutputColumns
+from state_pipelines.codecs.conform import conform
+from state_pipelines.codecs.decoding import decode
+from state_pipelines.codecs.encoding import encode
+from state_pipelines.codecs.program import Program
+from state_pipelines.errors import FormatError, StateError, ValueRangeError, Where
+
+Bytes = npt.NDArray[np.uint8]
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Records one behind the other.
+
+    Attributes:
+        data: u8, all bytes.
+        stops: i64[n], end of each record in `data`.
+    """
+
+    data: Bytes
+    stops: Offsets
+
+    @property
+    def starts(self) -> Offsets:
+        """i64[n], start of each record in `data`."""
+        return np.concatenate([np.zeros(1, np.int64), self.stops[:-1]]) if len(self.stops) else self.stops
+
+
+def decode_spans(
+    program: Program, data: Bytes, starts: Offsets, ends: Offsets, *, exact: bool = True, offset: int = 0
+) -> pa.Array:
+    """Decode records whose bytes are known to lie in `data[starts[i]:ends[i]]`.
+
+    Args:
+        program: the compiled layout.
+        data: u8, holds the records.
+        starts: i64[n].
+        ends: i64[n]; every end must lie inside `data`.
+        exact: each record must use up its bytes.
+        offset: position of `data` in its file, for errors.
+
+    Returns:
+        Array of `program.type`, one value per record.
+
+    Raises:
+        FormatError: the bytes do not fit the layout; names offset and field path.
+    """
+    size = int((ends - starts).sum()) if len(starts) else 0
+    return _decode(program, data, starts, ends, size=size, sequential=False, exact=exact, offset=offset)[0]
+
+
+def decode_sequence(
+    program: Program, data: Bytes, start: int, end: int, count: int, *, offset: int = 0
+) -> tuple[pa.Array, Offsets]:
+    """Decode `count` records that lie one behind the other in `data[start:end]`, their lengths unknown.
+
+    Returns:
+        (array of `program.type`, i64[count] end of each record in `data`).
+
+    Raises:
+        FormatError: as `decode_spans`.
+    """
+    starts, ends = np.full(count, start, np.int64), np.full(count, end, np.int64)
+    return _decode(program, data, starts, ends, size=end - start, sequential=True, exact=False, offset=offset)
+
+
+def _decode(
+    program: Program,
+    data: Bytes,
+    starts: Offsets,
+    ends: Offsets,
+    *,
+    size: int,
+    sequential: bool,
+    exact: bool,
+    offset: int,
+) -> tuple[pa.Array, Offsets]:
+    columns = OutputColumns(program.kinds, len(starts), size)
+    stops = np.empty(len(starts), np.int64)
+    while True:
+        status, record, position, where = decode(
+            program.instructions,
+            program.pool.ctypes.data,
+            columns.table,
+            data.ctypes.data,
+            starts,
+            ends,
+            sequential,
+            exact,
+            stops,
+        )
+        if status != op.FULL:
+            break
+        columns.enlarge(where)
+    if status != op.OK:
+        place = Where(offset=offset + position, path=program.paths[where] or None)
+        raise FormatError(f"record {record}: {op.MESSAGES[status]}", where=place)
+    try:
+        return program.part.finish(columns), stops
+    except StateError as error:
+        first = offset + int(starts[0]) if len(starts) else offset
+        place = error.where
+        if place.offset is None:
+            error.where = Where(place.file, first, place.operator, place.state, place.path)
+        raise
+
+
+def encode_array(program: Program, array: pa.Array) -> Encoded:
+    """Encode every value of `array` (anything that `conform` brings into `program.type`).
+
+    Raises:
+        ValueRangeError: a value has no place in the layout; names the row and the field path.
+    """
+    columns = InputColumns(program.kinds)
+    program.part.prepare(conform(array, program.type), columns)
+    stops = np.empty(len(array), np.int64)
+    capacity = array.nbytes + 32 * len(array) + 1024
+    while True:
+        data = np.empty(capacity, np.uint8)
+        status, record, size, where = encode(
+            program.instructions,
+            program.pool.ctypes.data,
+            columns.table,
+            len(array),
+            data.ctypes.data,
+            capacity,
+            stops,
+        )
+        if status != op.FULL:
+            break
+        capacity *= 2
+        columns.rewind()
+    if status != op.OK:
+        raise ValueRangeError(f"row {record}: {op.MESSAGES[status]}", where=Where(path=program.paths[where] or None))
+    return Encoded(data[:size], stops)

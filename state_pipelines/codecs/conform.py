@@ -1,0 +1,79 @@
+"""Bringing an Arrow array into the exact type that a layout wants, before it is encoded."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_pipelines.errors import ValueRangeError, Where
+
+
+def conform(array: pa.Array, target: pa.DataType, path: str = "value") -> pa.Array:
+    """`array` as `target`; fields of structs are matched by name, numbers and times are cast when nothing is lost.
+
+    Raises:
+        ValueRangeError: a field is missing or too much, or a value does not fit; names the path.
+    """
+    source = array.type
+    if source == target:
+        return array
+    if pa.types.is_null(target):
+        return pa.nulls(len(array))
+    if pa.types.is_null(source):
+        return pa.nulls(len(array), target)
+    if pa.types.is_dictionary(source):
+        return conform(array.dictionary_decode(), target, path)
+    if pa.types.is_struct(target) and pa.types.is_struct(source):
+        return _conform_struct(array, target, path)
+    if pa.types.is_map(target) and (pa.types.is_map(source) or pa.types.is_list(source)):
+        entries = flatten_entries(array)
+        keys = conform(entries.field(0), target.key_type, f"{path}{{key}}")
+        items = conform(entries.field(1), target.item_type, f"{path}{{value}}")
+        fields = [pa.field("key", keys.type, nullable=False), pa.field("value", items.type)]
+        return _rebuild(array, target, pa.StructArray.from_arrays([keys, items], fields=fields))
+    if pa.types.is_list(target) and (pa.types.is_list(source) or pa.types.is_map(source)):
+        return _rebuild(array, target, conform(flatten_entries(array), target.value_type, f"{path}[]"))
+    try:
+        return pc.cast(array, target, safe=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ValueRangeError(f"{source} does not go into {target}: {error}", where=Where(path=path)) from None
+
+
+def _conform_struct(array: pa.Array, target: pa.StructType, path: str) -> pa.Array:
+    source = array.type
+    have = {source.field(i).name for i in range(source.num_fields)}
+    want = {target.field(i).name for i in range(target.num_fields)}
+    if have != want:
+        missing, extra = sorted(want - have), sorted(have - want)
+        parts = [f"missing {', '.join(missing)}" if missing else "", f"not wanted {', '.join(extra)}" if extra else ""]
+        raise ValueRangeError(
+            f"the fields do not match: {'; '.join(part for part in parts if part)}", where=Where(path=path)
+        )
+    children = [
+        conform(array.field(source.get_field_index(target.field(i).name)), target.field(i).type,
+                f"{path}.{target.field(i).name}")
+        for i in range(target.num_fields)
+    ]
+    nulls = pc.is_null(array) if array.null_count else None
+    if not children:
+        return pa.array([{}] * len(array), target, mask=None if nulls is None else nulls.to_numpy(False))
+    return pa.StructArray.from_arrays(children, fields=list(target), mask=nulls)
+
+
+def _rebuild(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
+    """A list or map of `child`, which holds the flattened values of `array`."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
+    nulls = array.is_valid().buffers()[1] if array.null_count else None
+    return pa.Array.from_buffers(target, len(array), [nulls, offsets.buffers()[1]], children=[child])
+
+
+def flatten_entries(array: pa.Array) -> pa.Array:
+    """The elements of a list, or the entries of a map as structs, without those under null."""
+    if not pa.types.is_map(array.type):
+        return array.flatten()
+    entries = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
+    as_list = pa.Array.from_buffers(
+        pa.list_(entries.type), len(array), array.buffers()[:2], -1, array.offset, children=[entries]
+    )
+    return as_list.flatten()

@@ -1,0 +1,358 @@
+"""The encoding kernel: takes values from columns and writes records; the mirror of `decoding`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from state_pipelines.codecs import opcodes as op
+from state_pipelines.codecs.memory import (
+    copy,
+    load_i32,
+    load_i64,
+    load_u8,
+    store_8,
+    store_16_big,
+    store_32_big,
+    store_64,
+    store_64_big,
+)
+
+_HIGH_BITS = np.int64(-0x7F7F7F7F7F7F7F80)
+
+
+@njit(cache=True, inline="never")
+def store_varint(target, value):  # type: ignore[no-untyped-def]
+    """Write an unsigned varint of at most 32 bits; address behind it."""
+    while value > 0x7F:
+        store_8(target, value & 0x7F | 0x80)
+        target += 1
+        value >>= 7
+    store_8(target, value)
+    return target + 1
+
+
+@njit(cache=True, inline="never")
+def encode_text(source, size, extra, target):  # type: ignore[no-untyped-def]
+    """UTF-8 at `source` as Flink string at `target`; at most 5 + 3 * size bytes; address behind, or -1."""
+    units = 0
+    ascii_only = True
+    i = 0
+    while i + 8 <= size:
+        if load_i64(source + i) & _HIGH_BITS:
+            ascii_only = False
+            break
+        i += 8
+    while ascii_only and i < size:
+        if load_u8(source + i) >= 0x80:
+            ascii_only = False
+        i += 1
+    if ascii_only:
+        target = store_varint(target, size + extra)
+        copy(target, source, size)
+        return target + size
+    for i in range(size):
+        byte = load_u8(source + i)
+        if byte & 0xC0 != 0x80:
+            units += 2 if byte >= 0xF0 else 1
+    target = store_varint(target, units + extra)
+    i = 0
+    while i < size:
+        byte = load_u8(source + i)
+        if byte < 0x80:
+            store_8(target, byte)
+            target += 1
+            i += 1
+        elif byte < 0xE0:
+            if i + 2 > size:
+                return -1
+            target = store_varint(target, (byte & 0x1F) << 6 | load_u8(source + i + 1) & 0x3F)
+            i += 2
+        elif byte < 0xF0:
+            if i + 3 > size:
+                return -1
+            point = (byte & 0xF) << 12 | (load_u8(source + i + 1) & 0x3F) << 6 | load_u8(source + i + 2) & 0x3F
+            target = store_varint(target, point)
+            i += 3
+        else:
+            if i + 4 > size:
+                return -1
+            point = (
+                (byte & 7) << 18
+                | (load_u8(source + i + 1) & 0x3F) << 12
+                | (load_u8(source + i + 2) & 0x3F) << 6
+                | load_u8(source + i + 3) & 0x3F
+            ) - 0x10000
+            target = store_varint(target, 0xD800 + (point >> 10))
+            target = store_varint(target, 0xDC00 + (point & 0x3FF))
+            i += 4
+    return target
+
+
+@njit(cache=True, inline="never")
+def is_null(columns, column, cursor):  # type: ignore[no-untyped-def]
+    """Whether the value under the cursor is null."""
+    validity = columns[op.VALIDITY, column]
+    return validity != 0 and load_u8(validity + cursor) == 0
+
+
+@njit(cache=True, nogil=True)
+def encode(program, pool, columns, count, base, capacity, stops):  # type: ignore[no-untyped-def]
+    """Run `program` `count` times over columns and write one record behind the other.
+
+    Args:
+        program: i32[n, 6], see `opcodes`.
+        pool: address of constant bytes.
+        columns: i64[8, m]; `COUNT` is the cursor, `CAPACITY` the number of values.
+        count: number of records.
+        base: address of the output.
+        capacity: bytes of the output.
+        stops: i64[count], filled with the end of each record relative to `base`.
+
+    Returns:
+        (status, record, bytes written, instruction): status 0, or what went wrong and where; FULL asks for more output.
+    """
+    loops = np.empty((op.MAX_DEPTH, 2), np.int64)
+    masks = np.empty(op.MAX_DEPTH, np.int64)
+    marks = np.empty(op.MAX_DEPTH, np.int64)
+    out = base
+    limit = base + capacity
+    for record in range(count):
+        pc = 0
+        depth = 0
+        mask_depth = 0
+        mark_depth = 0
+        while True:
+            code = program[pc, 0]
+            column = program[pc, 1]
+            if code == op.END:
+                break
+            if out + 16 > limit:
+                return op.FULL, record, out - base, pc
+            cursor = 0
+            if column >= 0:
+                cursor = columns[op.COUNT, column]
+                if cursor >= columns[op.CAPACITY, column]:
+                    return op.TRUNCATED, record, out - base, pc
+            if code == op.FIXED:
+                if is_null(columns, column, cursor):
+                    return op.NULL_VALUE, record, out - base, pc
+                width = program[pc, 2]
+                values = columns[op.VALUES, column]
+                if width == 8:
+                    store_64_big(out, load_i64(values + 8 * cursor))
+                elif width == 4:
+                    store_32_big(out, load_i32(values + 4 * cursor))
+                elif width == 1:
+                    store_8(out, load_u8(values + cursor))
+                else:
+                    store_16_big(out, load_u8(values + 2 * cursor) | load_u8(values + 2 * cursor + 1) << 8)
+                out += width
+                columns[op.COUNT, column] = cursor + 1
+                pc += 1
+            elif code == op.TEXT:
+                columns[op.COUNT, column] = cursor + 1
+                if is_null(columns, column, cursor):
+                    if not program[pc, 2]:
+                        return op.NULL_VALUE, record, out - base, pc
+                    store_8(out, 0)
+                    out += 1
+                else:
+                    offsets = columns[op.VALUES, column]
+                    start = load_i32(offsets + 4 * cursor)
+                    size = load_i32(offsets + 4 * (cursor + 1)) - start
+                    if out + 8 + 3 * size > limit:
+                        return op.FULL, record, out - base, pc
+                    out = encode_text(columns[op.DATA, column] + start, size, program[pc, 2], out)
+                    if out < 0:
+                        return op.BAD_TEXT, record, 0, pc
+                pc += 1
+            elif code == op.FLAG:
+                if is_null(columns, column, cursor):
+                    store_8(out, program[pc, 2])
+                    out += 1
+                    if out + program[pc, 3] > limit:
+                        return op.FULL, record, out - base, pc
+                    for _ in range(program[pc, 3]):
+                        store_8(out, 0)
+                        out += 1
+                    pc = program[pc, 4]
+                else:
+                    store_8(out, 1 - program[pc, 2])
+                    out += 1
+                    pc += 1
+            elif code == op.PRESENT:
+                if is_null(columns, column, cursor):
+                    return op.NULL_VALUE, record, out - base, pc
+                columns[op.COUNT, column] = cursor + 1
+                pc += 1
+            elif code == op.NULL or code == op.CLASS:
+                columns[op.COUNT, column] = cursor + 1
+                pc += 1
+            elif code == op.JUMP:
+                pc = program[pc, 2]
+            elif code == op.SIZED or code == op.REST:
+                if is_null(columns, column, cursor):
+                    return op.NULL_VALUE, record, out - base, pc
+                offsets = columns[op.VALUES, column]
+                start = load_i32(offsets + 4 * cursor)
+                size = load_i32(offsets + 4 * (cursor + 1)) - start
+                if out + 16 + size > limit:
+                    return op.FULL, record, out - base, pc
+                if code == op.SIZED:
+                    store_32_big(out, size)
+                    out += 4
+                copy(out, columns[op.DATA, column] + start, size)
+                out += size
+                columns[op.COUNT, column] = cursor + 1
+                pc += 1
+            elif code == op.LIST or code == op.DELIMITED:
+                if is_null(columns, column, cursor):
+                    return op.NULL_VALUE, record, out - base, pc
+                offsets = columns[op.VALUES, column]
+                size = load_i32(offsets + 4 * (cursor + 1)) - load_i32(offsets + 4 * cursor)
+                columns[op.COUNT, column] = cursor + 1
+                if code == op.LIST:
+                    store_32_big(out, size)
+                    out += 4
+                if size == 0:
+                    pc = program[pc, 3]
+                else:
+                    if depth >= op.MAX_DEPTH:
+                        return op.TOO_DEEP, record, out - base, pc
+                    loops[depth, 0] = size
+                    depth += 1
+                    pc += 1
+            elif code == op.NEXT or code == op.DELIMITED_NEXT:
+                loops[depth - 1, 0] -= 1
+                if loops[depth - 1, 0] > 0:
+                    if code == op.DELIMITED_NEXT:
+                        store_8(out, program[pc, 3])
+                        out += 1
+                    pc = program[pc, 2]
+                else:
+                    depth -= 1
+                    pc += 1
+            elif code == op.POJO:
+                if is_null(columns, column, cursor):
+                    store_8(out, 1)
+                    out += 1
+                    pc = program[pc, 2]
+                else:
+                    cases = program[pc, 3]
+                    number = 0
+                    if cases:
+                        which = program[pc + 1, 1]
+                        number = load_i32(columns[op.VALUES, which] + 4 * columns[op.COUNT, which])
+                        if number < 0 or number > cases:
+                            return op.BAD_SUBCLASS, record, out - base, pc
+                    if number == 0:
+                        store_8(out, 2)
+                        out += 1
+                        pc += 1 + cases
+                    else:
+                        case = pc + number
+                        if program[case, 2] >= 0:
+                            store_8(out, 8)
+                            store_8(out + 1, program[case, 2])
+                            out += 2
+                        else:
+                            size = program[case, 4]
+                            if out + 16 + size > limit:
+                                return op.FULL, record, out - base, pc
+                            store_8(out, 4)
+                            store_16_big(out + 1, size)
+                            copy(out + 3, pool + program[case, 3], size)
+                            out += 3 + size
+                        pc = program[case, 5]
+            elif code == op.MASK:
+                size = program[pc, 2]
+                if out + 16 + size > limit:
+                    return op.FULL, record, out - base, pc
+                if mask_depth >= op.MAX_DEPTH:
+                    return op.TOO_DEEP, record, out - base, pc
+                for i in range(size):
+                    store_8(out + i, 0)
+                if column >= 0:
+                    kind = load_u8(columns[op.VALUES, column] + cursor)
+                    store_8(out, (kind & 1) << 7 | (kind & 2) << 5)
+                    columns[op.COUNT, column] = cursor + 1
+                masks[mask_depth] = out
+                mask_depth += 1
+                out += size
+                pc += 1
+            elif code == op.MASKED:
+                if is_null(columns, column, cursor):
+                    bit = program[pc, 2]
+                    at = masks[mask_depth - 1] + (bit >> 3)
+                    store_8(at, load_u8(at) | (0x80 >> (bit & 7)))
+                    pc = program[pc, 3]
+                else:
+                    pc += 1
+            elif code == op.UNMASK:
+                mask_depth -= 1
+                pc += 1
+            elif code == op.CONST:
+                size = program[pc, 2]
+                if out + 16 + size > limit:
+                    return op.FULL, record, out - base, pc
+                copy(out, pool + program[pc, 3], size)
+                out += size
+                pc += 1
+            elif code == op.BIG_INTEGER or code == op.BIG_DECIMAL:
+                columns[op.COUNT, column] = cursor + 1
+                null = is_null(columns, column, cursor)
+                if null:
+                    store_32_big(out, 0)
+                    out += 4
+                else:
+                    offsets = columns[op.VALUES, column]
+                    start = columns[op.DATA, column] + load_i32(offsets + 4 * cursor)
+                    size = load_i32(offsets + 4 * (cursor + 1)) - load_i32(offsets + 4 * cursor)
+                    if out + 24 + size > limit:
+                        return op.FULL, record, out - base, pc
+                    first = load_u8(start) if size == 1 else 255
+                    if first == 0 or first == 1:
+                        store_32_big(out, first + 1)
+                        out += 4
+                    elif first == 10:
+                        store_32_big(out, 3)
+                        out += 4
+                    else:
+                        store_32_big(out, size + 4)
+                        copy(out + 4, start, size)
+                        out += 4 + size
+                if code == op.BIG_DECIMAL:
+                    scale = program[pc, 2]
+                    at = columns[op.COUNT, scale]
+                    columns[op.COUNT, scale] = at + 1
+                    if not null:
+                        store_32_big(out, load_i32(columns[op.VALUES, scale] + 4 * at))
+                        out += 4
+                pc += 1
+            elif code == op.CHOICE:
+                flag = load_u8(columns[op.VALUES, column] + cursor)
+                store_8(out, flag)
+                out += 1
+                columns[op.COUNT, column] = cursor + 1
+                pc = pc + 1 if flag else program[pc, 2]
+            elif code == op.MARK:
+                if mark_depth >= op.MAX_DEPTH:
+                    return op.TOO_DEEP, record, out - base, pc
+                marks[mark_depth] = out
+                mark_depth += 1
+                pc += 1
+            elif code == op.LENGTH:
+                mark_depth -= 1
+                size = out - marks[mark_depth]
+                while True:
+                    store_8(out, size & 0xFF)
+                    out += 1
+                    size >>= 8
+                    if size == 0:
+                        break
+                pc += 1
+            else:
+                return op.BAD_FLAG, record, out - base, pc
+        stops[record] = out - base
+    return op.OK, count, out - base, 0

@@ -1,0 +1,328 @@
+"""Values as JSON: what `dump` prints, one entry per line.
+
+Numbers, strings and booleans stand for themselves (float widened to double, NaN and infinities as strings); other
+values have a tag: `@bytes` hex, `@dec`, `@bigint`, `@enum`, `@date`, `@time`, `@datetime`, `@instant`, `@juDate`,
+`@sqlDate`, `@sqlTime`, `@sqlTimestamp`, `@ts`, `@tuple`, `@row` and `@rowdata` with `@kind`, `@map`, `@set`, `@bitset`,
+`@left`, `@right`, `@window`, `@global`, `@avro`. POJOs and objects of Kryo have `@class` and their fields by name.
+Entries of maps and elements of sets are sorted by their text. What could not be decoded is `@undecoded` hex with its
+`@reason`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import singledispatch
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from state_pipelines.codecs.binaryrow import BinaryRowValue, TimestampValue, part_of, write_row
+from state_pipelines.codecs.jsonvalues import (
+    Json,
+    big_integer,
+    decimal,
+    hex_bytes,
+    java_date,
+    java_date_time,
+    java_time,
+    number,
+    sorted_map,
+    sorted_set,
+    tagged,
+    value_json,
+)
+from state_pipelines.serializers import tree
+
+if TYPE_CHECKING:
+    from state_pipelines.serializers.tree import LogicalType
+
+__all__ = ["Json", "access_times", "dumps", "to_json", "value_json"]
+
+Parts: TypeAlias = Mapping[str, object]
+_BINARY = "org.apache.flink.table.data.binary."
+_ARRAY_BASE = 16
+"""Where the elements of a byte[] begin in the memory of a 64-bit JVM."""
+_TABLE_WINDOWS = "org.apache.flink.table.runtime.operators.window."
+
+
+def dumps(line: Mapping[str, object]) -> str:
+    """One line of JSON, without a line feed: compact, ASCII, keys in the order given."""
+    return json.dumps(line, separators=(",", ":"), allow_nan=False)
+
+
+def to_json(node: tree.Serializer, value: object) -> Json:
+    """A decoded value as an object for `json.dumps`.
+
+    Args:
+        node: its serializer.
+        value: as the scalar codec gives it.
+    """
+    return None if value is None else _render(node, value)
+
+
+def access_times(node: tree.Serializer, value: object) -> int | list[int] | None:
+    """Last access in epoch milliseconds of a value with TTL, one per element of a list; None without TTL."""
+    if isinstance(node, tree.Ttl):
+        return cast("int", _parts(value)["last_access"])
+    if isinstance(node, tree.ListOf) and isinstance(node.element, tree.Ttl):
+        return [cast("int", _parts(item)["last_access"]) for item in _items(value)]
+    if isinstance(node, tree.TtlAware):
+        return access_times(node.inner, value)
+    return None
+
+
+@singledispatch
+def _render(node: tree.Serializer, value: object) -> Json:
+    """Families without a rule of their own show what the value itself tells."""
+    return value_json(value)
+
+
+@_render.register(tree.Basic)
+def _(node: tree.Basic, value: object) -> Json:
+    render = _BASIC.get(node.kind)
+    return value_json(value) if render is None else render(value)
+
+
+@_render.register(tree.ListOf)
+@_render.register(tree.GenericArray)
+@_render.register(tree.LinkedListOf)
+def _(node: tree.ListOf | tree.GenericArray | tree.LinkedListOf, value: object) -> Json:
+    return [to_json(node.element, item) for item in _items(value)]
+
+
+@_render.register(tree.SetOf)
+def _(node: tree.SetOf, value: object) -> Json:
+    return sorted_set(to_json(node.element, item) for item in _items(value))
+
+
+@_render.register(tree.MapOf)
+@_render.register(tree.SortedMapOf)
+def _(node: tree.MapOf | tree.SortedMapOf, value: object) -> Json:
+    return sorted_map((to_json(node.key, key), to_json(node.value, item)) for key, item in _entries(value))
+
+
+@_render.register(tree.Tuple)
+def _(node: tree.Tuple, value: object) -> Json:
+    return tagged("@tuple", _fields(node.fields, value))
+
+
+@_render.register(tree.Row)
+def _(node: tree.Row, value: object) -> Json:
+    return {"@row": _fields(node.fields, value), "@kind": str(_parts(value).get("row_kind") or "+I")}
+
+
+@_render.register(tree.Either)
+def _(node: tree.Either, value: object) -> Json:
+    parts = _parts(value)
+    if parts["is_left"]:
+        return tagged("@left", to_json(node.left, parts["left"]))
+    return tagged("@right", to_json(node.right, parts["right"]))
+
+
+@_render.register(tree.Pojo)
+def _(node: tree.Pojo, value: object) -> Json:
+    parts = _parts(value)
+    name = str(parts.get("class", node.pojo_class))
+    serializers = _field_serializers(node, name)
+    rendered: dict[str, Json] = {"@class": name}
+    for field in sorted(key for key in parts if key != "class"):
+        serializer = serializers.get(field)
+        rendered[field] = value_json(parts[field]) if serializer is None else to_json(serializer, parts[field])
+    return rendered
+
+
+@_render.register(tree.Enum)
+@_render.register(tree.ScalaEnum)
+def _(node: tree.Enum | tree.ScalaEnum, value: object) -> Json:
+    return tagged("@enum", str(value))
+
+
+@_render.register(tree.Nullable)
+@_render.register(tree.TtlAware)
+@_render.register(tree.RawValue)
+@_render.register(tree.External)
+@_render.register(tree.ListView)
+@_render.register(tree.MapView)
+def _(
+    node: tree.Nullable | tree.TtlAware | tree.RawValue | tree.External | tree.ListView | tree.MapView, value: object
+) -> Json:
+    return to_json(node.inner, value)
+
+
+@_render.register(tree.Ttl)
+def _(node: tree.Ttl, value: object) -> Json:
+    return to_json(node.inner, _parts(value)["value"])
+
+
+@_render.register(tree.Timer)
+def _(node: tree.Timer, value: object) -> Json:
+    parts = _parts(value)
+    return {
+        "timestamp": value_json(parts["timestamp"]),
+        "key": to_json(node.key, parts["key"]),
+        "namespace": to_json(node.namespace, parts["namespace"]),
+    }
+
+
+@_render.register(tree.WindowKey)
+def _(node: tree.WindowKey, value: object) -> Json:
+    parts = _parts(value)
+    return {"window": value_json(parts["window"]), "key": to_json(node.key, parts["key"])}
+
+
+@_render.register(tree.RowData)
+def _(node: tree.RowData, value: object) -> Json:
+    return _sql_row(value, node.types) if isinstance(value, BinaryRowValue) else value_json(value)
+
+
+@_render.register(tree.ArrayData)
+def _(node: tree.ArrayData, value: object) -> Json:
+    return _sql_array(value, node.element_type)
+
+
+@_render.register(tree.MapData)
+def _(node: tree.MapData, value: object) -> Json:
+    return _sql_map(value, node.key_type, node.value_type)
+
+
+@_render.register(tree.BinaryRow)
+def _(node: tree.BinaryRow, value: object) -> Json:
+    """The types of the fields are not known, so the bytes are shown, the length in front included."""
+    if not isinstance(value, bytes):
+        return value_json(value)
+    return tagged("@hex", (len(value).to_bytes(4, "big") + value).hex())
+
+
+@_render.register(tree.TimestampData)
+def _(node: tree.TimestampData, value: object) -> Json:
+    return _sql_timestamp(value)
+
+
+def _fields(serializers: Sequence[tree.Serializer], value: object) -> list[Json]:
+    parts = _parts(value)
+    return [to_json(serializer, parts[f"f{index}"]) for index, serializer in enumerate(serializers)]
+
+
+def _field_serializers(node: tree.Pojo, class_name: str) -> Mapping[str, tree.Serializer | None]:
+    """Serializers of the fields of a POJO class or of one of its subclasses."""
+    subclass = next(
+        (each.serializer for each in (*node.registered, *node.non_registered) if each.class_name == class_name), None
+    )
+    pojo = subclass if class_name != node.pojo_class and isinstance(subclass, tree.Pojo) else node
+    return {field.name: field.serializer for field in pojo.fields}
+
+
+def _sql_row(row: BinaryRowValue, types: Sequence[LogicalType], *, nested: bool = False) -> Json:
+    values = [_sql_value(value, of) for of, value in zip(types, row.fields, strict=True)]
+    raw = [index for index, of in enumerate(types) if of.root == "RAW" and row.fields[index] is not None]
+    if raw and not nested:
+        block = write_row(row, types)
+        for index in raw:
+            values[index] = raw_value_json(block, *part_of(block, len(types), index))
+    return {"@rowdata": values, "@kind": row.kind}
+
+
+def raw_value_json(block: bytes, offset: int, size: int) -> Json:
+    """A RAW value goes by the fields of its object, as all objects without a tag do: a section of the row's memory."""
+    segment: dict[str, Json] = {
+        "@class": "org.apache.flink.core.memory.MemorySegment",
+        "address": _ARRAY_BASE,
+        "addressLimit": _ARRAY_BASE + len(block),
+        "allowWrap": True,
+        "cleaner": None,
+        "heapMemory": hex_bytes(block),
+        "isFreedAtomic": {"@class": "java.util.concurrent.atomic.AtomicBoolean", "value": 0},
+        "offHeapBuffer": None,
+        "owner": None,
+        "size": len(block),
+    }
+    section: dict[str, Json] = {
+        "@class": f"{_BINARY}BinarySection",
+        "offset": offset,
+        "segments": [segment],
+        "sizeInBytes": size,
+    }
+    return {"@class": f"{_BINARY}BinaryRawValueData", "binarySection": section, "javaObject": None}
+
+
+def _sql_array(value: object, of: LogicalType) -> list[Json]:
+    return [_sql_value(item, of) for item in _items(value)]
+
+
+def _sql_map(value: object, key_type: LogicalType, value_type: LogicalType | None) -> Json:
+    return sorted_map(
+        (_sql_value(key, key_type), value_json(item) if value_type is None else _sql_value(item, value_type))
+        for key, item in _entries(value)
+    )
+
+
+def _sql_value(value: object, of: LogicalType) -> Json:
+    if value is None:
+        return None
+    match of.root:
+        case "ROW" | "STRUCTURED_TYPE" if isinstance(value, BinaryRowValue):
+            return _sql_row(value, of.children, nested=True)
+        case "ARRAY":
+            return _sql_array(value, of.children[0])
+        case "MAP":
+            return _sql_map(value, of.children[0], of.children[1])
+        case "MULTISET":
+            return _sql_map(value, of.children[0], None)
+        case "DISTINCT_TYPE" if of.children:
+            return _sql_value(value, of.children[0])
+    return value_json(value)
+
+
+def _sql_timestamp(value: object) -> Json:
+    if isinstance(value, Mapping):
+        millis, nanos = (*value.values(), 0)[:2]
+        return value_json(TimestampValue(cast("int", millis), cast("int", nanos)))
+    return value_json(TimestampValue(value, 0) if isinstance(value, int) else value)
+
+
+def _parts(value: object) -> Parts:
+    return cast("Parts", value)
+
+
+def _items(value: object) -> Iterable[object]:
+    return cast("Iterable[object]", value)
+
+
+def _entries(value: object) -> Iterable[tuple[object, object]]:
+    return cast("Iterable[tuple[object, object]]", value)
+
+
+def _pair(tag: str, first: str, second: str) -> Callable[[object], Json]:
+    return lambda value: tagged(tag, [cast("int", _parts(value)[first]), cast("int", _parts(value)[second])])
+
+
+def _table_window(name: str) -> Callable[[object], Json]:
+    def render(value: object) -> Json:
+        parts = value if isinstance(value, Mapping) else {"id": value}
+        return {"@class": f"{_TABLE_WINDOWS}{name}", **{key: value_json(parts[key]) for key in sorted(parts)}}
+
+    return render
+
+
+_BASIC: dict[str, Callable[[object], Json]] = {
+    "Float": number,
+    "Double": number,
+    "FloatValue": number,
+    "DoubleValue": number,
+    "BigInt": big_integer,
+    "BigDec": decimal,
+    "Date": lambda value: tagged("@juDate", cast("int", value)),
+    "SqlDate": lambda value: tagged("@sqlDate", cast("int", value)),
+    "SqlTime": lambda value: tagged("@sqlTime", cast("int", value)),
+    "SqlTimestamp": _pair("@sqlTimestamp", "millis", "nanos"),
+    "Instant": _pair("@instant", "epoch_second", "nano"),
+    "LocalDate": java_date,
+    "LocalTime": java_time,
+    "LocalDateTime": java_date_time,
+    "TimeWindow": _pair("@window", "start", "end"),
+    "TableTimeWindow": _table_window("TimeWindow"),
+    "CountWindow": _table_window("CountWindow"),
+    "GlobalWindow": lambda value: tagged("@global", True),
+    "Tuple0": lambda value: tagged("@tuple", []),
+    "BytePrimitiveArray": hex_bytes,
+    "ByteArrayWrapper": hex_bytes,
+}

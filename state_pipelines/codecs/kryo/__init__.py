@@ -1,0 +1,109 @@
+"""Kryo: one object graph, without length, in the middle of other data (`KryoSerializer`).
+
+Kryo 2.24 (up to Flink 1.20) and Kryo 5 (from Flink 2.0) write different bytes; the snapshot does not tell them apart.
+The version of `_metadata` does: up to 4 it is Kryo 2, from 5 on Kryo 5 (`kryo_version`).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from state_pipelines.codecs.dynamic import Undecoded
+from state_pipelines.codecs.kryo.fieldlists import (
+    ClassDeclaration,
+    FieldLists,
+    JavaType,
+    dump_classes,
+    load_classes,
+    parse_type,
+)
+from state_pipelines.codecs.kryo.reader import GraphReader
+from state_pipelines.codecs.kryo.table import ClassTable
+from state_pipelines.codecs.kryo.wire import Version
+from state_pipelines.codecs.kryo.writer import GraphWriter
+from state_pipelines.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.writer import Writer
+    from state_pipelines.serializers import tree
+
+__all__ = [
+    "ClassDeclaration",
+    "FieldLists",
+    "JavaType",
+    "Version",
+    "dump_classes",
+    "kryo_version",
+    "load_classes",
+    "parse_type",
+    "read_kryo",
+    "read_kryo_span",
+    "write_kryo",
+]
+
+_NONE_DECLARED = FieldLists()
+
+
+@lru_cache(maxsize=256)
+def _table(serializer: tree.Kryo, version: Version, classes: FieldLists) -> ClassTable:
+    return ClassTable(serializer, version, classes)
+
+
+def kryo_version(metadata_version: int) -> Version:
+    """The release line of Kryo that wrote the data of a snapshot whose `_metadata` has this version."""
+    return 2 if metadata_version <= 4 else 5
+
+
+def read_kryo(
+    reader: Reader, serializer: tree.Kryo, version: Version, classes: FieldLists = _NONE_DECLARED
+) -> object:
+    """Read exactly one graph; its end need not be known.
+
+    Args:
+        reader: the cursor; afterwards behind the last byte of the graph.
+        serializer: its registrations say which class has which id.
+        version: release line of Kryo.
+        classes: field lists of the user's classes.
+
+    Returns:
+        A plain Python value or one of `state_pipelines.codecs.dynamic`.
+
+    Raises:
+        FormatError: the bytes are no Kryo graph.
+        UnsupportedError: a class without field list, or with a serializer of its own; nothing behind it can be read.
+    """
+    return GraphReader(reader, _table(serializer, version, classes)).any()
+
+
+def read_kryo_span(
+    reader: Reader, serializer: tree.Kryo, version: Version, classes: FieldLists = _NONE_DECLARED
+) -> object:
+    """As `read_kryo`, for a graph that reaches to the end of `reader`: what cannot be decoded comes as `Undecoded`.
+
+    Raises:
+        FormatError: the bytes are no Kryo graph, or some are left over.
+    """
+    start = reader.position
+    graph = GraphReader(reader, _table(serializer, version, classes))
+    try:
+        value = graph.any()
+    except UnsupportedError as error:
+        reader.position = start
+        reason = f"{error.what}. {error.hint}" if error.hint else error.what
+        return Undecoded(graph.class_name or serializer.type_class, reader.take(reader.remaining), reason)
+    reader.expect_end("a Kryo value")
+    return value
+
+
+def write_kryo(
+    writer: Writer, serializer: tree.Kryo, value: object, version: Version, classes: FieldLists = _NONE_DECLARED
+) -> None:
+    """Mirror of `read_kryo`: the bytes that Kryo would write for the same graph.
+
+    Raises:
+        ValueRangeError: a value has no Java class, or does not fit the declared fields.
+        UnsupportedError: a class without field list, or with a serializer of its own.
+    """
+    GraphWriter(writer, _table(serializer, version, classes)).any(value)

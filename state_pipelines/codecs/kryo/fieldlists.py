@@ -1,0 +1,275 @@
+"""Field lists: what Kryo leaves out of its bytes and the user declares, class by class.
+
+Kryo's `FieldSerializer` writes the values of the fields sorted by name, without names, and without the class of a value
+whose declared type is final. A field list says both, in the words of the Java source, as YAML:
+
+    oracle.model.Order:                 # class, in full as `Class.getName` has it (nested ones with `$`)
+      - id: long
+      - lines: List<shop.Line>
+      - price: BigDecimal
+      - status: shop.Status(OPEN, DONE) # an enum with its constants, in their order
+    final shop.Line:                    # `final` as in the source: its values have no class in front of them
+      - sku: String
+      - sizes: int[]
+    record shop.Point: [x: int, y: int]
+    enum shop.Color: [RED, GREEN]
+    abstract enum shop.Shape: [A, B]    # constants with bodies
+    interface shop.Rule:                # an interface or abstract class that fields name
+    list shop.Names:                    # subclasses of collections go by their elements: list, set or map
+    shop.Box<T>: [content: T]
+
+Fields may stand in any order; those of super classes belong into the list too, behind the own ones where names repeat.
+Static and transient fields are left out. Well-known classes of the JDK need no package (`String`, `List`, `Instant`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import yaml
+
+from state_pipelines.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_SHORT_NAMES = {
+    "java.lang": "Object String Integer Long Short Byte Character Boolean Float Double Number CharSequence Comparable "
+    "Iterable Class Enum Void StringBuilder StringBuffer Throwable Exception Cloneable Record",
+    "java.util": "List Map Set Collection Queue Deque SortedSet SortedMap NavigableMap NavigableSet ArrayList "
+    "LinkedList HashMap LinkedHashMap TreeMap HashSet LinkedHashSet TreeSet ArrayDeque PriorityQueue Vector Stack "
+    "Hashtable EnumSet EnumMap BitSet UUID Date Locale Currency Optional OptionalInt OptionalLong OptionalDouble "
+    "Calendar TimeZone Comparator Iterator",
+    "java.math": "BigDecimal BigInteger RoundingMode",
+    "java.time": "LocalDate LocalTime LocalDateTime Instant Duration Period ZonedDateTime OffsetDateTime OffsetTime "
+    "Year YearMonth MonthDay ZoneId ZoneOffset DayOfWeek Month",
+    "java.io": "Serializable",
+    "java.net": "URI URL InetSocketAddress",
+}
+_FULL_NAMES = {name: f"{package}.{name}" for package, names in _SHORT_NAMES.items() for name in names.split()}
+_FULL_NAMES["Map.Entry"] = _FULL_NAMES["Entry"] = "java.util.Map$Entry"
+PRIMITIVES = {
+    "boolean": "Z",
+    "byte": "B",
+    "char": "C",
+    "short": "S",
+    "int": "I",
+    "long": "J",
+    "float": "F",
+    "double": "D",
+}
+"""Primitive types and their letters in the names of array classes."""
+_KINDS = ("abstract enum", "final class", "class", "final", "record", "enum", "interface", "list", "set", "map")
+_TOKEN = re.compile(r"\s*([\w.$]+|\[\s*\]|[<>,?()])")
+ARRAY = "[]"
+OBJECT_NAME = "java.lang.Object"
+
+
+@dataclass(frozen=True)
+class JavaType:
+    """A declared type.
+
+    Attributes:
+        name: a primitive, a full class name, a type parameter, or `[]` for an array of its only argument.
+        arguments: type arguments.
+        wildcard: a type argument of the form `? extends X`.
+    """
+
+    name: str
+    arguments: tuple[JavaType, ...] = ()
+    wildcard: bool = False
+
+
+OBJECT = JavaType(OBJECT_NAME)
+
+
+@dataclass(frozen=True)
+class ClassDeclaration:
+    """What a field list says of one class.
+
+    Attributes:
+        name: full class name.
+        kind: class, final, record, enum, abstract enum, interface, list, set or map.
+        parameters: type parameters.
+        fields: name and declared type, sorted by name as Kryo writes them.
+        constants: of an enum, in order.
+    """
+
+    name: str
+    kind: str = "class"
+    parameters: tuple[str, ...] = ()
+    fields: tuple[tuple[str, JavaType], ...] = ()
+    constants: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class FieldLists:
+    """Declared classes by name; compared by identity, so that lookups can be cached."""
+
+    classes: Mapping[str, ClassDeclaration] = field(default_factory=dict)
+
+    def find(self, name: str) -> ClassDeclaration | None:
+        """The declaration of a class, or None."""
+        return self.classes.get(name)
+
+
+def load_classes(text: str) -> FieldLists:
+    """Parse the YAML of a file of field lists (see above for its form).
+
+    Raises:
+        UsageError: not such a file; names the class and the field.
+    """
+    try:
+        # Every scalar stays text: a field may be called `on` or `null`.
+        document = yaml.load(text, Loader=yaml.BaseLoader)
+    except yaml.YAMLError as error:
+        raise UsageError(f"the field lists are not YAML: {error}") from None
+    if not isinstance(document, dict):
+        raise UsageError("the field lists are not a mapping of class names", hint="Write `class.Name:` and its fields")
+    inline: dict[str, ClassDeclaration] = {}
+    classes = [_declaration(str(key), body, inline) for key, body in document.items()]
+    return FieldLists({**inline, **{declared.name: declared for declared in classes}})
+
+
+def dump_classes(lists: FieldLists) -> str:
+    """Mirror of `load_classes`."""
+    document: dict[str, list[str] | list[dict[str, str]]] = {}
+    for declared in lists.classes.values():
+        parameters = f"<{', '.join(declared.parameters)}>" if declared.parameters else ""
+        prefix = "" if declared.kind == "class" else f"{declared.kind} "
+        body: list[str] | list[dict[str, str]] = list(declared.constants)
+        if not declared.constants:
+            body = [{name: format_type(of)} for name, of in declared.fields]
+        document[f"{prefix}{declared.name}{parameters}"] = body
+    return yaml.safe_dump(document, sort_keys=False, width=120)
+
+
+def format_type(declared: JavaType) -> str:
+    """A type in the words of Java source, with full class names."""
+    if declared.name == ARRAY:
+        return f"{format_type(declared.arguments[0])}[]"
+    arguments = f"<{', '.join(map(format_type, declared.arguments))}>" if declared.arguments else ""
+    return f"{'? extends ' if declared.wildcard else ''}{declared.name}{arguments}"
+
+
+def _declaration(key: str, body: object, inline: dict[str, ClassDeclaration]) -> ClassDeclaration:
+    kind = next((kind for kind in _KINDS if key.startswith(f"{kind} ")), "class")
+    head = key.removeprefix(f"{kind} ").strip()
+    kind = "final" if kind == "final class" else kind
+    named = re.fullmatch(r"([\w.$]+)\s*(?:<([\w\s,]+)>)?", head)
+    if named is None:
+        raise UsageError(f"{key!r} is not a class name", hint=f"Kinds in front of a name are: {', '.join(_KINDS)}")
+    name = _FULL_NAMES.get(named[1], named[1])
+    parameters = tuple(part.strip() for part in named[2].split(",")) if named[2] else ()
+    if kind in ("enum", "abstract enum"):
+        constants = _split(body)
+        if not constants:
+            raise UsageError(f"enum {name} has no constants", hint="List them in the order of the source")
+        return ClassDeclaration(name, kind, constants=constants)
+    fields = [
+        (member, _parse_type(declared, f"{name}.{member}", parameters, inline))
+        for member, declared in _members(name, body)
+    ]
+    return ClassDeclaration(name, kind, parameters, tuple(sorted(fields, key=lambda item: item[0])))
+
+
+def _split(body: object) -> tuple[str, ...]:
+    parts: Iterable[object] = body if isinstance(body, list) else str(body or "").strip("()").split(",")
+    return tuple(str(part).strip() for part in parts if str(part).strip())
+
+
+def _members(name: str, body: object) -> list[tuple[str, str]]:
+    """Fields from a list of `name: type` (as text or one-entry mappings) or from a mapping."""
+    if isinstance(body, dict):
+        return [(str(key), str(value)) for key, value in body.items()]
+    if body in (None, ""):
+        return []
+    members: list[tuple[str, str]] = []
+    for item in body if isinstance(body, list) else [body]:
+        if isinstance(item, dict):
+            members += [(str(key), str(value)) for key, value in item.items()]
+            continue
+        member, colon, declared = str(item).partition(":")
+        if not colon:
+            raise UsageError(f"{item!r} in class {name} is not a field", hint="Write `name: type`")
+        members.append((member.strip(), declared.strip()))
+    return members
+
+
+def parse_type(text: str) -> JavaType:
+    """A type in the words of Java source.
+
+    Raises:
+        UsageError: not a type.
+    """
+    return _parse_type(text, text, (), {})
+
+
+def _parse_type(
+    text: str, where: str, parameters: tuple[str, ...], inline: dict[str, ClassDeclaration]
+) -> JavaType:
+    tokens = _TOKEN.findall(text)
+    complete = "".join(re.sub(r"\s", "", token) for token in tokens) == re.sub(r"\s", "", text)
+    parser = _TypeParser(tokens, parameters, inline)
+    try:
+        declared = parser.type()
+    except IndexError:
+        complete = False
+    if not complete or parser.tokens:
+        raise UsageError(f"{text!r} of {where} is not a Java type", hint="Such as int, String, List<String>, long[]")
+    return declared
+
+
+class _TypeParser:
+    def __init__(
+        self, tokens: list[str], parameters: tuple[str, ...], inline: dict[str, ClassDeclaration]
+    ) -> None:
+        self.tokens = tokens
+        self.parameters = parameters
+        self.inline = inline
+
+    def type(self) -> JavaType:
+        name = self.tokens.pop(0)
+        if name == "?":
+            return self._wildcard()
+        if not re.fullmatch(r"[\w.$]+", name):
+            raise IndexError
+        if name not in self.parameters:
+            name = _FULL_NAMES.get(name, name)
+        if self._next("("):
+            self.inline[name] = ClassDeclaration(name, "enum", constants=tuple(self._list(")")))
+        arguments = tuple(self._types()) if self._next("<") else ()
+        declared = JavaType(name, arguments)
+        while self.tokens and self.tokens[0].startswith("["):
+            self.tokens.pop(0)
+            declared = JavaType(ARRAY, (declared,))
+        return declared
+
+    def _wildcard(self) -> JavaType:
+        if self.tokens[0] not in ("extends", "super"):
+            return JavaType(OBJECT_NAME, wildcard=True)
+        bound, of = self.tokens.pop(0), self.type()
+        if bound == "super":
+            return JavaType(OBJECT_NAME, wildcard=True)
+        return JavaType(of.name, of.arguments, wildcard=True)
+
+    def _next(self, token: str) -> bool:
+        if self.tokens and self.tokens[0] == token:
+            self.tokens.pop(0)
+            return True
+        return False
+
+    def _types(self) -> Iterable[JavaType]:
+        yield self.type()
+        while self._next(","):
+            yield self.type()
+        if not self._next(">"):
+            raise IndexError
+
+    def _list(self, end: str) -> Iterable[str]:
+        while not self._next(end):
+            token = self.tokens.pop(0)
+            if token != ",":
+                yield token

@@ -1,0 +1,342 @@
+"""Reading one object graph (`Kryo.readClassAndObject` with references and without required registration)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from state_pipelines.binary.javastream import HEADER, read_stream
+from state_pipelines.codecs.dynamic import (
+    ArrayValue,
+    BackReference,
+    CollectionValue,
+    EnumValue,
+    MapValue,
+    ObjectValue,
+    TypedValue,
+)
+from state_pipelines.codecs.kryo import wire
+from state_pipelines.codecs.kryo.classes import WRAPPERS, Shape
+from state_pipelines.codecs.kryo.fieldlists import ARRAY, OBJECT, ClassDeclaration, JavaType
+from state_pipelines.codecs.kryo.leaves import OBJECTS_5, SCALARS, TEXT, find_leaf
+from state_pipelines.codecs.kryo.table import Bindings, ClassTable, class_name, component_type, resolve
+from state_pipelines.errors import UnsupportedError, Where
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from state_pipelines.binary.reader import Reader
+
+MAX_DEPTH = 64
+"""How deep objects may lie in objects."""
+_EXPANSION = 1_000_000
+_UNMARKED = ("java.lang.Integer", "java.lang.Boolean", "java.lang.Double", "java.lang.String")
+_STREAMED = ("java.util.Locale", "java.text.SimpleDateFormat")
+_PENDING = object()
+
+
+class GraphReader:
+    """Reads one graph; holds the class names and the objects that it has met.
+
+    Attributes:
+        class_name: class of the root, once known.
+    """
+
+    def __init__(self, reader: Reader, table: ClassTable) -> None:
+        self.reader = reader
+        self.table = table
+        self.version = table.version
+        self.class_name: str | None = None
+        self.names: list[str] = []
+        self.objects: list[object] = []
+        self.sizes: list[int] = []
+        self.count = 0
+        self.depth = 0
+        self.limit = _EXPANSION + 16 * reader.remaining
+        self.streams = 0
+
+    def any(self, arguments: tuple[JavaType, ...] = ()) -> object:
+        """A class, then an object of it."""
+        name = self.class_header()
+        if name is None:
+            return None
+        if self.class_name is None:
+            self.class_name = name
+        return self.object_of(name, arguments)
+
+    def class_header(self) -> str | None:
+        """0 is null, 1 a class by name, and from 2 on a class by its registration id."""
+        reader, start = self.reader, self.reader.position
+        header = reader.varint()
+        if header == 0:
+            return None
+        if header > 1:
+            name = self.table.class_of_id(header - 2)
+            if name is None:
+                raise reader.error(f"class id {header - 2} is not registered in the snapshot", start)
+            return name
+        number = reader.varint()
+        if number == len(self.names):
+            self.names.append(str(TEXT.read(reader, self.version)))
+        if number >= len(self.names):
+            raise reader.error(f"class name {number} comes before name {len(self.names)}", start)
+        return self.names[number]
+
+    def object_of(
+        self, name: str, arguments: tuple[JavaType, ...], *, nullable: bool = False, declared: bool = False
+    ) -> object:
+        """An object whose class is known.
+
+        Args:
+            name: its class.
+            arguments: type arguments of the place that holds it.
+            nullable: a mark for null precedes objects that are not numbered (numbered ones always have it).
+            declared: the place says the class, so that the value need not carry it.
+        """
+        reader, start = self.reader, self.reader.position
+        self._grow(1)
+        if not self.table.uses_references(name):
+            if nullable and not self._present():
+                return None
+            return self._body(name, arguments, declared)
+        number = reader.varint()
+        if number == 0:
+            return None
+        if number > 1:
+            return self._mentioned(number - 2, start)
+        index, before = len(self.objects), self.count
+        self.objects.append(_PENDING)
+        self.sizes.append(0)
+        self.objects[index] = value = self._body(name, arguments, declared)
+        self.sizes[index] = self.count - before
+        return value
+
+    def _present(self) -> bool:
+        start, mark = self.reader.position, self.reader.varint()
+        if mark > 1:
+            raise self.reader.error(f"{mark} is no mark for null or not null", start)
+        return mark == 1
+
+    def _mentioned(self, index: int, start: int) -> object:
+        if index >= len(self.objects):
+            raise self.reader.error(f"back reference {index} leads to none of {len(self.objects)} objects", start)
+        value = self.objects[index]
+        if value is _PENDING:
+            return BackReference(index)
+        self._grow(self.sizes[index])
+        return value
+
+    def _grow(self, number: int) -> None:
+        """Count values as if every mention were a copy, so that a few bytes cannot stand for a giant tree."""
+        self.count += number
+        if self.count > self.limit:
+            raise self.reader.error(f"the graph unfolds to more than {self.limit} values")
+
+    def _body(self, name: str, arguments: tuple[JavaType, ...], declared: bool) -> object:
+        start = self.reader.position
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self.reader.error(f"Kryo objects lie more than {MAX_DEPTH} deep", start)
+        value = self._content(name, arguments, declared)
+        self.depth -= 1
+        return value
+
+    def _content(self, name: str, arguments: tuple[JavaType, ...], declared: bool) -> object:
+        reader, table, version = self.reader, self.table, self.version
+        if name in table.custom:
+            raise self._unknown(name, "it has a Kryo serializer of its own")
+        if name == "java.lang.String":
+            return TEXT.read(reader, version)
+        if name in WRAPPERS:
+            value = SCALARS[WRAPPERS[name]].read(reader, version)
+            return value if declared or name in _UNMARKED else TypedValue(name, value)
+        if name == "java.lang.Void":
+            return TypedValue(name, None)
+        if (component := component_type(name)) is not None:
+            return self._array(name, component, arguments)
+        if (shape := table.shape(name)) is not None:
+            return self._collection(name, shape, arguments)
+        if (leaf := find_leaf(name, version)) is not None:
+            return TypedValue(name, leaf.read(reader, version))
+        if (enum := table.enum(name)) is not None:
+            return self._constant(name, enum)
+        if name == "java.lang.Class":
+            return self._class()
+        if version == 5 and name in OBJECTS_5:
+            return ObjectValue(name, OBJECTS_5[name].read(reader, version))  # type: ignore[arg-type]
+        if (fields := table.find(name)) is not None and fields.kind in ("class", "final", "record"):
+            return self._fields(name, fields, table.bind(fields, arguments))
+        return self._stream(name)
+
+    def _size(self, minimum: int = 1) -> int:
+        """A varint count of things of at least `minimum` bytes each."""
+        reader, start = self.reader, self.reader.position
+        return self._check_size(reader.varint(), start, minimum)
+
+    def _check_size(self, size: int, start: int, minimum: int = 1) -> int:
+        if size * minimum > self.reader.remaining:
+            raise self.reader.error(f"a count of {size} does not fit in {self.reader.remaining} bytes", start)
+        return size
+
+    def _size_plus_one(self, start: int, number: int) -> int:
+        if number == 0:
+            raise self.reader.error("a collection is null where Kryo never writes null", start)
+        return number - 1
+
+    def _array(self, name: str, component: JavaType, arguments: tuple[JavaType, ...]) -> object:
+        reader, start = self.reader, self.reader.position
+        size = self._check_size(self._size_plus_one(start, reader.varint()), start)
+        if name == "[B":
+            return reader.take(size)
+        leaf = SCALARS.get(component.name)
+        if leaf is not None:
+            self._grow(size)
+            return ArrayValue(name, tuple(leaf.read(reader, self.version) for _ in range(size)))
+        # The class of an array counts as final in the serializer of arrays, whatever its elements are.
+        read = self._element(component, arguments if self.version == 2 else (), final=component.name == ARRAY)
+        return ArrayValue(name, tuple(read() for _ in range(size)))
+
+    def _element(
+        self, of: JavaType, arguments: tuple[JavaType, ...], nullable: bool = True, final: bool = False
+    ) -> Callable[[], object]:
+        """Reads values of a declared type: objects of a final class, or class and object."""
+        if not final and not self.table.is_final(of):
+            return lambda: self.any(arguments)
+        name = class_name(of)
+        return lambda: self.object_of(name, arguments, nullable=nullable, declared=True)
+
+    def _typed(self, arguments: tuple[JavaType, ...], index: int, nullable: bool = True) -> Callable[[], object]:
+        of = arguments[index] if index < len(arguments) else OBJECT
+        return self._element(of, self.table.arguments(of) if self.version == 5 else (), nullable)
+
+    def _collection(self, name: str, shape: Shape, arguments: tuple[JavaType, ...]) -> object:
+        if shape.kind == "map":
+            return self._map(name, shape, arguments)
+        if shape.form == "empty":
+            return CollectionValue(name, shape.kind, ())
+        if shape.form == "single":
+            return CollectionValue(name, shape.kind, (self.any(),))
+        if shape.form == "enums":
+            return self._enum_set(name)
+        if self.version == 5:
+            return self._collection_5(name, shape, arguments)
+        comparator = self.any() if shape.form == "sorted" else None
+        size = self._size()
+        element_class = self.class_header() if shape.form == "array" else None
+        # Kryo 2 forgets the type arguments of priority queues and of Arrays.asList.
+        typed = name != "java.util.PriorityQueue" and shape.form != "array"
+        read = self._typed(arguments if typed else (), 0)
+        items = tuple(read() for _ in range(size))
+        return CollectionValue(name, shape.kind, items, comparator, element_class)
+
+    def _collection_5(self, name: str, shape: Shape, arguments: tuple[JavaType, ...]) -> CollectionValue:
+        """A size, a comparator if sorted, then elements of the declared final class, of one class, or of any."""
+        reader, start = self.reader, self.reader.position
+        immutable = shape.form == "immutable"
+        final = bool(arguments) and self.table.is_final(arguments[0])
+        flag, number = (False, reader.varint()) if final and immutable else wire.read_flagged(reader)
+        size = self._size_plus_one(start, number)
+        comparator = self.any() if shape.form == "sorted" else None
+        items: tuple[object, ...] = ()
+        if size == 0:
+            pass
+        elif final:
+            self._check_size(size, start)
+            read = self._typed(arguments, 0, nullable=flag)
+            items = tuple(read() for _ in range(size))
+        elif flag:
+            items = self._same_class(size, start, arguments, immutable)
+        else:
+            self._check_size(size, start)
+            read = self._typed(arguments, 0)
+            items = tuple(read() for _ in range(size))
+        return CollectionValue(name, shape.kind, items, comparator)  # type: ignore[arg-type]
+
+    def _same_class(
+        self, size: int, start: int, arguments: tuple[JavaType, ...], immutable: bool
+    ) -> tuple[object, ...]:
+        name = self.class_header()
+        if name is None:
+            self._grow(size)
+            return (None,) * size
+        self._check_size(size, start)
+        nullable = not immutable and self.reader.bool()
+        inner = self.table.arguments(arguments[0]) if arguments else ()
+        return tuple(self.object_of(name, inner, nullable=nullable) for _ in range(size))
+
+    def _enum_set(self, name: str) -> CollectionValue:
+        element_class = self.class_header() or ""
+        size = self._size()
+        if size == 0:
+            return CollectionValue(name, "set", (), element_class=element_class)
+        enum = self.table.enum(element_class)
+        if enum is None:
+            raise self._unknown(element_class, "its constants are not known")
+        items = tuple(self._constant(enum.name, enum) for _ in range(size))
+        return CollectionValue(name, "set", items, element_class=element_class)
+
+    def _map(self, name: str, shape: Shape, arguments: tuple[JavaType, ...]) -> MapValue:
+        if shape.form == "empty":
+            return MapValue(name, ())
+        if shape.form == "single":
+            return MapValue(name, ((self.any(), self.any()),))
+        start = self.reader.position
+        if self.version == 2:
+            comparator = self.any() if shape.form == "sorted" else None
+            size = self._size(2)
+        else:
+            size = self._check_size(self._size_plus_one(start, self.reader.varint()), start)
+            comparator = self.any() if shape.form == "sorted" else None
+        nullable = shape.form != "immutable"
+        read_key, read_value = (self._typed(arguments, index, nullable) for index in range(2))
+        return MapValue(name, tuple((read_key(), read_value()) for _ in range(size)), comparator)
+
+    def _constant(self, name: str, enum: ClassDeclaration) -> EnumValue:
+        start, ordinal = self.reader.position, self.reader.varint() - 1
+        if not 0 <= ordinal < len(enum.constants):
+            raise self.reader.error(f"enum {enum.name} of {len(enum.constants)} constants has no {ordinal}", start)
+        return EnumValue(enum.name, enum.constants[ordinal], None if name == enum.name else name)
+
+    def _class(self) -> TypedValue:
+        """A class literal; only those of primitives and their wrappers need a flag in Kryo 5."""
+        name = self.class_header()
+        primitive = (self.version == 2 or name in WRAPPERS or name == "java.lang.Void") and self.reader.bool()
+        return TypedValue("java.lang.Class", WRAPPERS.get(name or "", "void") if primitive else name)
+
+    def _fields(self, name: str, declared: ClassDeclaration, bindings: Bindings) -> object:
+        fields = []
+        record = declared.kind == "record" and self.version == 5
+        for member, of in declared.fields:
+            leaf = SCALARS.get(of.name)
+            if leaf is not None:
+                fields.append((member, leaf.read(self.reader, self.version)))
+                continue
+            of = resolve(of, bindings)
+            # Kryo's RecordSerializer knows nothing of type arguments.
+            arguments = () if record else self.table.arguments(of)
+            fields.append((member, self._element(of, arguments)()))
+        if name == "java.time.LocalDateTime":
+            date, time = (self._integer(each) for _, each in fields)
+            return TypedValue(name, {"date": date, "nano_of_day": time})
+        return ObjectValue(name, tuple(fields))
+
+    def _integer(self, value: object) -> int:
+        if isinstance(value, TypedValue) and isinstance(value.value, int):
+            return value.value
+        raise self.reader.error(f"a LocalDateTime consists of a date and a time, not {value!r}")
+
+    def _stream(self, name: str) -> TypedValue:
+        """An object by Java serialization, as exceptions and some classes are written, known by its first bytes."""
+        reader = self.reader
+        if bytes(reader.data[reader.position : min(reader.position + 4, reader.end)]) == HEADER:
+            self.streams += 1
+            return TypedValue(name, read_stream(reader))
+        if self.streams and name in _STREAMED:
+            raise self._unknown(name, "it goes on in a Java stream that an earlier value of the graph began")
+        raise self._unknown(name, "its fields are not in the snapshot")
+
+    def _unknown(self, name: str, reason: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"class {name} inside a Kryo value cannot be decoded: {reason}",
+            where=Where(file=self.reader.name, offset=self.reader.position),
+            hint=f"Declare `{name}` and its fields with their types in a file of field lists",
+        )

@@ -1,0 +1,182 @@
+"""What one Kryo knows of classes: ids, finality, references, and which type arguments it hands on.
+
+Source: `com.esotericsoftware.kryo.util.DefaultClassResolver`, `Kryo.isFinal`, `ReferenceResolver.useReferences`,
+`org.apache.flink.api.java.typeutils.runtime.KryoUtils.applyRegistrations`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.codecs.kryo.classes import (
+    BARE_BASE,
+    FINAL_CLASSES,
+    FIRST_IDS,
+    FLINK_BASE,
+    FLINK_IDS,
+    SHAPES,
+    USER_BASE,
+    WRAPPERS,
+    Shape,
+    known_classes,
+)
+from state_pipelines.codecs.kryo.fieldlists import ARRAY, OBJECT, PRIMITIVES, ClassDeclaration, FieldLists, JavaType
+from state_pipelines.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from state_pipelines.codecs.kryo.wire import Version
+    from state_pipelines.serializers import tree
+
+_LETTERS = {letter: name for name, letter in PRIMITIVES.items()}
+_BODY_CLASS = re.compile(r"(.+)\$\d+")
+_FIXED_IDS = {name: FLINK_BASE + index for index, name in enumerate(FLINK_IDS)} | {
+    name: index for index, name in enumerate(FIRST_IDS)
+}
+Bindings = Mapping[str, JavaType]
+"""Type parameters of the class at hand and what they stand for."""
+
+
+class ClassTable:
+    """The classes of one serializer.
+
+    Args:
+        serializer: its registrations give ids to classes.
+        version: release line of Kryo.
+        classes: what the user declares.
+    """
+
+    def __init__(self, serializer: tree.Kryo, version: Version, classes: FieldLists) -> None:
+        self.version = version
+        self.classes = classes
+        self.known = known_classes(version)
+        # Registering a class again keeps its id and takes no new one.
+        self.registered = [each.class_name for each in serializer.registrations if each.class_name not in _FIXED_IDS]
+        self.ids = {name: USER_BASE + index for index, name in enumerate(self.registered)} | _FIXED_IDS
+        self.custom = {each.class_name for each in serializer.registrations if _has_serializer(each)}
+        for defaults in (serializer.default_serializers, serializer.default_serializer_classes):
+            self.custom |= {each.class_name for each in defaults}
+
+    def class_of_id(self, number: int) -> str | None:
+        """The class of a registration id, or None."""
+        if number < len(FIRST_IDS):
+            return FIRST_IDS[number]
+        if FLINK_BASE <= number < USER_BASE:
+            return FLINK_IDS[number - FLINK_BASE]
+        index = number - (USER_BASE if number >= USER_BASE else BARE_BASE)
+        return self.registered[index] if index < len(self.registered) else None
+
+    def find(self, name: str) -> ClassDeclaration | None:
+        """Field list of a class: the user's, or a known one."""
+        return self.classes.find(name) or self.known.find(name)
+
+    def shape(self, name: str) -> Shape | None:
+        """How a collection class is written; None when the class is no collection."""
+        declared = self.classes.find(name)
+        if declared is not None and declared.kind in ("list", "set", "map"):
+            return Shape(declared.kind)  # type: ignore[arg-type]
+        shape = SHAPES.get(name)
+        if shape is None and name == "java.util.concurrent.ConcurrentSkipListMap":
+            # Kryo 5 alone gives this class the serializer of TreeMap.
+            return Shape("map", "sorted" if self.version == 5 else "plain")
+        if shape is not None and shape.form == "immutable" and self.version == 2:
+            return Shape(shape.kind)
+        return shape
+
+    def enum(self, name: str) -> ClassDeclaration | None:
+        """The enum of a class, which may be the class of one constant; None when it is no declared enum."""
+        declared = self.find(name)
+        if declared is None and (body := _BODY_CLASS.fullmatch(name)):
+            declared = self.find(body[1])
+        return declared if declared is not None and declared.constants else None
+
+    def uses_references(self, name: str) -> bool:
+        """Whether objects of a class are numbered so that later mentions refer to them."""
+        return not (name in WRAPPERS or (self.version == 5 and self.enum(name) is not None))
+
+    def is_final(self, of: JavaType) -> bool:
+        """Whether values of a declared type have no class in front of them.
+
+        Raises:
+            UnsupportedError: the type is a class of which nothing is known.
+        """
+        while of.name == ARRAY:
+            of = of.arguments[0]
+        if of.name in PRIMITIVES or of.name in FINAL_CLASSES:
+            return True
+        declared = self.find(of.name)
+        if declared is None:
+            if of.name.startswith(("java.", "javax.")):
+                return False
+            raise UnsupportedError(
+                f"nothing is known of class {of.name}, which a declared field names",
+                hint=f"Declare it in the field lists too: `{of.name}:` or `final {of.name}:` and its fields, "
+                f"`enum {of.name}:` and its constants, or `interface {of.name}:`",
+            )
+        return declared.kind in ("final", "record", "enum")
+
+    def bind(self, declared: ClassDeclaration, arguments: tuple[JavaType, ...]) -> Bindings:
+        """Type parameters of a class for the arguments of the field that holds it; without them all are Object."""
+        if len(arguments) != len(declared.parameters):
+            arguments = (OBJECT,) * len(declared.parameters)
+        return {name: _erase(of) for name, of in zip(declared.parameters, arguments, strict=True)}
+
+    def arguments(self, of: JavaType) -> tuple[JavaType, ...]:
+        """Type arguments that the serializer of a field's value gets to see.
+
+        Kryo 2 hands on classes only, one level deep, and those of arrays of generic classes too. Kryo 5 hands on all
+        levels, but not those of arrays.
+        """
+        if self.version == 2:
+            while of.name == ARRAY:
+                of = of.arguments[0]
+            return tuple(OBJECT if each.wildcard else _erase(each) for each in of.arguments)
+        if of.name == ARRAY:
+            return ()
+        return tuple(_erase(each) if each.wildcard else each for each in of.arguments)
+
+
+def resolve(of: JavaType, bindings: Bindings) -> JavaType:
+    """A declared type with its type parameters replaced."""
+    if of.name in bindings:
+        return bindings[of.name]
+    if not of.arguments:
+        return of
+    return JavaType(of.name, tuple(resolve(each, bindings) for each in of.arguments), of.wildcard)
+
+
+def class_name(of: JavaType) -> str:
+    """The name of a type's class as the JVM spells it."""
+    if of.name != ARRAY:
+        return of.name
+    component = of.arguments[0]
+    if component.name == ARRAY:
+        return f"[{class_name(component)}"
+    return f"[{PRIMITIVES[component.name]}" if component.name in PRIMITIVES else f"[L{component.name};"
+
+
+def component_type(name: str) -> JavaType | None:
+    """The type of the elements of an array class, or None when it is none."""
+    if name[1:2] in _LETTERS and len(name) == 2:
+        return JavaType(_LETTERS[name[1]])
+    if name.startswith("[L") and name.endswith(";"):
+        return JavaType(name[2:-1])
+    if name.startswith("[["):
+        inner = component_type(name[1:])
+        return None if inner is None else JavaType(ARRAY, (inner,))
+    return None
+
+
+def _erase(of: JavaType) -> JavaType:
+    return of if of.name == ARRAY else JavaType(of.name)
+
+
+def _has_serializer(registration: tree.KryoRegistration) -> bool:
+    """Whether a registration names a serializer of its own (kind CLASS or INSTANCE)."""
+    if registration.value is None:
+        return False
+    reader = Reader(registration.value, "Kryo registration")
+    reader.utf()
+    return reader.i32() != 0

@@ -1,0 +1,237 @@
+"""Byte layouts: the one declaration of how the data of a serializer look on the wire.
+
+A layout is a small tree of frozen values. `scalar` interprets it one value at a time; `program` compiles it for the
+kernels that turn millions of records into Arrow columns and back. `serializer_layouts` derives it from a serializer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from state_pipelines.serializers import tree
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Base of all layouts."""
+
+
+@dataclass(frozen=True)
+class Primitive(Layout):
+    """A fixed-width big-endian value.
+
+    Attributes:
+        kind: bool, i8, i16, u16, i32, i64, f32 or f64.
+    """
+
+    kind: str
+
+
+@dataclass(frozen=True)
+class Logical(Layout):
+    """Fixed-width parts that mean one value together, some with a reserved null form.
+
+    Attributes:
+        name: char, date_millis, local_date, local_time, local_date_time, sql_timestamp, instant, ordered_i64.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Text(Layout):
+    """A Flink string: varint count, then UTF-16 units as varints (`StringValue`).
+
+    Attributes:
+        nullable: the count is one more than the length and 0 means null.
+    """
+
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class Sized(Layout):
+    """An i32 length, then bytes; `text` says they are UTF-8."""
+
+    text: bool = False
+
+
+@dataclass(frozen=True)
+class BigInteger(Layout):
+    """`BigIntSerializer`: i32 length + 4, short forms for null, 0, 1 and 10, two's complement bytes."""
+
+
+@dataclass(frozen=True)
+class BigDecimal(Layout):
+    """`BigDecSerializer`: the unscaled `BigInteger`, then an i32 scale unless null."""
+
+
+@dataclass(frozen=True)
+class Constant(Layout):
+    """Bytes that are always the same and carry no value (void namespaces, `Tuple0`).
+
+    Attributes:
+        raw: the bytes.
+        empty: the value is an object without content (global window), not null.
+    """
+
+    raw: bytes
+    empty: bool = False
+
+
+@dataclass(frozen=True)
+class Struct(Layout):
+    """Fields one behind the other."""
+
+    fields: tuple[tuple[str, Layout], ...]
+
+
+@dataclass(frozen=True)
+class Optional(Layout):
+    """A flag byte, then the value unless null.
+
+    Attributes:
+        null_flag: flag that means null (the other of 0 and 1 means present).
+        padding: zero bytes that stand in for a null value.
+        rest_is_null: whatever follows a null flag up to the end of the span belongs to the null (MAP state values).
+    """
+
+    inner: Layout
+    null_flag: int = 1
+    padding: int = 0
+    rest_is_null: bool = False
+
+
+@dataclass(frozen=True)
+class Sequence(Layout):
+    """An i32 count, then the elements."""
+
+    element: Layout
+
+
+@dataclass(frozen=True)
+class Delimited(Layout):
+    """Elements up to the end of the span with one delimiter byte between them (`ListDelimitedSerializer`)."""
+
+    element: Layout
+    delimiter: int = 0x2C
+
+
+@dataclass(frozen=True)
+class Mapping(Layout):
+    """An i32 count, then key and value by turns."""
+
+    key: Layout
+    value: Layout
+
+
+@dataclass(frozen=True)
+class Masked(Layout):
+    """`RowSerializer`: a bit mask (row kind in two bits if `kind`, then a null bit per field), then non-null fields."""
+
+    fields: tuple[tuple[str, Layout], ...]
+    kind: bool
+
+
+@dataclass(frozen=True)
+class Choice(Layout):
+    """`EitherSerializer`: a flag byte (1 is left), then that side."""
+
+    left: Layout
+    right: Layout
+
+
+@dataclass(frozen=True)
+class Constants(Layout):
+    """`EnumSerializer`: an i32 index into names."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PojoVariant:
+    """A subclass that may stand in place of a POJO class.
+
+    Attributes:
+        tag: registration tag; None for a non-registered subclass, which goes by name.
+        layout: the complete data of the subclass serializer.
+    """
+
+    class_name: str
+    tag: int | None
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class PojoObject(Layout):
+    """`PojoSerializer`: a flag byte (null, exact, non-registered, registered subclass), then fields with null flags."""
+
+    class_name: str
+    fields: tuple[tuple[str, Layout], ...]
+    variants: tuple[PojoVariant, ...] = ()
+
+
+@dataclass(frozen=True)
+class MeasuredKey(Layout):
+    """A value followed by its own length in little-endian base-256 bytes (ambiguous composite keys).
+
+    Source: `CompositeKeySerializationUtils.writeLengthFrom`.
+    """
+
+    inner: Layout
+
+
+@dataclass(frozen=True)
+class Rest(Layout):
+    """All bytes up to the end of the span."""
+
+
+@dataclass(frozen=True)
+class Dynamic(Layout):
+    """Data whose shape is not fixed by the serializer (Kryo, Avro, binary rows, Java objects); scalar codec only.
+
+    Attributes:
+        kryo_version: 2 up to Flink 1.20, 5 from 2.0.
+    """
+
+    serializer: tree.Serializer
+    kryo_version: int = 5
+
+
+def fixed_width(layout: Layout) -> int | None:
+    """Bytes of every value of `layout`, or None when they vary.
+
+    Flink's `TypeSerializer.getLength`, by which composite keys are found ambiguous, follows the same rule.
+    """
+    match layout:
+        case Primitive(kind=kind):
+            return PRIMITIVE_WIDTHS[kind]
+        case Logical(name=name):
+            return sum(PRIMITIVE_WIDTHS[part] for part in LOGICAL_PARTS[name])
+        case Constant(raw=raw):
+            return len(raw)
+        case Constants():
+            return 4
+        case Optional(inner=inner, padding=padding):
+            width = fixed_width(inner)
+            return 1 + width if padding and width == padding else None
+        case Struct(fields=fields):
+            widths = [fixed_width(field) for _, field in fields]
+            return None if None in widths else sum(width or 0 for width in widths)
+        case _:
+            return None
+
+
+PRIMITIVE_WIDTHS = {"bool": 1, "i8": 1, "i16": 2, "u16": 2, "i32": 4, "i64": 8, "f32": 4, "f64": 8}
+
+LOGICAL_PARTS: dict[str, tuple[str, ...]] = {
+    "char": ("u16",),
+    "date_millis": ("i64",),
+    "local_date": ("i32", "i8", "i8"),
+    "local_time": ("i8", "i8", "i8", "i32"),
+    "local_date_time": ("i32", "i8", "i8", "i8", "i8", "i8", "i32"),
+    "sql_timestamp": ("i64", "i32"),
+    "instant": ("i64", "i32"),
+    "ordered_i64": ("i64",),
+}
+"""Parts on the wire of each logical value. `ordered_i64` has its sign bit flipped (`TimerSerializer`)."""

@@ -1,0 +1,416 @@
+"""Parts: how the kernel columns of one layout node become an Arrow array, and the way back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_pipelines.codecs import logical
+from state_pipelines.codecs.bignumbers import format_numbers, parse_numbers
+from state_pipelines.codecs.buffers import InputColumns, OutputColumns
+from state_pipelines.codecs.conform import flatten_entries
+from state_pipelines.errors import FormatError, ValueRangeError
+
+ROW_KINDS = ("+I", "-U", "+U", "-D")
+"""Short strings of `RowKind` in the order of their byte values."""
+
+_PRIMITIVES: dict[str, tuple[str, pa.DataType]] = {
+    "bool": ("u1", pa.bool_()),
+    "i8": ("i1", pa.int8()),
+    "i16": ("i2", pa.int16()),
+    "u16": ("u2", pa.int32()),
+    "i32": ("i4", pa.int32()),
+    "i64": ("i8", pa.int64()),
+    "f32": ("f4", pa.float32()),
+    "f64": ("f8", pa.float64()),
+}
+
+
+@dataclass(frozen=True)
+class Part(ABC):
+    """Base of all parts.
+
+    Attributes:
+        main: the kernel column that holds the nulls of this part; -1 when nobody asked for the part.
+    """
+
+    main: int
+
+    @property
+    @abstractmethod
+    def type(self) -> pa.DataType:
+        """Arrow type."""
+
+    def level_columns(self) -> tuple[int, ...]:
+        """Kernel columns that hold one value for each value of this part (not those inside its lists)."""
+        return (self.main,)
+
+    @abstractmethod
+    def finish(self, columns: OutputColumns) -> pa.Array:
+        """Kernel columns to an Arrow array, after decoding."""
+
+    @abstractmethod
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
+        """An Arrow array of exactly `type` to kernel columns, before encoding."""
+
+
+@dataclass(frozen=True)
+class PrimitivePart(Part):
+    """A number or a boolean."""
+
+    kind: str
+
+    @property
+    def type(self) -> pa.DataType:  # noqa: D102
+        return _PRIMITIVES[self.kind][1]
+
+    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+        dtype, target = _PRIMITIVES[self.kind]
+        values = columns.fixed(self.main, dtype)
+        if self.kind == "bool":
+            values = np.packbits(values != 0, bitorder="little")
+        elif self.kind == "u16":
+            values = values.astype(np.int32)
+        nulls = logical.bitmap(columns.valid(self.main))
+        return pa.Array.from_buffers(target, columns.count(self.main), [nulls, pa.py_buffer(values)])
+
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+        filled = array.fill_null(False) if self.kind == "bool" else array.fill_null(0)
+        values = filled.to_numpy(zero_copy_only=False)
+        if self.kind == "u16" and len(values) and (values.min() < 0 or values.max() > 0xFFFF):
+            raise ValueRangeError("a Java char lies outside 0 to 65535")
+        columns.set_fixed(self.main, values.astype(_PRIMITIVES[self.kind][0]), array)
+
+
+@dataclass(frozen=True)
+class LogicalPart(Part):
+    """Fixed-width parts that mean one value (see `logical`)."""
+
+    name: str
+    columns: tuple[int, ...]
+
+    @property
+    def type(self) -> pa.DataType:  # noqa: D102
+        return logical.ARROW_TYPES[self.name]
+
+    def level_columns(self) -> tuple[int, ...]:  # noqa: D102
+        return self.columns
+
+    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+        parts = [columns.fixed(column, f"i{columns.kinds[column].width}") for column in self.columns]
+        return logical.combine(self.name, parts, columns.valid(self.main))
+
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+        for index, values in zip(self.columns, logical.split(self.name, array), strict=True):
+            # Without a flag in front, null has a reserved form of its own that `split` has put into the parts.
+            flagged = columns.kinds[index].nullable or self.name == "char"
+            columns.set_fixed(index, values, array if flagged else pa.array(values))
+
+
+@dataclass(frozen=True)
+class TextPart(Part):
+    """A string."""
+
+    @property
+    def type(self) -> pa.DataType:  # noqa: D102
+        return pa.string()
+
+    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+        return _variable(pa.string(), self.main, columns)
+
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+        columns.set_variable(self.main, array)
+
+
+@dataclass(frozen=True)
+class SizedPart(Part):
+    """Bytes, or text stored as UTF-8."""
+
+    text: bool
+
+    @property
+    def type(self) -> pa.DataType:  # noqa: D102
+        return pa.string() if self.text else pa.binary()
+
+    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+        array = _variable(self.type, self.main, columns)
+        if self.text:
+            try:
+                array.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise FormatError(f"a string is not UTF-8: {error}") from None
+        return array
+
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+        columns.set_variable(self.main, array)
+
+
+@dataclass(frozen=True)
+class NumberPart(Part):
+    """`BigInteger`, or `BigDecimal` with its scale, as decimal text (`BigDecimal.toString`)."""
+
+    scale: int = -1
+
+    @property
+    def type(self) -> pa.DataType:  # noqa: D102
+        return pa.string()
+
+    def level_columns(self) -> tuple[int, ...]:  # noqa: D102
+        return (self.main, self.scale)
+
+    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+        offsets, data = columns.offsets(self.main), columns.data(self.main)
+        valid = columns.valid(self.main)
+        flags = np.zeros(0, np.uint8) if valid is None else valid.view(np.uint8)
+        count = len(offsets) - 1
+        scales = columns.fixed(self.scale, np.int32) if self.scale >= 0 else np.zeros(0, np.int32)
+        text_offsets = np.zeros(count + 1, np.int32)
+        size = 3 * len(data) + 48 * count + 64
+        done = -1
+        while done < count:
+            text = np.empty(size, np.uint8)
+            done = format_numbers(offsets, data.ctypes.data, scales, flags, text_offsets, text.ctypes.data, size)
+            size *= 4
+            if done < count and size > 1 << 28:
+                raise ValueRangeError("a number has too many digits for its decimal text")
+        return pa.Array.from_buffers(
+            pa.string(), count, [logical.bitmap(valid), pa.py_buffer(text_offsets), pa.py_buffer(text)]
+        )
+
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+        _, offset_buffer, text = array.buffers()
+        count = len(array)
+        text_offsets = (
+            np.zeros(count + 1, np.int32)
+            if offset_buffer is None
+            else np.frombuffer(offset_buffer, np.int32, count + 1, 4 * array.offset)
+        )
+        flags = np.asarray(array.is_valid()).view(np.uint8) if array.null_count else np.zeros(0, np.uint8)
+        offsets = np.zeros(count + 1, np.int32)
+        scales = np.zeros(count, np.int32)
+        size = int(text_offsets[-1] - text_offsets[0]) + 8 * count + 64
+        data = np.empty(size, np.uint8)
+        done, wrong = parse_numbers(
+            text_offsets, text.address if text else 0, flags, self.scale < 0, offsets, data.ctypes.data, size, scales
+        )
+        if wrong or done < count:
+            kind = "a whole number" if self.scale < 0 else "a decimal number"
+            raise ValueRangeError(f"{array[done].as_py()!r:.80} is not {kind}")
+        columns.set_bytes(self.main, offsets, data, array)
+        if self.scale >= 0:
+            columns.set_fixed(self.scale, scales, pa.array(scales))
+
+
+@dataclass(frozen=True)
+class ConstantsPart(Part):
+    """A constant of an enum, by name."""
+
+    names: tuple[str, ...]
+
+    @property
+    def type(self) -> pa.DataType:  # noqa: D102
+        return pa.string()
+
+    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+        indices = columns.fixed(self.main, np.int32)
+        valid = columns.valid(self.main)
+        return _names(self.names, indices, valid)
+
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+        indices = pc.index_in(array, pa.array(self.names, pa.string()))
+        unknown = pc.and_(indices.is_null(), array.is_valid())
+        if pc.any(unknown).as_py():
+            name = array.filter(unknown)[0].as_py()
+            raise ValueRangeError(f"{name!r} is not one of the enum's constants {', '.join(self.names)}")
+        columns.set_fixed(self.main, indices.fill_null(0).to_numpy(), array)
+
+
+@dataclass(frozen=True)
+class ConstantPart(Part):
+    """No value at all (null), or an object without content (an empty struct)."""
+
+    empty: bool
+
+    @property
+    def type(self) -> pa.DataType:  # noqa: D102
+        return pa.struct([]) if self.empty else pa.null()
+
+    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+        count = columns.count(self.main)
+        if not self.empty:
+            return pa.nulls(count)
+        return pa.Array.from_buffers(self.type, count, [logical.bitmap(columns.valid(self.main))])
+
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+        if self.empty:
+            columns.set_validity(self.main, array)
+        else:
+            columns.set_length(self.main, len(array))
+
+
+@dataclass(frozen=True)
+class StructPart(Part):
+    """Fields side by side: tuples, rows, POJOs.
+
+    Attributes:
+        kind_column: row kind of a row; -1 when it has none or nobody asked.
+        classes: the classes that an object may have, its own first; empty when there are no subclasses.
+        class_column: index into `classes`.
+    """
+
+    fields: tuple[tuple[str, Part], ...]
+    kind_column: int = -1
+    classes: tuple[str, ...] = ()
+    class_column: int = -1
+
+    @property
+    def type(self) -> pa.DataType:  # noqa: D102
+        extra = [(name, pa.string()) for name, column in self._named_columns() if column >= 0]
+        return pa.struct([*extra, *((name, part.type) for name, part in self.fields if part.main >= 0)])
+
+    def _named_columns(self) -> tuple[tuple[str, int], ...]:
+        return (("class", self.class_column), ("row_kind", self.kind_column))
+
+    def level_columns(self) -> tuple[int, ...]:  # noqa: D102
+        below = [column for _, part in self.fields for column in part.level_columns()]
+        return (self.main, self.kind_column, self.class_column, *below)
+
+    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+        children = []
+        for name, column in self._named_columns():
+            if column >= 0:
+                names, dtype = (self.classes, np.int32) if name == "class" else (ROW_KINDS, np.uint8)
+                children.append(_names(names, columns.fixed(column, dtype).astype(np.int32), None))
+        children += [part.finish(columns) for _, part in self.fields if part.main >= 0]
+        nulls = logical.bitmap(columns.valid(self.main))
+        return pa.Array.from_buffers(self.type, columns.count(self.main), [nulls], children=children)
+
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+        columns.set_validity(self.main, array)
+        children = _children(array)
+        index = 0
+        for name, column in self._named_columns():
+            if column >= 0:
+                names, dtype = (self.classes, np.int32) if name == "class" else (ROW_KINDS, np.uint8)
+                numbers = _numbers_of(names, children[index], name)
+                columns.set_fixed(column, numbers.astype(dtype), pa.array(numbers))
+                index += 1
+        for _, part in self.fields:
+            part.prepare(children[index], columns)
+            index += 1
+
+
+@dataclass(frozen=True)
+class ChoicePart(Part):
+    """One of two sides."""
+
+    flag: int
+    left: Part
+    right: Part
+
+    @property
+    def type(self) -> pa.DataType:  # noqa: D102
+        return pa.struct([("is_left", pa.bool_()), ("left", self.left.type), ("right", self.right.type)])
+
+    def level_columns(self) -> tuple[int, ...]:  # noqa: D102
+        return (self.main, self.flag, *self.left.level_columns(), *self.right.level_columns())
+
+    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+        flags = np.packbits(columns.fixed(self.flag, np.uint8) != 0, bitorder="little")
+        count = columns.count(self.main)
+        is_left = pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(flags)])
+        children = [is_left, self.left.finish(columns), self.right.finish(columns)]
+        nulls = logical.bitmap(columns.valid(self.main))
+        return pa.Array.from_buffers(self.type, count, [nulls], children=children)
+
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+        columns.set_validity(self.main, array)
+        children = _children(array)
+        flags = children[0].fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint8)
+        columns.set_fixed(self.flag, flags, pa.array(flags))
+        self.left.prepare(children[1], columns)
+        self.right.prepare(children[2], columns)
+
+
+@dataclass(frozen=True)
+class ListPart(Part):
+    """A list."""
+
+    element: Part
+
+    @property
+    def type(self) -> pa.DataType:  # noqa: D102
+        return pa.list_(self.element.type)
+
+    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+        child = self.element.finish(columns)
+        buffers = [logical.bitmap(columns.valid(self.main)), pa.py_buffer(columns.offsets(self.main))]
+        return pa.Array.from_buffers(self.type, columns.count(self.main), buffers, children=[child])
+
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+        columns.set_variable(self.main, array)
+        self.element.prepare(array.flatten(), columns)
+
+
+@dataclass(frozen=True)
+class MapPart(Part):
+    """A map; entries in the order of the bytes."""
+
+    key: Part
+    value: Part
+
+    @property
+    def type(self) -> pa.DataType:  # noqa: D102
+        return pa.map_(self.key.type, self.value.type)
+
+    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+        keys = self.key.finish(columns)
+        if keys.null_count:
+            raise ValueRangeError("a map has a null key, for which Arrow and Spark have no form")
+        fields = [pa.field("key", keys.type, nullable=False), pa.field("value", self.value.type)]
+        entries = pa.StructArray.from_arrays([keys, self.value.finish(columns)], fields=fields)
+        buffers = [logical.bitmap(columns.valid(self.main)), pa.py_buffer(columns.offsets(self.main))]
+        return pa.Array.from_buffers(self.type, columns.count(self.main), buffers, children=[entries])
+
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+        columns.set_variable(self.main, array)
+        entries = flatten_entries(array)
+        self.key.prepare(entries.field(0), columns)
+        self.value.prepare(entries.field(1), columns)
+
+
+def _variable(target: pa.DataType, main: int, columns: OutputColumns) -> pa.Array:
+    nulls = logical.bitmap(columns.valid(main))
+    buffers = [nulls, pa.py_buffer(columns.offsets(main)), pa.py_buffer(columns.data(main))]
+    return pa.Array.from_buffers(target, columns.count(main), buffers)
+
+
+def _children(array: pa.StructArray) -> list[pa.Array]:
+    """Children of a struct; null wherever the struct is, for what lies under a null may be anything."""
+    if array.null_count:
+        children: list[pa.Array] = array.flatten()
+        return children
+    return [array.field(index) for index in range(array.type.num_fields)]
+
+
+def _names(names: tuple[str, ...], indices: np.ndarray, valid: logical.Mask) -> pa.Array:
+    checked = indices if valid is None else np.where(valid, indices, 0)
+    if len(checked) and (checked.min() < 0 or checked.max() >= len(names)):
+        raise FormatError(f"an index lies outside the {len(names)} constants that the serializer snapshot lists")
+    mask = None if valid is None else ~valid
+    return pa.array(names, pa.string()).take(pa.array(checked, mask=mask))
+
+
+def _numbers_of(names: tuple[str, ...], array: pa.Array, what: str) -> np.ndarray:
+    """Indices of strings in `names`; null counts as the first."""
+    indices = pc.index_in(array, pa.array(names, pa.string()))
+    unknown = pc.and_(indices.is_null(), array.is_valid())
+    if pc.any(unknown).as_py():
+        raise ValueRangeError(
+            f"{array.filter(unknown)[0].as_py()!r} is not a {what} that is known here ({', '.join(names)})"
+        )
+    return indices.fill_null(0).to_numpy()

@@ -1,0 +1,226 @@
+"""From a serializer tree to its byte layout: which bytes each family of serializers writes.
+
+Sources: the `serialize` method of each Flink serializer, named by the node's docstring in `serializers.tree`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.layout import Layout, Primitive
+from state_pipelines.errors import UnsupportedError
+from state_pipelines.serializers import tree
+
+_I32, _I64 = Primitive("i32"), Primitive("i64")
+
+_PRIMITIVES = {
+    "Boolean": Primitive("bool"),
+    "Byte": Primitive("i8"),
+    "Short": Primitive("i16"),
+    "Char": lay.Logical("char"),
+    "Int": _I32,
+    "Long": _I64,
+    "Float": Primitive("f32"),
+    "Double": Primitive("f64"),
+}
+
+BASIC_LAYOUTS: dict[str, Layout] = {
+    **_PRIMITIVES,
+    **{f"{kind}Value": layout for kind, layout in _PRIMITIVES.items()},
+    **{f"{kind}PrimitiveArray": lay.Sequence(layout) for kind, layout in _PRIMITIVES.items()},
+    "CharPrimitiveArray": lay.Sequence(Primitive("u16")),
+    "BytePrimitiveArray": lay.Sized(),
+    "ByteArrayWrapper": lay.Sized(),
+    "String": lay.Text(),
+    "StringValue": lay.Text(nullable=False),
+    "StringData": lay.Sized(text=True),
+    "StringArray": lay.Sequence(lay.Text()),
+    "BigInt": lay.BigInteger(),
+    "BigDec": lay.BigDecimal(),
+    "Date": lay.Logical("date_millis"),
+    "SqlDate": lay.Logical("date_millis"),
+    "SqlTime": lay.Logical("date_millis"),
+    "SqlTimestamp": lay.Logical("sql_timestamp"),
+    "Instant": lay.Logical("instant"),
+    "LocalDate": lay.Logical("local_date"),
+    "LocalTime": lay.Logical("local_time"),
+    "LocalDateTime": lay.Logical("local_date_time"),
+    "NullValue": lay.Constant(b""),
+    "Void": lay.Constant(b"\0"),
+    "Null": lay.Constant(b"\0"),
+    "Unit": lay.Constant(b"\0"),
+    "Tuple0": lay.Constant(b"\x2a", empty=True),
+    "VoidNamespace": lay.Constant(b"\0"),
+    "GlobalWindow": lay.Constant(b"\0", empty=True),
+    "TableGlobalWindow": lay.Constant(b"\0", empty=True),
+    "TimeWindow": lay.Struct((("start", _I64), ("end", _I64))),
+    "TableTimeWindow": lay.Struct((("start", _I64), ("end", _I64))),
+    "CountWindow": lay.Struct((("id", _I64),)),
+    "DeweyNumber": lay.Sequence(_I32),
+    "EventId": lay.Struct((("id", _I32), ("timestamp", _I64))),
+}
+"""Layout of each kind of `tree.Basic`; kinds that are not here have none (`Dynamic`)."""
+
+
+@dataclass(frozen=True)
+class LayoutContext:
+    """What the data depend on beyond their serializer snapshot.
+
+    Attributes:
+        kryo_version: 2 for snapshots of Flink 1.x, 5 from 2.0 (nothing in the serializer snapshot tells).
+        subclasses: non-registered POJO subclasses by POJO class, as far as any serializer of the snapshot lists them.
+            The heap backend writes objects of such classes without listing the class in the state's own serializer.
+    """
+
+    kryo_version: int = 5
+    subclasses: tuple[tuple[str, tuple[tree.PojoSubclass, ...]], ...] = field(default=())
+
+
+@lru_cache(maxsize=4096)
+def derive_layout(serializer: tree.Serializer, context: LayoutContext) -> Layout:
+    """Layout of the data that `serializer` writes.
+
+    Raises:
+        UnsupportedError: a part of the serializer could not be resolved when the snapshot was written.
+    """
+
+    def derive(child: tree.Serializer) -> Layout:
+        return derive_layout(child, context)
+
+    match serializer:
+        case tree.Basic(kind=kind):
+            return BASIC_LAYOUTS.get(kind) or lay.Dynamic(serializer, context.kryo_version)
+        case tree.ListOf(element=element):
+            return lay.Sequence(derive(element))
+        case tree.SetOf(element=element):
+            return lay.Sequence(lay.Optional(derive(element)))
+        case tree.MapOf(key=key, value=value, null_keys=null_keys):
+            keys = lay.Optional(derive(key)) if null_keys else derive(key)
+            return lay.Mapping(keys, lay.Optional(derive(value)))
+        case tree.SortedMapOf(key=key, value=value):
+            return lay.Mapping(derive(key), lay.Optional(derive(value)))
+        case tree.GenericArray(element=element):
+            return lay.Sequence(lay.Optional(derive(element), null_flag=0))
+        case tree.Tuple(fields=fields):
+            return lay.Struct(_positional(fields, context))
+        case tree.Row(fields=fields, supports_row_kind=kind):
+            return lay.Masked(_positional(fields, context), kind)
+        case tree.Either(left=left, right=right):
+            return lay.Choice(derive(left), derive(right))
+        case tree.Nullable(inner=inner, padding=padding):
+            return lay.Optional(derive(inner), padding=padding)
+        case tree.Enum(constants=constants):
+            return lay.Constants(constants)
+        case tree.Pojo():
+            return _derive_pojo(serializer, context)
+        case tree.Ttl(timestamp=timestamp, inner=inner):
+            return lay.Struct((("last_access", derive(timestamp)), ("value", derive(inner))))
+        case tree.Timer(key=key, namespace=namespace):
+            timestamp = lay.Logical("ordered_i64")
+            return lay.Struct((("timestamp", timestamp), ("key", derive(key)), ("namespace", derive(namespace))))
+        case tree.TtlAware(inner=inner) | tree.ListView(inner=inner) | tree.MapView(inner=inner):
+            return derive(inner)
+        case tree.External(inner=inner) | tree.RowDataKey(inner=inner):
+            return derive(inner)
+        case tree.Variants():
+            return _derive_variants(serializer, context)
+        case _:
+            return lay.Dynamic(serializer, context.kryo_version)
+
+
+def collect_subclasses(serializers: Iterable[tree.Serializer]) -> tuple[tuple[str, tuple[tree.PojoSubclass, ...]], ...]:
+    """Non-registered POJO subclasses that any of `serializers` lists, by POJO class, for a `LayoutContext`."""
+    found: dict[str, dict[str, tree.PojoSubclass]] = {}
+    for serializer in serializers:
+        for node in walk(serializer):
+            if isinstance(node, tree.Pojo):
+                for subclass in node.non_registered:
+                    if subclass.serializer is not None:
+                        found.setdefault(node.pojo_class, {}).setdefault(subclass.class_name, subclass)
+    return tuple((name, tuple(subclasses.values())) for name, subclasses in sorted(found.items()))
+
+
+def walk(serializer: tree.Serializer) -> Iterator[tree.Serializer]:
+    """The serializer and all that are nested in it, outermost first."""
+    yield serializer
+    for nested in serializer.nested:
+        yield from walk(nested)
+
+
+def _positional(fields: tuple[tree.Serializer, ...], context: LayoutContext) -> tuple[tuple[str, Layout], ...]:
+    return tuple((f"f{index}", derive_layout(child, context)) for index, child in enumerate(fields))
+
+
+def _derive_pojo(pojo: tree.Pojo, context: LayoutContext) -> lay.PojoObject:
+    fields = []
+    for each in pojo.fields:
+        if each.serializer is None:
+            raise UnsupportedError(
+                f"the type of field {each.name} of {pojo.pojo_class} was lost before the snapshot was written",
+                hint="restore the snapshot with the class on the class path and take a new one",
+            )
+        fields.append((each.name, derive_layout(each.serializer, context)))
+    listed = {each.class_name for each in pojo.non_registered}
+    elsewhere = dict(context.subclasses).get(pojo.pojo_class, ())
+    # Sorted, since every subtask lists the classes in the order in which it met them.
+    by_name = sorted(
+        (*pojo.non_registered, *(each for each in elsewhere if each.class_name not in listed)),
+        key=lambda each: each.class_name,
+    )
+    tagged = tuple(enumerate(pojo.registered))
+    variants = tuple(
+        lay.PojoVariant(each.class_name, tag, derive_layout(each.serializer, context))
+        for tag, each in (*tagged, *((None, each) for each in by_name))
+        if each.serializer is not None
+    )
+    return lay.PojoObject(pojo.pojo_class, tuple(fields), variants)
+
+
+def _derive_variants(node: tree.Variants, context: LayoutContext) -> Layout:
+    parts = [derive_layout(part, context) for part in node.parts]
+    match node.kind:
+        case "BufferEntry":
+            return lay.Struct((("joined", Primitive("bool")), ("element", parts[0])))
+        case "Lockable":
+            return lay.Struct((("reference_count", _I32), ("element", parts[0])))
+        case "NodeId":
+            return lay.Optional(lay.Struct((("event", parts[0]), ("page", lay.Text()))), null_flag=0)
+        case "SharedBufferEdge":
+            return lay.Struct((("target", parts[0]), ("version", parts[1])))
+        case "SharedBufferNode":
+            return lay.Sequence(lay.Struct((("reference_count", _I32), ("edge", parts[0]))))
+        case "ScalaOption":
+            return lay.Optional(parts[0], null_flag=0)
+        case "Traversable":
+            return lay.Sequence(lay.Optional(parts[0], null_flag=0))
+        case "NFAState":
+            return _nfa_state(parts, previous=bool(node.flag))
+        case "TwoPhaseCommit":
+            transaction = lay.Struct((("transaction", parts[0]), ("started", _I64)))
+            pending = lay.Optional(transaction, null_flag=0) if node.flag else transaction
+            fields = (
+                ("pending", pending),
+                ("committing", lay.Sequence(transaction)),
+                ("context", lay.Optional(parts[1], null_flag=0)),
+            )
+            return lay.Struct(fields)
+        case _:
+            return lay.Dynamic(node, context.kryo_version)
+
+
+def _nfa_state(parts: list[Layout], *, previous: bool) -> Layout:
+    version, node, event = parts
+    fields: list[tuple[str, Layout]] = [
+        ("state", lay.Text()),
+        ("previous_node", node),
+        ("version", version),
+        ("start_timestamp", _I64),
+    ]
+    if previous:
+        fields.append(("previous_timestamp", _I64))
+    fields.append(("start_event", lay.Optional(event, null_flag=0)))
+    computations = lay.Sequence(lay.Struct(tuple(fields)))
+    return lay.Struct((("partial", computations), ("completed", computations)))

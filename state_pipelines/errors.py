@@ -1,0 +1,120 @@
+"""Errors: one root, about ten leaves; each says what is wrong, where, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Where:
+    """The place in a snapshot that an error speaks of; every part may be unknown.
+
+    Attributes:
+        file: path or URL of the file (or the name of an inlined handle).
+        offset: byte offset inside `file`.
+        operator: uid, or the 32-digit operator id.
+        state: state name.
+        path: path to a field inside a value, such as `value.address.zip`.
+    """
+
+    file: str | None = None
+    offset: int | None = None
+    operator: str | None = None
+    state: str | None = None
+    path: str | None = None
+
+    def __str__(self) -> str:
+        parts = (
+            ("file", self.file),
+            ("offset", self.offset),
+            ("operator", self.operator),
+            ("state", self.state),
+            ("at", self.path),
+        )
+        return ", ".join(f"{name} {value}" for name, value in parts if value is not None)
+
+
+class StateError(Exception):
+    """Root of every error that this package raises on purpose.
+
+    Attributes:
+        what: what is wrong, one sentence.
+        where: the place (see `Where`).
+        hint: what to do about it; empty when nothing helps.
+    """
+
+    def __init__(self, what: str, *, where: Where | None = None, hint: str = "") -> None:
+        self.what = what
+        self.where = where or Where()
+        self.hint = hint
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        place = str(self.where)
+        text = f"{self.what} [{place}]" if place else self.what
+        return f"{text}. {self.hint}" if self.hint else text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore, (type(self), self.what, self.where, self.hint)
+
+
+def _restore(kind: type[StateError], what: str, where: Where, hint: str) -> StateError:
+    return kind(what, where=where, hint=hint)
+
+
+class FormatError(StateError):
+    """Bytes are not what the format says: truncated, wrong magic, offset outside the file, bytes left over."""
+
+
+class UnsupportedError(StateError):
+    """The bytes are legal but this release does not cover them; the hint names the way around."""
+
+
+class UnknownSerializerError(UnsupportedError):
+    """A serializer snapshot class that no registered reader knows."""
+
+
+class MissingFileError(StateError):
+    """A file that a snapshot references does not exist or cannot be opened."""
+
+
+class NotFoundError(StateError):
+    """The snapshot has no such operator or state, or the path holds no snapshot."""
+
+
+class UsageError(StateError):
+    """The caller's arguments are wrong or contradict each other."""
+
+
+class ValueRangeError(StateError):
+    """A value has no place in the wanted type or format (overflow, null where the format has none)."""
+
+
+class TargetExistsError(StateError):
+    """The place to write to already holds something; a snapshot is never overwritten."""
+
+
+class MigrationError(StateError):
+    """A migration file is wrong, or does not fit the state it is applied to."""
+
+
+class IncompatibleError(StateError):
+    """The answer is no: the state does not fit what is asked of it."""
+
+
+class ProofError(StateError):
+    """The proof after a change failed; nothing was published."""
+
+
+@contextmanager
+def at(**place: str | int | None) -> Iterator[None]:
+    """Add parts of the place to a `StateError` that passes through, without replacing what is known already."""
+    try:
+        yield
+    except StateError as error:
+        known = error.where
+        missing = {name: value for name, value in place.items() if getattr(known, name) is None}
+        error.where = replace(known, **missing)  # type: ignore[arg-type]
+        raise

@@ -1,0 +1,1 @@
+"""Keyed state: the header, and the formats of its files."""

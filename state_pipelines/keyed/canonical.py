@@ -1,0 +1,372 @@
+"""Keyed state in the canonical format: every canonical savepoint, and the full snapshots of RocksDB up to 1.15.
+
+Source: `FullSnapshotAsyncWriter`, `FullSnapshotRestoreOperation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.snappyframed import compress, iter_chunks
+from state_pipelines.binary.writer import Writer
+from state_pipelines.errors import FormatError, StateError, Where, at
+from state_pipelines.keyed import framing
+from state_pipelines.keyed.header import KeyedHeader, read_keyed_header, write_keyed_header
+from state_pipelines.keyed.records import KeyedRecords
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.streams import StateStream, read_stream_range
+
+WINDOW = 8 << 20
+"""Bytes that are read at once; a section that is larger is read in several windows."""
+
+LARGE = 4 * WINDOW
+"""A key group from this size on is read in several windows."""
+
+NO_SECTION = 0
+"""The offset of a key group without records."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """The records of one key group.
+
+    Attributes:
+        start: first byte in the stream.
+        end: first byte of the next section, or the end of the stream.
+    """
+
+    key_group: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class CanonicalFile:
+    """One canonical stream and its handle.
+
+    Attributes:
+        key_groups: range of the handle.
+        sections: the non-empty sections, ascending by position.
+    """
+
+    stream: StateStream
+    header: KeyedHeader
+    key_groups: KeyGroupRange
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Bytes of some sections.
+
+    Attributes:
+        data: u8.
+        offset: position of `data` in the stream.
+        key_groups: i32[s].
+        starts: i64[s] first byte of each section in `data`.
+        ends: i64[s].
+        complete: the data hold the sections to their ends.
+    """
+
+    data: npt.NDArray[np.uint8]
+    offset: int
+    key_groups: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    complete: bool = True
+
+
+def open_canonical(stream: StateStream, key_groups: KeyGroupRange, offsets: Sequence[int]) -> CanonicalFile:
+    """Read the header behind a handle and find its sections.
+
+    Args:
+        stream: the stream of the handle.
+        key_groups: range of the handle.
+        offsets: position per key group; `NO_SECTION` where there are no records.
+
+    Raises:
+        FormatError: an offset lies outside the stream, or the header is not one.
+    """
+    present = sorted((offset, key_group) for offset, key_group in zip(offsets, key_groups, strict=True) if offset)
+    for offset, key_group in present:
+        if not 0 < offset < stream.size:
+            raise FormatError(
+                f"the offset {offset} of key group {key_group} lies outside the {stream.size} bytes of the file",
+                where=Where(file=stream.name, offset=offset),
+            )
+    # A state without any record still has a header; it then fills the stream.
+    header_end = present[0][0] if present else stream.size
+    reader = Reader(read_stream_range(stream, 0, header_end), stream.name)
+    header = read_keyed_header(reader)
+    reader.expect_end("the header")
+    ends = [offset for offset, _ in present[1:]] + [stream.size]
+    sections = tuple(Section(group, start, end) for (start, group), end in zip(present, ends, strict=True))
+    return CanonicalFile(stream, header, key_groups, sections)
+
+
+def scan_states(
+    file: CanonicalFile, state_ids: Sequence[int], prefix: int, key_groups: KeyGroupRange | None = None
+) -> Iterator[tuple[int, KeyedRecords]]:
+    """Find the records of some states, a window at a time, in the order of the file.
+
+    Args:
+        file: the stream.
+        state_ids: positions of the wanted states in the header.
+        prefix: bytes of the key-group prefix.
+        key_groups: only these.
+
+    Yields:
+        (state id, records). A state comes once per window that has records of it.
+
+    Raises:
+        FormatError: the stream is not what the format says; names file and offset.
+    """
+    wanted = np.zeros(len(file.header.states), np.bool_)
+    wanted[list(state_ids)] = True
+    chosen = [each for each in file.sections if key_groups is None or each.key_group in key_groups]
+    for group in _group_sections(chosen):
+        if len(group) == 1 and group[0].end - group[0].start > LARGE and not file.header.compressed:
+            yield from _scan_large(file, group[0], wanted, prefix)
+        else:
+            yield from _scan_window(file, _read_window(file, group), wanted, prefix, np.array([0, -1, 0], np.int64))
+
+
+def scan_key_groups(
+    file: CanonicalFile, prefix: int, key_groups: KeyGroupRange
+) -> Iterator[tuple[int, list[tuple[int, KeyedRecords]]]]:
+    """All records, one key group after the other, ascending.
+
+    Yields:
+        (key group, [(state id, records)]): the runs of the section in their order; large runs come in pieces.
+    """
+    everything = range(len(file.header.states))
+    for section in sorted(file.sections, key=lambda each: each.key_group):
+        if section.key_group in key_groups:
+            only = KeyGroupRange(section.key_group, 1)
+            yield section.key_group, list(scan_states(file, everything, prefix, only))
+
+
+def _group_sections(sections: list[Section]) -> Iterator[list[Section]]:
+    """Sections that lie side by side, in groups of about one window."""
+    group: list[Section] = []
+    for section in sections:
+        if group and (section.start != group[-1].end or section.end - group[0].start > WINDOW):
+            yield group
+            group = []
+        group.append(section)
+    if group:
+        yield group
+
+
+def _read_window(file: CanonicalFile, group: list[Section]) -> _Window:
+    first, last = group[0].start, group[-1].end
+    data = _read(file, first, last)
+    starts = np.array([each.start - first for each in group], np.int64)
+    ends = np.array([each.end - first for each in group], np.int64)
+    if file.header.compressed:
+        pieces = [
+            _decompress(data, int(start), int(end), file.stream.name, first)
+            for start, end in zip(starts, ends, strict=True)
+        ]
+        data = b"".join(pieces)
+        ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+    groups = np.array([each.key_group for each in group], np.int32)
+    return _Window(np.frombuffer(data, np.uint8), first, groups, starts, ends)
+
+
+def _read(file: CanonicalFile, start: int, end: int) -> bytes:
+    raw = read_stream_range(file.stream, start, end)
+    if len(raw) < end - start:
+        raise FormatError(
+            f"the file ends {end - start - len(raw)} bytes before its key groups do",
+            where=Where(file=file.stream.name, offset=start + len(raw)),
+        )
+    return raw
+
+
+def _decompress(raw: bytes, start: int, end: int, name: str, offset: int) -> bytes:
+    try:
+        return b"".join(chunk.data for chunk in iter_chunks(raw, start, end, name=name))
+    except StateError as error:
+        if error.where.offset is not None:
+            error.where = Where(file=name, offset=error.where.offset + offset)
+        raise
+
+
+def _scan_large(
+    file: CanonicalFile, section: Section, wanted: npt.NDArray[np.bool_], prefix: int
+) -> Iterator[tuple[int, KeyedRecords]]:
+    """A section that is read in several windows, each from the first record that the last one did not hold."""
+    cursor = np.array([0, -1, 0], np.int64)
+    position, size = section.start, WINDOW
+    groups = np.array([section.key_group], np.int32)
+    while position < section.end:
+        end = min(position + size, section.end)
+        data = np.frombuffer(_read(file, position, end), np.uint8)
+        spans = (np.zeros(1, np.int64), np.full(1, len(data), np.int64))
+        window = _Window(data, position, groups, *spans, complete=end == section.end)
+        yield from _scan_window(file, window, wanted, prefix, cursor)
+        if cursor[0] == 1:
+            return
+        # A record that is larger than the window makes no progress.
+        size = WINDOW if cursor[1] > 0 else size * 2
+        position += max(0, int(cursor[1]))
+        cursor[1] = min(0, int(cursor[1]))
+
+
+def _scan_window(
+    file: CanonicalFile,
+    window: _Window,
+    wanted: npt.NDArray[np.bool_],
+    prefix: int,
+    cursor: npt.NDArray[np.int64],
+) -> Iterator[tuple[int, KeyedRecords]]:
+    room = max(1, min(len(window.data) // (8 + prefix) + 1, 1 << 18))
+    while True:
+        output = np.empty((6, room), np.int64)
+        status, count = framing.scan_records(
+            window.data.ctypes.data,
+            window.starts,
+            window.ends,
+            window.key_groups,
+            window.complete,
+            prefix,
+            wanted,
+            cursor,
+            output,
+        )
+        if status not in (framing.DONE, framing.MORE):
+            section = int(cursor[0])
+            offset = window.offset + max(int(cursor[1]), int(window.starts[section]))
+            raise FormatError(
+                f"key group {window.key_groups[section]}: {framing.MESSAGES[status]}",
+                where=Where(file=file.stream.name, offset=offset),
+            )
+        for state_id in np.unique(output[0, :count]):
+            rows = output[:, :count][:, output[0, :count] == state_id]
+            yield (
+                int(state_id),
+                KeyedRecords(
+                    rows[1].astype(np.int32),
+                    window.data,
+                    *(rows[2], rows[3], rows[4], rows[5]),
+                    window.offset,
+                    file.stream.name,
+                ),
+            )
+        if status == framing.DONE or (count < room and not window.complete):
+            return
+
+
+@dataclass
+class CanonicalWriter:
+    """Writes one canonical stream, key group after key group; the mirror of `open_canonical` and `scan_states`.
+
+    Attributes:
+        output: where the bytes go.
+        header: written at once.
+        key_groups: range of the handle.
+        prefix: bytes of the key-group prefix.
+    """
+
+    output: IO[bytes]
+    header: KeyedHeader
+    key_groups: KeyGroupRange
+    prefix: int
+
+    def __post_init__(self) -> None:
+        writer = Writer()
+        write_keyed_header(writer, self.header)
+        self._position = self.output.write(writer.getvalue())
+        self._offsets = dict.fromkeys(self.key_groups, NO_SECTION)
+
+    @property
+    def size(self) -> int:
+        """Bytes written."""
+        return self._position
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Position per key group, for the handle."""
+        return tuple(self._offsets[key_group] for key_group in self.key_groups)
+
+    def write_key_group(self, key_group: int, runs: Sequence[tuple[int, Sequence[npt.NDArray[np.uint8]]]]) -> None:
+        """Write the section of a key group.
+
+        Args:
+            key_group: inside the range, and not written before.
+            runs: (state id, framed records, see `frame_run`) of every state that has records there.
+        """
+        pieces: list[bytes | npt.NDArray[np.uint8]] = []
+        for state_id, framed in runs:
+            pieces.append(state_id.to_bytes(2, "big"))
+            pieces.extend(framed)
+        if not pieces:
+            return
+        pieces.append(framing.END_OF_KEY_GROUP.to_bytes(2, "big"))
+        self._offsets[key_group] = self._position
+        if self.header.compressed:
+            pieces = [compress(b"".join(bytes(piece) for piece in pieces))]
+        for piece in pieces:
+            self.output.write(memoryview(piece))
+            self._position += len(piece)
+
+
+def frame_run(
+    key_group: int,
+    prefix: int,
+    keys: npt.NDArray[np.uint8],
+    key_spans: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
+    values: npt.NDArray[np.uint8],
+    value_spans: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
+    *,
+    last: bool = True,
+) -> npt.NDArray[np.uint8]:
+    """Frame records of one state in one key group; `last` when no more of them follow.
+
+    Args:
+        key_group: of all the records.
+        prefix: bytes of the key-group prefix.
+        keys: u8, holds the keys without prefix.
+        key_spans: i64[n] starts and ends in `keys`.
+        values: u8, holds the values.
+        value_spans: i64[n] starts and ends in `values`.
+        last: set the flag on the last record.
+    """
+    (key_starts, key_ends), (value_starts, value_ends) = key_spans, value_spans
+    size = int((key_ends - key_starts).sum() + (value_ends - value_starts).sum()) + (8 + prefix) * len(key_starts)
+    framed = np.empty(size, np.uint8)
+    framing.frame_records(
+        key_group,
+        prefix,
+        keys.ctypes.data,
+        np.ascontiguousarray(key_starts),
+        np.ascontiguousarray(key_ends),
+        values.ctypes.data,
+        np.ascontiguousarray(value_starts),
+        np.ascontiguousarray(value_ends),
+        last,
+        framed.ctypes.data,
+    )
+    return framed
+
+
+def reframe(records: KeyedRecords, key_group: int, prefix: int, *, last: bool = True) -> npt.NDArray[np.uint8]:
+    """Frame records as they were read, all of one key group."""
+    with at(file=records.file):
+        return frame_run(
+            key_group,
+            prefix,
+            records.data,
+            (records.key_starts, records.key_ends),
+            records.data,
+            (records.value_starts, records.value_ends),
+            last=last,
+        )

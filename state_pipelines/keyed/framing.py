@@ -1,0 +1,154 @@
+"""Kernels over the record stream of canonical key-group sections.
+
+A section is `i16 stateId`, then records `i32 length, key, i32 length, value`; the top bit of a key's first byte says
+that another state id (or 0xFFFF, the end) follows the record. Source: `FullSnapshotAsyncWriter`, `FullSnapshotUtil`.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from state_pipelines.codecs.memory import (
+    copy,
+    load_i32_big,
+    load_u8,
+    load_u16_big,
+    store_8,
+    store_16_big,
+    store_32_big,
+)
+
+END_OF_KEY_GROUP = 0xFFFF
+FLAG = 0x80
+
+DONE = 0
+MORE = 1  # the output is full, or the data end inside an unfinished section: call again
+TRUNCATED = 2
+BAD_LENGTH = 3
+BAD_KEY_GROUP = 4
+BAD_STATE = 5
+
+MESSAGES = {
+    TRUNCATED: "the key-group section ends before its end mark",
+    BAD_LENGTH: "the length of a key or value does not fit in the section",
+    BAD_KEY_GROUP: "a key's prefix names another key group than its section",
+    BAD_STATE: "a state id is higher than the number of states in the header",
+}
+
+
+@njit(cache=True, nogil=True)
+def scan_records(base, starts, ends, key_groups, complete, prefix, wanted, cursor, output):  # type: ignore[no-untyped-def]
+    """Find the records of wanted states.
+
+    Args:
+        base: address of the data.
+        starts: i64[s] first byte of each section, relative to `base`.
+        ends: i64[s] end of the bytes of each section.
+        key_groups: i32[s].
+        complete: the data hold the sections to their ends (else to be continued: `MORE`).
+        prefix: bytes of the key-group prefix, 1 or 2.
+        wanted: bool[n], by state id.
+        cursor: i64[3], updated: section, position (-1 at its start), state id.
+        output: i64[6, r], filled: state id, key group, key start behind the prefix, key end, value start, value end.
+
+    Returns:
+        (status, records found). After an error the cursor stands at the wrong place.
+    """
+    count = 0
+    section = cursor[0]
+    position = cursor[1]
+    state = cursor[2]
+    room = output.shape[1]
+    while section < len(starts):
+        end = ends[section]
+        key_group = key_groups[section]
+        if position < 0:
+            position = starts[section]
+            if position + 2 > end:
+                cursor[0], cursor[1] = section, -1
+                return (TRUNCATED if complete else MORE), count
+            state = load_u16_big(base + position)
+            position += 2
+        while state != END_OF_KEY_GROUP:
+            cursor[0], cursor[1], cursor[2] = section, position, state
+            if state >= len(wanted):
+                return BAD_STATE, count
+            if count >= room:
+                return MORE, count
+            if position + 4 > end:
+                return (TRUNCATED if complete else MORE), count
+            size = load_i32_big(base + position)
+            key = position + 4
+            if size < prefix:
+                return BAD_LENGTH, count
+            if key + size + 4 > end:
+                return (BAD_LENGTH if complete else MORE), count
+            first = load_u8(base + key)
+            found = first & 0x7F
+            if prefix == 2:
+                found = found << 8 | load_u8(base + key + 1)
+            if found != key_group:
+                return BAD_KEY_GROUP, count
+            value = key + size + 4
+            length = load_i32_big(base + value - 4)
+            if length < 0:
+                return BAD_LENGTH, count
+            behind = value + length
+            if behind + (2 if first & FLAG else 0) > end:
+                return (BAD_LENGTH if complete else MORE), count
+            if wanted[state]:
+                output[0, count] = state
+                output[1, count] = key_group
+                output[2, count] = key + prefix
+                output[3, count] = key + size
+                output[4, count] = value
+                output[5, count] = behind
+                count += 1
+            position = behind
+            if first & FLAG:
+                state = load_u16_big(base + position)
+                position += 2
+        section += 1
+        position = -1
+    cursor[0], cursor[1], cursor[2] = section, -1, 0
+    return DONE, count
+
+
+@njit(cache=True, nogil=True)
+def frame_records(key_group, prefix, keys, key_starts, key_ends, values, value_starts, value_ends, last, target):  # type: ignore[no-untyped-def]
+    """Write records of one state in one key group; the mirror of `scan_records`.
+
+    Args:
+        key_group: goes into the prefix of every key.
+        prefix: bytes of the prefix, 1 or 2.
+        keys: address of the keys; `key_starts`, `key_ends` i64[n] are relative to it, without prefix.
+        key_starts: see `keys`.
+        key_ends: see `keys`.
+        values: address of the values; `value_starts`, `value_ends` i64[n] are relative to it.
+        value_starts: see `values`.
+        value_ends: see `values`.
+        last: set the flag on the last record.
+        target: address of the output; takes `8 + prefix` bytes per record beside keys and values.
+
+    Returns:
+        Bytes written.
+    """
+    at = target
+    count = len(key_starts)
+    for record in range(count):
+        size = key_ends[record] - key_starts[record]
+        store_32_big(at, size + prefix)
+        at += 4
+        if prefix == 2:
+            store_16_big(at, key_group)
+        else:
+            store_8(at, key_group)
+        if last and record == count - 1:
+            store_8(at, load_u8(at) | FLAG)
+        copy(at + prefix, keys + key_starts[record], size)
+        at += prefix + size
+        size = value_ends[record] - value_starts[record]
+        store_32_big(at, size)
+        copy(at + 4, values + value_starts[record], size)
+        at += 4 + size
+    return at - target

@@ -1,0 +1,130 @@
+"""What the records of one keyed state look like, whatever file they come from.
+
+Keys of every format that Flink writes record by record (canonical, RocksDB) have the same bytes behind the key-group
+prefix: key, namespace, and the user key of a map. Source: `SerializedCompositeKeyBuilder`, `ListDelimitedSerializer`,
+`CompositeKeySerializationUtils`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.errors import UnsupportedError, Where
+from state_pipelines.serializers import tree
+from state_pipelines.serializers.metainfo import StateKind, StateMetaInfo
+
+VOID = lay.Constant(b"\0")
+
+
+@dataclass(frozen=True)
+class KeyedLayout:
+    """Layouts of the records of one state.
+
+    Attributes:
+        key: struct of `state_key`, `state_namespace` and, of a map, `map_key`; of timers `timestamp` first.
+        value: of the value; timers have none (`Constant`).
+        state_type: VALUE, REDUCING, AGGREGATING, LIST, MAP or TIMER.
+        ttl: values (elements, map values) carry the time of their last access.
+    """
+
+    key: lay.Struct
+    value: lay.Layout
+    state_type: str
+    ttl: bool
+
+
+@dataclass(frozen=True)
+class KeyedRecords:
+    """Bytes of some records of one state, in the order of the file.
+
+    Attributes:
+        key_groups: i32[n].
+        data: u8, holds keys and values.
+        key_starts: i64[n] first byte behind the key-group prefix.
+        key_ends: i64[n].
+        value_starts: i64[n].
+        value_ends: i64[n].
+        offset: position of `data` in its file (of a compressed file: in the section), for errors.
+        file: its name, for errors.
+    """
+
+    key_groups: npt.NDArray[np.int32]
+    data: npt.NDArray[np.uint8]
+    key_starts: npt.NDArray[np.int64]
+    key_ends: npt.NDArray[np.int64]
+    value_starts: npt.NDArray[np.int64]
+    value_ends: npt.NDArray[np.int64]
+    offset: int
+    file: str
+
+    def __len__(self) -> int:
+        """Number of records."""
+        return len(self.key_groups)
+
+    def select(self, rows: npt.NDArray[np.integer]) -> KeyedRecords:
+        """Some of the records."""
+        return KeyedRecords(
+            self.key_groups[rows],
+            self.data,
+            self.key_starts[rows],
+            self.key_ends[rows],
+            self.value_starts[rows],
+            self.value_ends[rows],
+            self.offset,
+            self.file,
+        )
+
+
+def derive_keyed_layout(info: StateMetaInfo, key_serializer: tree.Serializer, context: LayoutContext) -> KeyedLayout:
+    """Layouts of the records of the state that `info` describes.
+
+    Raises:
+        UnsupportedError: the kind of state has no records of its own here, or a serializer was lost at write time.
+    """
+    if info.kind is StateKind.PRIORITY_QUEUE:
+        return _timer_layout(info, context)
+    if info.kind is not StateKind.KEY_VALUE:
+        raise UnsupportedError(f"{info.kind} state is not read yet", where=Where(state=info.name))
+    key = derive_layout(key_serializer, context)
+    namespace = derive_layout(info.namespace_serializer, context)
+    if lay.fixed_width(key) is None and lay.fixed_width(namespace) is None:
+        key, namespace = lay.MeasuredKey(key), lay.MeasuredKey(namespace)
+    fields = [("state_key", key), ("state_namespace", namespace)]
+    value = info.value_serializer
+    match info.state_type:
+        case "LIST":
+            element = info.element
+            return KeyedLayout(
+                lay.Struct(tuple(fields)), lay.Delimited(derive_layout(element, context)), "LIST", _has_ttl(element)
+            )
+        case "MAP" if isinstance(value, tree.MapOf):
+            fields.append(("map_key", derive_layout(value.key, context)))
+            layout = lay.Optional(derive_layout(value.value, context), rest_is_null=True)
+            return KeyedLayout(lay.Struct(tuple(fields)), layout, "MAP", _has_ttl(value.value))
+        case state_type:
+            return KeyedLayout(
+                lay.Struct(tuple(fields)), derive_layout(value, context), state_type or "VALUE", _has_ttl(value)
+            )
+
+
+def _timer_layout(info: StateMetaInfo, context: LayoutContext) -> KeyedLayout:
+    element = info.element
+    if not isinstance(element, tree.Timer):
+        raise UnsupportedError("a priority queue that does not hold timers is not read", where=Where(state=info.name))
+    fields = (
+        ("timestamp", lay.Logical("ordered_i64")),
+        ("state_key", derive_layout(element.key, context)),
+        ("state_namespace", derive_layout(element.namespace, context)),
+    )
+    return KeyedLayout(lay.Struct(fields), lay.Constant(b""), "TIMER", ttl=False)
+
+
+def _has_ttl(serializer: tree.Serializer) -> bool:
+    if isinstance(serializer, tree.TtlAware):
+        return serializer.ttl_enabled
+    return isinstance(serializer, tree.Ttl)

@@ -1,0 +1,262 @@
+"""Records of one keyed state as Arrow record batches.
+
+Columns: `key_group` int32, `subtask` int32, `state_key`, `state_namespace` (null for void, struct `start, end` for time
+windows), then `value`, or `list_index, list_value`, or `map_key, map_value`, or for timers `timestamp`; `ttl_last_access`
+(timestamp in milliseconds) when the state has TTL. A state that has no columnar form gives `key_bytes`, `value_bytes`
+and `reason` in place of what cannot be decoded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.columnar import decode_spans, encode_array
+from state_pipelines.codecs.program import Program, Wanted, below, compile_layout
+from state_pipelines.errors import UnsupportedError, UsageError, at
+from state_pipelines.keyed.matching import match_prefix
+from state_pipelines.keyed.records import KeyedLayout, KeyedRecords
+
+KEY_COLUMNS = ("state_key", "state_namespace", "map_key", "timestamp")
+TTL_COLUMN = "ttl_last_access"
+TTL_TYPE = pa.timestamp("ms", tz="UTC")
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What of a state is wanted.
+
+    Attributes:
+        columns: names or dotted paths such as `value.address.zip`; None is all.
+        flatten: one row per element of a list state; else one row per key with a list in `value`.
+        raw: keys and values as bytes, nothing decoded.
+        key: only records of this key (in the form that `state_key` has in Arrow).
+    """
+
+    columns: tuple[str, ...] | None = None
+    flatten: bool = True
+    raw: bool = False
+    key: object = None
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The key or the value side of records: a program, or the reason why there is none."""
+
+    program: Program | None
+    reason: str = ""
+
+
+class KeyedTable:
+    """Turns records of one state into record batches.
+
+    Args:
+        layout: layouts of the records; None when `reason` says why they could not be derived.
+        options: what is wanted.
+        reason: why there is no layout.
+
+    Raises:
+        UsageError: a wanted column does not exist.
+    """
+
+    def __init__(self, layout: KeyedLayout | None, options: TableOptions, reason: str = "") -> None:
+        self._layout = layout
+        self._options = options
+        self._wanted = None if options.columns is None else frozenset(options.columns)
+        self._key = _Side(None, reason)
+        self._value = _Side(None, reason)
+        self._needle: np.ndarray | None = None
+        if layout is not None:
+            if not options.raw:
+                self._key = self._compile(layout.key, self._key_paths(layout))
+                self._value = self._compile(layout.value, self._value_paths(layout))
+            if options.key is not None:
+                self._needle = _encode_key(layout.key, options.key)
+        elif options.key is not None:
+            raise UsageError(f"a key cannot be looked for: {reason}")
+        self.schema = self._make_schema()
+
+    @property
+    def undecoded(self) -> str:
+        """Why keys or values come as bytes; empty when they do not."""
+        if self._options.raw:
+            return ""
+        return self._key.reason or self._value.reason
+
+    def make_batch(self, records: KeyedRecords, subtask: int) -> pa.RecordBatch:
+        """Decode records into a batch of `schema`.
+
+        Raises:
+            FormatError: the bytes do not fit the serializers; names file, offset and path.
+        """
+        if self._needle is not None:
+            rows = match_prefix(
+                records.data.ctypes.data,
+                records.key_starts,
+                records.key_ends,
+                self._needle.ctypes.data,
+                len(self._needle),
+            )
+            records = records.select(rows)
+        columns: dict[str, pa.Array] = {
+            "key_group": pa.array(records.key_groups, pa.int32()),
+            "subtask": pa.array(np.full(len(records), subtask, np.int32)),
+        }
+        with at(file=records.file):
+            self._add_key(records, columns)
+            repeat = self._add_value(records, columns)
+        if repeat is not None:
+            columns = {
+                name: column if name in ("list_index", "list_value", TTL_COLUMN) else column.take(repeat)
+                for name, column in columns.items()
+            }
+        return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
+
+    def _add_key(self, records: KeyedRecords, columns: dict[str, pa.Array]) -> None:
+        if self._key.program is not None:
+            array = decode_spans(
+                self._key.program, records.data, records.key_starts, records.key_ends, offset=records.offset
+            )
+            for index, each in enumerate(array.type):
+                columns[each.name] = array.field(index)
+        if self._options.raw or self._key.reason:
+            columns["key_bytes"] = _binary(records.data, records.key_starts, records.key_ends)
+
+    def _add_value(self, records: KeyedRecords, columns: dict[str, pa.Array]) -> pa.Array | None:
+        """Add the value columns; the row numbers by which the others are to be repeated, if so."""
+        if self._options.raw or self._value.reason:
+            columns["value_bytes"] = _binary(records.data, records.value_starts, records.value_ends)
+        if self.undecoded:
+            columns["reason"] = pa.array([self.undecoded], pa.string()).take(pa.array(np.zeros(len(records), np.int8)))
+        if self._value.program is None or self._layout is None:
+            return None
+        array = decode_spans(
+            self._value.program, records.data, records.value_starts, records.value_ends, offset=records.offset
+        )
+        repeat = None
+        name = self._value_name()
+        if self._layout.state_type == "LIST" and self._options.flatten:
+            lengths = np.diff(np.asarray(array.offsets))
+            starts = np.asarray(array.offsets)[:-1]
+            repeat = pa.array(np.repeat(np.arange(len(records), dtype=np.int64), lengths))
+            array = array.flatten()
+            columns["list_index"] = pa.array(
+                (np.arange(len(array), dtype=np.int64) - np.repeat(starts, lengths)).astype(np.int32)
+            )
+        elif self._layout.state_type == "LIST" and self._layout.ttl:
+            columns[name] = array
+            return None
+        if self._layout.ttl:
+            for index, each in enumerate(array.type):
+                child = array.flatten()[index] if array.null_count else array.field(index)
+                if each.name == "last_access":
+                    columns[TTL_COLUMN] = child.cast(TTL_TYPE)
+                else:
+                    columns[name] = child
+        else:
+            columns[name] = array
+        return repeat
+
+    def _value_name(self) -> str:
+        state_type = self._layout.state_type if self._layout else "VALUE"
+        if state_type == "LIST" and self._options.flatten:
+            return "list_value"
+        return "map_value" if state_type == "MAP" else "value"
+
+    def _compile(self, layout: lay.Layout, wanted: Wanted) -> _Side:
+        if wanted is not None and not wanted:
+            return _Side(None)
+        try:
+            return _Side(compile_layout(layout, wanted))
+        except UnsupportedError as error:
+            return _Side(None, error.what)
+
+    def _key_paths(self, layout: KeyedLayout) -> Wanted:
+        names = {name for name, _ in layout.key.fields}
+        if self._wanted is None:
+            return None
+        return frozenset(path for path in self._wanted if path.split(".")[0] in names)
+
+    def _value_paths(self, layout: KeyedLayout) -> Wanted:
+        if layout.state_type == "TIMER":
+            return frozenset()
+        if self._wanted is None:
+            return None
+        name = self._value_name()
+        top = {path.split(".")[0] for path in self._wanted}
+        value = below(self._wanted, name) if name in top else frozenset()
+        if "list_index" in top and layout.state_type == "LIST":
+            return None
+        if not layout.ttl:
+            return value
+        prefixed = {"value"} if value is None else {f"value.{path}" for path in value}
+        return frozenset(prefixed | ({"last_access"} if TTL_COLUMN in top else set()))
+
+    def _make_schema(self) -> pa.Schema:
+        fields: list[pa.Field] = [pa.field("key_group", pa.int32(), False), pa.field("subtask", pa.int32(), False)]
+        if self._key.program is not None:
+            fields += list(self._key.program.type)
+        if self._value.program is not None:
+            fields += self._value_fields(self._value.program.type)
+        if self._options.raw or self._key.reason:
+            fields.append(pa.field("key_bytes", pa.binary(), False))
+        if self._options.raw or self._value.reason:
+            fields.append(pa.field("value_bytes", pa.binary(), False))
+        if self.undecoded:
+            fields.append(pa.field("reason", pa.string(), False))
+        if self._wanted is not None:
+            fields = self._select(fields)
+        return pa.schema(fields)
+
+    def _value_fields(self, array_type: pa.DataType) -> list[pa.Field]:
+        assert self._layout is not None
+        name = self._value_name()
+        fields = []
+        if self._layout.state_type == "LIST" and self._options.flatten:
+            fields.append(pa.field("list_index", pa.int32(), False))
+            array_type = array_type.value_type
+        if not self._layout.ttl or (self._layout.state_type == "LIST" and not self._options.flatten):
+            return [*fields, pa.field(name, array_type)]
+        names = [each.name for each in array_type]
+        if "value" in names:
+            fields.append(pa.field(name, array_type.field("value").type))
+        if "last_access" in names:
+            fields.append(pa.field(TTL_COLUMN, TTL_TYPE))
+        return fields
+
+    def _select(self, fields: list[pa.Field]) -> list[pa.Field]:
+        by_name = {each.name: each for each in fields}
+        chosen: dict[str, pa.Field] = {}
+        for path in self._options.columns or ():
+            name = path.split(".")[0]
+            if name not in by_name:
+                hint = f"it has {', '.join(by_name)}"
+                raise UsageError(f"the state has no column {name}", hint=hint)
+            chosen[name] = by_name[name]
+        if "reason" in by_name:
+            chosen.update({name: by_name[name] for name in ("key_bytes", "value_bytes", "reason") if name in by_name})
+        return list(chosen.values())
+
+
+def _binary(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> pa.Array:
+    """Spans of bytes as a binary array."""
+    program = compile_layout(lay.Rest())
+    return decode_spans(program, data, starts, ends)
+
+
+def _encode_key(layout: lay.Struct, key: object) -> np.ndarray:
+    """Bytes with which every record of `key` begins (behind the prefix)."""
+    fields = dict(layout.fields)
+    if "timestamp" in fields:
+        raise UsageError("timers cannot be looked for by key", hint="Read all and filter")
+    program = compile_layout(fields["state_key"])
+    try:
+        array = key if isinstance(key, pa.Array) else pa.array([key], program.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
+        raise UsageError(f"{key!r} is not a key of type {program.type}: {error}") from None
+    return encode_array(program, array).data
+
+

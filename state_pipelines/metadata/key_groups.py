@@ -1,0 +1,72 @@
+"""Ranges of key groups, as state handles store them (`org.apache.flink.runtime.state.KeyGroupRange`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.writer import Writer
+
+MAX_PARALLELISM = 1 << 15
+"""Most key groups that Flink allows (`KeyGroupRangeAssignment.UPPER_BOUND_MAX_PARALLELISM`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroupRange:
+    """`number` key groups from `start` on; empty when `number` is 0.
+
+    Attributes:
+        start: first key group.
+        number: how many key groups.
+    """
+
+    start: int
+    number: int
+
+    @property
+    def end(self) -> int:
+        """Last key group, inclusive as in Flink; `start - 1` when the range is empty."""
+        return self.start + self.number - 1
+
+    def __len__(self) -> int:
+        """How many key groups."""
+        return self.number
+
+    def __iter__(self) -> Iterator[int]:
+        """The key groups in order."""
+        return iter(range(self.start, self.start + self.number))
+
+    def __contains__(self, key_group: object) -> bool:
+        """Whether a key group lies in the range."""
+        return isinstance(key_group, int) and self.start <= key_group <= self.end
+
+    def intersect(self, other: KeyGroupRange) -> KeyGroupRange:
+        """The key groups in both ranges; an empty range at 0 when there are none."""
+        start = max(self.start, other.start)
+        number = min(self.end, other.end) - start + 1
+        return KeyGroupRange(start, number) if number > 0 else KeyGroupRange(0, 0)
+
+
+def read_key_group_range(reader: Reader) -> KeyGroupRange:
+    """Read a start and a number, two i32.
+
+    Raises:
+        FormatError: the range leaves the 32,768 key groups that Flink allows.
+    """
+    at = reader.position
+    key_groups = KeyGroupRange(reader.i32(), reader.i32())
+    if key_groups.start < 0 or key_groups.number < 0 or key_groups.start + key_groups.number > MAX_PARALLELISM:
+        raise reader.error(
+            f"{key_groups.number} key groups from {key_groups.start} on are outside 0..{MAX_PARALLELISM - 1}", at
+        )
+    return key_groups
+
+
+def write_key_group_range(writer: Writer, key_groups: KeyGroupRange) -> None:
+    """Mirror of `read_key_group_range`."""
+    writer.i32(key_groups.start)
+    writer.i32(key_groups.number)

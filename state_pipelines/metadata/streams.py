@@ -1,0 +1,211 @@
+"""The bytes behind stream handles, whole or in part (`StreamStateHandle.openInputStream`)."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import FormatError, MissingFileError, Where
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
+    EmptySegmentFileStateHandle,
+    FileStateHandle,
+    KeyGroupsStateHandle,
+    RelativeFileStateHandle,
+    SegmentFileStateHandle,
+    StreamStateHandle,
+)
+from state_pipelines.storage import (
+    Location,
+    PathMapping,
+    create_file,
+    file_size,
+    join,
+    open_file,
+    read_file,
+    read_range,
+    resolve_beside,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COPY_SIZE = 8 << 20
+"""Bytes that are held at once while a stream is copied."""
+
+_NO_MAPPING = PathMapping()
+_MAP_HINT = "If the files were moved, say where they are now with --map FROM=TO"
+
+
+@dataclass(frozen=True, slots=True)
+class StateStream:
+    """State that can be read; positions count from the first byte of the state.
+
+    Attributes:
+        name: path of the file, or name of the inlined handle, for errors.
+        size: bytes of state, as the handle says.
+        location: the file; None for inlined and empty state.
+        start: first byte of the state in the file.
+        data: the state when there is no file.
+        is_segment: the state is a slice of the file, not all of it.
+        is_absolute: the handle names the file by an absolute path.
+    """
+
+    name: str
+    size: int
+    location: Location | None = None
+    start: int = 0
+    data: bytes = field(default=b"", repr=False)
+    is_segment: bool = False
+    is_absolute: bool = False
+
+
+def open_stream(
+    handle: StreamStateHandle, exclusive_directory: Location, path_mapping: PathMapping = _NO_MAPPING
+) -> StateStream:
+    """The stream behind a handle; nothing is read yet.
+
+    Args:
+        handle: the handle; a `KeyGroupsStateHandle` is looked through.
+        exclusive_directory: the directory that holds `_metadata`; relative handles start there.
+        path_mapping: where directories that absolute handles name are now.
+
+    Raises:
+        FormatError: a relative path leaves the exclusive directory.
+        UsageError: the storage of an absolute handle cannot be reached.
+    """
+    match handle:
+        case ByteStreamStateHandle():
+            return StateStream(handle.handle_name, len(handle.data), data=handle.data)
+        case EmptySegmentFileStateHandle():
+            return StateStream("an empty segment", 0)
+        case KeyGroupsStateHandle():
+            return open_stream(handle.delegate, exclusive_directory, path_mapping)
+        case _:
+            location = locate_file(handle, exclusive_directory, path_mapping)
+            return StateStream(
+                name=str(location),
+                size=handle.size,
+                location=location,
+                start=handle.start if isinstance(handle, SegmentFileStateHandle) else 0,
+                is_segment=isinstance(handle, SegmentFileStateHandle),
+                is_absolute=not isinstance(handle, RelativeFileStateHandle),
+            )
+
+
+def locate_file(
+    handle: FileStateHandle | RelativeFileStateHandle | SegmentFileStateHandle,
+    exclusive_directory: Location,
+    path_mapping: PathMapping = _NO_MAPPING,
+) -> Location:
+    """The file that a handle names; arguments and errors as for `open_stream`."""
+    if not isinstance(handle, RelativeFileStateHandle):
+        if "::" in handle.path:
+            # fsspec would take this for a chain of file systems, which no path of Flink's means.
+            raise FormatError("the path of a state handle is not one of Flink's", where=Where(file=handle.path))
+        return resolve_beside(path_mapping.apply(handle.path), exclusive_directory)
+    path = PurePosixPath(handle.relative_path)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        what = f"the relative path {handle.relative_path!r} does not stay below the snapshot's directory"
+        raise FormatError(what, where=Where(file=str(exclusive_directory)))
+    return join(exclusive_directory, handle.relative_path)
+
+
+def read_whole_stream(stream: StateStream) -> bytes:
+    """All bytes of a stream.
+
+    Of a file that is longer than its handle says everything comes: the handle of a plain changelog file does not count
+    the first byte, which says whether the file is compressed.
+
+    Raises:
+        FormatError: the file is shorter than the handle says.
+        MissingFileError: no such file.
+    """
+    if stream.location is None or stream.is_segment:
+        return read_stream_range(stream, 0, stream.size)
+    with _hinting(stream):
+        data = read_file(stream.location)
+    _require_size(stream, len(data))
+    return data
+
+
+def read_stream_range(stream: StateStream, start: int, end: int) -> bytes:
+    """The bytes from `start` up to `end` (exclusive); nothing else of the stream is read.
+
+    Raises:
+        FormatError: the range is not inside the stream.
+        MissingFileError: no such file.
+    """
+    # Only the file itself knows how long a whole file is, see `read_whole_stream`.
+    bounded = stream.location is None or stream.is_segment
+    if not 0 <= start <= end or (bounded and end > stream.size):
+        what = f"bytes {start} to {end} are not inside the state of {stream.size} bytes"
+        raise FormatError(what, where=Where(file=stream.name, offset=start))
+    if stream.location is None:
+        return stream.data[start:end]
+    with _hinting(stream):
+        return read_range(stream.location, stream.start + start, stream.start + end)
+
+
+def check_stream(stream: StateStream) -> None:
+    """Make sure that the bytes of a stream are there, without reading them.
+
+    Raises:
+        FormatError: the file is shorter than the handle says.
+        MissingFileError: no such file.
+    """
+    if stream.location is not None:
+        with _hinting(stream):
+            size = file_size(stream.location)
+        _require_size(stream, size)
+
+
+def copy_stream(stream: StateStream, target: Location) -> int:
+    """Copy a stream into a new file without holding more than `COPY_SIZE` of it; returns the bytes written.
+
+    Raises:
+        FormatError: the file is shorter than the handle says.
+        MissingFileError: no such file.
+        TargetExistsError: the target exists.
+    """
+    size = 0
+    with create_file(target) as file:
+        for piece in _pieces(stream):
+            size += len(piece)
+            file.write(piece)
+    return size
+
+
+def _pieces(stream: StateStream) -> Iterator[bytes]:
+    if stream.location is None:
+        yield stream.data
+    elif stream.is_segment:
+        for start in range(0, stream.size, COPY_SIZE):
+            yield read_stream_range(stream, start, min(start + COPY_SIZE, stream.size))
+    else:
+        size = 0
+        with _hinting(stream):
+            file = open_file(stream.location)
+        with file:
+            while piece := file.read(COPY_SIZE):
+                size += len(piece)
+                yield piece
+        _require_size(stream, size)
+
+
+def _require_size(stream: StateStream, size: int) -> None:
+    if size < stream.start + stream.size:
+        what = f"the file has {size} bytes, its handle says {stream.start + stream.size}"
+        raise FormatError(what, where=Where(file=stream.name, offset=size), hint="The file was cut off or changed")
+
+
+@contextmanager
+def _hinting(stream: StateStream) -> Iterator[None]:
+    try:
+        yield
+    except MissingFileError as error:
+        if stream.is_absolute and not error.hint:
+            error.hint = _MAP_HINT
+        raise

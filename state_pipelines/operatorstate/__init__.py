@@ -1,0 +1,1 @@
+"""Operator (non-keyed) state: the header, the elements, and their redistribution."""

@@ -1,0 +1,17 @@
+"""Serializer snapshots and trees: `registry` reads and writes, `build` constructs, `text` shows and parses."""
+
+from __future__ import annotations
+
+from state_pipelines.serializers import (  # noqa: F401  the families register themselves
+    avro,
+    basic,
+    cep,
+    classbound,
+    containers,
+    enums,
+    kryo,
+    pojo,
+    runtime,
+    scala,
+    table,
+)

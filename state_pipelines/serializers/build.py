@@ -1,0 +1,198 @@
+"""Serializer trees from scratch, with the snapshot classes and versions that Flink 1.20 and 2.2 write.
+
+Both releases write the same, but for what one of them does not have: `set_of` and the collection fields of POJOs need
+2.x (see `nullable`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import UsageError
+from state_pipelines.serializers import basic as basics
+from state_pipelines.serializers import containers, enums
+from state_pipelines.serializers.tree import (
+    Avro,
+    Basic,
+    Either,
+    Enum,
+    GenericArray,
+    ListOf,
+    MapOf,
+    Nullable,
+    Pojo,
+    PojoField,
+    PojoSubclass,
+    Row,
+    Serializer,
+    SetOf,
+    Timer,
+    Ttl,
+    TtlAware,
+    Tuple,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TUPLE_PACKAGE = "org.apache.flink.api.java.tuple."
+_MAX_TUPLE = 25
+
+
+def basic(kind: str) -> Basic:
+    """A serializer without parameters.
+
+    Args:
+        kind: such as Long, String, IntPrimitiveArray, VoidNamespace (see `tree.Basic`).
+
+    Raises:
+        UsageError: no such kind.
+    """
+    if kind not in basics.SNAPSHOT_CLASSES:
+        raise UsageError(f"{kind!r} is not a basic serializer", hint=f"Known: {', '.join(basics.SNAPSHOT_CLASSES)}")
+    return Basic(snapshot_class=basics.SNAPSHOT_CLASSES[kind], snapshot_version=basics.CURRENT_VERSION, kind=kind)
+
+
+VOID_NAMESPACE = basic("VoidNamespace")
+TIME_WINDOW = basic("TimeWindow")
+GLOBAL_WINDOW = basic("GlobalWindow")
+
+
+def list_of(element: Serializer) -> ListOf:
+    """`ListSerializer`; the value serializer of LIST state."""
+    return ListOf(snapshot_class=containers.LIST, outer_version=1, element=element)
+
+
+def array_list_of(element: Serializer) -> ListOf:
+    """`ArrayListSerializer`, which the heap backend and operator state know; bytes of the data as `list_of`."""
+    return ListOf(snapshot_class=containers.ARRAY_LIST, outer_version=1, element=element)
+
+
+def set_of(element: Serializer) -> SetOf:
+    """`SetSerializer`, since Flink 2.0."""
+    return SetOf(snapshot_class=containers.SET, outer_version=1, element=element)
+
+
+def map_of(key: Serializer, value: Serializer) -> MapOf:
+    """`MapSerializer`; the value serializer of MAP state."""
+    return MapOf(snapshot_class=containers.MAP, outer_version=1, key=key, value=value)
+
+
+def null_aware_map_of(key: Serializer, value: Serializer) -> MapOf:
+    """`NullAwareMapSerializer` of the table runtime: keys too may be null."""
+    return MapOf(snapshot_class=containers.NULL_AWARE_MAP, outer_version=1, key=key, value=value, null_keys=True)
+
+
+def generic_array(component_class: str, element: Serializer) -> GenericArray:
+    """`GenericArraySerializer`; `component_class` is a binary name such as java.lang.String."""
+    return GenericArray(
+        snapshot_class=containers.GENERIC_ARRAY, outer_version=1, component_class=component_class, element=element
+    )
+
+
+def tuple_of(*fields: Serializer, tuple_class: str | None = None) -> Tuple:
+    """`TupleSerializer`.
+
+    Args:
+        fields: one to 25 field serializers.
+        tuple_class: a subclass of TupleN; default Flink's own.
+
+    Raises:
+        UsageError: no field, or more than 25.
+    """
+    if not 1 <= len(fields) <= _MAX_TUPLE:
+        raise UsageError(
+            f"a tuple has 1 to {_MAX_TUPLE} fields, not {len(fields)}", hint="Tuple0 is a basic serializer"
+        )
+    name = tuple_class or f"{_TUPLE_PACKAGE}Tuple{len(fields)}"
+    return Tuple(snapshot_class=containers.TUPLE, outer_version=2, tuple_class=name, fields=fields)
+
+
+def either(left: Serializer, right: Serializer) -> Either:
+    """`JavaEitherSerializer`."""
+    return Either(snapshot_class=containers.EITHER, outer_version=1, left=left, right=right)
+
+
+def nullable(inner: Serializer, padding: int = 0) -> Nullable:
+    """`NullableSerializer`.
+
+    Since 2.0 a POJO field of type List, Map or Set is `nullable(list_of(nullable(element)))`,
+    `nullable(map_of(nullable(key), value))` or `nullable(set_of(element))`; before it is Kryo.
+
+    Args:
+        inner: the wrapped serializer.
+        padding: zero bytes behind a null, so that the length stays fixed.
+    """
+    return Nullable(snapshot_class=containers.NULLABLE, outer_version=2, inner=inner, padding=padding)
+
+
+def row(*fields: Serializer, supports_row_kind: bool = True) -> Row:
+    """`RowSerializer`; positional."""
+    return Row(snapshot_class=containers.ROW, outer_version=4, fields=fields, supports_row_kind=supports_row_kind)
+
+
+def enum(enum_class: str, *constants: str) -> Enum:
+    """`EnumSerializer`; constants in the order of the Java enum."""
+    return Enum(snapshot_class=enums.ENUM, enum_class=enum_class, constants=constants)
+
+
+def pojo(
+    pojo_class: str,
+    fields: Mapping[str, Serializer],
+    *,
+    declared_by: Mapping[str, str] | None = None,
+    registered: Mapping[str, Serializer] | None = None,
+    non_registered: Mapping[str, Serializer] | None = None,
+) -> Pojo:
+    """`PojoSerializer`; also of Java records.
+
+    Args:
+        pojo_class: binary class name.
+        fields: field name -> serializer, in any order; the snapshot sorts them by name as Java does.
+        declared_by: field name -> class that declares it, for inherited fields.
+        registered: registered subclass -> serializer, in the order of their tags.
+        non_registered: other subclass -> serializer.
+    """
+    owners = declared_by or {}
+    return Pojo(
+        pojo_class=pojo_class,
+        fields=tuple(
+            PojoField(name=name, declaring_class=owners.get(name, pojo_class), serializer=fields[name])
+            for name in sorted(fields, key=_utf16)
+        ),
+        registered=_subclasses(registered),
+        non_registered=_subclasses(non_registered),
+    )
+
+
+def avro(runtime_class: str, schema_json: str) -> Avro:
+    """`AvroSerializer`; `runtime_class` is a generated class or org.apache.avro.generic.GenericRecord."""
+    return Avro(snapshot_version=3, runtime_class=runtime_class, schema_json=schema_json)
+
+
+def ttl(inner: Serializer) -> Ttl:
+    """`TtlSerializer`: a timestamp in front of the value (wrap list elements and map values, not the collection)."""
+    return Ttl(timestamp=basic("Long"), inner=inner)
+
+
+def ttl_aware(inner: Serializer, *, ttl_enabled: bool) -> TtlAware:
+    """`TtlAwareSerializer` (2.x); with TTL on, `inner` is a `ttl` serializer."""
+    return TtlAware(
+        snapshot_class="org.apache.flink.runtime.state.ttl.TtlAwareSerializerSnapshot",
+        ttl_enabled=ttl_enabled,
+        inner=inner,
+    )
+
+
+def timer(key: Serializer, namespace: Serializer) -> Timer:
+    """`TimerSerializer`, the element of the priority queues of timers."""
+    return Timer(key=key, namespace=namespace)
+
+
+def _subclasses(serializers: Mapping[str, Serializer] | None) -> tuple[PojoSubclass, ...]:
+    return tuple(PojoSubclass(class_name=name, serializer=each) for name, each in (serializers or {}).items())
+
+
+def _utf16(name: str) -> bytes:
+    """Sort key of `String.compareTo`."""
+    return name.encode("utf-16-be", "surrogatepass")

@@ -1,0 +1,68 @@
+"""Snapshots of the CEP library: shared buffer and NFA state.
+
+Source: `org.apache.flink.cep.nfa` and its package `sharedbuffer`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from state_pipelines.serializers.framing import (
+    CompositeMarks,
+    Head,
+    read_composite_header,
+    write_composite_header,
+)
+from state_pipelines.serializers.registry import read_parts, register, register_composite, write_parts
+from state_pipelines.serializers.tree import Serializer, Variants
+
+if TYPE_CHECKING:
+    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.writer import Writer
+
+_NFA = "org.apache.flink.cep.nfa."
+_BUFFER = f"{_NFA}sharedbuffer."
+
+# The state remembers the previous timestamp since outer version 2.
+FIRST_WITH_PREVIOUS_TIMESTAMP = 2
+
+
+@register_composite(f"{_BUFFER}NodeId$NodeIdSerializer$NodeIdSerializerSnapshot", arity=1)
+def build_node_id(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+    """Event id and page."""
+    return Variants(**marks, kind="NodeId", parts=parts)
+
+
+@register_composite(f"{_BUFFER}SharedBufferEdge$SharedBufferEdgeSerializer$SharedBufferEdgeSerializerSnapshot", arity=2)
+def build_shared_buffer_edge(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+    """Target node and Dewey number."""
+    return Variants(**marks, kind="SharedBufferEdge", parts=parts)
+
+
+@register_composite(f"{_BUFFER}SharedBufferNodeSerializerSnapshotV2", arity=1)
+def build_shared_buffer_node(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+    """Edges of a node, each with its reference count."""
+    return Variants(**marks, kind="SharedBufferNode", parts=parts)
+
+
+@register_composite(f"{_BUFFER}LockableTypeSerializerSnapshot", arity=1)
+def build_lockable(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+    """An element with a reference count."""
+    return Variants(**marks, kind="Lockable", parts=parts)
+
+
+def write_nfa_state(writer: Writer, node: Variants) -> None:
+    """Mirror of `read_nfa_state`."""
+    write_composite_header(writer, node.snapshot_version, node.outer_version)
+    if node.outer_version >= FIRST_WITH_PREVIOUS_TIMESTAMP:
+        writer.bool(bool(node.flag))
+    write_parts(writer, node.parts)
+
+
+@register(f"{_NFA}NFAStateSerializerSnapshot", write=write_nfa_state)
+def read_nfa_state(reader: Reader, head: Head) -> Variants:
+    """Read whether previous timestamps are kept, then Dewey number, node id and event id."""
+    outer_version = read_composite_header(reader, head)
+    flag = reader.bool() if outer_version >= FIRST_WITH_PREVIOUS_TIMESTAMP else False
+    marks = head.composite_marks(outer_version)
+    return Variants(**marks, kind="NFAState", parts=read_parts(reader, 3), flag=flag)

@@ -1,0 +1,162 @@
+"""Containers, tuples, rows and wrappers: composite snapshots over any element serializers.
+
+Source: `CompositeTypeSerializerSnapshot` and its subclasses in flink-core, flink-runtime and flink-table-api-java.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from state_pipelines.serializers.framing import (
+    CompositeMarks,
+    Head,
+    read_composite_header,
+    write_composite_header,
+)
+from state_pipelines.serializers.registry import read_parts, register, register_composite, write_parts
+from state_pipelines.serializers.tree import (
+    Either,
+    GenericArray,
+    ListOf,
+    ListView,
+    MapOf,
+    MapView,
+    Nullable,
+    Row,
+    Serializer,
+    SetOf,
+    Tuple,
+)
+
+if TYPE_CHECKING:
+    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.writer import Writer
+
+_BASE = "org.apache.flink.api.common.typeutils.base."
+_RUNTIME = "org.apache.flink.api.java.typeutils.runtime."
+_DATAVIEW = "org.apache.flink.table.dataview."
+
+LIST = f"{_BASE}ListSerializerSnapshot"
+ARRAY_LIST = "org.apache.flink.runtime.state.ArrayListSerializerSnapshot"
+SET = f"{_BASE}SetSerializerSnapshot"
+MAP = f"{_BASE}MapSerializerSnapshot"
+NULL_AWARE_MAP = f"{_DATAVIEW}NullAwareMapSerializerSnapshot"
+GENERIC_ARRAY = f"{_BASE}GenericArraySerializerSnapshot"
+TUPLE = f"{_RUNTIME}TupleSerializerSnapshot"
+EITHER = f"{_RUNTIME}JavaEitherSerializerSnapshot"
+NULLABLE = f"{_RUNTIME}NullableSerializer$NullableSerializerSnapshot"
+ROW = f"{_RUNTIME}RowSerializer$RowSerializerSnapshot"
+
+# Rows know their kind since outer version 3; that version stores nothing, from 4 on a flag says it.
+FIRST_ROW_WITH_KIND = 3
+
+
+@register_composite(LIST, ARRAY_LIST, arity=1)
+def build_list(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> ListOf:
+    """A list of the one nested serializer."""
+    return ListOf(**marks, element=parts[0])
+
+
+@register_composite(SET, arity=1)
+def build_set(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> SetOf:
+    """A set of the one nested serializer."""
+    return SetOf(**marks, element=parts[0])
+
+
+@register_composite(MAP, arity=2)
+def build_map(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> MapOf:
+    """A map of key and value serializer."""
+    return MapOf(**marks, key=parts[0], value=parts[1])
+
+
+@register_composite(NULL_AWARE_MAP, arity=2)
+def build_null_aware_map(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> MapOf:
+    """A map whose keys may be null."""
+    return MapOf(**marks, key=parts[0], value=parts[1], null_keys=True)
+
+
+# EitherSerializerSnapshot is the form before 1.8: version 2, no composite header.
+@register_composite(EITHER, f"{_RUNTIME}EitherSerializerSnapshot", arity=2)
+def build_either(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Either:
+    """Left and right."""
+    return Either(**marks, left=parts[0], right=parts[1])
+
+
+@register_composite(f"{_DATAVIEW}ListViewSerializerSnapshot", arity=1)
+def build_list_view(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> ListView:
+    """A view over a list serializer."""
+    return ListView(**marks, inner=parts[0])
+
+
+@register_composite(f"{_DATAVIEW}MapViewSerializerSnapshot", arity=1)
+def build_map_view(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> MapView:
+    """A view over a map serializer."""
+    return MapView(**marks, inner=parts[0])
+
+
+def write_generic_array(writer: Writer, node: GenericArray) -> None:
+    """Mirror of `read_generic_array`."""
+    write_composite_header(writer, node.snapshot_version, node.outer_version)
+    writer.utf(node.component_class)
+    write_parts(writer, node.nested)
+
+
+# GenericArraySerializerConfigSnapshot is the form before 1.8: version 2, no composite header, otherwise the same.
+@register(GENERIC_ARRAY, f"{_BASE}GenericArraySerializerConfigSnapshot", write=write_generic_array)
+def read_generic_array(reader: Reader, head: Head) -> GenericArray:
+    """Read the component class and the element serializer."""
+    outer_version = read_composite_header(reader, head)
+    component_class = reader.utf()
+    (element,) = read_parts(reader, 1)
+    return GenericArray(**head.composite_marks(outer_version), component_class=component_class, element=element)
+
+
+def write_tuple(writer: Writer, node: Tuple) -> None:
+    """Mirror of `read_tuple`."""
+    write_composite_header(writer, node.snapshot_version, node.outer_version)
+    writer.utf(node.tuple_class)
+    write_parts(writer, node.fields)
+
+
+@register(TUPLE, write=write_tuple)
+def read_tuple(reader: Reader, head: Head) -> Tuple:
+    """Read the tuple class and the field serializers; also case classes of Scala, whose bodies are the same."""
+    outer_version = read_composite_header(reader, head)
+    tuple_class = reader.utf()
+    return Tuple(**head.composite_marks(outer_version), tuple_class=tuple_class, fields=read_parts(reader))
+
+
+def write_nullable(writer: Writer, node: Nullable) -> None:
+    """Mirror of `read_nullable`."""
+    write_composite_header(writer, node.snapshot_version, node.outer_version)
+    writer.i32(node.padding)
+    write_parts(writer, node.nested)
+
+
+@register(NULLABLE, write=write_nullable)
+def read_nullable(reader: Reader, head: Head) -> Nullable:
+    """Read the length of the padding behind a null, and the wrapped serializer."""
+    outer_version = read_composite_header(reader, head)
+    start = reader.position
+    padding = reader.i32()
+    if padding < 0:
+        raise reader.error(f"a padding of {padding} bytes is negative", start)
+    (inner,) = read_parts(reader, 1)
+    return Nullable(**head.composite_marks(outer_version), inner=inner, padding=padding)
+
+
+def write_row(writer: Writer, node: Row) -> None:
+    """Mirror of `read_row`."""
+    write_composite_header(writer, node.snapshot_version, node.outer_version)
+    if node.outer_version > FIRST_ROW_WITH_KIND:
+        writer.bool(node.supports_row_kind)
+    write_parts(writer, node.fields)
+
+
+@register(ROW, write=write_row)
+def read_row(reader: Reader, head: Head) -> Row:
+    """Read whether rows carry their kind, and the field serializers."""
+    outer_version = read_composite_header(reader, head)
+    stored = outer_version > FIRST_ROW_WITH_KIND
+    supports_row_kind = reader.bool() if stored else outer_version == FIRST_ROW_WITH_KIND
+    return Row(**head.composite_marks(outer_version), fields=read_parts(reader), supports_row_kind=supports_row_kind)

@@ -1,0 +1,207 @@
+"""State meta infos: name, kind, options and serializers of one registered state.
+
+They fill the headers of keyed and operator state alike; meta-info versions 6 and 7 have the same bytes.
+Source: `StateMetaInfoSnapshot`, `StateMetaInfoSnapshotReadersWriters`, `RegisteredStateMetaInfoBase`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import NotFoundError, UsageError, Where, at
+from state_pipelines.serializers.framing import SMALLEST_SNAPSHOT
+from state_pipelines.serializers.registry import read_snapshot, write_snapshot
+from state_pipelines.serializers.tree import ListOf, Serializer
+
+if TYPE_CHECKING:
+    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.writer import Writer
+
+KEYED_STATE_TYPE = "KEYED_STATE_TYPE"
+DISTRIBUTION_MODE = "OPERATOR_STATE_DISTRIBUTION_MODE"
+KEY_SERIALIZER = "KEY_SERIALIZER"
+NAMESPACE_SERIALIZER = "NAMESPACE_SERIALIZER"
+VALUE_SERIALIZER = "VALUE_SERIALIZER"
+
+_SMALLEST_OPTION = 4
+_SMALLEST_SERIALIZER = 2 + 4 + SMALLEST_SNAPSHOT
+# Name, kind and two counts.
+_SMALLEST_META_INFO = 2 + 4 + 4 + 4
+
+
+class StateKind(StrEnum):
+    """`StateMetaInfoSnapshot.BackendStateType`; the file holds the position in this order."""
+
+    KEY_VALUE = "KEY_VALUE"
+    OPERATOR = "OPERATOR"
+    BROADCAST = "BROADCAST"
+    PRIORITY_QUEUE = "PRIORITY_QUEUE"
+    KEY_VALUE_V2 = "KEY_VALUE_V2"
+
+
+_KINDS = tuple(StateKind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateMetaInfo:
+    """What a snapshot says of one state.
+
+    Attributes:
+        name: state name, unique in its backend.
+        kind: which sort of backend state it is.
+        options: pairs in the order of the file.
+        serializers: pairs of key and serializer in the order of the file.
+    """
+
+    name: str
+    kind: StateKind
+    options: tuple[tuple[str, str], ...]
+    serializers: tuple[tuple[str, Serializer], ...]
+
+    @property
+    def state_type(self) -> str | None:
+        """VALUE, LIST, REDUCING, AGGREGATING or MAP of keyed state; None for the other kinds."""
+        return dict(self.options).get(KEYED_STATE_TYPE)
+
+    @property
+    def distribution_mode(self) -> str | None:
+        """SPLIT_DISTRIBUTE, UNION or BROADCAST of operator state; None for keyed state."""
+        return dict(self.options).get(DISTRIBUTION_MODE)
+
+    @property
+    def value_serializer(self) -> Serializer:
+        """Of the value; of list and map state the whole list or map; of timers and operator state the element."""
+        return self._serializer(VALUE_SERIALIZER)
+
+    @property
+    def namespace_serializer(self) -> Serializer:
+        """Of the namespace; keyed state only."""
+        return self._serializer(NAMESPACE_SERIALIZER)
+
+    @property
+    def key_serializer(self) -> Serializer:
+        """Of the keys of a broadcast state (that of keyed state stands in the header of the file)."""
+        return self._serializer(KEY_SERIALIZER)
+
+    @property
+    def element(self) -> Serializer:
+        """Of one element of a list state, a priority queue or an operator list.
+
+        Raises:
+            UsageError: the state has no elements (value, map, broadcast).
+        """
+        value = self.value_serializer
+        if self.kind in (StateKind.PRIORITY_QUEUE, StateKind.OPERATOR):
+            return value
+        if self.state_type == "LIST":
+            return value.element if isinstance(value, ListOf) else value
+        raise UsageError(
+            f"a {self.state_type or self.kind} state has no elements",
+            where=Where(state=self.name),
+            hint="Use its value_serializer",
+        )
+
+    def _serializer(self, key: str) -> Serializer:
+        for name, serializer in self.serializers:
+            if name == key:
+                return serializer
+        present = ", ".join(name for name, _ in self.serializers) or "none"
+        raise NotFoundError(f"the {self.kind} state stores no {key} (stored: {present})", where=Where(state=self.name))
+
+
+def read_state_meta_info(reader: Reader) -> StateMetaInfo:
+    """Read one meta info (`StateMetaInfoSnapshotReadersWriters.CurrentReaderImpl`).
+
+    Raises:
+        UnknownSerializerError: a serializer has no reader; it names the state. Nothing behind it can be read.
+        FormatError: the bytes are not a meta info.
+    """
+    name = reader.utf()
+    with at(state=name):
+        start = reader.position
+        ordinal = reader.i32()
+        if not 0 <= ordinal < len(_KINDS):
+            raise reader.error(f"{ordinal} is not a kind of state (0 to {len(_KINDS) - 1})", start)
+        options = tuple((reader.utf(), reader.utf()) for _ in range(reader.count(_SMALLEST_OPTION)))
+        serializers = tuple((reader.utf(), read_snapshot(reader)) for _ in range(reader.count(_SMALLEST_SERIALIZER)))
+        return StateMetaInfo(name=name, kind=_KINDS[ordinal], options=options, serializers=serializers)
+
+
+def write_state_meta_info(writer: Writer, info: StateMetaInfo) -> None:
+    """Mirror of `read_state_meta_info`."""
+    writer.utf(info.name)
+    writer.i32(_KINDS.index(info.kind))
+    writer.i32(len(info.options))
+    for key, value in info.options:
+        writer.utf(key)
+        writer.utf(value)
+    writer.i32(len(info.serializers))
+    for key, serializer in info.serializers:
+        writer.utf(key)
+        write_snapshot(writer, serializer)
+
+
+def read_state_meta_infos(reader: Reader) -> tuple[StateMetaInfo, ...]:
+    """Read an i16 count and that many meta infos.
+
+    Raises:
+        UnknownSerializerError, FormatError: as `read_state_meta_info`; also a count that cannot fit.
+    """
+    start = reader.position
+    count = reader.i16()
+    if count < 0 or count * _SMALLEST_META_INFO > reader.remaining:
+        raise reader.error(f"{count} states do not fit in the {reader.remaining} bytes left", start)
+    return tuple(read_state_meta_info(reader) for _ in range(count))
+
+
+def write_state_meta_infos(writer: Writer, infos: tuple[StateMetaInfo, ...]) -> None:
+    """Mirror of `read_state_meta_infos`."""
+    writer.i16(len(infos))
+    for info in infos:
+        write_state_meta_info(writer, info)
+
+
+def keyed_state(name: str, state_type: str, value: Serializer, namespace: Serializer) -> StateMetaInfo:
+    """Meta info of a keyed state, in the order that Flink writes.
+
+    Args:
+        name: state name.
+        state_type: VALUE, LIST, REDUCING, AGGREGATING or MAP.
+        value: value serializer; a list serializer for LIST, a map serializer for MAP.
+        namespace: namespace serializer.
+    """
+    return StateMetaInfo(
+        name=name,
+        kind=StateKind.KEY_VALUE,
+        options=((KEYED_STATE_TYPE, state_type),),
+        serializers=((VALUE_SERIALIZER, value), (NAMESPACE_SERIALIZER, namespace)),
+    )
+
+
+def priority_queue(name: str, element: Serializer) -> StateMetaInfo:
+    """Meta info of a priority queue: the timers of one service and time domain."""
+    return StateMetaInfo(
+        name=name, kind=StateKind.PRIORITY_QUEUE, options=(), serializers=((VALUE_SERIALIZER, element),)
+    )
+
+
+def operator_list(name: str, element: Serializer, mode: str = "SPLIT_DISTRIBUTE") -> StateMetaInfo:
+    """Meta info of an operator list state; `mode` is SPLIT_DISTRIBUTE or UNION."""
+    return StateMetaInfo(
+        name=name,
+        kind=StateKind.OPERATOR,
+        options=((DISTRIBUTION_MODE, mode),),
+        serializers=((VALUE_SERIALIZER, element),),
+    )
+
+
+def broadcast_state(name: str, key: Serializer, value: Serializer) -> StateMetaInfo:
+    """Meta info of a broadcast state, in the order that Flink writes."""
+    return StateMetaInfo(
+        name=name,
+        kind=StateKind.BROADCAST,
+        options=((DISTRIBUTION_MODE, "BROADCAST"),),
+        serializers=((VALUE_SERIALIZER, value), (KEY_SERIALIZER, key)),
+    )

@@ -1,0 +1,236 @@
+"""Snapshots of the table runtime (SQL).
+
+Some hold Java serialization streams without a length; their bytes are kept, so that they are written as they were.
+Source: `org.apache.flink.table.runtime.typeutils` and `org.apache.flink.table.runtime.sequencedmultisetstate`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from state_pipelines.serializers.framing import (
+    CompositeMarks,
+    Head,
+    read_composite_header,
+    write_composite_header,
+)
+from state_pipelines.serializers.logicaltype import read_java, read_logical_type
+from state_pipelines.serializers.registry import (
+    read_nested,
+    read_parts,
+    register,
+    register_composite,
+    write_nested,
+    write_parts,
+)
+from state_pipelines.serializers.tree import (
+    ArrayData,
+    BinaryRow,
+    Decimal,
+    External,
+    LinkedListOf,
+    MapData,
+    RawValue,
+    RowData,
+    RowDataKey,
+    Serializer,
+    SortedMapOf,
+    TimestampData,
+    Variants,
+    WindowKey,
+)
+
+if TYPE_CHECKING:
+    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.writer import Writer
+
+_TYPEUTILS = "org.apache.flink.table.runtime.typeutils."
+_SEQUENCED = "org.apache.flink.table.runtime.sequencedmultisetstate.linked."
+VERSION = 3
+TIMESTAMP_VERSION = 1
+ROW_DATA_KEY_VERSION = 0
+
+# Linked lists mark nulls since outer version 2, which stores nothing; from 3 on a flag says it.
+FIRST_LIST_WITH_NULLS = 2
+# The least that a Java stream takes: its header and one byte.
+_SMALLEST_STREAM = 5
+
+
+def write_row_data(writer: Writer, node: RowData) -> None:
+    """Mirror of `read_row_data`."""
+    writer.i32(len(node.java_types))
+    for raw in node.java_types:
+        writer.take(raw)
+    write_parts(writer, node.fields)
+
+
+@register(f"{_TYPEUTILS}RowDataSerializer$RowDataSerializerSnapshot", write=write_row_data)
+def read_row_data(reader: Reader, head: Head) -> RowData:
+    """Read the logical types, then as many field serializers."""
+    head.expect(VERSION)
+    streams = [read_logical_type(reader) for _ in range(reader.count(_SMALLEST_STREAM))]
+    return RowData(
+        **head.marks,
+        types=tuple(kind for _, kind in streams),
+        fields=read_parts(reader, len(streams)),
+        java_types=tuple(raw for raw, _ in streams),
+    )
+
+
+def write_binary_row(writer: Writer, node: BinaryRow) -> None:
+    """Mirror of `read_binary_row`."""
+    writer.i32(node.num_fields)
+
+
+@register(f"{_TYPEUTILS}BinaryRowDataSerializer$BinaryRowDataSerializerSnapshot", write=write_binary_row)
+def read_binary_row(reader: Reader, head: Head) -> BinaryRow:
+    """Read the number of fields."""
+    head.expect(VERSION)
+    return BinaryRow(**head.marks, num_fields=reader.i32())
+
+
+def write_java(writer: Writer, node: ArrayData | MapData) -> None:
+    """Write the Java streams that are the whole body."""
+    for raw in node.java:
+        writer.take(raw)
+
+
+@register(f"{_TYPEUTILS}ArrayDataSerializer$ArrayDataSerializerSnapshot", write=write_java)
+def read_array_data(reader: Reader, head: Head) -> ArrayData:
+    """Read the element type and the Java-serialized element serializer."""
+    head.expect(VERSION)
+    raw_type, element_type = read_logical_type(reader)
+    raw_serializer, _ = read_java(reader)
+    return ArrayData(**head.marks, element_type=element_type, java=(raw_type, raw_serializer))
+
+
+@register(f"{_TYPEUTILS}MapDataSerializer$MapDataSerializerSnapshot", write=write_java)
+def read_map_data(reader: Reader, head: Head) -> MapData:
+    """Read key and value type, then the two Java-serialized serializers."""
+    head.expect(VERSION)
+    raw_key, key_type = read_logical_type(reader)
+    raw_value, value_type = read_logical_type(reader)
+    serializers = (read_java(reader)[0], read_java(reader)[0])
+    return MapData(**head.marks, key_type=key_type, value_type=value_type, java=(raw_key, raw_value, *serializers))
+
+
+def write_decimal(writer: Writer, node: Decimal) -> None:
+    """Mirror of `read_decimal`."""
+    writer.i32(node.precision)
+    writer.i32(node.scale)
+
+
+@register(f"{_TYPEUTILS}DecimalDataSerializer$DecimalSerializerSnapshot", write=write_decimal)
+def read_decimal(reader: Reader, head: Head) -> Decimal:
+    """Read precision and scale."""
+    head.expect(VERSION)
+    return Decimal(**head.marks, precision=reader.i32(), scale=reader.i32())
+
+
+def write_timestamp(writer: Writer, node: TimestampData) -> None:
+    """Mirror of `read_timestamp`."""
+    writer.i32(node.precision)
+
+
+@register(f"{_TYPEUTILS}TimestampDataSerializer$TimestampDataSerializerSnapshot", write=write_timestamp)
+def read_timestamp(reader: Reader, head: Head) -> TimestampData:
+    """Read the precision."""
+    head.expect(TIMESTAMP_VERSION)
+    return TimestampData(**head.marks, precision=reader.i32())
+
+
+@register_composite(f"{_TYPEUTILS}RawValueDataSerializer$RawValueDataSerializerSnapshot", arity=1)
+def build_raw_value(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> RawValue:
+    """The serializer of the raw value."""
+    return RawValue(**marks, inner=parts[0])
+
+
+@register_composite(f"{_TYPEUTILS}WindowKeySerializer$WindowKeySerializerSnapshot", arity=1)
+def build_window_key(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> WindowKey:
+    """The serializer of the key row."""
+    return WindowKey(**marks, key=parts[0])
+
+
+def write_external(writer: Writer, node: External) -> None:
+    """Mirror of `read_external`."""
+    write_composite_header(writer, node.snapshot_version, node.outer_version)
+    writer.take(node.java_type)
+    writer.bool(node.is_internal_input)
+    write_parts(writer, node.nested)
+
+
+@register(f"{_TYPEUTILS}ExternalSerializer$ExternalSerializerSnapshot", write=write_external)
+def read_external(reader: Reader, head: Head) -> External:
+    """Read the Java-serialized data type, whether input is internal already, and the internal serializer."""
+    outer_version = read_composite_header(reader, head)
+    java_type, _ = read_java(reader)
+    is_internal_input = reader.bool()
+    (inner,) = read_parts(reader, 1)
+    marks = head.composite_marks(outer_version)
+    return External(**marks, inner=inner, is_internal_input=is_internal_input, java_type=java_type)
+
+
+def write_linked_list(writer: Writer, node: LinkedListOf) -> None:
+    """Mirror of `read_linked_list`."""
+    write_composite_header(writer, node.snapshot_version, node.outer_version)
+    if node.outer_version > FIRST_LIST_WITH_NULLS:
+        writer.bool(node.has_null_mask)
+    write_parts(writer, node.nested)
+
+
+@register(f"{_TYPEUTILS}LinkedListSerializer$LinkedListSerializerSnapshot", write=write_linked_list)
+def read_linked_list(reader: Reader, head: Head) -> LinkedListOf:
+    """Read whether lists mark nulls, and the element serializer."""
+    outer_version = read_composite_header(reader, head)
+    stored = outer_version > FIRST_LIST_WITH_NULLS
+    has_null_mask = reader.bool() if stored else outer_version == FIRST_LIST_WITH_NULLS
+    (element,) = read_parts(reader, 1)
+    return LinkedListOf(**head.composite_marks(outer_version), element=element, has_null_mask=has_null_mask)
+
+
+def write_sorted_map(writer: Writer, node: SortedMapOf) -> None:
+    """Mirror of `read_sorted_map`."""
+    writer.take(node.comparator)
+    write_parts(writer, node.nested)
+
+
+@register(f"{_TYPEUTILS}SortedMapSerializerSnapshot", write=write_sorted_map)
+def read_sorted_map(reader: Reader, head: Head) -> SortedMapOf:
+    """Read the Java-serialized comparator, then key and value serializer."""
+    head.expect(VERSION)
+    comparator, _ = read_java(reader)
+    key, value = read_parts(reader, 2)
+    return SortedMapOf(**head.marks, key=key, value=value, comparator=comparator)
+
+
+def write_row_data_key(writer: Writer, node: RowDataKey) -> None:
+    """Mirror of `read_row_data_key`."""
+    for raw in node.java:
+        writer.take(raw)
+    write_nested(writer, node.inner)
+
+
+@register(f"{_SEQUENCED}RowDataKeySerializerSnapshot", write=write_row_data_key)
+def read_row_data_key(reader: Reader, head: Head) -> RowDataKey:
+    """Read the Java-serialized equaliser and hash function, then the row serializer."""
+    head.expect(ROW_DATA_KEY_VERSION)
+    java = (read_java(reader)[0], read_java(reader)[0])
+    return RowDataKey(**head.marks, inner=read_nested(reader), java=java)
+
+
+@register_composite(f"{_SEQUENCED}MetaSqnInfoSerializer$MetaSqnInfoSerializerSnapshot", arity=2)
+def build_meta_sqn_info(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+    """Highest sequence number and size of a sequenced multiset."""
+    return Variants(**marks, kind="MetaSqnInfo", parts=parts)
+
+
+@register_composite(f"{_SEQUENCED}RowSqnInfoSerializer$RowSqnInfoSerializerSnapshot", arity=2)
+def build_row_sqn_info(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+    """First and last sequence number of a row."""
+    return Variants(**marks, kind="RowSqnInfo", parts=parts)
+
+
+@register_composite(f"{_SEQUENCED}NodeSerializer$NodeSerializerSnapshot", arity=6)
+def build_sequenced_node(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+    """A row of a sequenced multiset: row, its number, previous, next, next of the same record, timestamp."""
+    return Variants(**marks, kind="SequencedNode", parts=parts)

@@ -1,0 +1,135 @@
+"""Keyed state and timers of an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from state_pipelines.errors import UnsupportedError, at
+from state_pipelines.keyed.assignment import key_group_prefix_size
+from state_pipelines.keyed.canonical import CanonicalFile, scan_states
+from state_pipelines.keyed.records import KeyedLayout, KeyedRecords, derive_keyed_layout
+from state_pipelines.keyed.tables import KeyedTable, TableOptions
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.serializers.metainfo import StateKind, StateMetaInfo
+from state_pipelines.serializers.tree import Serializer
+from state_pipelines.snapshot.state import State, StateStatistics
+
+if TYPE_CHECKING:
+    from state_pipelines.snapshot.snapshot import Operator
+
+TIMER = "TIMER"
+
+
+@dataclass(frozen=True)
+class KeyedPart:
+    """The state of one subtask.
+
+    Attributes:
+        subtask: index of the subtask.
+        file: the file that holds it.
+        state_id: position in the header of the file.
+    """
+
+    subtask: int
+    file: CanonicalFile
+    state_id: int
+
+    def records(self, prefix: int, key_groups: KeyGroupRange | None = None) -> Iterator[KeyedRecords]:
+        """The records of the subtask, a window at a time."""
+        for _, records in scan_states(self.file, [self.state_id], prefix, key_groups):
+            yield records
+
+
+class KeyedState(State):
+    """A keyed state, or the timers of one service and time domain.
+
+    Attributes:
+        parts: the subtasks that have it.
+    """
+
+    def __init__(self, operator: Operator, parts: tuple[KeyedPart, ...]) -> None:
+        super().__init__(operator)
+        self.parts = parts
+
+    @property
+    def info(self) -> StateMetaInfo:  # noqa: D102
+        return self.parts[0].file.header.states[self.parts[0].state_id]
+
+    @property
+    def kind(self) -> str:  # noqa: D102
+        if self.info.kind is StateKind.PRIORITY_QUEUE:
+            return TIMER
+        return self.info.state_type or str(self.info.kind)
+
+    @property
+    def is_keyed(self) -> bool:  # noqa: D102
+        return True
+
+    @property
+    def key_serializer(self) -> Serializer:
+        """Serializer of the keys of the operator."""
+        return self.parts[0].file.header.key_serializer
+
+    @property
+    def prefix(self) -> int:
+        """Bytes of the key-group prefix of every key, 1 or 2."""
+        return key_group_prefix_size(self.operator.max_parallelism)
+
+    @property
+    def key_groups(self) -> tuple[KeyGroupRange, ...]:
+        """Ranges of the subtasks that have the state."""
+        return tuple(part.file.key_groups for part in self.parts)
+
+    @cached_property
+    def layout(self) -> KeyedLayout:
+        """Layouts of the records.
+
+        Raises:
+            UnsupportedError: there are none.
+        """
+        with at(operator=self.operator.label, state=self.name):
+            return derive_keyed_layout(self.info, self.key_serializer, self.operator.snapshot.layout_context)
+
+    def make_table(self, options: TableOptions | None = None) -> KeyedTable:
+        """What turns records of the state into batches."""
+        options = options or TableOptions()
+        with at(operator=self.operator.label, state=self.name):
+            try:
+                layout = self.layout
+            except UnsupportedError as error:
+                return KeyedTable(None, options, error.what)
+            return KeyedTable(layout, options)
+
+    def make_schema(self, options: TableOptions | None = None) -> pa.Schema:  # noqa: D102
+        return self.make_table(options).schema
+
+    @property
+    def undecoded(self) -> str:  # noqa: D102
+        return self.make_table().undecoded
+
+    def batches(  # noqa: D102
+        self, options: TableOptions | None = None, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        table = self.make_table(options)
+        with at(operator=self.operator.label, state=self.name):
+            for part in self.parts:
+                for records in part.records(self.prefix, key_groups):
+                    yield table.make_batch(records, part.subtask)
+
+    def count(self) -> StateStatistics:  # noqa: D102
+        groups = np.zeros(self.operator.max_parallelism, np.int64)
+        size = 0
+        with at(operator=self.operator.label, state=self.name):
+            for part in self.parts:
+                for records in part.records(self.prefix):
+                    groups += np.bincount(records.key_groups, minlength=len(groups))
+                    size += int((records.key_ends - records.key_starts).sum())
+                    size += int((records.value_ends - records.value_starts).sum())
+        present = np.flatnonzero(groups)
+        return StateStatistics(int(groups.sum()), size, {int(group): int(groups[group]) for group in present})

@@ -1,0 +1,30 @@
+"""Opening a snapshot: reads `_metadata` and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from state_pipelines.metadata import read_metadata
+from state_pipelines.snapshot.snapshot import Snapshot
+from state_pipelines.storage import PathMapping, parse_path_mapping, read_file, resolve_snapshot
+
+
+def open_snapshot(
+    path: str, *, path_mapping: PathMapping | Iterable[str] = (), uids: Iterable[str] = ()
+) -> Snapshot:
+    """Open a checkpoint or savepoint.
+
+    Args:
+        path: directory of the snapshot or its `_metadata` file; local path or fsspec URL.
+        path_mapping: `FROM=TO` texts for directories that were moved (absolute handles name them).
+        uids: operator uids, to name the operators of snapshots that store only hashes (before Flink 2.0).
+
+    Raises:
+        NotFoundError: there is no snapshot.
+        FormatError: `_metadata` is not what the format says.
+        UnsupportedError: a metadata version that is not known.
+    """
+    location = resolve_snapshot(path)
+    mapping = path_mapping if isinstance(path_mapping, PathMapping) else parse_path_mapping(path_mapping)
+    metadata = read_metadata(read_file(location.metadata), str(location.metadata))
+    return Snapshot(location, metadata, mapping, tuple(uids))

@@ -1,0 +1,218 @@
+"""A snapshot and its operators."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+
+from state_pipelines.codecs.serializer_layouts import LayoutContext, collect_subclasses
+from state_pipelines.errors import NotFoundError, Where
+from state_pipelines.metadata import (
+    CheckpointMetadata,
+    CheckpointProperties,
+    OperatorState,
+    compute_operator_id,
+    format_operator_id,
+    stream_handles,
+    write_metadata,
+)
+from state_pipelines.metadata.properties import SavepointType
+from state_pipelines.serializers.tree import Serializer
+from state_pipelines.snapshot.broadcast_state import BroadcastState
+from state_pipelines.snapshot.handles import HandleReader
+from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
+from state_pipelines.snapshot.list_state import OperatorListState, OperatorPart
+from state_pipelines.snapshot.state import State
+from state_pipelines.storage import PathMapping, SnapshotLocation
+
+FIRST_VERSION_OF_FLINK_2 = 5
+"""Metadata versions from here on are written by Flink 2, whose generic types are Kryo 5."""
+
+
+class Snapshot:
+    """A checkpoint or savepoint; nothing but `_metadata` is read before a state is asked for.
+
+    Args:
+        location: where it lies.
+        metadata: content of `_metadata`.
+        path_mapping: where directories that absolute handles name are now.
+        uids: uids that the caller knows.
+    """
+
+    def __init__(
+        self,
+        location: SnapshotLocation,
+        metadata: CheckpointMetadata,
+        path_mapping: PathMapping,
+        uids: tuple[str, ...] = (),
+    ) -> None:
+        self.location = location
+        self.metadata = metadata
+        self.path_mapping = path_mapping
+        self.uids = uids
+        self.handles = HandleReader(location.directory, path_mapping)
+
+    @property
+    def path(self) -> str:
+        """Directory of the snapshot, as a path or URL that `open_snapshot` takes."""
+        return str(self.location.directory)
+
+    @property
+    def checkpoint_id(self) -> int:
+        """Id of the checkpoint or savepoint."""
+        return self.metadata.checkpoint_id
+
+    @property
+    def kind(self) -> str:
+        """`savepoint` or `checkpoint`; `unknown` before Flink 1.16, whose metadata do not say."""
+        properties = self.metadata.properties
+        if not isinstance(properties, CheckpointProperties):
+            return "unknown"
+        return "savepoint" if isinstance(properties.checkpoint_type, SavepointType) else "checkpoint"
+
+    @property
+    def kryo_version(self) -> int:
+        """Major version of Kryo behind generic types: 2 for Flink 1.x, 5 from 2.0."""
+        return 5 if self.metadata.version >= FIRST_VERSION_OF_FLINK_2 else 2
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Stable identity of the content of `_metadata` (SHA-256, 16 hexadecimal digits)."""
+        return hashlib.sha256(write_metadata(self.metadata)).hexdigest()[:16]
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of state that the handles name, inlined state included."""
+        return sum(_handle_size(reference.handle) for reference in stream_handles(self.metadata))
+
+    @cached_property
+    def operators(self) -> tuple[Operator, ...]:
+        """The operators, in the order of the file."""
+        names = {compute_operator_id(uid): uid for uid in self.uids}
+        return tuple(Operator(self, state, names.get(state.operator_id)) for state in self.metadata.operator_states)
+
+    def operator(self, name: str) -> Operator:
+        """An operator by uid, 32-digit id, or operator name.
+
+        A uid is hashed, so that it finds its operator in snapshots that store only ids too.
+
+        Raises:
+            NotFoundError: there is none; the error lists what there is.
+        """
+        by_uid = compute_operator_id(name)
+        for operator in self.operators:
+            if name in (operator.id, operator.metadata.uid) or operator.metadata.operator_id == by_uid:
+                uid = operator.uid or (None if name == operator.id else name)
+                return Operator(self, operator.metadata, uid)
+        named = [operator for operator in self.operators if operator.metadata.name == name]
+        if len(named) == 1:
+            return named[0]
+        known = ", ".join(operator.label for operator in self.operators)
+        raise NotFoundError(
+            f"the snapshot has no operator {name}",
+            where=Where(file=str(self.location.metadata)),
+            hint=f"It has {known}" if known else "It has no operators at all",
+        )
+
+    @cached_property
+    def layout_context(self) -> LayoutContext:
+        """What the layouts of data depend on beyond their serializers (see `LayoutContext`)."""
+        serializers: list[Serializer] = []
+        for operator in self.operators:
+            for subtask in operator.metadata.subtasks:
+                serializers += self.handles.read_serializers(subtask)
+        return LayoutContext(self.kryo_version, collect_subclasses(serializers))
+
+
+class Operator:
+    """One operator of a snapshot.
+
+    Attributes:
+        snapshot: the snapshot.
+        metadata: what `_metadata` says of the operator.
+        uid: uid, when the snapshot stores it or the caller knows it.
+    """
+
+    def __init__(self, snapshot: Snapshot, metadata: OperatorState, uid: str | None = None) -> None:
+        self.snapshot = snapshot
+        self.metadata = metadata
+        self.uid = metadata.uid or uid
+
+    @property
+    def id(self) -> str:
+        """Operator id, 32 hexadecimal digits."""
+        return format_operator_id(self.metadata.operator_id)
+
+    @property
+    def name(self) -> str | None:
+        """Operator name; Flink stores it from 2.0 on."""
+        return self.metadata.name
+
+    @property
+    def label(self) -> str:
+        """The uid, or the id when the uid is not known."""
+        return self.uid or self.id
+
+    @property
+    def parallelism(self) -> int:
+        """Number of subtasks."""
+        return self.metadata.parallelism
+
+    @property
+    def max_parallelism(self) -> int:
+        """Number of key groups."""
+        return self.metadata.max_parallelism
+
+    @cached_property
+    def states(self) -> tuple[State, ...]:
+        """Keyed states and timers, then operator list states, then broadcast states.
+
+        Raises:
+            StateError: a handle cannot be read, or is of a format that is not covered.
+        """
+        return (*self._keyed_states(), *self._operator_states())
+
+    def state(self, name: str) -> State:
+        """A state by name.
+
+        Raises:
+            NotFoundError: there is none; the error lists what there is.
+        """
+        for state in self.states:
+            if state.name == name:
+                return state
+        known = ", ".join(state.name for state in self.states)
+        raise NotFoundError(
+            f"the operator has no state {name}",
+            where=Where(file=str(self.snapshot.location.metadata), operator=self.label),
+            hint=f"It has {known}" if known else "It has no states",
+        )
+
+    def _keyed_states(self) -> list[State]:
+        parts: dict[str, list[KeyedPart]] = {}
+        for subtask in self.metadata.subtasks:
+            file = self.snapshot.handles.open_keyed(subtask.managed_keyed_state)
+            if file is not None:
+                for state_id, info in enumerate(file.header.states):
+                    parts.setdefault(info.name, []).append(KeyedPart(subtask.index, file, state_id))
+        return [KeyedState(self, tuple(each)) for each in parts.values()]
+
+    def _operator_states(self) -> list[State]:
+        lists: dict[str, list[OperatorPart]] = {}
+        broadcasts: dict[str, list[OperatorPart]] = {}
+        for subtask in self.metadata.subtasks:
+            file = self.snapshot.handles.open_operator(subtask.managed_operator_state)
+            if file is not None:
+                for info in file.header.lists:
+                    lists.setdefault(info.name, []).append(OperatorPart(subtask.index, file, info))
+                for info in file.header.broadcasts:
+                    broadcasts.setdefault(info.name, []).append(OperatorPart(subtask.index, file, info))
+        return [
+            *(OperatorListState(self, tuple(each)) for each in lists.values()),
+            *(BroadcastState(self, tuple(each)) for each in broadcasts.values()),
+        ]
+
+
+def _handle_size(handle: object) -> int:
+    data = getattr(handle, "data", None)
+    return len(data) if data is not None else int(getattr(handle, "size", 0))

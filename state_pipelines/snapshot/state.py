@@ -1,0 +1,109 @@
+"""A state: what every kind of state can be asked."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from state_pipelines.keyed.tables import TableOptions
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.serializers.metainfo import StateMetaInfo
+from state_pipelines.serializers.tree import Serializer
+
+if TYPE_CHECKING:
+    from state_pipelines.snapshot.snapshot import Operator
+
+
+@dataclass(frozen=True)
+class StateStatistics:
+    """How much there is of a state.
+
+    Attributes:
+        entries: records of keyed state (of a map: its entries), elements of a list state, pairs of a broadcast state.
+        bytes: their size without framing.
+        entries_by_key_group: of keyed state; empty key groups are left out.
+    """
+
+    entries: int
+    bytes: int
+    entries_by_key_group: dict[int, int] = field(default_factory=dict)
+
+
+class State(ABC):
+    """One state of an operator.
+
+    Attributes:
+        operator: the operator.
+    """
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator = operator
+
+    @property
+    @abstractmethod
+    def info(self) -> StateMetaInfo:
+        """Name, kind and serializers, as the first subtask wrote them."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """VALUE, LIST, MAP, REDUCING, AGGREGATING or TIMER of keyed state; SPLIT_DISTRIBUTE, UNION or BROADCAST."""
+
+    @property
+    def name(self) -> str:
+        """State name."""
+        return self.info.name
+
+    @property
+    def serializer(self) -> Serializer:
+        """Serializer of the value; of list and map state that of the whole list or map."""
+        return self.info.value_serializer
+
+    @property
+    @abstractmethod
+    def is_keyed(self) -> bool:
+        """Whether the state belongs to keys."""
+
+    @abstractmethod
+    def make_schema(self, options: TableOptions | None = None) -> pa.Schema:
+        """Schema of the batches under `options`."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the table of all columns."""
+        return self.make_schema()
+
+    @property
+    @abstractmethod
+    def undecoded(self) -> str:
+        """Why tables of this state hold raw bytes; empty when they do not."""
+
+    @abstractmethod
+    def batches(
+        self, options: TableOptions | None = None, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The state, a batch at a time.
+
+        Args:
+            options: what is wanted; default everything, decoded.
+            key_groups: only these; keyed state only.
+
+        Raises:
+            StateError: the state cannot be read; names file, offset, operator and state.
+        """
+
+    def to_arrow(
+        self, options: TableOptions | None = None, key_groups: KeyGroupRange | None = None
+    ) -> pa.Table:
+        """The state as one table, see `batches`."""
+        return pa.Table.from_batches(self.batches(options, key_groups), self.make_schema(options))
+
+    @abstractmethod
+    def count(self) -> StateStatistics:
+        """Walk over the state and count; nothing is decoded."""
+
+

@@ -1,0 +1,105 @@
+"""Starting Spark: one quiet session per process, on this machine unless the caller names a master."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from state_pipelines.spark.java import create_java_home, find_java
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["SparkSession", "create_session"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+
+
+def create_session(
+    app_name: str,
+    *,
+    cores: int | None = None,
+    memory: str = "2g",
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The active Spark session of this process, or a new one.
+
+    Unless `conf` names another `spark.master`, Spark runs inside one JVM on this machine, bound to the loopback interface,
+    and its Python workers are this very interpreter, with this package importable.
+
+    Args:
+        app_name: shown in Spark's own listings.
+        cores: tasks at a time; by default as many as this process may use.
+        memory: heap of the JVM, such as `512m` or `4g`; Python workers come on top.
+        conf: further Spark options; they win over those set here.
+
+    Returns:
+        The session. An active one is returned as it is, whatever the arguments say.
+
+    Raises:
+        UsageError: no Java of version 17 or newer is to be found.
+    """
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        pass  # there is none; Spark has no other way to ask
+    cores = cores or _available_cores()
+    options = {"spark.master": f"local[{cores}]"} | _session_options(cores, memory) | dict(conf or {})
+    environment = {"JAVA_HOME": str(create_java_home(find_java()))}
+    if options["spark.master"].startswith("local"):
+        options = _LOOPBACK | {"spark.executorEnv.PYTHONPATH": str(_ROOT)} | options
+        # The `python3` on the PATH may be an interpreter without our packages.
+        environment |= dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
+        environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder = SparkSession.builder.appName(app_name)
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    with _environment(environment):
+        return builder.getOrCreate()
+
+
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def _session_options(cores: int, memory: str) -> dict[str, str]:
+    return {
+        "spark.driver.memory": memory,
+        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        # Two rounds of tasks level out skew; Spark's default of 200 is meant for clusters.
+        "spark.sql.shuffle.partitions": str(2 * cores),
+        # Spark creates this directory with its first table; by default that is below the current one.
+        "spark.sql.warehouse.dir": Path(tempfile.gettempdir(), f"spark-warehouse-{os.getpid()}").as_uri(),
+    }
+
+
+def _available_cores() -> int:
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables for the time in which Spark starts; it reads them only then."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

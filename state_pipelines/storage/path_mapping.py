@@ -1,0 +1,59 @@
+"""Absolute paths of snapshots that were moved: prefixes are replaced (`--map FROM=TO`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import UsageError
+from state_pipelines.storage.locations import normalize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True)
+class PathMapping:
+    """Prefixes of absolute paths in snapshots that lie elsewhere now.
+
+    Attributes:
+        rules: pairs of old and new directory; the longest old one that fits decides.
+    """
+
+    rules: tuple[tuple[str, str], ...] = ()
+
+    def apply(self, path: str) -> str:
+        """`path` with its directory replaced, or as it is when no rule fits; only whole path parts fit."""
+        plain = _to_plain(path)
+        fitting = [(old, new) for old, new in self.rules if _is_below(plain, _to_plain(old))]
+        if not fitting:
+            return path
+        old, new = max(fitting, key=lambda rule: len(_to_plain(rule[0])))
+        return new.rstrip("/") + plain[len(_to_plain(old)) :]
+
+
+def parse_path_mapping(texts: Iterable[str]) -> PathMapping:
+    """A mapping from texts `FROM=TO`; the first `=` separates.
+
+    Raises:
+        UsageError: a text has another form.
+    """
+    rules = []
+    for text in texts:
+        old, separator, new = text.partition("=")
+        if not (old and separator and new):
+            raise UsageError(
+                f"{text!r} is not a path mapping", hint="Write FROM=TO, for example file:/old=s3://bucket/new"
+            )
+        rules.append((old, new))
+    return PathMapping(tuple(rules))
+
+
+def _to_plain(path: str) -> str:
+    # Flink writes file:/a, users write file:///a or /a; all mean the same directory.
+    path = normalize(path).removeprefix("file://").removeprefix("local://")
+    return path.rstrip("/") or "/"
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")

@@ -1,0 +1,49 @@
+"""Where a snapshot lies: its directory and its metadata file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from state_pipelines.errors import NotFoundError, Where
+from state_pipelines.storage.files import exists, is_directory
+from state_pipelines.storage.locations import Location, join, parent, resolve
+
+METADATA_FILE = "_metadata"
+"""Name of the file that makes a directory a snapshot (`AbstractFsCheckpointStorageAccess.METADATA_FILE_NAME`)."""
+
+
+@dataclass(frozen=True)
+class SnapshotLocation:
+    """Where a snapshot lies.
+
+    Attributes:
+        directory: the exclusive directory; relative state handles start there.
+        metadata: the `_metadata` file.
+    """
+
+    directory: Location
+    metadata: Location
+
+
+def resolve_snapshot(path: str, **storage_options: Any) -> SnapshotLocation:
+    """The location of a snapshot, given its directory or its metadata file.
+
+    As `AbstractFsCheckpointStorageAccess.resolveCheckpointPointer`: a file is taken for the metadata and its directory
+    for the exclusive directory.
+
+    Raises:
+        NotFoundError: nothing is there, or a directory without `_metadata`.
+        UsageError: see `resolve`.
+    """
+    location = resolve(path, **storage_options)
+    inside = join(location, METADATA_FILE)
+    if exists(inside):
+        return SnapshotLocation(location, inside)
+    where = Where(file=str(location))
+    if not exists(location):
+        raise NotFoundError("nothing is there", where=where, hint="Give the directory of a snapshot or its _metadata")
+    if is_directory(location):
+        hint = "Give the directory that holds it (chk-…, savepoint-…); without the file a snapshot was never completed"
+        raise NotFoundError("the directory has no _metadata", where=where, hint=hint)
+    return SnapshotLocation(parent(location), location)

@@ -1,0 +1,104 @@
+"""Publication of a new snapshot: data files first, `_metadata` last, or nothing at all."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import TargetExistsError, Where
+from state_pipelines.storage.files import create_file, exists, is_directory, list_directory, write_error, writing
+from state_pipelines.storage.locations import Location, join
+from state_pipelines.storage.snapshot_location import METADATA_FILE, SnapshotLocation
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_PENDING_SUFFIX = ".pending"
+
+
+class SnapshotWriter:
+    """Writes a snapshot so that it is there as a whole or not at all.
+
+    A context manager. Data files come first, `publish` writes `_metadata` last and in one step. Leaving the block
+    without `publish`, or through an exception, removes everything.
+
+    Args:
+        target: a directory that does not exist yet or is empty.
+
+    Raises:
+        TargetExistsError: on entering, when the target holds something.
+    """
+
+    def __init__(self, target: Location) -> None:
+        """Remember the target; nothing is touched before the block is entered."""
+        self.target = target
+        self.published = False
+        self._existed = False
+
+    def __enter__(self) -> SnapshotWriter:
+        """Take the target directory."""
+        with writing(self.target):
+            filesystem, path = self.target.filesystem, self.target.path
+            filesystem.invalidate_cache(self.target.path)
+            self._existed = bool(filesystem.exists(path))
+            if self._existed and (not is_directory(self.target) or list_directory(self.target)):
+                raise _target_exists(self.target)
+            try:
+                filesystem.makedirs(path, exist_ok=self._existed)
+            except FileExistsError:
+                raise _target_exists(self.target) from None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Remove everything unless the snapshot was published."""
+        if self.published:
+            return
+        try:
+            self._remove()
+        except OSError as failure:
+            if error is None:
+                raise write_error(self.target, failure) from failure
+            error.add_note(f"What was written to {self.target} could not be removed: {failure}")
+
+    def locate(self, name: str) -> Location:
+        """Where the data file `name` goes; other processes may write it with `create_file`."""
+        return join(self.target, name)
+
+    def write_file(self, name: str, data: bytes) -> None:
+        """Write one data file."""
+        with create_file(self.locate(name)) as file:
+            file.write(data)
+
+    def publish(self, metadata: bytes) -> SnapshotLocation:
+        """Write `_metadata`; from then on the directory is a snapshot.
+
+        Raises:
+            TargetExistsError: somebody else has published into the target meanwhile.
+        """
+        place = self.locate(METADATA_FILE)
+        pending = self.locate(METADATA_FILE + _PENDING_SUFFIX)
+        self.write_file(pending.name, metadata)
+        if exists(place):
+            raise _target_exists(self.target)
+        with writing(place):
+            place.filesystem.mv(pending.path, place.path)
+        self.published = True
+        return SnapshotLocation(self.target, place)
+
+    def _remove(self) -> None:
+        filesystem = self.target.filesystem
+        filesystem.invalidate_cache(self.target.path)
+        if filesystem.exists(self.locate(METADATA_FILE).path):
+            # Somebody else published here; what is below may be theirs.
+            return
+        with suppress(FileNotFoundError):
+            filesystem.rm(self.target.path, recursive=True)
+        if self._existed:
+            filesystem.makedirs(self.target.path, exist_ok=True)
+
+
+def _target_exists(target: Location) -> TargetExistsError:
+    hint = "Choose a new directory; a snapshot is never overwritten"
+    return TargetExistsError("the target holds something already", where=Where(file=str(target)), hint=hint)

@@ -1,0 +1,1 @@
+"""Tests that drive the real Flink, and the harness that does it."""

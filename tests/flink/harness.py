@@ -1,0 +1,341 @@
+"""Drives the real Flink: installs it, runs a job on a mini cluster, takes savepoints and restores them.
+
+Flink comes from the package index (`apache-flink-libraries` carries `flink-dist`), once per version, into an ignored
+folder of the tree. The Java programs beside this module (`java/harness`) do the work inside one JVM per call.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = ROOT / ".cache" / "flink"
+HERE = Path(__file__).resolve().parent
+ORDERS = ROOT / "examples" / "orders"
+
+VERSIONS = ("1.20.5", "2.2.1")
+OLDEST_JDK = 17
+REFUSED = 2
+TIMEOUT_SECONDS = 300
+# Fields of a dump line that differ from run to run.
+VOLATILE = ("subtask", "index", "ttl_ts")
+
+# Flink reaches into these packages of the JDK.
+OPENED_PACKAGES = (
+    "java.io",
+    "java.lang",
+    "java.lang.invoke",
+    "java.lang.reflect",
+    "java.math",
+    "java.net",
+    "java.nio",
+    "java.nio.charset",
+    "java.text",
+    "java.time",
+    "java.util",
+    "java.util.concurrent",
+    "java.util.concurrent.atomic",
+    "java.util.concurrent.locks",
+    "sun.net.util",
+)
+
+Entry = dict[str, Any]
+
+
+class HarnessError(RuntimeError):
+    """Flink cannot be installed, compiled against or run; says why."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A Java job: its main class, its source folders and the Flink options that it needs.
+
+    Attributes:
+        main: class with `build(StreamExecutionEnvironment)` and `RECORDS`.
+        sources: source folders, relative to the root of the tree; `{line}` stands for `1.20` or `2.2`.
+        max_parallelism: number of key groups.
+        settings: Flink options.
+    """
+
+    main: str
+    sources: tuple[str, ...]
+    max_parallelism: int = 128
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def orders_job(classes: str = "v1") -> Job:
+    """The job of the orders example with its first (`v1`) or its evolved (`v2`) class `Order`."""
+    return Job("com.acme.orders.OrdersJob", (f"examples/orders/java/{classes}", "examples/orders/java/job"))
+
+
+def types_job(max_parallelism: int = 128) -> Job:
+    """The job with every type and every kind of state."""
+    return Job(
+        "types.TypesJob",
+        (
+            "tests/flink/java/types",
+            "tests/flink/java/types-flink-{line}",
+            "examples/orders/java/v1",
+            "examples/orders/java/job",
+        ),
+        max_parallelism=max_parallelism,
+        settings={"pipeline.serialization-config": "[types.Employee: {type: pojo}]"},
+    )
+
+
+@dataclass(frozen=True)
+class FlinkHome:
+    """An installed Flink.
+
+    Attributes:
+        version: such as `2.2.1`.
+        path: its folder below the cache.
+    """
+
+    version: str
+    path: Path
+
+    @property
+    def line(self) -> str:
+        """Release line, such as `2.2`."""
+        return ".".join(self.version.split(".")[:2])
+
+    @property
+    def jars(self) -> list[Path]:
+        """Its class path."""
+        return sorted((self.path / "lib").glob("*.jar"))
+
+
+@dataclass(frozen=True)
+class RestoreResult:
+    """What came of a restore.
+
+    Attributes:
+        ok: Flink took the snapshot.
+        error: the chain of causes, one per line, when it did not.
+        entries: every entry that the restored operators see.
+    """
+
+    ok: bool
+    error: str
+    entries: list[Entry]
+
+
+@dataclass(frozen=True)
+class EntryDiff:
+    """Entries that one side has and the other has not, as JSON; false when both are equal."""
+
+    missing: list[str]
+    extra: list[str]
+
+    def __bool__(self) -> bool:
+        """Whether there is a difference."""
+        return bool(self.missing or self.extra)
+
+    def __str__(self) -> str:
+        """The counts and the first differences."""
+        lines = [f"{len(self.missing)} entries missing, {len(self.extra)} too many"]
+        lines += [f"- {line}" for line in self.missing[:5]] + [f"+ {line}" for line in self.extra[:5]]
+        return "\n".join(lines)
+
+
+def missing_jdk() -> str:
+    """Why the Java programs cannot be compiled here; empty when they can."""
+    for tool in ("javac", "java"):
+        if _find_tool(tool) is None:
+            return f"needs a JDK {OLDEST_JDK} or newer: there is no {tool} under JAVA_HOME or on the PATH"
+    text = subprocess.run([_tool("javac"), "-version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"javac (\d+)", text)
+    if found is None or int(found[1]) < OLDEST_JDK:
+        return f"needs a JDK {OLDEST_JDK} or newer, found {text.strip()}"
+    return ""
+
+
+def _find_tool(name: str) -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    return (shutil.which(name, path=str(Path(home) / "bin")) if home else None) or shutil.which(name)
+
+
+def _tool(name: str) -> str:
+    path = _find_tool(name)
+    if path is None:
+        raise HarnessError(missing_jdk())
+    return path
+
+
+def install(version: str) -> FlinkHome:
+    """Downloads one Flink (about 300 MB) unless the cache has it; parallel callers wait for the first."""
+    home = FlinkHome(version, CACHE / version)
+    with _locked(f"{version}.lock"):
+        if not home.jars:
+            with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+                archive = _download(version, Path(scratch))
+                lib = Path(scratch) / "lib"
+                lib.mkdir()
+                _extract_jars(archive, lib)
+                home.path.mkdir(exist_ok=True)
+                lib.rename(home.path / "lib")
+    return home
+
+
+@contextmanager
+def _locked(name: str) -> Iterator[None]:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    (CACHE / ".gitignore").write_text("*\n")
+    with (CACHE / name).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _download(version: str, target: Path) -> Path:
+    requirement = f"apache-flink-libraries=={version}"
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(target), requirement]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    archives = sorted(target.glob("apache*"))
+    if done.returncode or not archives:
+        raise HarnessError(f"cannot download {requirement}: {done.stderr.strip()}")
+    return archives[0]
+
+
+def _extract_jars(archive: Path, lib: Path) -> None:
+    def wanted(name: str) -> bool:
+        return re.search(r"/lib/(flink-dist|log4j)[^/]*\.jar$", name) is not None
+
+    def copy(source: IO[bytes], name: str) -> None:
+        with (lib / Path(name).name).open("wb") as target:
+            shutil.copyfileobj(source, target)
+
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            for name in filter(wanted, wheel.namelist()):
+                with wheel.open(name) as source:
+                    copy(source, name)
+        return
+    with tarfile.open(archive) as sdist:
+        for member in sdist:
+            opened = sdist.extractfile(member) if wanted(member.name) else None
+            if opened is not None:
+                with opened as source:
+                    copy(source, member.name)
+
+
+def compile_job(home: FlinkHome, job: Job) -> Path:
+    """Folder with the classes of the job and of the harness; compiled once per content of the sources."""
+    folders = ["tests/flink/java/harness", *(folder.format(line=home.line) for folder in job.sources)]
+    files = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.java"))
+    digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:16]
+    classes = home.path / "classes" / digest
+    with _locked(f"{home.version}.lock"):
+        if not classes.exists():
+            classes.parent.mkdir(exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=classes.parent) as scratch:
+                command = [_tool("javac"), "-nowarn", "-proc:none", "-encoding", "UTF-8", "-d", f"{scratch}/classes"]
+                command += ["-cp", _class_path(home.jars), *map(str, files)]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    raise HarnessError(f"javac failed for Flink {home.version}:\n{done.stderr}")
+                (Path(scratch) / "classes").rename(classes)
+    return classes
+
+
+def _class_path(parts: Iterable[Path]) -> str:
+    return os.pathsep.join(map(str, parts))
+
+
+def _run(home: FlinkHome, program: str, job: Job, scratch: Path, options: Mapping[str, object]) -> tuple[int, str]:
+    command = [_tool("java"), "-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC"]
+    command += [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED_PACKAGES]
+    command += [f"-Djava.io.tmpdir={scratch}", f"-Dlog4j.configurationFile={HERE / 'log4j2.properties'}"]
+    command += ["-cp", _class_path([compile_job(home, job), *home.jars]), f"harness.{program}"]
+    for name, value in {"job": job.main, "max-parallelism": job.max_parallelism, **options}.items():
+        command += [f"--{name}", str(value)]
+    for key, value in job.settings.items():
+        command += ["-D", f"{key}={value}"]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=TIMEOUT_SECONDS
+    )
+    return done.returncode, done.stdout
+
+
+def _causes(output: str) -> str:
+    return "\n".join(line.removeprefix("CAUSE ") for line in output.splitlines() if line.startswith("CAUSE "))
+
+
+def make_snapshot(
+    version: str, job: Job, target: Path, *, backend: str = "hashmap", parallelism: int = 2
+) -> tuple[Path, list[Entry]]:
+    """Runs a job to the end of its input and takes a canonical savepoint below `target`.
+
+    Returns:
+        The savepoint and its entries as the operators of the running job see them.
+    """
+    home = install(version)
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        entries = Path(scratch) / "entries.jsonl"
+        options = {"backend": backend, "parallelism": parallelism, "directory": target, "entries": entries}
+        code, output = _run(home, "MakeSnapshot", job, Path(scratch), options)
+        found = re.search(r"^SAVEPOINT (.+)$", output, re.MULTILINE)
+        if code or found is None:
+            raise HarnessError(f"no savepoint of {job.main} with Flink {version}:\n{output}")
+        return Path(found[1]), read_entries(entries)
+
+
+def restore(version: str, snapshot: Path, job: Job, *, backend: str = "hashmap", parallelism: int = 2) -> RestoreResult:
+    """Restores a job from a snapshot and reads every entry through the state API of the restored operators."""
+    home = install(version)
+    with tempfile.TemporaryDirectory() as scratch:
+        entries = Path(scratch) / "entries.jsonl"
+        options = {"backend": backend, "parallelism": parallelism, "snapshot": snapshot, "entries": entries}
+        code, output = _run(home, "RestoreCheck", job, Path(scratch), options)
+        if code == REFUSED:
+            return RestoreResult(ok=False, error=_causes(output), entries=[])
+        if code:
+            raise HarnessError(f"the restore check of {snapshot} with Flink {version} failed:\n{output}")
+        return RestoreResult(ok=True, error="", entries=read_entries(entries))
+
+
+def read_entries(path: Path) -> list[Entry]:
+    """Dump lines of a file, gzipped or not."""
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def write_entries(path: Path, entries: Iterable[Entry]) -> None:
+    """Dump lines into a gzipped file; equal entries give equal bytes."""
+    text = "".join(json.dumps(entry, ensure_ascii=True, separators=(",", ":")) + "\n" for entry in entries)
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def diff_entries(expected: Iterable[Entry], actual: Iterable[Entry]) -> EntryDiff:
+    """Compares dump lines as multisets, whatever subtask holds them; each subtask has all of a broadcast state."""
+    wanted, seen = _count(expected), _count(actual)
+    return EntryDiff(sorted((wanted - seen).elements()), sorted((seen - wanted).elements()))
+
+
+def _count(entries: Iterable[Entry]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for entry in entries:
+        stable = {key: value for key, value in entry.items() if key not in VOLATILE}
+        line = json.dumps(stable, sort_keys=True)
+        counts[line] = 1 if entry["kind"] == "broadcast" else counts[line] + 1
+    return counts

@@ -1,0 +1,208 @@
+package harness;
+
+import java.io.IOException;
+import java.nio.file.Files;
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.Callable;
+import java.util.concurrent.TimeUnit;
+import org.apache.flink.api.common.JobID;
+import org.apache.flink.api.common.JobStatus;
+import org.apache.flink.configuration.Configuration;
+import org.apache.flink.core.execution.SavepointFormatType;
+import org.apache.flink.runtime.execution.ExecutionState;
+import org.apache.flink.runtime.executiongraph.AccessExecutionVertex;
+import org.apache.flink.runtime.jobgraph.JobGraph;
+import org.apache.flink.runtime.jobgraph.OperatorID;
+import org.apache.flink.runtime.jobgraph.SavepointRestoreSettings;
+import org.apache.flink.runtime.minicluster.MiniCluster;
+import org.apache.flink.runtime.minicluster.MiniClusterConfiguration;
+import org.apache.flink.runtime.taskexecutor.slot.TaskSlotTable;
+import org.apache.flink.runtime.taskmanager.Task;
+import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
+import org.apache.flink.streaming.api.graph.StreamGraph;
+import org.apache.flink.streaming.api.graph.StreamGraphHasherV2;
+import org.apache.flink.streaming.api.graph.StreamNode;
+import org.apache.flink.streaming.api.operators.AbstractStreamOperator;
+import org.apache.flink.streaming.api.operators.SourceOperator;
+import org.apache.flink.streaming.runtime.tasks.OperatorChain;
+import org.apache.flink.streaming.runtime.tasks.StreamOperatorWrapper;
+import org.apache.flink.streaming.runtime.tasks.StreamTask;
+
+/** A job that runs on a Flink mini cluster inside this JVM. */
+final class RunningJob implements AutoCloseable {
+    private static final long PATIENCE_MS = 120_000;
+
+    private final MiniCluster cluster;
+    private final Map<OperatorID, String> uids = new LinkedHashMap<>();
+    private final long records;
+    private JobID id;
+
+    /** {@code restorePath} is null for a job that starts empty. */
+    RunningJob(Args args, String restorePath) throws Exception {
+        int parallelism = args.number("parallelism");
+        Configuration configuration = configuration(args);
+        cluster = new MiniCluster(new MiniClusterConfiguration.Builder()
+                .setConfiguration(configuration)
+                .setNumTaskManagers(1)
+                .setNumSlotsPerTaskManager(parallelism)
+                .build());
+        cluster.start();
+        StreamExecutionEnvironment env = StreamExecutionEnvironment.getExecutionEnvironment(configuration);
+        env.setParallelism(parallelism);
+        env.setMaxParallelism(args.number("max-parallelism"));
+        Class<?> job = Class.forName(args.get("job"));
+        job.getMethod("build", StreamExecutionEnvironment.class).invoke(null, env);
+        records = job.getField("RECORDS").getLong(null);
+        StreamGraph graph = env.getStreamGraph();
+        Map<Integer, byte[]> hashes = new StreamGraphHasherV2().traverseStreamGraphAndGenerateHashes(graph);
+        for (StreamNode node : graph.getStreamNodes()) {
+            uids.put(new OperatorID(hashes.get(node.getId())), node.getTransformationUID());
+        }
+        JobGraph jobGraph = graph.getJobGraph();
+        if (restorePath != null) {
+            jobGraph.setSavepointRestoreSettings(SavepointRestoreSettings.forPath(restorePath, false));
+        }
+        id = jobGraph.getJobID();
+        cluster.submitJob(jobGraph).get(60, TimeUnit.SECONDS);
+        awaitRunning();
+    }
+
+    private static Configuration configuration(Args args) throws IOException {
+        Configuration configuration = new Configuration();
+        configuration.setString("state.backend.type", args.get("backend"));
+        configuration.setString("state.backend.rocksdb.memory.managed", "false");
+        configuration.setString("execution.checkpointing.interval", "100 d");
+        // without a directory the savepoint would keep all data inside _metadata
+        configuration.setString("execution.checkpointing.dir", Files.createTempDirectory("checkpoints").toUri().toString());
+        configuration.setString("restart-strategy.type", "none");
+        configuration.setString("taskmanager.memory.network.min", "64mb");
+        configuration.setString("taskmanager.memory.network.max", "64mb");
+        configuration.setString("taskmanager.memory.managed.size", "128mb");
+        configuration.setString("rest.port", "0");
+        configuration.setString("rest.bind-port", "0");
+        configuration.setString("rest.address", "localhost");
+        configuration.setString("pipeline.generic-types", "false"); // no state of these jobs may fall back to Kryo
+        args.settings.forEach(configuration::setString);
+        return configuration;
+    }
+
+    private void awaitRunning() throws Exception {
+        long end = System.currentTimeMillis() + PATIENCE_MS;
+        while (!allTasksRun()) {
+            failIfOver(end, "the job does not reach RUNNING");
+            Thread.sleep(50);
+        }
+    }
+
+    private boolean allTasksRun() throws Exception {
+        if (cluster.getJobStatus(id).get(30, TimeUnit.SECONDS) != JobStatus.RUNNING) {
+            return false;
+        }
+        for (AccessExecutionVertex vertex :
+                cluster.getExecutionGraph(id).get(30, TimeUnit.SECONDS).getAllExecutionVertices()) {
+            if (vertex.getExecutionState() != ExecutionState.RUNNING) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    private void failIfOver(long end, String what) throws Exception {
+        if (cluster.getJobStatus(id).get(30, TimeUnit.SECONDS).isTerminalState()) {
+            throw cluster.requestJobResult(id)
+                    .get(30, TimeUnit.SECONDS)
+                    .getSerializedThrowable()
+                    .<Exception>map(t -> new IllegalStateException(
+                            "the job failed", t.deserializeError(RunningJob.class.getClassLoader())))
+                    .orElseGet(() -> new IllegalStateException("the job ended"));
+        }
+        if (System.currentTimeMillis() > end) {
+            throw new IllegalStateException(what + " within " + PATIENCE_MS + " ms");
+        }
+    }
+
+    /** Returns when the sources have emitted all that the job's {@code RECORDS} promises. */
+    void awaitRecords() throws Exception {
+        long end = System.currentTimeMillis() + PATIENCE_MS;
+        while (emitted() < records) {
+            failIfOver(end, "the sources emit less than " + records + " records");
+            Thread.sleep(50);
+        }
+    }
+
+    private long emitted() throws Exception {
+        long sum = 0;
+        for (String count : onOperators((operator, subtask) -> operator instanceof SourceOperator
+                ? List.of(Long.toString(
+                        operator.getMetricGroup()
+                                .getIOMetricGroup()
+                                .getNumRecordsOutCounter()
+                                .getCount()))
+                : List.of())) {
+            sum += Long.parseLong(count);
+        }
+        return sum;
+    }
+
+    /** Takes a canonical savepoint below {@code directory} and returns its path. */
+    String savepoint(String directory) throws Exception {
+        return cluster.triggerSavepoint(id, directory, false, SavepointFormatType.CANONICAL)
+                .get(120, TimeUnit.SECONDS)
+                .replaceFirst("^file:(//)?", "");
+    }
+
+    /** Every entry of every state of the job, sorted; {@code restored} says that a union list is whole in each subtask. */
+    List<String> entries(boolean restored) throws Exception {
+        List<String> lines = onOperators((operator, subtask) ->
+                new OperatorEntries(uids.get(operator.getOperatorID()), operator, subtask, restored).read());
+        lines.sort(null);
+        return lines;
+    }
+
+    private interface Visit {
+        List<String> on(AbstractStreamOperator<?> operator, int subtask) throws Exception;
+    }
+
+    /** Runs the visit for every operator in the thread of its task. */
+    private List<String> onOperators(Visit visit) throws Exception {
+        List<String> lines = new ArrayList<>();
+        for (Object taskManager : (List<?>) Reflection.field(cluster, "taskManagers")) {
+            TaskSlotTable<?> slots = (TaskSlotTable<?>) Reflection.field(taskManager, "taskSlotTable");
+            for (Iterator<?> tasks = slots.getTasks(id); tasks.hasNext(); ) {
+                Task task = (Task) tasks.next();
+                StreamTask<?, ?> streamTask = (StreamTask<?, ?>) Reflection.field(task, "invokable");
+                Callable<List<String>> visitAll = () -> visitChain(visit, streamTask, task);
+                lines.addAll(streamTask.getMailboxExecutorFactory()
+                        .createExecutor(0)
+                        .submit(visitAll, "visit operators")
+                        .get(60, TimeUnit.SECONDS));
+            }
+        }
+        return lines;
+    }
+
+    private static List<String> visitChain(Visit visit, StreamTask<?, ?> streamTask, Task task) throws Exception {
+        List<String> lines = new ArrayList<>();
+        OperatorChain<?, ?> chain = (OperatorChain<?, ?>) Reflection.field(streamTask, "operatorChain");
+        Iterable<?> wrappers = (Iterable<?>) Reflection.call(chain, "getAllOperators");
+        for (Object wrapper : wrappers) {
+            AbstractStreamOperator<?> operator =
+                    (AbstractStreamOperator<?>) ((StreamOperatorWrapper<?, ?>) wrapper).getStreamOperator();
+            lines.addAll(visit.on(operator, task.getTaskInfo().getIndexOfThisSubtask()));
+        }
+        return lines;
+    }
+
+    @Override
+    public void close() throws Exception {
+        if (!cluster.getJobStatus(id).get(30, TimeUnit.SECONDS).isTerminalState()) {
+            cluster.cancelJob(id).get(30, TimeUnit.SECONDS);
+            cluster.requestJobResult(id).get(60, TimeUnit.SECONDS);
+        }
+        cluster.close();
+    }
+}

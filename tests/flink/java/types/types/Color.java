@@ -1,0 +1,8 @@
+package types;
+
+/** An enum. */
+public enum Color {
+    RED,
+    GREEN,
+    BLUE
+}

@@ -1,0 +1,8 @@
+package types;
+
+/** A subclass that the jobs do not register. */
+public class Guest extends Person {
+    public int visits;
+
+    public Guest() {}
+}

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state_pipelines.errors import FormatError, MissingFileError
+from state_pipelines.metadata.checkpoint import read_metadata
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
+    CheckpointedStateScope,
+    EmptySegmentFileStateHandle,
+    FileStateHandle,
+    KeyGroupsStateHandle,
+    RelativeFileStateHandle,
+    SegmentFileStateHandle,
+    StreamStateHandle,
+)
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.references import stream_handles
+from state_pipelines.metadata.streams import (
+    StateStream,
+    check_stream,
+    copy_stream,
+    locate_file,
+    open_stream,
+    read_stream_range,
+    read_whole_stream,
+)
+from state_pipelines.storage import Location, PathMapping, read_file, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FIXTURES = os.environ.get("FLINK_STATE_FIXTURES")
+STATE = b"0123456789"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Location:
+    (tmp_path / "state").write_bytes(STATE)
+    (tmp_path / "merged").write_bytes(b"before" + STATE + b"after")
+    return resolve(str(tmp_path))
+
+
+def make_handle(kind: str, directory: Location) -> StreamStateHandle:
+    relative = RelativeFileStateHandle("state", len(STATE))
+    path = directory.path
+    handles: dict[str, StreamStateHandle] = {
+        "inlined": ByteStreamStateHandle("name", STATE),
+        "file": FileStateHandle(f"file:{path}/state", len(STATE)),
+        "relative file": relative,
+        "segment": SegmentFileStateHandle(f"{path}/merged", 6, len(STATE), CheckpointedStateScope.SHARED, "id"),
+        "key groups": KeyGroupsStateHandle(KeyGroupRange(0, 1), (0,), relative),
+    }
+    return handles[kind]
+
+
+@pytest.fixture(params=["inlined", "file", "relative file", "segment", "key groups"])
+def stream(request: pytest.FixtureRequest, directory: Location) -> StateStream:
+    return open_stream(make_handle(request.param, directory), directory)
+
+
+def test_the_whole_state_is_read(stream: StateStream) -> None:
+    assert read_whole_stream(stream) == STATE
+
+
+def test_a_range_is_read(stream: StateStream) -> None:
+    assert read_stream_range(stream, 3, 7) == b"3456"
+
+
+def test_an_empty_range_at_the_end_is_read(stream: StateStream) -> None:
+    assert read_stream_range(stream, 10, 10) == b""
+
+
+@pytest.mark.parametrize(("start", "end"), [(3, 11), (11, 12), (-1, 2), (5, 4), (0, 1 << 60)])
+def test_a_range_outside_the_state_is_an_error(stream: StateStream, start: int, end: int) -> None:
+    with pytest.raises(FormatError, match=r"are not inside|are wanted but"):
+        read_stream_range(stream, start, end)
+
+
+def test_the_size_is_that_of_the_handle(stream: StateStream) -> None:
+    assert stream.size == len(STATE)
+
+
+def test_state_that_is_there_passes_the_check(stream: StateStream) -> None:
+    check_stream(stream)
+
+
+def test_state_is_copied(stream: StateStream, directory: Location) -> None:
+    target = Location(directory.filesystem, directory.path + "/copies/one")
+    assert copy_stream(stream, target) == len(STATE)
+    assert read_file(target) == STATE
+
+
+def test_empty_segment_has_no_bytes(directory: Location) -> None:
+    assert read_whole_stream(open_stream(EmptySegmentFileStateHandle(), directory)) == b""
+
+
+@pytest.mark.parametrize("size", [11, 1 << 60])
+@pytest.mark.parametrize("read", [read_whole_stream, check_stream])
+def test_file_shorter_than_its_handle_says_is_an_error(
+    directory: Location, size: int, read: Callable[[StateStream], object]
+) -> None:
+    stream = open_stream(RelativeFileStateHandle("state", size), directory)
+    with pytest.raises(FormatError, match=f"the file has 10 bytes, its handle says {size}"):
+        read(stream)
+
+
+def test_segment_behind_the_end_of_its_file_is_an_error(directory: Location) -> None:
+    handle = SegmentFileStateHandle(f"{directory.path}/merged", 20, 10, CheckpointedStateScope.SHARED, "id")
+    with pytest.raises(FormatError, match="bytes 20 to 30 are wanted but the file has 21"):
+        read_whole_stream(open_stream(handle, directory))
+
+
+def test_byte_that_the_handle_does_not_count_is_read(directory: Location) -> None:
+    stream = open_stream(RelativeFileStateHandle("state", len(STATE) - 1), directory)
+    assert read_whole_stream(stream) == STATE
+    assert read_stream_range(stream, 1, 10) == STATE[1:]
+
+
+def test_moved_file_is_found_through_the_mapping(directory: Location) -> None:
+    mapping = PathMapping((("/flink-data", directory.path),))
+    stream = open_stream(FileStateHandle("file:/flink-data/state", 10), directory, mapping)
+    assert read_whole_stream(stream) == STATE
+
+
+def test_missing_absolute_file_gives_the_hint_to_map(directory: Location) -> None:
+    stream = open_stream(FileStateHandle("file:/flink-data/state", 10), directory)
+    with pytest.raises(MissingFileError, match=r"does not exist \[file /flink-data/state\].*--map FROM=TO"):
+        read_whole_stream(stream)
+
+
+def test_missing_relative_file_gives_no_such_hint(directory: Location) -> None:
+    with pytest.raises(MissingFileError) as caught:
+        read_whole_stream(open_stream(RelativeFileStateHandle("gone", 10), directory))
+    assert caught.value.hint == ""
+
+
+@pytest.mark.parametrize("path", ["../state", "a/../../state", "/etc/passwd", ""])
+def test_relative_path_that_leaves_the_directory_is_an_error(directory: Location, path: str) -> None:
+    with pytest.raises(FormatError, match="does not stay below"):
+        locate_file(RelativeFileStateHandle(path, 1), directory)
+
+
+def test_chained_file_system_is_an_error(directory: Location) -> None:
+    with pytest.raises(FormatError, match="not one of Flink's"):
+        locate_file(FileStateHandle("simplecache::file:///state", 1), directory)
+
+
+@pytest.mark.skipif(not FIXTURES, reason="FLINK_STATE_FIXTURES is unset: it names the directory with files of Flink")
+def test_every_relative_file_of_flink_has_the_size_that_its_handle_says() -> None:
+    sizes: Counter[bool] = Counter()
+    for path in Path(FIXTURES or "").rglob("_metadata"):
+        directory = resolve(str(path.parent))
+        for reference in stream_handles(read_metadata(path.read_bytes(), str(path))):
+            if isinstance(reference.handle, RelativeFileStateHandle):
+                stream = open_stream(reference.handle, directory)
+                sizes[len(read_whole_stream(stream)) == stream.size] += 1
+    assert sizes[True] > 1000
+    assert not sizes[False]
