@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from state_pipelines.codecs import opcodes as op
+from state_pipelines.errors import ValueRangeError
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class OutputColumns:
         if kind.width == 0:
             self._values[index][:4] = 0
         self._validity[index] = np.empty(capacity if kind.nullable else 0, np.uint8)
+        data = min(data, op.MAX_OFFSET)
         self._data[index] = np.empty(data, np.uint8)
         self.table[op.VALUES, index] = self._values[index].ctypes.data
         self.table[op.CAPACITY, index] = capacity
@@ -67,11 +69,19 @@ class OutputColumns:
         self.table[op.DATA_CAPACITY, index] = data
 
     def enlarge(self, index: int) -> None:
-        """Double a column that was found full and start all columns anew."""
+        """Double a column that was found full and start all columns anew.
+
+        Raises:
+            ValueRangeError: its bytes are more than Arrow's offsets reach.
+        """
         capacity, data = int(self.table[op.CAPACITY, index]), int(self.table[op.DATA_CAPACITY, index])
         if self.table[op.COUNT, index] >= capacity:
             capacity *= 2
         else:
+            if data >= op.MAX_OFFSET:
+                raise ValueRangeError(
+                    "the texts and bytes of one column take more than 2 GiB", hint="decode fewer records at a time"
+                )
             data = 2 * data + 4096
         self._allocate(index, capacity, data)
         self.table[op.COUNT] = 0

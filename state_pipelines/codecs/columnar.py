@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from state_pipelines.codecs import opcodes as op
 from state_pipelines.codecs.buffers import InputColumns, OutputColumns
 from state_pipelines.codecs.conform import conform
 from state_pipelines.codecs.decoding import decode
 from state_pipelines.codecs.encoding import encode
-from state_pipelines.codecs.program import Program
-from state_pipelines.errors import FormatError, StateError, ValueRangeError, Where
+from state_pipelines.errors import FormatError, StateError, UsageError, ValueRangeError, Where
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from state_pipelines.codecs.program import Program
 
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
@@ -56,7 +60,10 @@ def decode_spans(
 
     Raises:
         FormatError: the bytes do not fit the layout; names offset and field path.
+        UsageError: a record lies outside `data`.
     """
+    if len(starts) and (starts.min() < 0 or ends.max() > len(data) or bool((starts > ends).any())):
+        raise UsageError(f"a record lies outside the {len(data)} bytes given")
     size = int((ends - starts).sum()) if len(starts) else 0
     return _decode(program, data, starts, ends, size=size, sequential=False, exact=exact, offset=offset)[0]
 
@@ -71,7 +78,10 @@ def decode_sequence(
 
     Raises:
         FormatError: as `decode_spans`.
+        UsageError: the range lies outside `data`.
     """
+    if not 0 <= start <= end <= len(data):
+        raise UsageError(f"bytes {start} to {end} lie outside the {len(data)} bytes given")
     starts, ends = np.full(count, start, np.int64), np.full(count, end, np.int64)
     return _decode(program, data, starts, ends, size=end - start, sequential=True, exact=False, offset=offset)
 
@@ -105,7 +115,7 @@ def _decode(
             break
         columns.enlarge(where)
     if status != op.OK:
-        place = Where(offset=offset + position, path=program.paths[where] or None)
+        place = Where(offset=offset + position, path=program.paths[where])
         raise FormatError(f"record {record}: {op.MESSAGES[status]}", where=place)
     try:
         return program.part.finish(columns), stops
@@ -143,5 +153,5 @@ def encode_array(program: Program, array: pa.Array) -> Encoded:
         capacity *= 2
         columns.rewind()
     if status != op.OK:
-        raise ValueRangeError(f"row {record}: {op.MESSAGES[status]}", where=Where(path=program.paths[where] or None))
+        raise ValueRangeError(f"row {record}: {op.MESSAGES[status]}", where=Where(path=program.paths[where]))
     return Encoded(data[:size], stops)

@@ -18,6 +18,8 @@ def conform(array: pa.Array, target: pa.DataType, path: str = "value") -> pa.Arr
     if source == target:
         return array
     if pa.types.is_null(target):
+        if array.null_count < len(array):
+            raise ValueRangeError("there is a value where the serializer writes none", where=Where(path=path))
         return pa.nulls(len(array))
     if pa.types.is_null(source):
         return pa.nulls(len(array), target)

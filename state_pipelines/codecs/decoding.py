@@ -11,12 +11,12 @@ from state_pipelines.codecs.memory import (
     load_i32,
     load_i32_big,
     load_i64,
+    load_i64_big,
     load_u8,
     load_u16_big,
     store_8,
     store_32,
     store_64,
-    load_i64_big,
 )
 
 _HIGH_BITS = np.int64(-0x7F7F7F7F7F7F7F80)
@@ -325,13 +325,18 @@ def decode(program, pool, columns, base, starts, ends, sequential, exact, stops)
                 size = load_i32_big(position)
                 if size < 0 or size * program[pc, 2] > end - position - 4:
                     return op.BAD_LENGTH, record, position - base, pc
+                if program[pc, 2] == 0 and size > op.MAX_EMPTY_ITEMS:
+                    return op.BAD_LENGTH, record, position - base, pc
                 position += 4
                 if column >= 0:
                     count = columns[op.COUNT, column]
                     if count >= columns[op.CAPACITY, column]:
                         return op.FULL, record, position - base, column
                     values = columns[op.VALUES, column]
-                    store_32(values + 4 * (count + 1), load_i32(values + 4 * count) + size)
+                    stop = load_i32(values + 4 * count) + size
+                    if stop > op.MAX_OFFSET:
+                        return op.BAD_LENGTH, record, position - base, pc
+                    store_32(values + 4 * (count + 1), stop)
                     if columns[op.VALIDITY, column]:
                         store_8(columns[op.VALIDITY, column] + count, 1)
                     columns[op.COUNT, column] = count + 1
@@ -379,10 +384,14 @@ def decode(program, pool, columns, base, starts, ends, sequential, exact, stops)
                     pc = program[pc, 2]
                 else:
                     depth -= 1
+                    column = program[pc, 4]
                     if column >= 0:
                         count = columns[op.COUNT, column]
                         values = columns[op.VALUES, column]
-                        store_32(values + 4 * count, load_i32(values + 4 * count) + loops[depth, 0])
+                        stop = load_i32(values + 4 * count) + loops[depth, 0]
+                        if stop > op.MAX_OFFSET:
+                            return op.BAD_LENGTH, record, position - base, pc
+                        store_32(values + 4 * count, stop)
                     pc += 1
             elif code == op.POJO:
                 if position >= end:

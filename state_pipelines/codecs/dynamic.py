@@ -18,8 +18,8 @@ class TypedValue:
     Attributes:
         class_name: binary name, such as `java.lang.Long` or `java.time.LocalDate`.
         value: the value as the scalar codec gives it for the serializer of that type (`LocalDate` in epoch days,
-            `LocalTime` in nanoseconds of the day, dates in epoch milliseconds, `char` as a string of one character);
-            a `UUID` as an integer of 128 bits, a `BitSet` as its 64-bit words; text for names, URIs and the like.
+            `LocalTime` in nanoseconds of the day, dates in epoch milliseconds, `char` as a string of one character); a
+            `BitSet` as its 64-bit words; other classes as a dict of their parts (`UUID`, `Duration`, `URI` …).
     """
 
     class_name: str

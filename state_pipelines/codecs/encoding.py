@@ -14,7 +14,6 @@ from state_pipelines.codecs.memory import (
     store_8,
     store_16_big,
     store_32_big,
-    store_64,
     store_64_big,
 )
 
@@ -187,6 +186,8 @@ def encode(program, pool, columns, count, base, capacity, stops):  # type: ignor
                 columns[op.COUNT, column] = cursor + 1
                 pc += 1
             elif code == op.NULL or code == op.CLASS:
+                if code == op.NULL and program[pc, 2] and not is_null(columns, column, cursor):
+                    return op.NOT_NULL, record, out - base, pc
                 columns[op.COUNT, column] = cursor + 1
                 pc += 1
             elif code == op.JUMP:

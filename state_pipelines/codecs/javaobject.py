@@ -42,14 +42,11 @@ if TYPE_CHECKING:
 
     from state_pipelines.binary.writer import Writer
 
-_BOXED = ("Boolean", "Byte", "Character", "Short", "Integer", "Long", "Float", "Double")
 _NATIVE = ("java.lang.Boolean", "java.lang.Integer", "java.lang.Double")
-_LISTS = tuple(
-    f"java.util.{name}" for name in ("ArrayList", "LinkedList", "ArrayDeque", "concurrent.CopyOnWriteArrayList")
-)
-_SETS = ("java.util.HashSet", "java.util.LinkedHashSet", "java.util.TreeSet")
-_MAPS = tuple(f"java.util.{name}" for name in ("HashMap", "LinkedHashMap", "TreeMap", "Hashtable", "EnumMap"))
-_DATES = ("java.util.Date", "java.sql.Date", "java.sql.Time")
+_IMMUTABLE_SET = 2
+_IMMUTABLE_MAP = 3
+_EXPANSION = 1_000_000
+"""How many values one object may unfold to."""
 
 
 def read_java_object(reader: Reader) -> JavaContent:
@@ -73,50 +70,151 @@ def java_value(content: JavaValue) -> object:
     Returns:
         A plain Python value or one of `state_pipelines.codecs.dynamic`; an object of an unknown class goes by the
         fields that it wrote, and what its `writeObject` method added stands in the field `@annotation`.
+
+    Raises:
+        FormatError: an object of a known class did not write what its class says, or shared objects unfold without end.
     """
-    match content:
-        case JavaString():
-            return content.text
-        case JavaObject():
-            return _object(content)
-        case JavaEnum():
-            return EnumValue(content.class_name, content.constant)
-        case JavaArray():
-            return _array(content)
-        case JavaClass():
-            desc = content.class_desc
-            return TypedValue("java.lang.Class", desc.name if isinstance(desc, JavaClassDesc) else None)
-        case JavaBlock():
-            return content.data
-        case JavaReference():
-            return BackReference(content.index)
-        case JavaClassDesc():
-            return TypedValue("java.io.ObjectStreamClass", content.name)
-        case JavaProxyDesc():
-            return TypedValue("java.io.ObjectStreamClass", ", ".join(content.interfaces))
-        case _:
-            return content
+    return _Conversion().value(content)
 
 
-def _array(content: JavaArray) -> object:
-    if isinstance(content.values, bytes):
-        return content.values
-    return ArrayValue(content.class_desc.name, tuple(map(java_value, content.values)))
+class _Conversion:
+    """Converts one value; counts as it goes, because a few shared objects can stand for a giant tree."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def value(self, content: JavaValue) -> object:
+        self.count += 1
+        if self.count > _EXPANSION:
+            raise FormatError(f"a Java object unfolds to more than {_EXPANSION} values")
+        match content:
+            case JavaString():
+                return content.text
+            case JavaObject():
+                return self.instance(content)
+            case JavaEnum():
+                return EnumValue(content.class_name, content.constant)
+            case JavaArray():
+                if isinstance(content.values, bytes):
+                    return content.values
+                return ArrayValue(content.class_desc.name, tuple(map(self.value, content.values)))
+            case JavaClass():
+                desc = content.class_desc
+                return TypedValue("java.lang.Class", desc.name if isinstance(desc, JavaClassDesc) else None)
+            case JavaBlock():
+                return content.data
+            case JavaReference():
+                return BackReference(content.index)
+            case JavaClassDesc():
+                return TypedValue("java.io.ObjectStreamClass", content.name)
+            case JavaProxyDesc():
+                return TypedValue("java.io.ObjectStreamClass", ", ".join(content.interfaces))
+            case _:
+                return content
+
+    def instance(self, content: JavaObject) -> object:
+        known = _KNOWN.get(content.class_name)
+        if known is not None:
+            try:
+                return known(self, content)
+            except (struct.error, IndexError, KeyError, TypeError, ValueError):
+                raise FormatError(
+                    f"an object of class {content.class_name} did not write what its class says"
+                ) from None
+        values = [(name, self.value(value)) for name, value in content.fields.items()]
+        added = [self.value(part) for part in _added(content)]
+        return ObjectValue(content.class_name, tuple(values + ([("@annotation", added)] if added else [])))
+
+    def elements(self, content: JavaObject) -> list[object]:
+        """What stands behind the block that holds the size."""
+        return [self.value(part) for part in _added(content) if not isinstance(part, JavaBlock)]
+
+    def boxed(self, content: JavaObject) -> object:
+        value = content.fields["value"]
+        return value if content.class_name in _NATIVE else TypedValue(content.class_name, value)
+
+    def sequence(self, content: JavaObject) -> CollectionValue:
+        return CollectionValue(content.class_name, "list", tuple(self.elements(content)))
+
+    def unordered(self, content: JavaObject) -> CollectionValue:
+        """`TreeSet` writes its comparator first."""
+        elements = self.elements(content)
+        comparator = elements.pop(0) if content.class_name == "java.util.TreeSet" else None
+        return CollectionValue(content.class_name, "set", tuple(elements), comparator)
+
+    def mapping(self, content: JavaObject) -> MapValue:
+        """`TreeMap` has its comparator as a field."""
+        comparator = self.value(content.fields.get("comparator"))
+        return _map(content.class_name, self.elements(content), comparator)
+
+    def immutable(self, content: JavaObject) -> CollectionValue | MapValue:
+        """`List.of` and its kin write a `CollSer`, whose tag says what it stands for."""
+        elements, tag = self.elements(content), _integer(content.fields["tag"]) & 0xFF
+        if tag == _IMMUTABLE_MAP:
+            return _map("java.util.ImmutableCollections$MapN", elements, None)
+        if tag == _IMMUTABLE_SET:
+            return CollectionValue("java.util.ImmutableCollections$SetN", "set", tuple(elements))
+        return CollectionValue("java.util.ImmutableCollections$ListN", "list", tuple(elements))
+
+    def as_list(self, content: JavaObject) -> CollectionValue:
+        array = self.value(content.fields["a"])
+        return CollectionValue(content.class_name, "list", array.items if isinstance(array, ArrayValue) else ())
+
+    def empty(self, content: JavaObject) -> CollectionValue | MapValue:
+        if content.class_name.endswith("Map"):
+            return MapValue(content.class_name, ())
+        return CollectionValue(content.class_name, "set" if content.class_name.endswith("Set") else "list", ())
+
+    def bit_set(self, content: JavaObject) -> TypedValue:
+        words = content.fields["bits"]
+        values = words.values if isinstance(words, JavaArray) else ()
+        return TypedValue(content.class_name, tuple(_integer(word) & 0xFFFFFFFFFFFFFFFF for word in values))
+
+    def date(self, content: JavaObject) -> TypedValue:
+        return TypedValue(content.class_name, struct.unpack(">q", _block(content))[0])
+
+    def timestamp(self, content: JavaObject) -> TypedValue:
+        """`Date` wrote whole seconds, `Timestamp` has the rest as a field."""
+        (millis,) = struct.unpack(">q", _block(content))
+        nanos = _integer(content.fields["nanos"])
+        return TypedValue(content.class_name, {"millis": millis + nanos // 1_000_000, "nanos": nanos})
+
+    def big_integer(self, content: JavaObject) -> TypedValue:
+        magnitude = self.value(content.fields["magnitude"])
+        number = int.from_bytes(magnitude if isinstance(magnitude, bytes) else b"", "big")
+        return TypedValue(content.class_name, number * _integer(content.fields["signum"]))
+
+    def big_decimal(self, content: JavaObject) -> TypedValue:
+        unscaled = self.value(content.fields["intVal"])
+        sign, digits, _ = Decimal(_integer(unscaled.value if isinstance(unscaled, TypedValue) else None)).as_tuple()
+        return TypedValue(content.class_name, Decimal((sign, digits, -_integer(content.fields["scale"]))))
+
+    def uuid(self, content: JavaObject) -> TypedValue:
+        names = ("mostSigBits", "leastSigBits")
+        return TypedValue(content.class_name, {name: _integer(content.fields[name]) for name in names})
+
+    def time(self, content: JavaObject) -> TypedValue:
+        """`java.time.Ser`: a type byte, then the value."""
+        raw = _block(content)
+        reader = Reader(raw, "java.time.Ser")
+        match reader.u8():
+            case 1:
+                return TypedValue("java.time.Duration", {"seconds": reader.i64(), "nanos": reader.i32()})
+            case 2:
+                return TypedValue("java.time.Instant", {"epoch_second": reader.i64(), "nano": reader.i32()})
+            case 3:
+                return TypedValue("java.time.LocalDate", _local_date(reader))
+            case 4:
+                return TypedValue("java.time.LocalTime", _local_time(reader))
+            case 5:
+                date = _local_date(reader)
+                return TypedValue("java.time.LocalDateTime", {"date": date, "nano_of_day": _local_time(reader)})
+            case code:
+                return TypedValue(content.class_name, {"type": code, "data": raw[1:]})
 
 
-def _object(content: JavaObject) -> object:
-    name, fields = content.class_name, content.fields
-    if name.startswith("java.lang.") and name.removeprefix("java.lang.") in _BOXED:
-        return fields["value"] if name in _NATIVE else TypedValue(name, fields["value"])
-    known = _KNOWN.get(name)
-    if known is not None:
-        try:
-            return known(content)
-        except (struct.error, IndexError, KeyError, TypeError, ValueError):
-            raise FormatError(f"an object of class {name} did not write what its class says") from None
-    values = [(member, java_value(value)) for member, value in fields.items()]
-    values += [("@annotation", added)] if (added := [java_value(part) for part in _added(content)]) else []
-    return ObjectValue(name, tuple(values))
+def _map(name: str, elements: list[object], comparator: object) -> MapValue:
+    return MapValue(name, tuple(zip(elements[::2], elements[1::2], strict=True)), comparator)
 
 
 def _added(content: JavaObject) -> list[JavaContent]:
@@ -124,86 +222,8 @@ def _added(content: JavaObject) -> list[JavaContent]:
     return [part for data in content.class_data for part in data.annotation or ()]
 
 
-def _elements(content: JavaObject) -> list[object]:
-    """The contents behind the block that holds the size."""
-    return [java_value(part) for part in _added(content) if not isinstance(part, JavaBlock)]
-
-
-def _sorted_elements(content: JavaObject) -> tuple[object, list[object]]:
-    """As `_elements` for sorted collections: `TreeSet` adds its comparator first, `TreeMap` has it as a field."""
-    elements = _elements(content)
-    if content.class_name == "java.util.TreeSet":
-        return elements[0], elements[1:]
-    return java_value(content.fields.get("comparator")), elements
-
-
-def _collection(content: JavaObject) -> CollectionValue:
-    kind = "set" if content.class_name in _SETS else "list"
-    comparator, elements = _sorted_elements(content)
-    return CollectionValue(content.class_name, kind, tuple(elements), comparator)  # type: ignore[arg-type]
-
-
-def _map(content: JavaObject) -> MapValue:
-    comparator, elements = _sorted_elements(content)
-    entries = tuple(zip(elements[::2], elements[1::2], strict=True))
-    return MapValue(content.class_name, entries, comparator)
-
-
-def _as_list(content: JavaObject) -> CollectionValue:
-    array = java_value(content.fields["a"])
-    return CollectionValue(content.class_name, "list", array.items if isinstance(array, ArrayValue) else ())
-
-
 def _block(content: JavaObject) -> bytes:
     return b"".join(part.data for part in _added(content) if isinstance(part, JavaBlock))
-
-
-def _date(content: JavaObject) -> TypedValue:
-    return TypedValue(content.class_name, struct.unpack(">q", _block(content))[0])
-
-
-def _timestamp(content: JavaObject) -> TypedValue:
-    """`Date` wrote whole seconds, `Timestamp` has the rest as a field."""
-    (seconds,) = struct.unpack(">q", _block(content))
-    nanos = _integer(content.fields["nanos"])
-    return TypedValue(content.class_name, {"millis": seconds + nanos // 1_000_000, "nanos": nanos})
-
-
-def _big_integer(content: JavaObject) -> TypedValue:
-    magnitude = java_value(content.fields["magnitude"])
-    number = int.from_bytes(magnitude if isinstance(magnitude, bytes) else b"", "big")
-    return TypedValue(content.class_name, number * _integer(content.fields["signum"]))
-
-
-def _big_decimal(content: JavaObject) -> TypedValue:
-    unscaled = java_value(content.fields["intVal"])
-    sign, digits, _ = Decimal(_integer(unscaled.value if isinstance(unscaled, TypedValue) else None)).as_tuple()
-    return TypedValue(content.class_name, Decimal((sign, digits, -_integer(content.fields["scale"]))))
-
-
-def _uuid(content: JavaObject) -> TypedValue:
-    return TypedValue(content.class_name, {name: content.fields[name] for name in ("mostSigBits", "leastSigBits")})
-
-
-def _time(content: JavaObject) -> object:
-    """`java.time.Ser`: a type byte, then the value."""
-    raw = _block(content)
-    reader = Reader(raw, "java.time")
-    match reader.u8():
-        case 1:
-            return TypedValue("java.time.Duration", {"seconds": reader.i64(), "nanos": reader.i32()})
-        case 2:
-            return TypedValue("java.time.Instant", {"epoch_second": reader.i64(), "nano": reader.i32()})
-        case 3:
-            return TypedValue("java.time.LocalDate", _local_date(reader))
-        case 4:
-            return TypedValue("java.time.LocalTime", _local_time(reader))
-        case 5:
-            return TypedValue(
-                "java.time.LocalDateTime", {"date": _local_date(reader), "nano_of_day": _local_time(reader)}
-            )
-        case code:
-            return TypedValue(content.class_name, {"type": code, "data": raw[1:]})
 
 
 def _local_date(reader: Reader) -> int:
@@ -228,14 +248,29 @@ def _integer(value: object) -> int:
     raise TypeError
 
 
-_KNOWN: dict[str, Callable[[JavaObject], object]] = {
-    **dict.fromkeys(_LISTS + _SETS, _collection),
-    **dict.fromkeys(_MAPS, _map),
-    **dict.fromkeys(_DATES, _date),
-    "java.util.Arrays$ArrayList": _as_list,
-    "java.sql.Timestamp": _timestamp,
-    "java.math.BigInteger": _big_integer,
-    "java.math.BigDecimal": _big_decimal,
-    "java.util.UUID": _uuid,
-    "java.time.Ser": _time,
+def _names(package: str, names: str) -> list[str]:
+    return [f"{package}.{name}" for name in names.split()]
+
+
+_KNOWN: dict[str, Callable[[_Conversion, JavaObject], object]] = {
+    **dict.fromkeys(
+        _names("java.lang", "Boolean Byte Character Short Integer Long Float Double"), _Conversion.boxed
+    ),
+    **dict.fromkeys(
+        _names("java.util", "ArrayList LinkedList ArrayDeque concurrent.CopyOnWriteArrayList"), _Conversion.sequence
+    ),
+    **dict.fromkeys(_names("java.util", "HashSet LinkedHashSet TreeSet"), _Conversion.unordered),
+    **dict.fromkeys(_names("java.util", "HashMap LinkedHashMap TreeMap Hashtable EnumMap"), _Conversion.mapping),
+    **dict.fromkeys(
+        _names("java.util", "Collections$EmptyList Collections$EmptySet Collections$EmptyMap"), _Conversion.empty
+    ),
+    **dict.fromkeys(["java.util.Date", "java.sql.Date", "java.sql.Time"], _Conversion.date),
+    "java.util.Arrays$ArrayList": _Conversion.as_list,
+    "java.util.CollSer": _Conversion.immutable,
+    "java.util.BitSet": _Conversion.bit_set,
+    "java.sql.Timestamp": _Conversion.timestamp,
+    "java.math.BigInteger": _Conversion.big_integer,
+    "java.math.BigDecimal": _Conversion.big_decimal,
+    "java.util.UUID": _Conversion.uuid,
+    "java.time.Ser": _Conversion.time,
 }

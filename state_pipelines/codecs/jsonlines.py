@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 __all__ = ["Json", "access_times", "dumps", "to_json", "value_json"]
 
 Parts: TypeAlias = Mapping[str, object]
+Wrapping: TypeAlias = (
+    tree.Nullable | tree.TtlAware | tree.RawValue | tree.External | tree.ListView | tree.MapView | tree.RowDataKey
+)
 _BINARY = "org.apache.flink.table.data.binary."
 _ARRAY_BASE = 16
 """Where the elements of a byte[] begin in the memory of a 64-bit JVM."""
@@ -142,9 +145,8 @@ def _(node: tree.Enum | tree.ScalaEnum, value: object) -> Json:
 @_render.register(tree.External)
 @_render.register(tree.ListView)
 @_render.register(tree.MapView)
-def _(
-    node: tree.Nullable | tree.TtlAware | tree.RawValue | tree.External | tree.ListView | tree.MapView, value: object
-) -> Json:
+@_render.register(tree.RowDataKey)
+def _(node: Wrapping, value: object) -> Json:
     return to_json(node.inner, value)
 
 
@@ -167,6 +169,15 @@ def _(node: tree.Timer, value: object) -> Json:
 def _(node: tree.WindowKey, value: object) -> Json:
     parts = _parts(value)
     return {"window": value_json(parts["window"]), "key": to_json(node.key, parts["key"])}
+
+
+@_render.register(tree.Variants)
+def _(node: tree.Variants, value: object) -> Json:
+    """Objects of the runtime go by their class and fields; where the class is not known, by their parts."""
+    if node.kind not in _VARIANTS:
+        return value_json(value)
+    parts, (name, field, member) = _parts(value), _VARIANTS[node.kind]
+    return {"@class": name, "element": to_json(node.parts[0], parts["element"]), member: value_json(parts[field])}
 
 
 @_render.register(tree.RowData)
@@ -303,6 +314,16 @@ def _table_window(name: str) -> Callable[[object], Json]:
     return render
 
 
+_VARIANTS = {
+    "BufferEntry": (
+        "org.apache.flink.streaming.api.operators.co.IntervalJoinOperator$BufferEntry",
+        "joined",
+        "hasBeenJoined",
+    ),
+    "Lockable": ("org.apache.flink.cep.nfa.sharedbuffer.Lockable", "reference_count", "refCounter"),
+}
+"""Class of the object, and the name of the other part than its element in the value and in the class."""
+
 _BASIC: dict[str, Callable[[object], Json]] = {
     "Float": number,
     "Double": number,
@@ -321,8 +342,10 @@ _BASIC: dict[str, Callable[[object], Json]] = {
     "TimeWindow": _pair("@window", "start", "end"),
     "TableTimeWindow": _table_window("TimeWindow"),
     "CountWindow": _table_window("CountWindow"),
+    "TableGlobalWindow": _table_window("GlobalWindow"),
     "GlobalWindow": lambda value: tagged("@global", True),
     "Tuple0": lambda value: tagged("@tuple", []),
+    "CharPrimitiveArray": lambda value: [chr(item) if isinstance(item, int) else str(item) for item in _items(value)],
     "BytePrimitiveArray": hex_bytes,
     "ByteArrayWrapper": hex_bytes,
 }

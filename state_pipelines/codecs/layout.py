@@ -7,8 +7,10 @@ kernels that turn millions of records into Arrow columns and back. `serializer_l
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from state_pipelines.serializers import tree
+if TYPE_CHECKING:
+    from state_pipelines.serializers import tree
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,36 @@ class MeasuredKey(Layout):
 @dataclass(frozen=True)
 class Rest(Layout):
     """All bytes up to the end of the span."""
+
+
+@dataclass(frozen=True)
+class Framed(Layout):
+    """An i32 length, then a value that uses exactly that many bytes (`RawValueDataSerializer`); scalar codec only."""
+
+    inner: Layout
+
+
+@dataclass(frozen=True)
+class NullMasked(Layout):
+    """`LinkedListSerializer`: an i32 count, a null bit per element, the elements that are not null; scalar codec only.
+
+    Attributes:
+        mask: whether there are null bits.
+    """
+
+    element: Layout
+    mask: bool = True
+
+
+@dataclass(frozen=True)
+class Tagged(Layout):
+    """A byte that says which of several values follows (union, stream element); scalar codec only.
+
+    Attributes:
+        cases: byte, name and layout of each.
+    """
+
+    cases: tuple[tuple[int, str, Layout], ...]
 
 
 @dataclass(frozen=True)

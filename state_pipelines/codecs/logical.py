@@ -5,13 +5,15 @@ Every conversion keeps all bits: values that Arrow has no exact type for become 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from state_pipelines.errors import ValueRangeError
+from state_pipelines.errors import FormatError, ValueRangeError
 
-Parts = list[npt.NDArray[np.generic]]
+Parts = list[npt.NDArray[Any]]
 Mask = npt.NDArray[np.bool_] | None
 
 _LONG_MIN = np.iinfo(np.int64).min
@@ -35,6 +37,7 @@ def combine(name: str, parts: Parts, valid: Mask) -> pa.Array:
     """Parts (one numpy array per `layout.LOGICAL_PARTS`) to an Arrow array; the reserved null forms become null.
 
     Raises:
+        FormatError: no day of the calendar, or no time of day.
         ValueRangeError: a value has no place in the Arrow type.
     """
     target = ARROW_TYPES[name]
@@ -51,12 +54,14 @@ def combine(name: str, parts: Parts, valid: Mask) -> pa.Array:
     if name == "date_millis":
         return _array(first, target, present)
     if name == "local_date":
-        return _array(_epoch_days(first, parts[1], parts[2], present), target, present)
+        return _array(_epoch_days(parts, present), target, present)
     if name == "local_time":
-        return _array(_nano_of_day(*parts, present), target, present)
+        return _array(_nano_of_day(parts, present), target, present)
     if name == "local_date_time":
-        days = _array(_epoch_days(first, parts[1], parts[2], present), pa.date32(), None)
-        return _struct([days, _array(_nano_of_day(*parts[3:], present), pa.time64("ns"), None)], target, present)
+        if bool((present != (parts[3] != _BYTE_MIN))[slice(None) if valid is None else valid].any()):
+            raise FormatError("only one of the date and the time of a LocalDateTime is null")
+        days = _array(_epoch_days(parts[:3], present), pa.date32(), None)
+        return _struct([days, _array(_nano_of_day(parts[3:], present), pa.time64("ns"), None)], target, present)
     return _struct([pa.array(first), pa.array(parts[1].astype(np.int32))], target, present)
 
 
@@ -70,9 +75,9 @@ def split(name: str, array: pa.Array) -> Parts:
         return [_code_units(array)]
     null = np.asarray(array.is_null())
     if name == "ordered_i64":
-        if null.any():
-            raise ValueRangeError("a timestamp is null")
         return [_numbers(array, np.int64) ^ _LONG_MIN]
+    if pa.types.is_struct(array.type) and max(array.field(0).null_count, array.field(1).null_count) > 0:
+        _check_parts(array, ~null)
     if name == "date_millis":
         return [np.where(null, _LONG_MIN, _numbers(array, np.int64))]
     if name == "local_date":
@@ -113,31 +118,34 @@ def _numbers(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
     return values
 
 
-def _epoch_days(
-    year: npt.NDArray[np.int64], month: object, day: object, present: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.int64]:
+def _check_parts(array: pa.StructArray, present: npt.NDArray[np.bool_]) -> None:
+    for index in range(array.type.num_fields):
+        if bool(np.asarray(array.field(index).is_null())[present].any()):
+            raise ValueRangeError(f"{array.type.field(index).name} is null in a value that is not")
+
+
+def _epoch_days(parts: Parts, present: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """Days since 1970-01-01 in the proleptic ISO calendar (`LocalDate.toEpochDay`)."""
-    m = np.asarray(month).astype(np.int64)
-    d = np.asarray(day).astype(np.int64)
-    y = year - (m <= 2)
-    era = y // 400
-    of_era = y - era * 400
-    of_year = (153 * (m + np.where(m > 2, -3, 9)) + 2) // 5 + d - 1
+    year, month, day = (part.astype(np.int64) for part in parts)
+    shifted = year - (month <= 2)
+    era = shifted // 400
+    of_era = shifted - era * 400
+    of_year = (153 * (month + np.where(month > 2, -3, 9)) + 2) // 5 + day - 1
     days = era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
+    again = _calendar(days, np.zeros(len(days), np.bool_))
+    if any(bool((part != other)[present].any()) for part, other in zip(parts, again, strict=True)):
+        raise FormatError("the year, month and day of a date are no day of the calendar")
     if bool(((days > 2**31 - 1) | (days < -(2**31)))[present].any()):
         raise ValueRangeError("a date lies outside the range of Arrow's date32 (years -5,877,641 to 5,881,580)")
     return np.where(present, days, 0)
 
 
-def _nano_of_day(
-    hour: object, minute: object, second: object, nano: object, present: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.int64]:
-    seconds = np.asarray(hour).astype(np.int64) * 3600
-    seconds = seconds + np.asarray(minute).astype(np.int64) * 60 + np.asarray(second).astype(np.int64)
-    nanos = np.where(present, seconds * 1_000_000_000 + np.asarray(nano).astype(np.int64), 0)
-    if bool(((nanos < 0) | (nanos >= _NANOS_OF_DAY)).any()):
-        raise ValueRangeError("a time of day lies outside 00:00:00 to 23:59:59.999999999")
-    return nanos
+def _nano_of_day(parts: Parts, present: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    hour, minute, second, nano = (part.astype(np.int64) for part in parts)
+    inside = (hour >= 0) & (hour < 24) & (minute >= 0) & (minute < 60) & (second >= 0) & (second < 60)
+    if not bool((inside & (nano >= 0) & (nano < 1_000_000_000))[present].all()):
+        raise FormatError("the hour, minute, second and nanosecond of a time are no time of day")
+    return np.where(present, ((hour * 60 + minute) * 60 + second) * 1_000_000_000 + nano, 0)
 
 
 def _calendar(days: npt.NDArray[np.generic], null: npt.NDArray[np.bool_]) -> Parts:

@@ -6,13 +6,15 @@ business of the kernels; nothing here checks any.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def _pointer(builder: Any, address: Any, bits: int) -> Any:
@@ -49,6 +51,17 @@ def _make_store(bits: int, *, swap: bool) -> Any:
     return intrinsic(store)
 
 
+def _copy(typingctx: Any, target: Any, source: Any, size: Any) -> tuple[Any, Callable[..., Any]]:
+    """Copy `size` bytes between addresses that do not overlap."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source_pointer = _pointer(builder, args[1], 8)
+        cgutils.raw_memcpy(builder, _pointer(builder, args[0], 8), source_pointer, args[2], 1)  # type: ignore[no-untyped-call]
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
 load_u8 = _make_load(8, swap=False, signed=False)
 load_i16 = _make_load(16, swap=False, signed=True)
 load_i32 = _make_load(32, swap=False, signed=True)
@@ -64,14 +77,4 @@ store_64 = _make_store(64, swap=False)
 store_16_big = _make_store(16, swap=True)
 store_32_big = _make_store(32, swap=True)
 store_64_big = _make_store(64, swap=True)
-
-
-@intrinsic
-def copy(typingctx: Any, target: Any, source: Any, size: Any) -> tuple[Any, Callable[..., Any]]:
-    """Copy `size` bytes between addresses that do not overlap."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        cgutils.raw_memcpy(builder, _pointer(builder, args[0], 8), _pointer(builder, args[1], 8), args[2], 1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), codegen
+copy: Any = intrinsic(_copy)

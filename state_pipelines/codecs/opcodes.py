@@ -15,11 +15,11 @@ CONST = 4  # -, length: that many bytes from the pool at argument 2
 FLAG = 5  # column, null flag, padding (-1: the rest of the span), target when null
 PRESENT = 6  # column: a struct that is there
 JUMP = 7  # -, target
-NULL = 8  # column: a value that is not there
+NULL = 8  # column, whether encoding checks it: a value that is not there
 LIST = 9  # column, smallest element, target behind the list: i32 count
 NEXT = 10  # -, target of the first instruction of the element
 DELIMITED = 11  # column, delimiter, target behind the list
-DELIMITED_NEXT = 12  # -, target of the first instruction of the element, delimiter
+DELIMITED_NEXT = 12  # -, target of the first instruction of the element, delimiter, column of the list
 POJO = 13  # column, target when null, number of CASE rows that follow
 CASE = 14  # class column, tag (-1: by name), pool offset of the name, its length, target
 CHOICE = 15  # column of the flag, target of the right side
@@ -58,6 +58,7 @@ TOO_DEEP = 7
 BAD_TEXT = 8
 BAD_CONSTANT = 9
 NULL_VALUE = 10  # encoding: null where the layout has no form for it
+NOT_NULL = 11  # encoding: a value in a part that the object does not have
 
 MESSAGES = {
     TRUNCATED: "the bytes end before the value does",
@@ -69,6 +70,9 @@ MESSAGES = {
     BAD_TEXT: "a string holds half of a surrogate pair or an impossible character",
     BAD_CONSTANT: "a constant byte is not what the serializer writes",
     NULL_VALUE: "a value is null where the serializer has no form for null",
+    NOT_NULL: "there is a value where the object has none (the other side of an Either, a field of another class)",
 }
 
 MAX_DEPTH = 32
+MAX_EMPTY_ITEMS = 1 << 16  # elements without bytes that a list may have
+MAX_OFFSET = (1 << 31) - 1  # Arrow's offsets are i32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +12,11 @@ import pyarrow.compute as pc
 
 from state_pipelines.codecs import logical
 from state_pipelines.codecs.bignumbers import format_numbers, parse_numbers
-from state_pipelines.codecs.buffers import InputColumns, OutputColumns
 from state_pipelines.codecs.conform import flatten_entries
 from state_pipelines.errors import FormatError, ValueRangeError
+
+if TYPE_CHECKING:
+    from state_pipelines.codecs.buffers import InputColumns, OutputColumns
 
 ROW_KINDS = ("+I", "-U", "+U", "-D")
 """Short strings of `RowKind` in the order of their byte values."""
@@ -107,7 +110,7 @@ class LogicalPart(Part):
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
         for index, values in zip(self.columns, logical.split(self.name, array), strict=True):
             # Without a flag in front, null has a reserved form of its own that `split` has put into the parts.
-            flagged = columns.kinds[index].nullable or self.name == "char"
+            flagged = columns.kinds[index].nullable or self.name in ("char", "ordered_i64")
             columns.set_fixed(index, values, array if flagged else pa.array(values))
 
 
@@ -246,7 +249,8 @@ class ConstantPart(Part):
         return pa.Array.from_buffers(self.type, count, [logical.bitmap(columns.valid(self.main))])
 
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
-        if self.empty:
+        # Null is all there is to say; behind a flag it is the null of the flag.
+        if self.empty or columns.kinds[self.main].nullable:
             columns.set_validity(self.main, array)
         else:
             columns.set_length(self.main, len(array))
@@ -330,6 +334,8 @@ class ChoicePart(Part):
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
         columns.set_validity(self.main, array)
         children = _children(array)
+        if children[0].null_count > array.null_count:
+            raise ValueRangeError("is_left is null where there is an Either")
         flags = children[0].fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint8)
         columns.set_fixed(self.flag, flags, pa.array(flags))
         self.left.prepare(children[1], columns)
@@ -398,11 +404,10 @@ def _children(array: pa.StructArray) -> list[pa.Array]:
 
 
 def _names(names: tuple[str, ...], indices: np.ndarray, valid: logical.Mask) -> pa.Array:
-    checked = indices if valid is None else np.where(valid, indices, 0)
-    if len(checked) and (checked.min() < 0 or checked.max() >= len(names)):
+    known = (indices >= 0) & (indices < len(names))
+    if not bool((known if valid is None else known | ~valid).all()):
         raise FormatError(f"an index lies outside the {len(names)} constants that the serializer snapshot lists")
-    mask = None if valid is None else ~valid
-    return pa.array(names, pa.string()).take(pa.array(checked, mask=mask))
+    return pa.array(names, pa.string()).take(pa.array(indices, mask=None if valid is None else ~valid))
 
 
 def _numbers_of(names: tuple[str, ...], array: pa.Array, what: str) -> np.ndarray:
@@ -413,4 +418,5 @@ def _numbers_of(names: tuple[str, ...], array: pa.Array, what: str) -> np.ndarra
         raise ValueRangeError(
             f"{array.filter(unknown)[0].as_py()!r} is not a {what} that is known here ({', '.join(names)})"
         )
-    return indices.fill_null(0).to_numpy()
+    numbers: np.ndarray = indices.fill_null(0).to_numpy()
+    return numbers

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs import opcodes as op
@@ -28,6 +28,9 @@ from state_pipelines.codecs.parts import (
 )
 from state_pipelines.errors import UnsupportedError, UsageError
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 MAX_NESTING = 64
 
 Wanted = frozenset[str] | None
@@ -43,7 +46,7 @@ class Program:
         pool: constant bytes.
         kinds: the kernel columns.
         part: the way between kernel columns and the Arrow array.
-        paths: field path per instruction, for errors.
+        paths: field path per instruction, such as `value.tags[].name`, for errors.
     """
 
     instructions: npt.NDArray[np.int32]
@@ -64,8 +67,10 @@ def compile_layout(layout: lay.Layout, wanted: Wanted = None) -> Program:
 
     Raises:
         UnsupportedError: some part of the layout has no columnar form (`Dynamic`).
-        UsageError: `wanted` names a field that the layout does not have.
+        UsageError: `wanted` names a field that the layout does not have, or nothing at all.
     """
+    if wanted is not None and not wanted:
+        raise UsageError("no field is wanted", hint="name at least one, or leave the choice out for all of them")
     compiler = _Compiler()
     part = compiler.declare(layout, nullable=False, nested=False, wanted=wanted)
     compiler.emit(layout, part)
@@ -94,7 +99,7 @@ class _Compiler:
     kinds: list[ColumnKind] = field(default_factory=list)
     pool: bytearray = field(default_factory=bytearray)
     paths: list[str] = field(default_factory=list)
-    path: list[str] = field(default_factory=list)
+    path: list[str] = field(default_factory=lambda: ["value"])
     depth: int = 0
 
     # Declaring: a part per layout, kernel columns for it.
@@ -163,7 +168,8 @@ class _Compiler:
                 return self._declare_pojo(layout, column(-1, null=True), nested=nested, wanted=wanted)
             case lay.Choice(left=left, right=right):
                 flag = self.column(1, nullable=False, nested=nested, wanted=asked)
-                sides = [self.declare(side, nullable=True, nested=nested, wanted=wanted) for side in (left, right)]
+                both: Wanted = None if asked else frozenset()
+                sides = [self.declare(side, nullable=True, nested=nested, wanted=both) for side in (left, right)]
                 return ChoicePart(column(-1), flag, sides[0], sides[1])
             case lay.Sequence(element=element):
                 return ListPart(column(0), inside(element))
@@ -216,13 +222,13 @@ class _Compiler:
 
     def add(self, code: int, column: int = 0, a: int = 0, b: int = 0, c: int = 0, d: int = 0) -> int:
         self.rows.append([code, column, a, b, c, d])
-        self.paths.append(".".join(self.path))
+        self.paths.append("".join(self.path))
         return len(self.rows) - 1
 
-    def add_null(self, part: Part, *, but: int = -2) -> None:
+    def add_null(self, part: Part) -> None:
         for column in part.level_columns():
-            if column not in (-1, but):
-                self.add(op.NULL, column)
+            if column >= 0:
+                self.add(op.NULL, column, int(column == part.main))
 
     def constant(self, raw: bytes) -> int:
         self.pool += raw
@@ -264,7 +270,7 @@ class _Compiler:
                 if part.main >= 0:
                     self.add(op.PRESENT, part.main)
                 for (name, child), (_, child_part) in zip(fields, part.fields, strict=True):
-                    self.emit_inside(name, child, child_part)
+                    self.emit_inside(f".{name}", child, child_part)
             case (lay.Masked(), StructPart()):
                 self._emit_masked(layout, part)
             case (lay.PojoObject(), StructPart()):
@@ -273,11 +279,11 @@ class _Compiler:
                 if part.main >= 0:
                     self.add(op.PRESENT, part.main)
                 flag = self.add(op.CHOICE, part.flag)
-                self.emit_inside("left", left, part.left)
+                self.emit_inside(".left", left, part.left)
                 self.add_null(part.right)
                 jump = self.add(op.JUMP, -1)
                 self.rows[flag][2] = len(self.rows)
-                self.emit_inside("right", right, part.right)
+                self.emit_inside(".right", right, part.right)
                 self.add_null(part.left)
                 self.rows[jump][2] = len(self.rows)
             case (lay.Sequence(element=element), ListPart()):
@@ -288,7 +294,7 @@ class _Compiler:
             case (lay.Delimited(element=element, delimiter=delimiter), ListPart()):
                 start = self.add(op.DELIMITED, part.main, delimiter)
                 self.emit_inside("[]", element, part.element)
-                self.add(op.DELIMITED_NEXT, part.main, start + 1, delimiter)
+                self.add(op.DELIMITED_NEXT, -1, start + 1, delimiter, part.main)
                 self.rows[start][3] = len(self.rows)
             case (lay.Mapping(key=key, value=value), MapPart()):
                 start = self.add(op.LIST, part.main, smallest_size(key) + smallest_size(value))
@@ -299,8 +305,8 @@ class _Compiler:
             case _:
                 raise UnsupportedError(f"no columnar form for {layout}")
 
-    def emit_inside(self, name: str, layout: lay.Layout, part: Part) -> None:
-        self.path.append(name)
+    def emit_inside(self, step: str, layout: lay.Layout, part: Part) -> None:
+        self.path.append(step)
         self.emit(layout, part)
         self.path.pop()
 
@@ -317,7 +323,7 @@ class _Compiler:
         first = 2 if layout.kind else 0
         self.add(op.MASK, part.kind_column, (first + len(layout.fields) + 7) // 8, int(layout.kind))
         for bit, ((name, child), (_, child_part)) in enumerate(zip(layout.fields, part.fields, strict=True), first):
-            self.path.append(name)
+            self.path.append(f".{name}")
             masked = self.add(op.MASKED, child_part.main, bit)
             self.emit(child, child_part)
             self._otherwise(masked, 3, child_part)
@@ -349,7 +355,7 @@ class _Compiler:
             self.add(op.CLASS, part.class_column, number)
         children = dict(part.fields)
         for name, child in layout.fields:
-            self.emit_inside(name, lay.Optional(child), children.pop(name))
+            self.emit_inside(f".{name}", lay.Optional(child), children.pop(name))
         for missing in children.values():
             self.add_null(missing)
         return self.add(op.JUMP, -1)

@@ -5,14 +5,17 @@ Sources: the `serialize` method of each Flink serializer, named by the node's do
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.layout import Layout, Primitive
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers import tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 _I32, _I64 = Primitive("i32"), Primitive("i64")
 
@@ -61,6 +64,11 @@ BASIC_LAYOUTS: dict[str, Layout] = {
     "CountWindow": lay.Struct((("id", _I64),)),
     "DeweyNumber": lay.Sequence(_I32),
     "EventId": lay.Struct((("id", _I32), ("timestamp", _I64))),
+    "ByteValueArray": lay.Sized(),
+    "CharValueArray": lay.Sequence(Primitive("u16")),
+    "NullValueArray": lay.Sequence(lay.Constant(b"")),
+    **{f"{kind}ValueArray": lay.Sequence(_PRIMITIVES[kind]) for kind in ("Short", "Int", "Long", "Float", "Double")},
+    "LongValueWithProperHashCode": _I64,
 }
 """Layout of each kind of `tree.Basic`; kinds that are not here have none (`Dynamic`)."""
 
@@ -114,6 +122,8 @@ def derive_layout(serializer: tree.Serializer, context: LayoutContext) -> Layout
             return lay.Optional(derive(inner), padding=padding)
         case tree.Enum(constants=constants):
             return lay.Constants(constants)
+        case tree.ScalaEnum(constants=constants) if [number for _, number in constants] == [*range(len(constants))]:
+            return lay.Constants(tuple(name for name, _ in constants))
         case tree.Pojo():
             return _derive_pojo(serializer, context)
         case tree.Ttl(timestamp=timestamp, inner=inner):
@@ -125,6 +135,12 @@ def derive_layout(serializer: tree.Serializer, context: LayoutContext) -> Layout
             return derive(inner)
         case tree.External(inner=inner) | tree.RowDataKey(inner=inner):
             return derive(inner)
+        case tree.RawValue(inner=inner):
+            return lay.Framed(derive(inner))
+        case tree.LinkedListOf(element=element, has_null_mask=mask):
+            return lay.NullMasked(derive(element), mask)
+        case tree.WindowKey(key=key):
+            return lay.Struct((("window", _I64), ("key", derive(key))))
         case tree.Variants():
             return _derive_variants(serializer, context)
         case _:
@@ -196,6 +212,19 @@ def _derive_variants(node: tree.Variants, context: LayoutContext) -> Layout:
             return lay.Optional(parts[0], null_flag=0)
         case "Traversable":
             return lay.Sequence(lay.Optional(parts[0], null_flag=0))
+        case "Union":
+            return lay.Tagged(((1, "one", parts[0]), (2, "two", parts[1])))
+        case "ScalaTry":
+            return lay.Tagged(((0, "failure", parts[1]), (1, "success", parts[0])))
+        case "MetaSqnInfo":
+            return lay.Struct((("high_sqn", parts[0]), ("size", parts[1])))
+        case "RowSqnInfo":
+            return lay.Struct((("first_sqn", parts[0]), ("last_sqn", parts[1])))
+        case "SequencedNode":
+            names = ("row", "sqn", "prev_sqn", "next_sqn", "next_sqn_for_record", "timestamp")
+            return lay.Struct(tuple(zip(names, parts, strict=True)))
+        case "StreamElement":
+            return _stream_element(parts[0])
         case "NFAState":
             return _nfa_state(parts, previous=bool(node.flag))
         case "TwoPhaseCommit":
@@ -224,3 +253,18 @@ def _nfa_state(parts: list[Layout], *, previous: bool) -> Layout:
     fields.append(("start_event", lay.Optional(event, null_flag=0)))
     computations = lay.Sequence(lay.Struct(tuple(fields)))
     return lay.Struct((("partial", computations), ("completed", computations)))
+
+
+def _stream_element(value: Layout) -> Layout:
+    """`StreamElementSerializer`; records of internal watermarks and attributes came with 1.19 and 1.20."""
+    marker = lay.Struct((("marked_time", _I64), ("operator_lower", _I64), ("operator_upper", _I64), ("subtask", _I32)))
+    cases = (
+        ("record", lay.Struct((("timestamp", _I64), ("value", value)))),
+        ("record_without_timestamp", value),
+        ("watermark", _I64),
+        ("latency_marker", marker),
+        ("watermark_status", _I32),
+        ("record_attributes", Primitive("bool")),
+        ("internal_watermark", lay.Struct((("subpartition", _I32), ("timestamp", _I64)))),
+    )
+    return lay.Tagged(tuple((tag, name, layout) for tag, (name, layout) in enumerate(cases)))

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UnsupportedError, Where
+from state_pipelines.keyed.assignment import key_group_prefix_size
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.metainfo import StateKind, StateMetaInfo
 
@@ -30,12 +31,21 @@ class KeyedLayout:
         value: of the value; timers have none (`Constant`).
         state_type: VALUE, REDUCING, AGGREGATING, LIST, MAP or TIMER.
         ttl: values (elements, map values) carry the time of their last access.
+        key_serializer: of the keys.
+        max_parallelism: number of key groups.
     """
 
     key: lay.Struct
     value: lay.Layout
     state_type: str
     ttl: bool
+    key_serializer: tree.Serializer
+    max_parallelism: int
+
+    @property
+    def prefix(self) -> int:
+        """Bytes of the key-group prefix, 1 or 2."""
+        return key_group_prefix_size(self.max_parallelism)
 
 
 @dataclass(frozen=True)
@@ -80,14 +90,16 @@ class KeyedRecords:
         )
 
 
-def derive_keyed_layout(info: StateMetaInfo, key_serializer: tree.Serializer, context: LayoutContext) -> KeyedLayout:
+def derive_keyed_layout(
+    info: StateMetaInfo, key_serializer: tree.Serializer, max_parallelism: int, context: LayoutContext
+) -> KeyedLayout:
     """Layouts of the records of the state that `info` describes.
 
     Raises:
         UnsupportedError: the kind of state has no records of its own here, or a serializer was lost at write time.
     """
     if info.kind is StateKind.PRIORITY_QUEUE:
-        return _timer_layout(info, context)
+        return _timer_layout(info, max_parallelism, context)
     if info.kind is not StateKind.KEY_VALUE:
         raise UnsupportedError(f"{info.kind} state is not read yet", where=Where(state=info.name))
     key = derive_layout(key_serializer, context)
@@ -95,24 +107,21 @@ def derive_keyed_layout(info: StateMetaInfo, key_serializer: tree.Serializer, co
     if lay.fixed_width(key) is None and lay.fixed_width(namespace) is None:
         key, namespace = lay.MeasuredKey(key), lay.MeasuredKey(namespace)
     fields = [("state_key", key), ("state_namespace", namespace)]
-    value = info.value_serializer
-    match info.state_type:
-        case "LIST":
-            element = info.element
-            return KeyedLayout(
-                lay.Struct(tuple(fields)), lay.Delimited(derive_layout(element, context)), "LIST", _has_ttl(element)
-            )
-        case "MAP" if isinstance(value, tree.MapOf):
-            fields.append(("map_key", derive_layout(value.key, context)))
-            layout = lay.Optional(derive_layout(value.value, context), rest_is_null=True)
-            return KeyedLayout(lay.Struct(tuple(fields)), layout, "MAP", _has_ttl(value.value))
-        case state_type:
-            return KeyedLayout(
-                lay.Struct(tuple(fields)), derive_layout(value, context), state_type or "VALUE", _has_ttl(value)
-            )
+    state_type = info.state_type or "VALUE"
+    value: tree.Serializer = info.value_serializer
+    layout = None
+    if state_type == "LIST":
+        value = info.element
+        layout = lay.Delimited(derive_layout(value, context))
+    elif state_type == "MAP" and isinstance(value, tree.MapOf):
+        fields.append(("map_key", derive_layout(value.key, context)))
+        value = value.value
+        layout = lay.Optional(derive_layout(value, context), rest_is_null=True)
+    layout = layout or derive_layout(value, context)
+    return KeyedLayout(lay.Struct(tuple(fields)), layout, state_type, _has_ttl(value), key_serializer, max_parallelism)
 
 
-def _timer_layout(info: StateMetaInfo, context: LayoutContext) -> KeyedLayout:
+def _timer_layout(info: StateMetaInfo, max_parallelism: int, context: LayoutContext) -> KeyedLayout:
     element = info.element
     if not isinstance(element, tree.Timer):
         raise UnsupportedError("a priority queue that does not hold timers is not read", where=Where(state=info.name))
@@ -121,7 +130,7 @@ def _timer_layout(info: StateMetaInfo, context: LayoutContext) -> KeyedLayout:
         ("state_key", derive_layout(element.key, context)),
         ("state_namespace", derive_layout(element.namespace, context)),
     )
-    return KeyedLayout(lay.Struct(fields), lay.Constant(b""), "TIMER", ttl=False)
+    return KeyedLayout(lay.Struct(fields), lay.Constant(b""), "TIMER", False, element.key, max_parallelism)
 
 
 def _has_ttl(serializer: tree.Serializer) -> bool:

@@ -1,8 +1,8 @@
 """Records of one keyed state as Arrow record batches.
 
-Columns: `key_group` int32, `subtask` int32, `state_key`, `state_namespace` (null for void, struct `start, end` for time
-windows), then `value`, or `list_index, list_value`, or `map_key, map_value`, or for timers `timestamp`; `ttl_last_access`
-(timestamp in milliseconds) when the state has TTL. A state that has no columnar form gives `key_bytes`, `value_bytes`
+Columns: `key_group` int32, `subtask` int32, `state_key`, `state_namespace` (null for void, struct `start, end` for
+time windows), then `value`, or `list_index, list_value`, or `map_key, map_value`, or for timers `timestamp`;
+`ttl_last_access` (timestamp in milliseconds) when the state has TTL. A state that has no columnar form gives `key_bytes`, `value_bytes`
 and `reason` in place of what cannot be decoded.
 """
 
@@ -17,6 +17,8 @@ from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columnar import decode_spans, encode_array
 from state_pipelines.codecs.program import Program, Wanted, below, compile_layout
 from state_pipelines.errors import UnsupportedError, UsageError, at
+from state_pipelines.keyed.assignment import assign_key_groups
+from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.keyed.matching import match_prefix
 from state_pipelines.keyed.records import KeyedLayout, KeyedRecords
 
@@ -33,12 +35,17 @@ class TableOptions:
         columns: names or dotted paths such as `value.address.zip`; None is all.
         flatten: one row per element of a list state; else one row per key with a list in `value`.
         raw: keys and values as bytes, nothing decoded.
+        key_bytes: a column `key_bytes` beside the decoded ones: the whole key behind the prefix, as stored.
+        key_hash: a column `hashed_key_group` beside the others: the key group that the hash of the key gives; null
+            where the hash cannot be known (see `hashing`).
         key: only records of this key (in the form that `state_key` has in Arrow).
     """
 
     columns: tuple[str, ...] | None = None
     flatten: bool = True
     raw: bool = False
+    key_bytes: bool = False
+    key_hash: bool = False
     key: object = None
 
 
@@ -71,7 +78,7 @@ class KeyedTable:
         self._needle: np.ndarray | None = None
         if layout is not None:
             if not options.raw:
-                self._key = self._compile(layout.key, self._key_paths(layout))
+                self._key = self._compile(layout.key, None if options.key_hash else self._key_paths(layout))
                 self._value = self._compile(layout.value, self._value_paths(layout))
             if options.key is not None:
                 self._needle = _encode_key(layout.key, options.key)
@@ -122,8 +129,18 @@ class KeyedTable:
             )
             for index, each in enumerate(array.type):
                 columns[each.name] = array.field(index)
-        if self._options.raw or self._key.reason:
+                if self._options.key_hash and each.name == "state_key":
+                    columns["hashed_key_group"] = self._hash(array.field(index))
+        if self._options.raw or self._options.key_bytes or self._key.reason:
             columns["key_bytes"] = _binary(records.data, records.key_starts, records.key_ends)
+
+    def _hash(self, keys: pa.Array) -> pa.Array:
+        assert self._layout is not None
+        try:
+            codes = hash_codes(self._layout.key_serializer, keys)
+        except UnsupportedError:
+            return pa.nulls(len(keys), pa.int32())
+        return pa.array(assign_key_groups(codes, self._layout.max_parallelism), pa.int32())
 
     def _add_value(self, records: KeyedRecords, columns: dict[str, pa.Array]) -> pa.Array | None:
         """Add the value columns; the row numbers by which the others are to be repeated, if so."""
@@ -201,10 +218,12 @@ class KeyedTable:
             fields += list(self._key.program.type)
         if self._value.program is not None:
             fields += self._value_fields(self._value.program.type)
-        if self._options.raw or self._key.reason:
+        if self._options.raw or self._options.key_bytes or self._key.reason:
             fields.append(pa.field("key_bytes", pa.binary(), False))
         if self._options.raw or self._value.reason:
             fields.append(pa.field("value_bytes", pa.binary(), False))
+        if self._options.key_hash and self._key.program is not None:
+            fields.append(pa.field("hashed_key_group", pa.int32()))
         if self.undecoded:
             fields.append(pa.field("reason", pa.string(), False))
         if self._wanted is not None:

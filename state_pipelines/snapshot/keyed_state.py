@@ -94,17 +94,23 @@ class KeyedState(State):
             UnsupportedError: there are none.
         """
         with at(operator=self.operator.label, state=self.name):
-            return derive_keyed_layout(self.info, self.key_serializer, self.operator.snapshot.layout_context)
+            operator = self.operator
+            return derive_keyed_layout(
+                self.info, self.key_serializer, operator.max_parallelism, operator.snapshot.layout_context
+            )
+
+    def find_layout(self) -> tuple[KeyedLayout | None, str]:
+        """The layouts of the records, or why there are none."""
+        try:
+            return self.layout, ""
+        except UnsupportedError as error:
+            return None, error.what
 
     def make_table(self, options: TableOptions | None = None) -> KeyedTable:
         """What turns records of the state into batches."""
-        options = options or TableOptions()
+        layout, reason = self.find_layout()
         with at(operator=self.operator.label, state=self.name):
-            try:
-                layout = self.layout
-            except UnsupportedError as error:
-                return KeyedTable(None, options, error.what)
-            return KeyedTable(layout, options)
+            return KeyedTable(layout, options or TableOptions(), reason)
 
     def make_schema(self, options: TableOptions | None = None) -> pa.Schema:  # noqa: D102
         return self.make_table(options).schema

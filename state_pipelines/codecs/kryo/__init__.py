@@ -2,6 +2,11 @@
 
 Kryo 2.24 (up to Flink 1.20) and Kryo 5 (from Flink 2.0) write different bytes; the snapshot does not tell them apart.
 The version of `_metadata` does: up to 4 it is Kryo 2, from 5 on Kryo 5 (`kryo_version`).
+
+Read are the JDK classes of `classes` and `leaves` and the classes of field lists. Not read are classes with a Kryo
+serializer of their own, the additional registrations of the Scala API, a second object by Java serialization in one
+graph (such as a second `Locale` of Kryo 2), and in Kryo 2 a collection of arrays of a generic class behind a field of
+that array class, whose type arguments Kryo's serializer remembers by mistake.
 """
 
 from __future__ import annotations

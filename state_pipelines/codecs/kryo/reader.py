@@ -143,7 +143,11 @@ class GraphReader:
     def _content(self, name: str, arguments: tuple[JavaType, ...], declared: bool) -> object:
         reader, table, version = self.reader, self.table, self.version
         if name in table.custom:
-            raise self._unknown(name, "it has a Kryo serializer of its own")
+            raise UnsupportedError(
+                f"class {name} inside a Kryo value was written by a Kryo serializer of its own",
+                where=Where(file=self.reader.name, offset=self.reader.position),
+                hint="Only the program that has this serializer can read it; the bytes can be copied as they are",
+            )
         if name == "java.lang.String":
             return TEXT.read(reader, version)
         if name in WRAPPERS:

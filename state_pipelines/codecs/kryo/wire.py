@@ -169,7 +169,7 @@ def write_string(
     if text is None:
         writer.u8(0x80)
         return
-    if short and 1 < len(text) and (any_length or len(text) <= _SHORT_ASCII[version]) and text.isascii():
+    if short and len(text) > 1 and (any_length or len(text) <= _SHORT_ASCII[version]) and text.isascii():
         writer.take(text[:-1].encode("ascii"))
         writer.u8(ord(text[-1]) | 0x80)
         return

@@ -1,0 +1,181 @@
+"""`dump`: every entry of a snapshot, one JSON object each, decoded one value at a time.
+
+Lines: `keyed` (kind, op, state, type, kg, key, ns, [ukey], value, [ttl_ts]), `timer` (kind, op, service, domain, kg,
+key, ns, ts), `operator` (kind, op, state, mode, subtask, index, value), `broadcast` (kind, op, state, subtask, ukey,
+value). Values in the form of `codecs.jsonlines`. What cannot be decoded is `@undecoded` hex with its `@reason`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.jsonlines import Json, access_times, to_json
+from state_pipelines.codecs.scalar import read_value
+from state_pipelines.codecs.serializer_layouts import derive_layout
+from state_pipelines.errors import FormatError, StateError, UnsupportedError, at
+from state_pipelines.serializers import tree
+from state_pipelines.snapshot import Operator, Snapshot, State
+from state_pipelines.snapshot.broadcast_state import BroadcastState
+from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
+from state_pipelines.snapshot.list_state import OperatorListState
+
+Line = dict[str, Json]
+
+_TIMER_PREFIX = "_timer_state/"
+
+
+def dump(snapshot: Snapshot, *, operator: str | None = None, state: str | None = None) -> Iterator[Line]:
+    """Every entry of the snapshot, or of one operator, or of one state.
+
+    Args:
+        snapshot: the snapshot.
+        operator: uid, id or name.
+        state: state name; in every operator that has it, unless `operator` says which.
+
+    Raises:
+        NotFoundError: there is no such operator or state.
+        StateError: the snapshot cannot be read.
+    """
+    operators = snapshot.operators if operator is None else (snapshot.operator(operator),)
+    found = False
+    for each in operators:
+        for one in each.states:
+            if state is None or one.name == state:
+                found = True
+                with at(operator=each.label, state=one.name):
+                    yield from dump_state(one)
+    if state is not None and not found:
+        operators[0].state(state)
+
+
+def dump_state(state: State) -> Iterator[Line]:
+    """Every entry of one state."""
+    match state:
+        case KeyedState(kind=kind) if kind == TIMER:
+            yield from _dump_timers(state)
+        case KeyedState():
+            yield from _dump_keyed(state)
+        case OperatorListState():
+            yield from _dump_list(state)
+        case BroadcastState():
+            yield from _dump_broadcast(state)
+        case _:
+            raise UnsupportedError(f"{type(state).__name__} cannot be dumped")
+
+
+def _dump_keyed(state: KeyedState) -> Iterator[Line]:
+    op, name, kind = _label(state.operator), state.name, state.kind
+    layout = state.layout
+    namespace = state.info.namespace_serializer
+    value = state.serializer
+    user_key = value.key if kind == "MAP" and isinstance(value, tree.MapOf) else None
+    user_value = value.value if user_key is not None and isinstance(value, tree.MapOf) else value
+    for part in state.parts:
+        for records in part.records(state.prefix):
+            data = records.data.tobytes()
+            for row in range(len(records)):
+                keys = Reader(data, records.file, int(records.key_starts[row]), int(records.key_ends[row]))
+                key = _struct(read_value(layout.key, keys))
+                keys.expect_end("the key")
+                line: Line = {"kind": "keyed", "op": op, "state": name, "type": kind}
+                line["kg"] = int(records.key_groups[row])
+                line["key"] = to_json(state.key_serializer, key["state_key"])
+                line["ns"] = to_json(namespace, key["state_namespace"])
+                if user_key is not None:
+                    line["ukey"] = to_json(user_key, key["map_key"])
+                values = Reader(data, records.file, int(records.value_starts[row]), int(records.value_ends[row]))
+                _add_value(line, user_value, values, lambda reader: _read_span(layout.value, reader))
+                yield line
+
+
+def _dump_timers(state: KeyedState) -> Iterator[Line]:
+    domain, _, service = state.name.removeprefix(_TIMER_PREFIX).partition("_")
+    element = state.info.element
+    if not isinstance(element, tree.Timer):
+        raise UnsupportedError("a priority queue that does not hold timers is not read")
+    for part in state.parts:
+        for records in part.records(state.prefix):
+            data = records.data.tobytes()
+            for row in range(len(records)):
+                reader = Reader(data, records.file, int(records.key_starts[row]), int(records.key_ends[row]))
+                timer = _struct(read_value(state.layout.key, reader))
+                reader.expect_end("the timer")
+                yield {
+                    "kind": "timer",
+                    "op": _label(state.operator),
+                    "service": service,
+                    "domain": domain,
+                    "kg": int(records.key_groups[row]),
+                    "key": to_json(element.key, timer["state_key"]),
+                    "ns": to_json(element.namespace, timer["state_namespace"]),
+                    "ts": to_json(_LONG, timer["timestamp"]),
+                }
+
+
+def _dump_list(state: OperatorListState) -> Iterator[Line]:
+    layout = derive_layout(state.serializer, state.operator.snapshot.layout_context)
+    for part in state.parts:
+        data, starts, ends = part.elements()
+        raw = data.tobytes()
+        for index in range(len(starts)):
+            line: Line = {"kind": "operator", "op": _label(state.operator), "state": state.name, "mode": state.kind}
+            line |= {"subtask": part.subtask, "index": index}
+            reader = Reader(raw, part.file.name, int(starts[index]), int(ends[index]))
+            # An element ends where its serializer does; what follows may belong to the file.
+            _add_value(line, state.serializer, reader, lambda each: read_value(layout, each))
+            yield line
+
+
+def _dump_broadcast(state: BroadcastState) -> Iterator[Line]:
+    context = state.operator.snapshot.layout_context
+    key = derive_layout(state.info.key_serializer, context)
+    value = derive_layout(state.serializer, context)
+    for part in state.parts:
+        data, start, end, count = part.entries()
+        reader = Reader(data.tobytes(), part.file.name, start, end)
+        for _ in range(count):
+            line: Line = {"kind": "broadcast", "op": _label(state.operator), "state": state.name}
+            line["subtask"] = part.subtask
+            line["ukey"] = to_json(state.info.key_serializer, read_value(key, reader))
+            line["value"] = to_json(state.serializer, read_value(value, reader))
+            yield line
+
+
+def _add_value(line: Line, serializer: tree.Serializer, reader: Reader, read: Callable[[Reader], object]) -> None:
+    start = reader.position
+    try:
+        value = read(reader)
+    except (FormatError, UnsupportedError) as error:
+        reader.position = start
+        raw = reader.take(reader.remaining)
+        line["value"] = {"@undecoded": raw.hex(), "@reason": _reason(error)}
+        return
+    line["value"] = to_json(serializer, value)
+    accessed = access_times(serializer, value)
+    if accessed is not None:
+        line["ttl_ts"] = accessed if isinstance(accessed, int) else [*accessed]
+
+
+def _read_span(layout: lay.Layout, reader: Reader) -> object:
+    value = read_value(layout, reader)
+    reader.expect_end("the value")
+    return value
+
+
+def _reason(error: StateError) -> str:
+    return f"{error.what} (at {error.where.path})" if error.where.path else error.what
+
+
+def _struct(value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise FormatError("a key is not made of fields")
+    return value
+
+
+def _label(operator: Operator) -> str:
+    return operator.label
+
+
+_LONG = tree.Basic(snapshot_class="", kind="Long")

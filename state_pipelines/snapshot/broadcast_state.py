@@ -1,0 +1,93 @@
+"""Broadcast state of an operator: a map that every subtask holds a copy of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from state_pipelines.errors import UsageError, at
+from state_pipelines.keyed.tables import TableOptions
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.operatorstate.backend import read_broadcast_state
+from state_pipelines.serializers.metainfo import StateMetaInfo
+from state_pipelines.snapshot.list_state import OperatorPart, ValueColumn, select_fields
+from state_pipelines.snapshot.state import State, StateStatistics
+
+if TYPE_CHECKING:
+    from state_pipelines.snapshot.snapshot import Operator
+
+
+class BroadcastState(State):
+    """A broadcast state.
+
+    Columns: `subtask` int32, `map_key`, `map_value`; one row per pair and subtask. A state that cannot be decoded gives
+    one row per subtask with all pairs in `value_bytes`, since nothing but the serializers tells where a pair ends.
+    """
+
+    def __init__(self, operator: Operator, parts: tuple[OperatorPart, ...]) -> None:
+        super().__init__(operator)
+        self.parts = parts
+
+    @property
+    def info(self) -> StateMetaInfo:  # noqa: D102
+        return self.parts[0].info
+
+    @property
+    def kind(self) -> str:  # noqa: D102
+        return "BROADCAST"
+
+    @property
+    def is_keyed(self) -> bool:  # noqa: D102
+        return False
+
+    def _columns(self, options: TableOptions | None) -> tuple[ValueColumn, ValueColumn]:
+        options = options or TableOptions()
+        key = ValueColumn(self.operator, self.info.key_serializer, options)
+        return key, ValueColumn(self.operator, self.serializer, options)
+
+    @cached_property
+    def undecoded(self) -> str:  # noqa: D102
+        key, value = self._columns(None)
+        return key.reason or value.reason
+
+    def make_schema(self, options: TableOptions | None = None) -> pa.Schema:  # noqa: D102
+        key, value = self._columns(options)
+        fields = [pa.field("subtask", pa.int32(), False)]
+        if key.program is not None and value.program is not None:
+            fields += [pa.field("map_key", key.program.type), pa.field("map_value", value.program.type)]
+        else:
+            fields.append(pa.field("value_bytes", pa.binary(), False))
+        if key.reason or value.reason:
+            fields.append(pa.field("reason", pa.string(), False))
+        return select_fields(fields, options)
+
+    def batches(  # noqa: D102
+        self, options: TableOptions | None = None, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        if key_groups is not None:
+            raise UsageError("operator state has no key groups")
+        key, value = self._columns(options)
+        schema = self.make_schema(options)
+        for part in self.parts:
+            data, start, end, count = part.entries()
+            columns: dict[str, pa.Array] = {}
+            with at(operator=self.operator.label, state=self.name, file=part.file.name):
+                if key.program is not None and value.program is not None:
+                    context = self.operator.snapshot.layout_context
+                    columns["map_key"], columns["map_value"] = read_broadcast_state(part.file, part.info, context)
+                else:
+                    count = 1
+                    columns["value_bytes"] = pa.array([data[start:end].tobytes()], pa.binary())
+            columns["subtask"] = pa.array(np.full(count, part.subtask, np.int32))
+            columns["reason"] = pa.array([key.reason or value.reason] * count, pa.string())
+            yield pa.RecordBatch.from_arrays([columns[each] for each in schema.names], schema=schema)
+
+    def count(self) -> StateStatistics:  # noqa: D102
+        entries = [part.entries() for part in self.parts]
+        return StateStatistics(
+            sum(count for _, _, _, count in entries), sum(end - start for _, start, end, _ in entries)
+        )
