@@ -105,7 +105,15 @@ class IncompatibleError(StateError):
 
 
 class ProofError(StateError):
-    """The proof after a change failed; nothing was published."""
+    """The proof after a change failed; nothing was published.
+
+    Attributes:
+        report: what was checked and how it came out.
+    """
+
+    def __init__(self, what: str, *, where: Where | None = None, hint: str = "", report: object = None) -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.report = report
 
 
 @contextmanager

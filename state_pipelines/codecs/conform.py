@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from state_pipelines.codecs.logical import bitmap
 from state_pipelines.errors import ValueRangeError, Where
 
 
@@ -52,8 +54,11 @@ def _conform_struct(array: pa.Array, target: pa.StructType, path: str) -> pa.Arr
             f"the fields do not match: {'; '.join(part for part in parts if part)}", where=Where(path=path)
         )
     children = [
-        conform(array.field(source.get_field_index(target.field(i).name)), target.field(i).type,
-                f"{path}.{target.field(i).name}")
+        conform(
+            array.field(source.get_field_index(target.field(i).name)),
+            target.field(i).type,
+            f"{path}.{target.field(i).name}",
+        )
         for i in range(target.num_fields)
     ]
     nulls = pc.is_null(array) if array.null_count else None
@@ -66,7 +71,7 @@ def _rebuild(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
     """A list or map of `child`, which holds the flattened values of `array`."""
     lengths = pc.fill_null(pc.list_value_length(array), 0)
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
-    nulls = array.is_valid().buffers()[1] if array.null_count else None
+    nulls = bitmap(np.asarray(array.is_valid())) if array.null_count else None
     return pa.Array.from_buffers(target, len(array), [nulls, offsets.buffers()[1]], children=[child])
 
 

@@ -134,7 +134,7 @@ def encode(program, pool, columns, count, base, capacity, stops):  # type: ignor
                 if cursor >= columns[op.CAPACITY, column]:
                     return op.TRUNCATED, record, out - base, pc
             if code == op.FIXED:
-                if is_null(columns, column, cursor):
+                if is_null(columns, column, cursor) and not program[pc, 3]:
                     return op.NULL_VALUE, record, out - base, pc
                 width = program[pc, 2]
                 values = columns[op.VALUES, column]
@@ -181,7 +181,7 @@ def encode(program, pool, columns, count, base, capacity, stops):  # type: ignor
                     out += 1
                     pc += 1
             elif code == op.PRESENT:
-                if is_null(columns, column, cursor):
+                if is_null(columns, column, cursor) and not program[pc, 2]:
                     return op.NULL_VALUE, record, out - base, pc
                 columns[op.COUNT, column] = cursor + 1
                 pc += 1

@@ -26,7 +26,7 @@ from state_pipelines.codecs.binaryrow import (
 )
 from state_pipelines.codecs.dynamic import TypedValue, Undecoded
 from state_pipelines.codecs.javaobject import read_java_object, write_java_object
-from state_pipelines.codecs.kryo import read_kryo, read_kryo_span, write_kryo
+from state_pipelines.codecs.kryo import FieldLists, read_kryo, read_kryo_span, write_kryo
 from state_pipelines.errors import StateError, UnsupportedError, ValueRangeError
 from state_pipelines.serializers import tree
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _COMPACT_DECIMAL = 18
 _COMPACT_TIMESTAMP = 3
+_NONE_DECLARED = FieldLists()
 _Value = TypeVar("_Value")
 
 
@@ -47,7 +48,7 @@ def read_dynamic(layout: Dynamic, reader: Reader, *, tail: bool) -> object:
     """Read one value.
 
     Args:
-        layout: its serializer and the release line of Kryo.
+        layout: its serializer, the release line of Kryo, and the field lists of the user's classes.
         reader: the cursor.
         tail: the value reaches to the end of `reader`.
 
@@ -68,7 +69,7 @@ def read_dynamic(layout: Dynamic, reader: Reader, *, tail: bool) -> object:
             raise
         reader.position = start
         if isinstance(layout.serializer, tree.Kryo):
-            return read_kryo_span(reader, layout.serializer, _version(layout))
+            return read_kryo_span(reader, layout.serializer, _version(layout), _classes(layout))
         return _keep(layout.serializer, reader, error)
 
 
@@ -84,7 +85,7 @@ def write_dynamic(layout: Dynamic, writer: Writer, value: Any) -> None:
         return
     match layout.serializer:
         case tree.Kryo() as kryo:
-            write_kryo(writer, kryo, value, _version(layout))
+            write_kryo(writer, kryo, value, _version(layout), _classes(layout))
         case tree.Avro(schema_json=schema):
             write_avro(writer, parse_avro_schema(schema), value)
         case tree.RowData(types=types):
@@ -113,7 +114,7 @@ def write_dynamic(layout: Dynamic, writer: Writer, value: Any) -> None:
 def _read(layout: Dynamic, reader: Reader) -> object:
     match layout.serializer:
         case tree.Kryo() as kryo:
-            return read_kryo(reader, kryo, _version(layout))
+            return read_kryo(reader, kryo, _version(layout), _classes(layout))
         case tree.Avro(schema_json=schema):
             return read_avro(reader, parse_avro_schema(schema))
         case tree.RowData(types=types):
@@ -204,6 +205,10 @@ def _class_name(serializer: tree.Serializer) -> str:
 
 def _version(layout: Dynamic) -> Version:
     return 2 if layout.kryo_version == 2 else 5
+
+
+def _classes(layout: Dynamic) -> FieldLists:
+    return _NONE_DECLARED if layout.classes is None else layout.classes
 
 
 def _expect(value: object, kind: type[_Value], what: str) -> _Value:

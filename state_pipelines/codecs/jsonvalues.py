@@ -44,6 +44,7 @@ _UNTAGGED = (
     *("Boolean", "Byte", "Character", "Short", "Integer", "Long", "Float", "Double"),
     *("StringBuilder", "StringBuffer", "Void"),
 )
+_JAVA_CONTENTS = (JavaString, JavaObject, JavaEnum, JavaArray, JavaClass, JavaClassDesc, JavaBlock, JavaReference)
 _LONGEST_PLAIN = 10_000
 
 
@@ -205,7 +206,7 @@ def _(value: dict) -> Json:  # type: ignore[type-arg]
 @value_json.register(TypedValue)
 def _(value: TypedValue) -> Json:
     render = _TYPED.get(value.class_name)
-    if isinstance(value.value, JavaObject):
+    if isinstance(value.value, _JAVA_CONTENTS):
         return value_json(value.value)
     if render is not None:
         return render(value.value)

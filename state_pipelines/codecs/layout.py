@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from state_pipelines.codecs.kryo.fieldlists import FieldLists
     from state_pipelines.serializers import tree
 
 
@@ -224,10 +225,12 @@ class Dynamic(Layout):
 
     Attributes:
         kryo_version: 2 up to Flink 1.20, 5 from 2.0.
+        classes: field lists of the user's classes, for Kryo; None when there are none.
     """
 
     serializer: tree.Serializer
     kryo_version: int = 5
+    classes: FieldLists | None = None
 
 
 def fixed_width(layout: Layout) -> int | None:

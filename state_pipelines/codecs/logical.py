@@ -109,12 +109,12 @@ def bitmap(valid: Mask) -> pa.Buffer | None:
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def _numbers(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
+def _numbers(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     width = np.dtype(dtype).itemsize
     buffer = array.buffers()[1]
     if buffer is None:
         return np.zeros(len(array), dtype)
-    values: npt.NDArray[np.generic] = np.frombuffer(buffer, dtype, len(array), array.offset * width)
+    values: npt.NDArray[Any] = np.frombuffer(buffer, dtype, len(array), array.offset * width)
     return values
 
 

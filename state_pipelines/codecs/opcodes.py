@@ -8,12 +8,12 @@ asked for; it is skipped (decoding only).
 from __future__ import annotations
 
 END = 0
-FIXED = 1  # column, width: big-endian bits
+FIXED = 1  # column, width, whether null is among the values: big-endian bits
 TEXT = 2  # column, nullable in band
 SIZED = 3  # column: i32 length, bytes
 CONST = 4  # -, length: that many bytes from the pool at argument 2
 FLAG = 5  # column, null flag, padding (-1: the rest of the span), target when null
-PRESENT = 6  # column: a struct that is there
+PRESENT = 6  # column, whether it may be null all the same: a struct that is there
 JUMP = 7  # -, target
 NULL = 8  # column, whether encoding checks it: a value that is not there
 LIST = 9  # column, smallest element, target behind the list: i32 count

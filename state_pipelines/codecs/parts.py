@@ -109,9 +109,7 @@ class LogicalPart(Part):
 
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
         for index, values in zip(self.columns, logical.split(self.name, array), strict=True):
-            # Without a flag in front, null has a reserved form of its own that `split` has put into the parts.
-            flagged = columns.kinds[index].nullable or self.name in ("char", "ordered_i64")
-            columns.set_fixed(index, values, array if flagged else pa.array(values))
+            columns.set_fixed(index, values, array)
 
 
 @dataclass(frozen=True)

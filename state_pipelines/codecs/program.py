@@ -134,7 +134,9 @@ class _Compiler:
                 return PrimitivePart(column(lay.PRIMITIVE_WIDTHS[kind]), kind)
             case lay.Logical(name=name):
                 widths = [lay.PRIMITIVE_WIDTHS[part] for part in lay.LOGICAL_PARTS[name]]
-                columns = tuple(column(width) for width in widths)
+                # What a kernel leaves for a date under a null struct, all zero, is no date: tell them apart.
+                dated = nullable or name in ("local_date", "local_date_time")
+                columns = tuple(column(width, null=dated) for width in widths)
                 return LogicalPart(columns[0], name, columns)
             case lay.Text():
                 return TextPart(column(0, null=nullable or layout.nullable, data=True))
@@ -180,10 +182,11 @@ class _Compiler:
                 return MapPart(column(0), inside(key), inside(value))
             case lay.Dynamic(serializer=serializer):
                 name = type(serializer).__name__
-                raise UnsupportedError(
-                    f"{name} data have no columnar form yet", hint="`dump` decodes them; tables give the raw bytes"
-                )
-        raise UnsupportedError(f"no columnar form for {layout}")
+            case _:
+                name = type(layout).__name__
+        raise UnsupportedError(
+            f"{name} data have no columnar form yet", hint="`dump` decodes them; tables give the raw bytes"
+        )
 
     def _children(
         self, fields: tuple[tuple[str, lay.Layout], ...], *, nested: bool, wanted: Wanted, extra: str | None = None
@@ -239,8 +242,10 @@ class _Compiler:
             case (lay.Primitive(kind=kind), PrimitivePart()):
                 self.add(op.FIXED, part.main, lay.PRIMITIVE_WIDTHS[kind])
             case (lay.Logical(name=name), LogicalPart()):
+                # A null has a reserved form, which `split` puts into the parts.
+                reserved = int(name not in ("char", "ordered_i64"))
                 for wire, column in zip(lay.LOGICAL_PARTS[name], part.columns, strict=True):
-                    self.add(op.FIXED, column, lay.PRIMITIVE_WIDTHS[wire])
+                    self.add(op.FIXED, column, lay.PRIMITIVE_WIDTHS[wire], reserved)
             case (lay.Text(nullable=nullable), TextPart()):
                 self.add(op.TEXT, part.main, int(nullable))
             case (lay.Sized(), SizedPart()):
@@ -253,10 +258,10 @@ class _Compiler:
                 self.add(op.BIG_DECIMAL, part.main, part.scale)
             case (lay.Constants(), ConstantsPart()):
                 self.add(op.FIXED, part.main, 4)
-            case (lay.Constant(raw=raw), ConstantPart()):
+            case (lay.Constant(raw=raw, empty=empty), ConstantPart()):
                 self.add(op.CONST, -1, len(raw), self.constant(raw))
                 if part.main >= 0:
-                    self.add(op.PRESENT, part.main)
+                    self.add(op.PRESENT, part.main, int(not empty))
             case (lay.Optional(), _):
                 padding = -1 if layout.rest_is_null else layout.padding
                 flag = self.add(op.FLAG, part.main, layout.null_flag, padding)

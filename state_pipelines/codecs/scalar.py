@@ -2,8 +2,8 @@
 
 Values: bool, int, float, str, bytes and None stand for themselves (a char is a string of one UTF-16 unit); a list for
 lists, sets and arrays; a list of (key, value) for maps; a dict for what has fields. A POJO has the name of its class
-under `class`, a row its kind under `row_kind` (None when it has none), an `Either` has `is_left`, `left` and `right`. Date
-and time values as in `javatime`, families without a fixed layout as in `families`.
+under `class`, a row its kind under `row_kind` (None when it has none), an `Either` has `is_left`, `left` and `right`.
+Date and time values as in `javatime`, families without a fixed layout as in `families`.
 """
 
 from __future__ import annotations
@@ -298,10 +298,10 @@ def _(layout: lay.Masked, reader: Reader, tail: bool) -> Value:
 
 @_write.register
 def _(layout: lay.Masked, writer: Writer, value: Value) -> None:
-    kind = _expect_fields(layout.fields, value, "row_kind").get("row_kind")
-    if kind not in (ROW_KINDS if layout.kind else (None,)):
+    kind = _expect_fields(layout.fields, value, "row_kind").get("row_kind") or ROW_KINDS[0]
+    if kind not in ROW_KINDS or (kind != ROW_KINDS[0] and not layout.kind):
         raise ValueRangeError(f"{kind!r} is not a row kind that is known here")
-    number = ROW_KINDS.index(kind) if layout.kind else 0
+    number = ROW_KINDS.index(kind)
     kinds = [bool(number & 1), bool(number & 2)] if layout.kind else []
     _write_mask(writer, [*kinds, *(value[name] is None for name, _ in layout.fields)])
     _write_fields(tuple(each for each in layout.fields if value[each[0]] is not None), writer, value)
@@ -398,7 +398,8 @@ def _(layout: lay.PojoObject, writer: Writer, value: Value) -> None:
     if value is None:
         writer.u8(_Pojo.NULL)
         return
-    name = value.get("class", layout.class_name) if isinstance(value, dict) else getattr(value, "class_name", None)
+    own = value.get("class") or layout.class_name if isinstance(value, dict) else None
+    name = own or getattr(value, "class_name", None)
     if name == layout.class_name:
         _expect_fields(layout.fields, value, "class")
         writer.u8(_Pojo.EXACT)

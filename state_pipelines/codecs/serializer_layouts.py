@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.layout import Layout, Primitive
+from state_pipelines.codecs.subclasses import declare_subclasses
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers import tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from state_pipelines.codecs.kryo.fieldlists import FieldLists
 
 _I32, _I64 = Primitive("i32"), Primitive("i64")
 
@@ -81,10 +84,13 @@ class LayoutContext:
         kryo_version: 2 for snapshots of Flink 1.x, 5 from 2.0 (nothing in the serializer snapshot tells).
         subclasses: non-registered POJO subclasses by POJO class, as far as any serializer of the snapshot lists them.
             The heap backend writes objects of such classes without listing the class in the state's own serializer.
+        classes: what the user declares of classes that the snapshot does not describe: fields of classes behind Kryo,
+            and subclasses of POJOs.
     """
 
     kryo_version: int = 5
     subclasses: tuple[tuple[str, tuple[tree.PojoSubclass, ...]], ...] = field(default=())
+    classes: FieldLists | None = None
 
 
 @lru_cache(maxsize=4096)
@@ -100,7 +106,7 @@ def derive_layout(serializer: tree.Serializer, context: LayoutContext) -> Layout
 
     match serializer:
         case tree.Basic(kind=kind):
-            return BASIC_LAYOUTS.get(kind) or lay.Dynamic(serializer, context.kryo_version)
+            return BASIC_LAYOUTS.get(kind) or _dynamic(serializer, context)
         case tree.ListOf(element=element):
             return lay.Sequence(derive(element))
         case tree.SetOf(element=element):
@@ -129,8 +135,8 @@ def derive_layout(serializer: tree.Serializer, context: LayoutContext) -> Layout
         case tree.Ttl(timestamp=timestamp, inner=inner):
             return lay.Struct((("last_access", derive(timestamp)), ("value", derive(inner))))
         case tree.Timer(key=key, namespace=namespace):
-            timestamp = lay.Logical("ordered_i64")
-            return lay.Struct((("timestamp", timestamp), ("key", derive(key)), ("namespace", derive(namespace))))
+            ordered = lay.Logical("ordered_i64")
+            return lay.Struct((("timestamp", ordered), ("key", derive(key)), ("namespace", derive(namespace))))
         case tree.TtlAware(inner=inner) | tree.ListView(inner=inner) | tree.MapView(inner=inner):
             return derive(inner)
         case tree.External(inner=inner) | tree.RowDataKey(inner=inner):
@@ -144,7 +150,7 @@ def derive_layout(serializer: tree.Serializer, context: LayoutContext) -> Layout
         case tree.Variants():
             return _derive_variants(serializer, context)
         case _:
-            return lay.Dynamic(serializer, context.kryo_version)
+            return _dynamic(serializer, context)
 
 
 def collect_subclasses(serializers: Iterable[tree.Serializer]) -> tuple[tuple[str, tuple[tree.PojoSubclass, ...]], ...]:
@@ -166,6 +172,12 @@ def walk(serializer: tree.Serializer) -> Iterator[tree.Serializer]:
         yield from walk(nested)
 
 
+def _dynamic(serializer: tree.Serializer, context: LayoutContext) -> lay.Dynamic:
+    # Only Kryo asks for the field lists; without them equal layouts stay equal.
+    classes = context.classes if isinstance(serializer, tree.Kryo) else None
+    return lay.Dynamic(serializer, context.kryo_version, classes)
+
+
 def _positional(fields: tuple[tree.Serializer, ...], context: LayoutContext) -> tuple[tuple[str, Layout], ...]:
     return tuple((f"f{index}", derive_layout(child, context)) for index, child in enumerate(fields))
 
@@ -179,13 +191,14 @@ def _derive_pojo(pojo: tree.Pojo, context: LayoutContext) -> lay.PojoObject:
                 hint="restore the snapshot with the class on the class path and take a new one",
             )
         fields.append((each.name, derive_layout(each.serializer, context)))
-    listed = {each.class_name for each in pojo.non_registered}
-    elsewhere = dict(context.subclasses).get(pojo.pojo_class, ())
+    found = {each.class_name: each for each in pojo.non_registered}
+    for each in dict(context.subclasses).get(pojo.pojo_class, ()):
+        found.setdefault(each.class_name, each)
+    if context.classes is not None:
+        for each in declare_subclasses(pojo, context.classes, context.kryo_version):
+            found.setdefault(each.class_name, each)
     # Sorted, since every subtask lists the classes in the order in which it met them.
-    by_name = sorted(
-        (*pojo.non_registered, *(each for each in elsewhere if each.class_name not in listed)),
-        key=lambda each: each.class_name,
-    )
+    by_name = [found[name] for name in sorted(found)]
     tagged = tuple(enumerate(pojo.registered))
     variants = tuple(
         lay.PojoVariant(each.class_name, tag, derive_layout(each.serializer, context))
@@ -237,7 +250,7 @@ def _derive_variants(node: tree.Variants, context: LayoutContext) -> Layout:
             )
             return lay.Struct(fields)
         case _:
-            return lay.Dynamic(node, context.kryo_version)
+            return _dynamic(node, context)
 
 
 def _nfa_state(parts: list[Layout], *, previous: bool) -> Layout:

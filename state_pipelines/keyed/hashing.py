@@ -8,7 +8,7 @@ Sources: `hashCode` of the classes that each serializer stands for; `org.apache.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,14 +23,17 @@ from state_pipelines.codecs.memory import load_i32, load_u8
 from state_pipelines.codecs.parts import ROW_KINDS
 from state_pipelines.codecs.program import arrow_type
 from state_pipelines.codecs.serializer_layouts import BASIC_LAYOUTS
-from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError, at
+from state_pipelines.errors import StateError, UnsupportedError, UsageError, ValueRangeError
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.build import basic
 
 HashCodes = npt.NDArray[np.int32]
 ClassHash = Callable[[pa.StructArray], HashCodes]
 """`hashCode` of a user class: structs in, i32[n] out; what it says for nulls does not matter."""
 
 _LONG_VALUE_SEED = 43
+_DOUBLE_VALUE_SEED = 31
+_STRING = basic("String")
 
 
 def hash_codes(
@@ -104,8 +107,7 @@ def make_pojo_hash(
         chosen.append((name, serializer))
 
     def compute(array: pa.StructArray) -> HashCodes:
-        children = dict(zip([each.name for each in array.type], _children(array), strict=True))
-        return combine([hash_codes(serializer, children[name], pojo_hashes=pojo_hashes) for name, serializer in chosen])
+        return combine(_Hasher(dict(pojo_hashes or {})).hash_fields(chosen, array))
 
     return compute
 
@@ -133,18 +135,18 @@ class _Hasher:
             case tree.Row(fields=fields):
                 return self._hash_row(fields, array)
             case tree.Either(left=left, right=right):
-                is_left, *sides = _fields_of(array, "is_left", "left", "right")
-                left_codes, right_codes = self.hash(left, sides[0]), self.hash(right, sides[1])
+                (is_left,) = _fields_of(array, "is_left")
+                left_codes, right_codes = self.hash_fields([("left", left), ("right", right)], array)
                 return np.where(np.asarray(is_left.fill_null(False)), left_codes, right_codes)
             case tree.Pojo(pojo_class=name):
                 return self._hash_class(name, array)
             case tree.ListOf(element=element):
                 return self._chain_list(array, lambda child: self.hash(element, child))
             case tree.SetOf(element=element):
-                return _sum_list(array, self.hash(element, flatten_entries(array)))
+                return _sum_list(array, self.hash(element, _flatten(array)))
             case tree.MapOf(key=key, value=value):
-                entries = flatten_entries(array)
-                return _sum_list(array, self.hash(key, entries.field(0)) ^ self.hash(value, entries.field(1)))
+                keys, values = self.hash_fields([("key", key), ("value", value)], _flatten(array))
+                return _sum_list(array, keys ^ values)
         raise _refuse(node)
 
     def element_hash(self, node: tree.Serializer, array: pa.Array) -> HashCodes:
@@ -158,12 +160,11 @@ class _Hasher:
             case tree.ListOf(element=element) | tree.GenericArray(element=element):
                 return self._chain_list(array, lambda child: self.element_hash(element, child))
             case tree.Basic(kind="StringArray"):
-                return self._chain_list(array, lambda child: 31 + _without_nulls(_hash_strings(child), child))
+                return self._chain_list(array, lambda child: self.element_hash(_STRING, child))
             case tree.Basic(kind=kind) if kind.endswith("PrimitiveArray"):
                 return 31 + _hash_primitive_array(kind.removesuffix("PrimitiveArray"), array)
             case tree.MapOf(key=key, value=value):
-                entries = flatten_entries(array)
-                keys, values = self.element_hash(key, entries.field(0)), self.element_hash(value, entries.field(1))
+                keys, values = self.hash_fields([("key", key), ("value", value)], _flatten(array), self.element_hash)
                 return 1 + _sum_list(array, keys ^ values)
         return 31 + self.hash(node, array)
 
@@ -172,25 +173,32 @@ class _Hasher:
             return self._hash_class(node.tuple_class, array)
         if not node.snapshot_class.endswith(".TupleSerializerSnapshot"):
             raise _unknown_hash(node.tuple_class)
-        children = _fields_of(array, *(f"f{index}" for index in range(len(fields))))
-        return _chain_fields(
-            (self._at(f"f{i}", node, child) for i, (node, child) in enumerate(zip(fields, children, strict=True))), 0
-        )
-
-    def _at(self, name: str, node: tree.Serializer, array: pa.Array) -> HashCodes:
-        with at(path=name):
-            return self.hash(node, array)
+        return _chain_fields(self.hash_fields(_positional(fields), array), 0)
 
     def _hash_row(self, fields: tuple[tree.Serializer, ...], array: pa.Array) -> HashCodes:
-        names = [f"f{index}" for index in range(len(fields))]
-        codes = np.ones(len(array), np.int32)
-        for name, node, child in zip(names, fields, _fields_of(array, *names), strict=True):
-            with at(path=name):
-                codes = codes * np.int32(31) + self.element_hash(node, child)
+        start = [np.ones(len(array), np.int32)]
+        codes = _chain_fields(start + self.hash_fields(_positional(fields), array, self.element_hash), 0)
         if array.type.get_field_index("row_kind") < 0:
             return codes
         kinds = pc.index_in(*_fields_of(array, "row_kind"), pa.array(ROW_KINDS, pa.string()))
         return _numbers(kinds).astype(np.int32) * np.int32(31) + codes
+
+    def hash_fields(
+        self,
+        fields: list[tuple[str, tree.Serializer]],
+        array: pa.Array,
+        hash_field: Callable[[tree.Serializer, pa.Array], HashCodes] | None = None,
+    ) -> list[HashCodes]:
+        """Hash codes of fields of a struct."""
+        codes = []
+        for (name, node), child in zip(fields, _fields_of(array, *(name for name, _ in fields)), strict=True):
+            try:
+                codes.append((hash_field or self.hash)(node, child))
+            except StateError as error:
+                below = error.where.path
+                error.where = replace(error.where, path=name if below is None else f"{name}.{below}")
+                raise
+        return codes
 
     def _hash_class(self, name: str, array: pa.Array) -> HashCodes:
         if name not in self.class_hashes:
@@ -201,7 +209,11 @@ class _Hasher:
         return codes
 
     def _chain_list(self, array: pa.Array, hash_elements: Callable[[pa.Array], HashCodes]) -> HashCodes:
-        return _chain(_list_offsets(array), hash_elements(array.flatten()), 1)
+        return _chain(_list_offsets(array), hash_elements(_flatten(array)), 1)
+
+
+def _positional(fields: tuple[tree.Serializer, ...]) -> list[tuple[str, tree.Serializer]]:
+    return [(f"f{index}", node) for index, node in enumerate(fields)]
 
 
 def _chain(offsets: npt.NDArray[np.int64], elements: HashCodes, start: int) -> HashCodes:
@@ -226,13 +238,17 @@ def _without_nulls(codes: HashCodes, array: pa.Array) -> HashCodes:
 
 
 def _conform_basic(kind: str, array: pa.Array) -> pa.Array:
-    return conform(array, arrow_type(BASIC_LAYOUTS[kind]), "key")
+    try:
+        return conform(array, arrow_type(BASIC_LAYOUTS[kind]))
+    except ValueRangeError as error:
+        raise ValueRangeError(error.what, hint=error.hint) from None
 
 
 def _fields_of(array: pa.Array, *names: str) -> list[pa.Array]:
     if not pa.types.is_struct(array.type):
-        raise UsageError(f"an array of {array.type} is not one of {', '.join(names)}")
-    children = _children(array)
+        raise UsageError(f"an array of {array.type} is not one of structs with {', '.join(names)}")
+    # Null wherever the struct is.
+    children: list[pa.Array] = array.flatten()
     indices = [array.type.get_field_index(name) for name in names]
     missing = [name for name, index in zip(names, indices, strict=True) if index < 0]
     if missing:
@@ -240,10 +256,10 @@ def _fields_of(array: pa.Array, *names: str) -> list[pa.Array]:
     return [children[index] for index in indices]
 
 
-def _children(array: pa.StructArray) -> list[pa.Array]:
-    """Children of a struct; null wherever the struct is."""
-    children: list[pa.Array] = array.flatten()
-    return children
+def _flatten(array: pa.Array) -> pa.Array:
+    if not (pa.types.is_list(array.type) or pa.types.is_map(array.type)):
+        raise UsageError(f"an array of {array.type} is not one of lists or maps")
+    return flatten_entries(array)
 
 
 def _numbers(array: pa.Array) -> npt.NDArray[np.generic]:
@@ -349,14 +365,14 @@ def _hash_primitive_array(kind: str, array: pa.Array) -> HashCodes:
     """`Arrays.hashCode` of numbers, booleans or chars."""
     if kind == "Byte":
         return _chain(*_bytes_of(array), 1)
-    values = array.flatten()
+    values = _flatten(array)
     elements = _hash_ints(values) if kind == "Char" else _BASIC[kind](_conform_basic(kind, values))
     return _chain(_list_offsets(array), elements, 1)
 
 
 def _bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], HashCodes]:
     """Offsets and signed bytes of a binary array."""
-    _, offsets, data = conform(array, pa.binary(), "key").buffers()
+    _, offsets, data = _conform_basic("ByteArrayWrapper", array).buffers()
     if offsets is None or data is None:
         return np.zeros(len(array) + 1, np.int64), np.zeros(0, np.int32)
     ends = np.frombuffer(offsets, np.int32, len(array) + 1, 4 * array.offset).astype(np.int64)
@@ -364,9 +380,14 @@ def _bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], HashCodes]:
 
 
 def _list_offsets(array: pa.Array) -> npt.NDArray[np.int64]:
-    """i64[n + 1], where each list begins in the flattened elements."""
-    lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+    """i64[n + 1], where each list or map begins in the flattened elements."""
+    offsets = array.buffers()[1]
+    if offsets is None:
+        return np.zeros(len(array) + 1, np.int64)
+    sizes = np.diff(np.frombuffer(offsets, np.int32, len(array) + 1, 4 * array.offset))
+    if array.null_count:
+        sizes = np.where(np.asarray(array.is_valid()), sizes, 0)
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
 
 
 def _sum_list(array: pa.Array, codes: HashCodes) -> HashCodes:
@@ -377,13 +398,14 @@ def _sum_list(array: pa.Array, codes: HashCodes) -> HashCodes:
 
 _BASIC: dict[str, Callable[[pa.Array], HashCodes]] = {
     **dict.fromkeys(("Byte", "Short", "Int", "ByteValue", "ShortValue", "IntValue"), _hash_ints),
-    "Long": _hash_longs,
+    **dict.fromkeys(("Long", "LongValueWithProperHashCode"), _hash_longs),
     "LongValue": lambda array: _hash_longs(array) + np.int32(_LONG_VALUE_SEED),
     "Boolean": _hash_booleans,
     "BooleanValue": lambda array: np.asarray(array.fill_null(False)).astype(np.int32),
     **dict.fromkeys(("Char", "CharValue"), _hash_chars),
     **dict.fromkeys(("Float", "FloatValue"), _hash_floats),
-    **dict.fromkeys(("Double", "DoubleValue"), _hash_doubles),
+    "Double": _hash_doubles,
+    "DoubleValue": lambda array: _hash_doubles(array) + np.int32(_DOUBLE_VALUE_SEED),
     **dict.fromkeys(("String", "StringValue"), _hash_strings),
     "BigInt": lambda array: _hash_big_numbers(array, integer=True),
     "BigDec": lambda array: _hash_big_numbers(array, integer=False),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from functools import cached_property
 
+from state_pipelines.codecs.kryo.fieldlists import FieldLists
 from state_pipelines.codecs.serializer_layouts import LayoutContext, collect_subclasses
 from state_pipelines.errors import NotFoundError, Where
 from state_pipelines.metadata import (
@@ -37,6 +38,7 @@ class Snapshot:
         metadata: content of `_metadata`.
         path_mapping: where directories that absolute handles name are now.
         uids: uids that the caller knows.
+        classes: fields of classes that the caller knows.
     """
 
     def __init__(
@@ -45,11 +47,13 @@ class Snapshot:
         metadata: CheckpointMetadata,
         path_mapping: PathMapping,
         uids: tuple[str, ...] = (),
+        classes: FieldLists | None = None,
     ) -> None:
         self.location = location
         self.metadata = metadata
         self.path_mapping = path_mapping
         self.uids = uids
+        self.classes = classes
         self.handles = HandleReader(location.directory, path_mapping)
 
     @property
@@ -121,7 +125,7 @@ class Snapshot:
         for operator in self.operators:
             for subtask in operator.metadata.subtasks:
                 serializers += self.handles.read_serializers(subtask)
-        return LayoutContext(self.kryo_version, collect_subclasses(serializers))
+        return LayoutContext(self.kryo_version, collect_subclasses(serializers), self.classes)
 
 
 class Operator:

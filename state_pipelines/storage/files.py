@@ -178,6 +178,14 @@ def copy_file(source: Location, target: Location) -> int:
     return size
 
 
+def remove_directory(location: Location) -> None:
+    """Remove a directory and all that is in it; nothing happens when there is none."""
+    with writing(location):
+        location.filesystem.invalidate_cache(location.path)
+        if location.filesystem.exists(location.path):
+            location.filesystem.rm(location.path, recursive=True)
+
+
 def missing_file(location: Location, error: OSError) -> MissingFileError:
     """The error for a file that cannot be opened, for the caller to raise."""
     reason = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be opened ({error})"

@@ -29,7 +29,7 @@ FIXTURES = os.environ.get("FLINK_STATE_FIXTURES")
 ORDER = {
     "type": "record",
     "name": "Order",
-    "namespace": "oracle.avro",
+    "namespace": "shop.avro",
     "fields": [
         {"name": "id", "type": "long"},
         {"name": "note", "type": ["null", "string"]},
@@ -59,7 +59,7 @@ ORDER_BYTES = (
     "00000001" "00000006" "736b75313139" "c2c00000"
 )
 ORDER_VALUE = AvroRecord(
-    "oracle.avro.Order",
+    "shop.avro.Order",
     (
         ("id", 119),
         ("note", None),
@@ -67,10 +67,10 @@ ORDER_VALUE = AvroRecord(
         ("qty", 73813032),
         ("open", True),
         ("raw", b"\x28\x02\xff"),
-        ("kind", AvroEnum("oracle.avro.Kind", "B")),
+        ("kind", AvroEnum("shop.avro.Kind", "B")),
         ("tags", []),
         ("attrs", AvroMap((("a", -431740188513383384), ("s2", 2)))),
-        ("line", AvroRecord("oracle.avro.Line", (("sku", "sku119"), ("n", -96.0)))),
+        ("line", AvroRecord("shop.avro.Line", (("sku", "sku119"), ("n", -96.0)))),
     ),
 )
 

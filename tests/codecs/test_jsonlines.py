@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from state_pipelines.binary.javavalues import JavaString
 from state_pipelines.codecs.avro import AvroBranch, AvroEnum, AvroMap, AvroRecord
 from state_pipelines.codecs.binaryrow import BinaryRowValue, TimestampValue
 from state_pipelines.codecs.dynamic import (
@@ -181,6 +182,7 @@ def test_access_times_of_a_value_and_of_a_list() -> None:
         (TypedValue("java.lang.Long", 5), 5),
         (TypedValue("java.lang.Character", "x"), "x"),
         (TypedValue("java.lang.StringBuilder", "x"), "x"),
+        (TypedValue("java.lang.Object", JavaString("x")), "x"),
         (TypedValue("java.math.BigInteger", 5), {"@bigint": "5"}),
         (TypedValue("java.util.BitSet", (5, 1)), {"@bitset": [0, 2, 64]}),
         (TypedValue("java.time.LocalDate", 0), {"@date": "1970-01-01"}),

@@ -3,7 +3,7 @@
 Kryo's `FieldSerializer` writes the values of the fields sorted by name, without names, and without the class of a value
 whose declared type is final. A field list says both, in the words of the Java source, as YAML:
 
-    oracle.model.Order:                 # class, in full as `Class.getName` has it (nested ones with `$`)
+    shop.Order:                         # class, in full as `Class.getName` has it (nested ones with `$`)
       - id: long
       - lines: List<shop.Line>
       - price: BigDecimal
@@ -17,15 +17,18 @@ whose declared type is final. A field list says both, in the words of the Java s
     interface shop.Rule:                # an interface or abstract class that fields name
     list shop.Names:                    # subclasses of collections go by their elements: list, set or map
     shop.Box<T>: [content: T]
+    shop.Gift extends shop.Order: [card: String]    # also a subclass of a POJO that a snapshot does not list
 
-Fields may stand in any order; those of super classes belong into the list too, behind the own ones where names repeat.
+Fields may stand in any order. Fields of super classes belong into the list too, behind the own ones where names repeat,
+unless `extends` names a class that is itself declared (or, for a POJO, one that the snapshot describes).
 Static and transient fields are left out. Well-known classes of the JDK need no package (`String`, `List`, `Instant`).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import yaml
@@ -93,6 +96,7 @@ class ClassDeclaration:
         name: full class name.
         kind: class, final, record, enum, abstract enum, interface, list, set or map.
         parameters: type parameters.
+        base: the class behind `extends`; empty when the list does not say.
         fields: name and declared type, sorted by name as Kryo writes them.
         constants: of an enum, in order.
     """
@@ -102,6 +106,7 @@ class ClassDeclaration:
     parameters: tuple[str, ...] = ()
     fields: tuple[tuple[str, JavaType], ...] = ()
     constants: tuple[str, ...] = ()
+    base: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +116,29 @@ class FieldLists:
     classes: Mapping[str, ClassDeclaration] = field(default_factory=dict)
 
     def find(self, name: str) -> ClassDeclaration | None:
-        """The declaration of a class, or None."""
-        return self.classes.get(name)
+        """The declaration of a class, with the fields of its declared super classes; or None."""
+        return self._complete.get(name)
+
+    @cached_property
+    def _complete(self) -> dict[str, ClassDeclaration]:
+        return {name: self._inherit(declared) for name, declared in self.classes.items()}
+
+    def _inherit(self, declared: ClassDeclaration) -> ClassDeclaration:
+        fields, line = list(declared.fields), [declared.name]
+        above = self.classes.get(declared.base)
+        while above is not None:
+            if above.name in line:
+                raise UsageError(f"class {declared.name} extends itself: {', '.join((*line, above.name))}")
+            if above.parameters:
+                raise UsageError(
+                    f"class {declared.name} extends {above.name}, which has type parameters",
+                    hint="List the inherited fields with their types, and leave out `extends`",
+                )
+            line.append(above.name)
+            fields += above.fields
+            above = self.classes.get(above.base)
+        # Sorting keeps the order of equal names: those of the subclass come first.
+        return replace(declared, fields=tuple(sorted(fields, key=lambda item: item[0])))
 
 
 def load_classes(text: str) -> FieldLists:
@@ -130,7 +156,10 @@ def load_classes(text: str) -> FieldLists:
         raise UsageError("the field lists are not a mapping of class names", hint="Write `class.Name:` and its fields")
     inline: dict[str, ClassDeclaration] = {}
     classes = [_declaration(str(key), body, inline) for key, body in document.items()]
-    return FieldLists({**inline, **{declared.name: declared for declared in classes}})
+    lists = FieldLists({**inline, **{declared.name: declared for declared in classes}})
+    for declared in classes:
+        lists.find(declared.name)
+    return lists
 
 
 def dump_classes(lists: FieldLists) -> str:
@@ -142,7 +171,8 @@ def dump_classes(lists: FieldLists) -> str:
         body: list[str] | list[dict[str, str]] = list(declared.constants)
         if not declared.constants:
             body = [{name: format_type(of)} for name, of in declared.fields]
-        document[f"{prefix}{declared.name}{parameters}"] = body
+        base = f" extends {declared.base}" if declared.base else ""
+        document[f"{prefix}{declared.name}{parameters}{base}"] = body
     return yaml.safe_dump(document, sort_keys=False, width=120)
 
 
@@ -158,7 +188,7 @@ def _declaration(key: str, body: object, inline: dict[str, ClassDeclaration]) ->
     kind = next((kind for kind in _KINDS if key.startswith(f"{kind} ")), "class")
     head = key.removeprefix(f"{kind} ").strip()
     kind = "final" if kind == "final class" else kind
-    named = re.fullmatch(r"([\w.$]+)\s*(?:<([\w\s,]+)>)?", head)
+    named = re.fullmatch(r"([\w.$]+)\s*(?:<([\w\s,]+)>)?(?:\s+extends\s+([\w.$]+))?", head)
     if named is None:
         raise UsageError(f"{key!r} is not a class name", hint=f"Kinds in front of a name are: {', '.join(_KINDS)}")
     name = _FULL_NAMES.get(named[1], named[1])
@@ -172,7 +202,8 @@ def _declaration(key: str, body: object, inline: dict[str, ClassDeclaration]) ->
         (member, _parse_type(declared, f"{name}.{member}", parameters, inline))
         for member, declared in _members(name, body)
     ]
-    return ClassDeclaration(name, kind, parameters, tuple(sorted(fields, key=lambda item: item[0])))
+    base = _FULL_NAMES.get(named[3] or "", named[3] or "")
+    return ClassDeclaration(name, kind, parameters, tuple(sorted(fields, key=lambda item: item[0])), base=base)
 
 
 def _split(body: object) -> tuple[str, ...]:

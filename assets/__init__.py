@@ -1,0 +1,1 @@
+"""The code location: assets, checks, partitions, sensors and jobs."""

@@ -1,0 +1,27 @@
+"""The definitions of the code location; importing them touches nothing but the migration file."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from assets.compatibility import compatibility_report
+from assets.inventory import snapshot_inventory
+from assets.jobs import migrate_snapshot
+from assets.migration import migrated_savepoint
+from assets.sensors import new_snapshots
+from assets.tables import state_tables
+from resources import ExpectationsResource, MigrationResource, SparkResource, StorageResource
+
+defs = dg.Definitions(
+    assets=[snapshot_inventory, state_tables, compatibility_report, migrated_savepoint],
+    jobs=[migrate_snapshot],
+    sensors=[new_snapshots],
+    resources={
+        "storage": StorageResource.from_environment(),
+        "spark": SparkResource.from_environment(),
+        "migration": MigrationResource.from_environment(),
+        "expectations": ExpectationsResource(),
+    },
+    # All steps of a run in one process, so that they share one Spark session.
+    executor=dg.in_process_executor,
+)

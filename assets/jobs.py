@@ -1,0 +1,16 @@
+"""Jobs."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from assets.compatibility import compatibility_report
+from assets.inventory import snapshot_inventory
+from assets.migration import migrated_savepoint
+from assets.tables import state_tables
+
+migrate_snapshot = dg.define_asset_job(
+    "migrate_snapshot",
+    selection=[snapshot_inventory, state_tables, compatibility_report, migrated_savepoint],
+    description="Everything for one snapshot: inventory, tables, report, migrated savepoint with its proof.",
+)

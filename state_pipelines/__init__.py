@@ -1,0 +1,81 @@
+"""Checkpoints and savepoints of Apache Flink: see, judge, change and prove them, without a Flink cluster.
+
+    import state_pipelines as sp
+
+    snapshot = sp.open_snapshot("s3://bucket/savepoint-1a2b")
+    snapshot.operator("orders").state("order").to_arrow()
+    sp.check(old, new)
+    sp.migrate(snapshot, "migrations/0001.yaml", "s3://bucket/migrated")
+    sp.spark.register(spark)
+
+Nothing is imported before it is asked for; only `migrate` and `spark` need Spark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from state_pipelines import errors, spark
+    from state_pipelines.operations.check import check
+    from state_pipelines.operations.migration import Migration
+    from state_pipelines.snapshot import Operator, Snapshot, State, open_snapshot
+    from state_pipelines.spark import MigrationResult
+
+__all__ = ["Operator", "Snapshot", "State", "__version__", "check", "errors", "migrate", "open_snapshot", "spark"]
+
+__version__ = "0.1.0"
+
+_PLACES = {
+    "Operator": "state_pipelines.snapshot",
+    "Snapshot": "state_pipelines.snapshot",
+    "State": "state_pipelines.snapshot",
+    "check": "state_pipelines.operations.check",
+    "open_snapshot": "state_pipelines.snapshot",
+}
+_MODULES = ("errors", "spark")
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(_PLACES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def migrate(
+    snapshot: Snapshot | str,
+    migration: Migration | str,
+    target: str,
+    *,
+    direction: str = "upgrade",
+    prove: bool = True,
+) -> MigrationResult:
+    """Write a new savepoint in which one state is as the migration says; in the active Spark session, or a new one.
+
+    Args:
+        snapshot: the old snapshot, or its path; it is not touched.
+        migration: what to do, or the file that says it.
+        target: directory of the new savepoint, which must not exist.
+        direction: `upgrade` or `downgrade`.
+        prove: read the result back and judge it before it is published.
+
+    Raises:
+        MigrationError: the migration does not fit the state.
+        TargetExistsError: there is something at the target.
+        ProofError: the proof failed; nothing is left at the target.
+        StateError: the snapshot cannot be read.
+    """
+    from state_pipelines.operations.migration import load_migration
+    from state_pipelines.snapshot import open_snapshot
+    from state_pipelines.spark import create_session
+    from state_pipelines.spark import migrate as migrate_in_spark
+
+    source = open_snapshot(snapshot) if isinstance(snapshot, str) else snapshot
+    plan = load_migration(migration) if isinstance(migration, str) else migration
+    session = create_session("state-pipelines")
+    return migrate_in_spark(session, source, plan, target, direction=direction, prove=prove)

@@ -1,0 +1,83 @@
+"""The commands, and what they have in common: exit codes and errors.
+
+Exit code 0 is fine, 1 means that the answer is no (incompatible, a check failed), 2 wrong use or unreadable input.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from importlib import import_module
+
+import click
+
+from state_pipelines import __version__
+from state_pipelines.errors import IncompatibleError, ProofError, StateError
+
+# A command imports what it needs, and some need Spark: only the module of the called one is loaded.
+COMMANDS = {
+    "inspect": ("inspect", "Show what a snapshot holds."),
+    "read": ("read", "Show the rows of one state."),
+    "dump": ("dump", "Print every entry of a snapshot as JSON lines."),
+    "check": ("check", "Tell whether state fits new serializers."),
+    "migrate": ("migrate", "Write a migrated snapshot and prove it."),
+    "demo": ("demo", "Run the orders example from end to end."),
+}
+"""Name of each command, its module, and what it does."""
+
+ANSWER_IS_NO = 1
+WRONG_USE = 2
+
+
+class CommandGroup(click.Group):
+    """The root command: finds commands by name and turns errors into one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of a first use."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name; imports its module."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"state_pipelines.cli.{COMMANDS[cmd_name][0]}")
+        command = module.command
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in `--help`, without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command.
+
+        A reader that goes away (`| head`) ends it without a word.
+        """
+        try:
+            return super().invoke(ctx)
+        except StateError as error:
+            if ctx.meta.get("debug"):
+                traceback.print_exc()
+            click.echo(f"error: {' '.join(str(error).split())}", err=True)
+            ctx.exit(ANSWER_IS_NO if isinstance(error, IncompatibleError | ProofError) else WRONG_USE)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(0)
+
+
+def set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001
+    """Remember that tracebacks are wanted; the option may stand before or behind the name of the command."""
+    if value:
+        ctx.meta["debug"] = True
+
+
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(__version__, prog_name="state-pipelines")
+@click.option("--debug", is_flag=True, expose_value=False, callback=set_debug, help="Show the traceback of an error.")
+def main() -> None:
+    """See, judge, change and prove checkpoints and savepoints of Apache Flink, without a Flink cluster.
+
+    Snapshots are named by their directory or `_metadata` file: a local path, or any URL that fsspec reaches.
+    """

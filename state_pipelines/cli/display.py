@@ -1,0 +1,56 @@
+"""What people see: tables in the width of the terminal, sizes, and short forms of serializers."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+WIDTH_OF_FILES = 140
+"""Columns of output that goes to a file or a pipe, whose width nobody knows."""
+
+_PACKAGE = re.compile(r"\b(?:[a-z_][\w]*\.)+(?=[A-Z])")
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console without markup, so that names with brackets stay as they are."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else WIDTH_OF_FILES
+    return Console(file=stream, width=width, markup=False, highlight=False, soft_wrap=False, emoji=False)
+
+
+def make_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """A table with one rule below its head; the columns named in `right` hold numbers."""
+    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(
+            column, justify="right" if column in right else "left", overflow="fold", no_wrap=column in right
+        )
+    return table
+
+
+def crop(text: str, size: int) -> Text:
+    """`text`, at most `size` characters of it."""
+    return Text(text if len(text) <= size else f"{text[: size - 1]}…")
+
+
+def shorten_classes(text: str) -> str:
+    """The readable form of a serializer without the packages of its classes."""
+    return _PACKAGE.sub("", text)
+
+
+def format_bytes(size: int) -> str:
+    """A size such as `12 B` or `1.5 MiB`."""
+    value, unit = float(size), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{size} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,57 @@
+"""`dump`: every entry as JSON lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from state_pipelines.cli.options import CLASSES, Source, source_options
+from state_pipelines.codecs.jsonlines import dumps
+from state_pipelines.operations.dump import dump
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import BinaryIO
+
+    from state_pipelines.codecs.kryo import FieldLists
+
+_LINES_AT_ONCE = 2_000
+
+
+@click.command("dump")
+@click.argument("snapshot")
+@click.option("--operator", metavar="UID", help="Only this operator: uid, id or name.")
+@click.option("--state", metavar="NAME", help="Only states of this name.")
+@CLASSES
+@source_options
+def command(
+    snapshot: str, *, operator: str | None, state: str | None, source: Source, classes: FieldLists | None
+) -> None:
+    """Print every entry of SNAPSHOT, one JSON object per line.
+
+    Keyed state, timers, operator and broadcast state. Values that JSON has no form for have a tag, such as
+    {"@bytes": "0aff"} or {"@date": "2025-01-31"}.
+    """
+    lines = (dumps(line) for line in dump(source.open(snapshot, classes), operator=operator, state=state))
+    write_lines(lines, click.get_binary_stream("stdout"))
+
+
+def write_lines(lines: Iterable[str], output: BinaryIO) -> None:
+    """Write lines in large pieces; those before an error are written too."""
+    pending: list[str] = []
+    try:
+        for line in lines:
+            pending.append(line)
+            if len(pending) >= _LINES_AT_ONCE:
+                _flush(pending, output)
+    finally:
+        _flush(pending, output)
+        output.flush()
+
+
+def _flush(pending: list[str], output: BinaryIO) -> None:
+    if pending:
+        piece = "\n".join((*pending, ""))
+        pending.clear()
+        output.write(piece.encode())

@@ -1,0 +1,90 @@
+"""Options that commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from state_pipelines.cli.commands import set_debug
+from state_pipelines.codecs.kryo import load_classes
+from state_pipelines.errors import UsageError, Where
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.snapshot import Snapshot, open_snapshot
+
+if TYPE_CHECKING:
+    from state_pipelines.codecs.kryo import FieldLists
+
+_MAP = click.option(
+    "--map", "path_mapping", metavar="FROM=TO", multiple=True, help="Where a directory lies now that the snapshot names."
+)
+_UID = click.option(
+    "--uid", "uids", metavar="NAME", multiple=True, help="A uid, to name an operator that is stored by its hash."
+)
+_DEBUG = click.option("--debug", is_flag=True, expose_value=False, callback=set_debug, hidden=True)
+CLASSES = click.option(
+    "--classes",
+    metavar="FILE",
+    callback=lambda ctx, parameter, value: None if value is None else read_classes(value),
+    help="Field lists of classes that the snapshot does not describe (Kryo, POJO subclasses).",
+)
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+
+
+@dataclass(frozen=True)
+class Source:
+    """What helps to read a snapshot.
+
+    Attributes:
+        path_mapping: texts `FROM=TO`.
+        uids: uids that the caller knows.
+    """
+
+    path_mapping: tuple[str, ...]
+    uids: tuple[str, ...]
+
+    def open(self, path: str, classes: FieldLists | None = None) -> Snapshot:
+        """Open the snapshot at `path`."""
+        return open_snapshot(path, path_mapping=self.path_mapping, uids=self.uids, classes=classes)
+
+
+def source_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command `--map` and `--uid`; it gets them as its argument `source`."""
+
+    @wraps(command)
+    def call(*arguments: object, path_mapping: tuple[str, ...], uids: tuple[str, ...], **others: object) -> None:
+        command(*arguments, source=Source(path_mapping, uids), **others)
+
+    return _MAP(_UID(_DEBUG(call)))
+
+
+def read_classes(path: str) -> FieldLists:
+    """The field lists in a file.
+
+    Raises:
+        UsageError: there is no such file, or it holds something else.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the file of classes cannot be read: {error}", where=Where(file=path)) from None
+    return load_classes(text)
+
+
+def parse_key_groups(text: str | None) -> KeyGroupRange | None:
+    """Key groups from `a-b` (both included) or `a`.
+
+    Raises:
+        UsageError: the text has another form.
+    """
+    if text is None:
+        return None
+    first, _, last = text.partition("-")
+    last = last or first
+    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise UsageError(f"{text!r} is not a range of key groups", hint="Write it as a-b, both ends included")
+    return KeyGroupRange(int(first), int(last) - int(first) + 1)

@@ -1,0 +1,120 @@
+"""Subclasses of POJOs that no snapshot describes and the user declares.
+
+The heap backend writes objects of a subclass without listing the class in the serializer of the state. What the bytes
+look like follows from the declaration: the fields of the base class as the snapshot has them and the declared ones,
+sorted by name, each with the serializer that Flink derives from its Java type (`TypeExtractor`, `PojoTypeInfo`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from state_pipelines.codecs.kryo.fieldlists import ARRAY, PRIMITIVES, FieldLists, JavaType
+from state_pipelines.serializers import build
+from state_pipelines.serializers.tree import Enum, Kryo, Pojo, PojoField, PojoSubclass, Serializer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_BASIC = {
+    **{name: name.capitalize() for name in PRIMITIVES},
+    **{f"java.lang.{name}": name for name in ("Boolean", "Byte", "Short", "Long", "Float", "Double", "String", "Void")},
+    "java.lang.Integer": "Int",
+    "java.lang.Character": "Char",
+    "java.math.BigDecimal": "BigDec",
+    "java.math.BigInteger": "BigInt",
+    "java.util.Date": "Date",
+    "java.sql.Date": "SqlDate",
+    "java.sql.Time": "SqlTime",
+    "java.sql.Timestamp": "SqlTimestamp",
+    "java.time.Instant": "Instant",
+    "java.time.LocalDate": "LocalDate",
+    "java.time.LocalTime": "LocalTime",
+    "java.time.LocalDateTime": "LocalDateTime",
+}
+_FIRST_KRYO_WITH_COLLECTIONS = 5
+
+
+def declare_subclasses(pojo: Pojo, classes: FieldLists, kryo_version: int) -> tuple[PojoSubclass, ...]:
+    """Declared classes that extend the class of `pojo`, directly or not, and that it does not list.
+
+    Args:
+        pojo: serializer of the base class.
+        classes: what the user declares; classes with `extends` count.
+        kryo_version: 2 for snapshots of Flink 1.x, where fields of collection types go through Kryo.
+    """
+    listed = {each.class_name for each in (*pojo.registered, *pojo.non_registered)}
+    return tuple(
+        PojoSubclass(class_name=name, serializer=_extend(pojo, name, classes, kryo_version))
+        for name in sorted(classes.classes)
+        if name not in listed and pojo.pojo_class in _bases(name, classes)
+    )
+
+
+def _bases(name: str, classes: FieldLists) -> Iterator[str]:
+    declared = classes.find(name)
+    while declared is not None and declared.base:
+        yield declared.base
+        declared = classes.find(declared.base)
+
+
+def _extend(pojo: Pojo, name: str, classes: FieldLists, kryo_version: int) -> Pojo:
+    types = _Types(pojo, classes, kryo_version)
+    fields = {field.name: field for field in pojo.fields}
+    declared = classes.classes[name]
+    while declared.name != pojo.pojo_class:
+        for member, of in declared.fields:
+            field = PojoField(name=member, declaring_class=declared.name, serializer=types.serializer(of))
+            fields.setdefault(member, field)
+        if declared.base not in classes.classes:
+            break
+        declared = classes.classes[declared.base]
+    ordered = sorted(fields.values(), key=lambda field: field.name.encode("utf-16-be", "surrogatepass"))
+    return Pojo(pojo_class=name, fields=tuple(ordered))
+
+
+class _Types:
+    """From Java types to serializers, by the example of a serializer of the same job."""
+
+    def __init__(self, pojo: Pojo, classes: FieldLists, kryo_version: int) -> None:
+        self.classes = classes
+        self.collections = kryo_version >= _FIRST_KRYO_WITH_COLLECTIONS
+        nodes = list(_walk(pojo))
+        self.known: dict[str, Serializer] = {each.pojo_class: each for each in nodes if isinstance(each, Pojo)}
+        self.known |= {each.enum_class: each for each in nodes if isinstance(each, Enum)}
+        # The registrations, which give classes their ids, are those of the whole job.
+        kryo = next((each for each in nodes if isinstance(each, Kryo)), None)
+        self.registrations = () if kryo is None else kryo.registrations
+
+    def serializer(self, of: JavaType) -> Serializer:
+        if (kind := _BASIC.get(of.name)) is not None:
+            return build.basic(kind)
+        if of.name == ARRAY:
+            return self._array(of.arguments[0])
+        arguments = [self.serializer(each) for each in of.arguments] if self.collections else []
+        match of.name, arguments:
+            case ("java.util.List", [element]):
+                return build.nullable(build.list_of(build.nullable(element)))
+            case ("java.util.Set", [element]):
+                return build.nullable(build.set_of(element))
+            case ("java.util.Map", [key, value]):
+                return build.nullable(build.map_of(build.nullable(key), value))
+        if of.name in self.known:
+            return self.known[of.name]
+        declared = self.classes.find(of.name)
+        if declared is not None and declared.constants:
+            return build.enum(of.name, *declared.constants)
+        return Kryo(type_class=of.name, registrations=self.registrations)
+
+    def _array(self, component: JavaType) -> Serializer:
+        if component.name in PRIMITIVES:
+            return build.basic(f"{component.name.capitalize()}PrimitiveArray")
+        if component.name == "java.lang.String":
+            return build.basic("StringArray")
+        return build.generic_array(component.name, self.serializer(component))
+
+
+def _walk(serializer: Serializer) -> Iterator[Serializer]:
+    yield serializer
+    for nested in serializer.nested:
+        yield from _walk(nested)

@@ -1,0 +1,184 @@
+"""Rows of one keyed state to record bytes: the mirror of `tables`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.columnar import Encoded, encode_array
+from state_pipelines.codecs.conform import conform
+from state_pipelines.codecs.program import compile_layout
+from state_pipelines.errors import UsageError
+from state_pipelines.keyed.assignment import assign_key_groups
+from state_pipelines.keyed.hashing import hash_codes
+from state_pipelines.keyed.records import KeyedLayout
+from state_pipelines.keyed.tables import TTL_COLUMN
+
+
+@dataclass(frozen=True)
+class EncodedRows:
+    """Records to be framed.
+
+    Attributes:
+        key_groups: i32[n].
+        keys: keys without prefix.
+        values: values.
+    """
+
+    key_groups: npt.NDArray[np.int32]
+    keys: Encoded
+    values: Encoded
+
+
+@dataclass(frozen=True)
+class RecordEncoder:
+    """Encodes rows of one state.
+
+    Columns of the rows: `key_group` (else computed from the key's hash), `key_bytes` or `state_key`,
+    `state_namespace` (may be missing when void) and `map_key`; then the value columns of `tables`: `value`, or
+    `list_index, list_value`, or `map_value`; `ttl_last_access` when the state has TTL. Other columns are ignored.
+
+    Attributes:
+        layout: layouts of the records.
+        state: name, for errors.
+    """
+
+    layout: KeyedLayout
+    state: str
+
+    @property
+    def prefix(self) -> int:
+        """Bytes of the key-group prefix."""
+        return self.layout.prefix
+
+    def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[EncodedRows]:
+        """Encode batches.
+
+        Raises:
+            UsageError: a column is missing.
+            ValueRangeError: a value has no place in its serializer.
+        """
+        if self.layout.state_type == "LIST":
+            batches = gather_lists(batches)
+        for batch in batches:
+            if len(batch):
+                yield self._encode_batch(batch)
+
+    def _encode_batch(self, batch: pa.RecordBatch) -> EncodedRows:
+        names = set(batch.schema.names)
+        values = encode_array(compile_layout(self.layout.value), self._values(batch))
+        if "key_bytes" in names:
+            keys = _bytes_of(batch.column("key_bytes"))
+        else:
+            keys = encode_array(compile_layout(self.layout.key), self._keys(batch))
+        return EncodedRows(self._key_groups(batch), keys, values)
+
+    def _key_groups(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
+        if "key_group" in batch.schema.names:
+            groups = batch.column("key_group").cast(pa.int32()).to_numpy(zero_copy_only=False)
+        else:
+            program = compile_layout(dict(self.layout.key.fields)["state_key"])
+            keys = conform(self._column(batch, "state_key"), program.type, "state_key")
+            groups = assign_key_groups(hash_codes(self.layout.key_serializer, keys), self.layout.max_parallelism)
+        if len(groups) and not 0 <= groups.min() <= groups.max() < self.layout.max_parallelism:
+            raise UsageError(f"a key group lies outside 0 to {self.layout.max_parallelism - 1}")
+        return np.asarray(groups, np.int32)
+
+    def _keys(self, batch: pa.RecordBatch) -> pa.Array:
+        program = compile_layout(self.layout.key)
+        columns = []
+        for each in program.type:
+            if each.name == "state_namespace" and each.name not in batch.schema.names and pa.types.is_null(each.type):
+                columns.append(pa.nulls(len(batch)))
+            else:
+                columns.append(conform(self._column(batch, each.name), each.type, each.name))
+        return pa.StructArray.from_arrays(columns, fields=list(program.type))
+
+    def _values(self, batch: pa.RecordBatch) -> pa.Array:
+        target = compile_layout(self.layout.value).type
+        if self.layout.state_type == "TIMER":
+            return pa.nulls(len(batch))
+        if self.layout.state_type == "LIST":
+            return conform(self._column(batch, "value"), target, "list_value")
+        name = "map_value" if self.layout.state_type == "MAP" else "value"
+        value = self._column(batch, name)
+        if not self.layout.ttl:
+            return conform(value, target, name)
+        accessed = self._column(batch, TTL_COLUMN)
+        children = [_access_times(accessed), conform(value, target.field("value").type, name)]
+        # A map value of null has no time of its last access either.
+        mask = pc.is_null(accessed) if accessed.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
+
+    def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        index = batch.schema.get_field_index(name)
+        if index < 0:
+            raise UsageError(
+                f"the rows for state {self.state} have no column {name}", hint=f"they have {', '.join(batch.schema.names)}"
+            )
+        return batch.column(index)
+
+
+def gather_lists(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows of list elements (`list_index`, `list_value`) to rows of whole lists (`value`).
+
+    The elements of a list follow each other, from index 0 on. Batches that have `value` already pass through.
+
+    Raises:
+        UsageError: the elements of a list are not together or not in order.
+    """
+    rest: pa.Table | None = None
+    for batch in batches:
+        if "value" in batch.schema.names:
+            yield batch
+            continue
+        table = pa.Table.from_batches([batch])
+        if rest is not None:
+            table = pa.concat_tables([rest, table])
+        starts = np.flatnonzero(table.column("list_index").to_numpy() == 0)
+        # The last list may go on in the next batch.
+        cut = int(starts[-1]) if len(starts) else 0
+        yield from _make_lists(table.slice(0, cut))
+        rest = table.slice(cut)
+    if rest is not None:
+        yield from _make_lists(rest)
+
+
+def _make_lists(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    if not len(table):
+        return
+    batch = table.combine_chunks().to_batches()[0]
+    index = batch.column("list_index").to_numpy()
+    starts = np.flatnonzero(index == 0)
+    expected = np.arange(len(index)) - np.repeat(starts, np.diff(np.append(starts, len(index)))) if len(starts) else None
+    if expected is None or not np.array_equal(expected, index):
+        raise UsageError(
+            "the elements of a list do not come one after the other, from index 0 on",
+            hint="Sort by key and list_index inside each partition, or give whole lists in a column `value`",
+        )
+    elements = batch.column("list_value")
+    if TTL_COLUMN in batch.schema.names:
+        elements = pa.StructArray.from_arrays(
+            [_access_times(batch.column(TTL_COLUMN)), elements], names=["last_access", "value"]
+        )
+    offsets = pa.array(np.append(starts, len(index)).astype(np.int32))
+    heads = batch.take(pa.array(starts))
+    keep = [name for name in batch.schema.names if name not in ("list_index", "list_value", TTL_COLUMN)]
+    columns = [*(heads.column(name) for name in keep), pa.ListArray.from_arrays(offsets, elements)]
+    yield pa.RecordBatch.from_arrays(columns, names=[*keep, "value"])
+
+
+def _access_times(array: pa.Array) -> pa.Array:
+    if pa.types.is_timestamp(array.type):
+        array = array.cast(pa.timestamp("ms", tz="UTC"))
+    return array.cast(pa.int64())
+
+
+def _bytes_of(array: pa.Array) -> Encoded:
+    return encode_array(compile_layout(lay.Rest()), array)

@@ -1,0 +1,225 @@
+"""New files of keyed state: some states encoded anew, all others copied as bytes.
+
+Two steps, each of which any number of tasks can share. `write_part` encodes rows of one state into a part file, in
+whatever order they come; `merge_parts` writes the final file of one subtask from parts and from the old file. Nothing
+but one key group (and one batch) is held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from state_pipelines.codecs.columnar import Encoded
+from state_pipelines.errors import FormatError, Where, at
+from state_pipelines.keyed.canonical import CanonicalFile, CanonicalWriter, frame_run, reframe, scan_key_groups
+from state_pipelines.keyed.encoding import RecordEncoder
+from state_pipelines.keyed.framing import FLAG
+from state_pipelines.keyed.header import KeyedHeader
+from state_pipelines.keyed.records import KeyedRecords
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.storage import Location, create_file, read_range
+from state_pipelines.storage.files import file_size
+
+INDEX_SCHEMA = pa.schema(
+    [
+        ("key_group", pa.int32()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("last", pa.int64()),
+        ("records", pa.int64()),
+    ]
+)
+"""Runs of a part file: key group, position, bytes, position of the last record's first key byte in the run."""
+
+_TRAILER = 8
+
+
+@dataclass(frozen=True)
+class PartFile:
+    """Encoded records of one state that wait to be merged.
+
+    Attributes:
+        location: the file: runs, then their index, then its size.
+        records: how many.
+    """
+
+    location: Location
+    records: int
+
+
+@dataclass(frozen=True)
+class FileRewrite:
+    """The new file of one subtask.
+
+    Attributes:
+        subtask: index of the subtask.
+        base: the old file; None when there was none.
+        header: of the new file.
+        copied: (new state id, old state id) of the states that are copied as bytes.
+        encoded: (new state id, parts) of the states that are encoded anew; parts may hold other key groups too.
+        key_groups: range of the subtask.
+        prefix: bytes of the key-group prefix.
+        target: the new file.
+    """
+
+    subtask: int
+    base: CanonicalFile | None
+    header: KeyedHeader
+    copied: tuple[tuple[int, int], ...]
+    encoded: tuple[tuple[int, tuple[PartFile, ...]], ...]
+    key_groups: KeyGroupRange
+    prefix: int
+    target: Location
+
+    def run(self) -> WrittenFile:
+        """Write it."""
+        return merge_parts(self)
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A file that `merge_parts` wrote.
+
+    Attributes:
+        offsets: position per key group of the range.
+        size: bytes.
+        records: by new state id.
+    """
+
+    subtask: int
+    offsets: tuple[int, ...]
+    size: int
+    records: tuple[tuple[int, int], ...]
+
+
+def write_part(encoder: RecordEncoder, batches: Iterable[pa.RecordBatch], target: Location) -> PartFile:
+    """Encode rows of one state into a part file.
+
+    Args:
+        encoder: knows the layouts.
+        batches: rows in any order; the rows of one list follow each other inside one task.
+        target: the file, which must not exist.
+
+    Raises:
+        ValueRangeError: a value has no place in the state's serializer.
+    """
+    index: list[tuple[int, int, int, int, int]] = []
+    position = total = 0
+    with create_file(target) as output:
+        for rows in encoder.encode(batches):
+            for key_group, run, last in _frame_by_key_group(rows.key_groups, rows.keys, rows.values, encoder.prefix):
+                output.write(memoryview(run.data))
+                index.append((key_group, position, len(run.data), last, run.records))
+                position += len(run.data)
+                total += run.records
+        columns = list(zip(*index, strict=True)) if index else [()] * len(INDEX_SCHEMA)
+        arrays = [pa.array(column, each.type) for column, each in zip(columns, INDEX_SCHEMA, strict=True)]
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, INDEX_SCHEMA) as stream:
+            stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=INDEX_SCHEMA))
+        raw = sink.getvalue()
+        output.write(memoryview(raw))
+        output.write(len(raw).to_bytes(_TRAILER, "big"))
+    return PartFile(target, total)
+
+
+@dataclass(frozen=True)
+class _Run:
+    data: npt.NDArray[np.uint8]
+    records: int
+
+
+def _frame_by_key_group(
+    key_groups: npt.NDArray[np.int32], keys: Encoded, values: Encoded, prefix: int
+) -> Iterable[tuple[int, _Run, int]]:
+    order = np.argsort(key_groups, kind="stable")
+    bounds = np.flatnonzero(np.diff(key_groups[order])) + 1
+    for rows in np.split(order, bounds) if len(order) else ():
+        key_group = int(key_groups[rows[0]])
+        key_spans = (keys.starts[rows], keys.stops[rows])
+        value_spans = (values.starts[rows], values.stops[rows])
+        run = frame_run(key_group, prefix, keys.data, key_spans, values.data, value_spans, last=False)
+        tail = int(key_spans[1][-1] - key_spans[0][-1] + value_spans[1][-1] - value_spans[0][-1]) + 4 + prefix
+        yield key_group, _Run(run, len(rows)), len(run) - tail
+
+
+def read_part_index(part: PartFile) -> pa.Table:
+    """The runs of a part file (`INDEX_SCHEMA`)."""
+    end = file_size(part.location)
+    size = int.from_bytes(read_range(part.location, end - _TRAILER, end), "big")
+    if not 0 <= size <= end - _TRAILER:
+        raise FormatError("the part file has no index", where=Where(file=str(part.location)))
+    raw = read_range(part.location, end - _TRAILER - size, end - _TRAILER)
+    return pa.ipc.open_stream(raw).read_all()
+
+
+def merge_parts(rewrite: FileRewrite) -> WrittenFile:
+    """Write the file of one subtask, key group after key group.
+
+    Raises:
+        StateError: the old file cannot be read, or the new one cannot be written.
+    """
+    runs = _find_runs(rewrite)
+    copied = dict(map(reversed, rewrite.copied))
+    counts: dict[int, int] = dict.fromkeys(range(len(rewrite.header.states)), 0)
+    old = iter(() if rewrite.base is None else scan_key_groups(rewrite.base, rewrite.prefix, rewrite.key_groups))
+    pending = next(old, None)
+    with create_file(rewrite.target) as output:
+        writer = CanonicalWriter(output, rewrite.header, rewrite.key_groups, rewrite.prefix)
+        for key_group in rewrite.key_groups:
+            sections: list[tuple[int, Sequence[npt.NDArray[np.uint8]]]] = []
+            if pending is not None and pending[0] == key_group:
+                for old_id, pieces in _by_state(pending[1]):
+                    if old_id in copied:
+                        sections.append((copied[old_id], _reframe_all(pieces, key_group, rewrite.prefix)))
+                        counts[copied[old_id]] += sum(len(piece) for piece in pieces)
+                pending = next(old, None)
+            for state_id, found in runs.get(key_group, []):
+                sections.append((state_id, _read_runs(found)))
+                counts[state_id] += sum(records for *_, records in found)
+            writer.write_key_group(key_group, sorted(sections, key=lambda each: each[0]))
+        return WrittenFile(rewrite.subtask, writer.offsets, writer.size, tuple(counts.items()))
+
+
+_Found = list[tuple[Location, int, int, int, int]]
+
+
+def _find_runs(rewrite: FileRewrite) -> dict[int, list[tuple[int, _Found]]]:
+    """By key group: (state id, [(file, offset, size, last, records)])."""
+    runs: dict[int, dict[int, _Found]] = {}
+    for state_id, parts in rewrite.encoded:
+        for part in parts:
+            index = read_part_index(part)
+            for key_group, offset, size, last, records in zip(*(column.to_pylist() for column in index), strict=True):
+                if key_group in rewrite.key_groups:
+                    found = runs.setdefault(key_group, {}).setdefault(state_id, [])
+                    found.append((part.location, offset, size, last, records))
+    return {key_group: list(states.items()) for key_group, states in runs.items()}
+
+
+def _read_runs(found: _Found) -> list[npt.NDArray[np.uint8]]:
+    pieces = [
+        np.frombuffer(read_range(location, offset, offset + size), np.uint8)
+        for location, offset, size, _, _ in found
+    ]
+    # Only the very last record of a state in a key group says that another state id follows.
+    final = pieces[-1].copy()
+    final[found[-1][3]] |= FLAG
+    return [*pieces[:-1], final]
+
+
+def _by_state(pieces: list[tuple[int, KeyedRecords]]) -> Iterable[tuple[int, list[KeyedRecords]]]:
+    grouped: dict[int, list[KeyedRecords]] = {}
+    for state_id, records in pieces:
+        grouped.setdefault(state_id, []).append(records)
+    return grouped.items()
+
+
+def _reframe_all(pieces: list[KeyedRecords], key_group: int, prefix: int) -> list[npt.NDArray[np.uint8]]:
+    with at(file=pieces[0].file):
+        return [reframe(piece, key_group, prefix, last=piece is pieces[-1]) for piece in pieces]

@@ -1,0 +1,209 @@
+"""Writing one keyed state into a new savepoint: beside the states of a base snapshot, or alone.
+
+`plan_write` decides what is written where; tasks encode rows into parts (`rewriting.write_part`), then the files of
+the subtasks are merged and `publish` writes `_metadata`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from state_pipelines.codecs.serializer_layouts import LayoutContext
+from state_pipelines.errors import UsageError, Where
+from state_pipelines.keyed.assignment import (
+    compute_default_max_parallelism,
+    compute_key_group_range,
+    key_group_prefix_size,
+)
+from state_pipelines.keyed.canonical import CanonicalFile
+from state_pipelines.keyed.header import KeyedHeader
+from state_pipelines.keyed.records import KeyedLayout, derive_keyed_layout
+from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id
+from state_pipelines.metadata.operator_ids import is_operator_id, parse_operator_id
+from state_pipelines.operations.publishing import FileCopy, NewFile, make_file_name, place_rewrites, plan_copies
+from state_pipelines.operations.rewriting import FileRewrite, PartFile
+from state_pipelines.serializers.build import VOID_NAMESPACE
+from state_pipelines.serializers.metainfo import StateMetaInfo, keyed_state
+from state_pipelines.serializers.tree import Serializer
+from state_pipelines.snapshot import Operator, Snapshot
+from state_pipelines.snapshot.keyed_state import KeyedState
+from state_pipelines.storage import Location, join
+
+NEW_METADATA_VERSION = 3
+"""Metadata version of savepoints without a base: readable by every Flink from 1.11 on."""
+
+
+@dataclass(frozen=True)
+class StateDescription:
+    """A state that is written.
+
+    Attributes:
+        operator: uid, or 32-digit operator id.
+        name: state name.
+        state_type: VALUE, LIST, MAP, REDUCING or AGGREGATING; needed for a state that the base does not have.
+        key: serializer of the keys; needed when the base has no keyed state for the operator.
+        value: serializer of the value (of the whole list or map); needed for a state that the base does not have.
+        namespace: serializer of the namespace.
+        parallelism: number of subtasks; needed for an operator that the base does not have.
+        max_parallelism: number of key groups; by default what Flink would choose.
+    """
+
+    operator: str
+    name: str
+    state_type: str | None = None
+    key: Serializer | None = None
+    value: Serializer | None = None
+    namespace: Serializer = VOID_NAMESPACE
+    parallelism: int | None = None
+    max_parallelism: int | None = None
+
+
+@dataclass(frozen=True)
+class WritePlan:
+    """What is written where.
+
+    Attributes:
+        base: the base snapshot; None for a savepoint of its own.
+        metadata: of the base, with the operator added when it had none.
+        operator: what the metadata say of the operator.
+        layout: layouts of the records.
+        files: per subtask the old file or None, the new header, and the id of the state in it.
+    """
+
+    base: Snapshot | None
+    metadata: CheckpointMetadata
+    operator: OperatorState
+    layout: KeyedLayout
+    files: tuple[tuple[int, CanonicalFile | None, KeyedHeader, int], ...]
+
+    def rewrites(self, parts: tuple[PartFile, ...], target: Location) -> list[FileRewrite]:
+        """The new file of every subtask."""
+        return [
+            FileRewrite(
+                subtask=subtask,
+                base=file,
+                header=header,
+                copied=tuple((each, each) for each in range(len(header.states)) if each != state_id),
+                encoded=((state_id, parts),),
+                key_groups=self._key_groups(subtask, file),
+                prefix=key_group_prefix_size(self.operator.max_parallelism),
+                target=join(target, make_file_name()),
+            )
+            for subtask, file, header, state_id in self.files
+        ]
+
+    def assemble(self, files: Sequence[NewFile], target: Location) -> tuple[CheckpointMetadata, list[FileCopy]]:
+        """Metadata of the new savepoint, and the files of the base that are to be copied beside it."""
+        metadata = place_rewrites(self.metadata, self.operator.operator_id, files)
+        return (metadata, []) if self.base is None else plan_copies(self.base, metadata, target)
+
+    def _key_groups(self, subtask: int, file: CanonicalFile | None):  # type: ignore[no-untyped-def]
+        if file is not None:
+            return file.key_groups
+        return compute_key_group_range(subtask, self.operator.parallelism, self.operator.max_parallelism)
+
+
+def plan_write(base: Snapshot | None, description: StateDescription) -> WritePlan:
+    """Decide what is written.
+
+    Raises:
+        UsageError: the description lacks what the base does not know, or contradicts it.
+        UnsupportedError: the base holds keyed state of a format that cannot be rewritten.
+    """
+    operator = _find_operator(base, description)
+    if operator is None:
+        state = _new_operator(description)
+        metadata = (
+            CheckpointMetadata(NEW_METADATA_VERSION, 1)
+            if base is None
+            else base.metadata
+        )
+        metadata = replace(metadata, operator_states=(*metadata.operator_states, state))
+        files: dict[int, CanonicalFile] = {}
+    else:
+        assert base is not None
+        state, metadata = operator.metadata, base.metadata
+        opened = {each.index: base.handles.open_keyed(each.managed_keyed_state) for each in state.subtasks}
+        files = {index: file for index, file in opened.items() if file is not None}
+        _check_unchanged(state, description)
+    key = next((file.header.key_serializer for file in files.values()), description.key)
+    if key is None:
+        raise UsageError(_missing("the serializer of the keys", description), where=_where(description))
+    known = operator.state(description.name) if operator is not None and _has(operator, description.name) else None
+    if known is not None and not isinstance(known, KeyedState):
+        raise UsageError(f"{description.name} is operator state", where=_where(description))
+    info = _describe_state(known.info if known is not None else None, description)
+    context = base.layout_context if base is not None else LayoutContext()
+    layout = derive_keyed_layout(info, key, state.max_parallelism, context)
+    placed = tuple(
+        (subtask, files.get(subtask), *_place_state(files.get(subtask), key, info))
+        for subtask in range(state.parallelism)
+    )
+    return WritePlan(base, metadata, state, layout, placed)
+
+
+def _place_state(file: CanonicalFile | None, key: Serializer, info: StateMetaInfo) -> tuple[KeyedHeader, int]:
+    if file is None:
+        return KeyedHeader(key_serializer=key, states=(info,)), 0
+    states = file.header.states
+    names = [each.name for each in states]
+    if info.name in names:
+        at = names.index(info.name)
+        return replace(file.header, states=(*states[:at], info, *states[at + 1 :])), at
+    return replace(file.header, states=(*states, info)), len(states)
+
+
+def _find_operator(base: Snapshot | None, description: StateDescription) -> Operator | None:
+    if base is None:
+        return None
+    wanted = _operator_id(description.operator)
+    return next((each for each in base.operators if each.metadata.operator_id == wanted), None)
+
+
+def _operator_id(name: str) -> bytes:
+    return parse_operator_id(name) if is_operator_id(name) else compute_operator_id(name)
+
+
+def _new_operator(description: StateDescription) -> OperatorState:
+    if description.parallelism is None:
+        raise UsageError(_missing("the parallelism", description), where=_where(description))
+    most = description.max_parallelism or compute_default_max_parallelism(description.parallelism)
+    return OperatorState(_operator_id(description.operator), description.parallelism, most)
+
+
+def _check_unchanged(state: OperatorState, description: StateDescription) -> None:
+    for name, wanted, has in (
+        ("parallelism", description.parallelism, state.parallelism),
+        ("max parallelism", description.max_parallelism, state.max_parallelism),
+    ):
+        if wanted is not None and wanted != has:
+            raise UsageError(
+                f"the operator has {name} {has} in the base, not {wanted}",
+                where=_where(description),
+                hint="Leave the option out",
+            )
+
+
+def _describe_state(known: StateMetaInfo | None, description: StateDescription) -> StateMetaInfo:
+    state_type = description.state_type or (known.state_type if known else None)
+    value = description.value or (known.value_serializer if known else None)
+    if known is not None and description.value is None:
+        return known
+    if state_type is None or value is None:
+        what = "the state type" if state_type is None else "the serializer of the value"
+        raise UsageError(_missing(what, description), where=_where(description))
+    namespace = known.namespace_serializer if known else description.namespace
+    return keyed_state(description.name, state_type, value, namespace)
+
+
+def _has(operator: Operator, name: str) -> bool:
+    return any(state.name == name for state in operator.states)
+
+
+def _missing(what: str, description: StateDescription) -> str:
+    return f"{what} of state {description.name} is not known and must be given"
+
+
+def _where(description: StateDescription) -> Where:
+    return Where(operator=description.operator, state=description.name)

@@ -1,0 +1,31 @@
+"""Will a new serializer read what an old one wrote? Flink's rules, on serializer trees.
+
+`resolve` gives the outcome that Flink's `TypeSerializerSnapshot.resolveSchemaCompatibility` gives, with the path to
+every field that decides it. Where Flink would overlook that values become unreadable, the outcome is incompatible and
+the finding says so (`unnoticed`). A family of one's own adds a rule with `rule.register`.
+"""
+
+from __future__ import annotations
+
+from state_pipelines.serializers.compatibility import avro, classes, composites, kryo, pojo, table, ttl
+from state_pipelines.serializers.compatibility.outcome import Compatibility, Finding, Outcome, combine
+from state_pipelines.serializers.compatibility.rules import resolve, resolve_nested, rule
+from state_pipelines.serializers.compatibility.ttl import wrap_ttl_aware
+
+__all__ = [
+    "Compatibility",
+    "Finding",
+    "Outcome",
+    "avro",
+    "classes",
+    "combine",
+    "composites",
+    "kryo",
+    "pojo",
+    "resolve",
+    "resolve_nested",
+    "rule",
+    "table",
+    "ttl",
+    "wrap_ttl_aware",
+]

@@ -1,0 +1,98 @@
+"""Rules of the families that are bound to a class or to parameters: basic types, enums, Value and Writable classes.
+
+Source: `SimpleTypeSerializerSnapshot`, `GenericTypeSerializerSnapshot`, `EnumSerializerSnapshot`,
+`ScalaEnumSerializerSnapshot`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from state_pipelines.serializers.compatibility.outcome import SAME, Compatibility, Finding, Outcome, combine, single
+from state_pipelines.serializers.compatibility.rules import rule
+from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import Basic, ClassBound, Enum, ScalaEnum
+
+if TYPE_CHECKING:
+    from state_pipelines.serializers.tree import Serializer
+
+
+def compare_class(before: str, after: str, old: Serializer, new: Serializer) -> Compatibility:
+    """Same class name, or incompatible."""
+    if before == after:
+        return SAME
+    return single(
+        Finding(
+            path="",
+            old=describe(old),
+            new=describe(new),
+            outcome=Outcome.INCOMPATIBLE,
+            reason=f"the class {before} became {after}; Flink knows no renaming of classes or packages",
+            remedy="Change the class name in a migration, or keep the old name",
+        )
+    )
+
+
+@rule.register(Basic)
+def _basic(old: Basic, new: Basic) -> Compatibility:
+    # The kinds are the same, or another rule would have been asked; there is nothing else to compare.
+    return SAME
+
+
+@rule.register(ClassBound)
+def _class_bound(old: ClassBound, new: ClassBound) -> Compatibility:
+    return compare_class(old.type_class, new.type_class, old, new)
+
+
+@rule.register(Enum)
+def _enum(old: Enum, new: Enum) -> Compatibility:
+    if old.enum_class != new.enum_class:
+        return compare_class(old.enum_class, new.enum_class, old, new)
+    if old.constants == new.constants:
+        return SAME
+    removed = [constant for constant in old.constants if constant not in new.constants]
+    if removed:
+        return combine(single(_removed_constant(old.enum_class, constant)) for constant in removed)
+    added = [constant for constant in new.constants if constant not in old.constants]
+    return single(
+        Finding(
+            path="",
+            old=describe(old),
+            new=describe(new),
+            outcome=Outcome.RECONFIGURED,
+            reason=f"the constants {', '.join(added)} are new" if added else "the constants stand in another order",
+        )
+    )
+
+
+def _removed_constant(enum_class: str, constant: str) -> Finding:
+    return Finding(
+        path="",
+        old=constant,
+        new=None,
+        outcome=Outcome.INCOMPATIBLE,
+        reason=f"the constant {constant} is gone, so Flink cannot read the old snapshot: Could not create a restore "
+        f"serializer for enum class {enum_class}. Probably because an enum value was removed.",
+        remedy=f"Keep {constant} in the enum, or replace it in a migration",
+    )
+
+
+@rule.register(ScalaEnum)
+def _scala_enum(old: ScalaEnum, new: ScalaEnum) -> Compatibility:
+    if old.enum_class != new.enum_class:
+        return compare_class(old.enum_class, new.enum_class, old, new)
+    now = dict(new.constants)
+    moved = [(name, number) for name, number in old.constants if now.get(name) != number]
+    return combine(
+        single(
+            Finding(
+                path="",
+                old=f"{name} = {number}",
+                new=f"{name} = {now[name]}" if name in now else None,
+                outcome=Outcome.INCOMPATIBLE,
+                reason="the data are ids, so a constant must keep its own",
+                remedy="Add new constants at the end, or migrate",
+            )
+        )
+        for name, number in moved
+    )

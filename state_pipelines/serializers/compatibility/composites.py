@@ -1,0 +1,103 @@
+"""Rules of the composite families whose outer part counts; the others have none beyond `compare_nested`.
+
+Source: `resolveOuterSchemaCompatibility` of `GenericArraySerializerSnapshot`, `NullableSerializerSnapshot`,
+`RowSerializerSnapshot`, `LinkedListSerializerSnapshot`, `TwoPhaseCommitSinkFunction`, `NFAStateSerializerSnapshot` and
+the Scala serializers. `TupleSerializerSnapshot` and `ExternalSerializerSnapshot` compare nothing of their outer part.
+"""
+
+from __future__ import annotations
+
+from state_pipelines.serializers import scala
+from state_pipelines.serializers.compatibility.outcome import Compatibility, Finding, Outcome
+from state_pipelines.serializers.compatibility.rules import compare_nested, rule
+from state_pipelines.serializers.tree import GenericArray, LinkedListOf, Nullable, Row, Tuple, Variants
+
+_FLAGS = {
+    "TwoPhaseCommit": "whether a transaction may be null",
+    "NFAState": "whether previous timestamps are kept",
+}
+
+
+@rule.register(GenericArray)
+def _generic_array(old: GenericArray, new: GenericArray) -> Compatibility:
+    if old.component_class == new.component_class:
+        return compare_nested(old, new)
+    return compare_nested(old, new, _class_differs(old.component_class, new.component_class, "component class"))
+
+
+@rule.register(Nullable)
+def _nullable(old: Nullable, new: Nullable) -> Compatibility:
+    if old.padding == new.padding:
+        return compare_nested(old, new)
+    padding = Finding(
+        path="",
+        old=f"padding {old.padding}",
+        new=f"padding {new.padding}",
+        outcome=Outcome.INCOMPATIBLE,
+        reason="a null is followed by another number of zero bytes",
+        remedy="Keep the padding, or change it in a migration",
+    )
+    return compare_nested(old, new, padding)
+
+
+@rule.register(Row)
+def _row(old: Row, new: Row) -> Compatibility:
+    if old.supports_row_kind == new.supports_row_kind:
+        return compare_nested(old, new)
+    return compare_nested(old, new, _flag_differs("the row kind is stored", old.supports_row_kind))
+
+
+@rule.register(LinkedListOf)
+def _linked_list(old: LinkedListOf, new: LinkedListOf) -> Compatibility:
+    if old.has_null_mask == new.has_null_mask:
+        return compare_nested(old, new)
+    return compare_nested(old, new, _flag_differs("nulls are marked in a mask", old.has_null_mask))
+
+
+@rule.register(Tuple)
+def _tuple(old: Tuple, new: Tuple) -> Compatibility:
+    if old.snapshot_class not in scala.CASE_CLASSES or old.tuple_class == new.tuple_class:
+        return compare_nested(old, new)
+    return compare_nested(old, new, _class_differs(old.tuple_class, new.tuple_class, "case class"))
+
+
+@rule.register(Variants)
+def _variants(old: Variants, new: Variants) -> Compatibility:
+    if old.text != new.text:
+        builder = Finding(
+            path="",
+            old=old.text,
+            new=new.text,
+            outcome=Outcome.INCOMPATIBLE,
+            reason="the collection is built by other code",
+            remedy="Keep the collection type, or change it in a migration",
+        )
+        return compare_nested(old, new, builder)
+    if old.kind in Variants.FLAGGED and old.flag != new.flag:
+        return compare_nested(old, new, _flag_differs(_FLAGS[old.kind], bool(old.flag)))
+    return compare_nested(old, new)
+
+
+def _flag_differs(what: str, before: bool) -> Finding:
+    return Finding(
+        path="",
+        old=f"{what}: {_yes_or_no(before)}",
+        new=f"{what}: {_yes_or_no(not before)}",
+        outcome=Outcome.AFTER_MIGRATION,
+        reason="the two forms have other bytes; Flink reads the one and writes the other",
+    )
+
+
+def _yes_or_no(flag: bool) -> str:
+    return "yes" if flag else "no"
+
+
+def _class_differs(before: str, after: str, word: str) -> Finding:
+    return Finding(
+        path="",
+        old=before,
+        new=after,
+        outcome=Outcome.INCOMPATIBLE,
+        reason=f"the {word} must stay the same; Flink knows no renaming of classes",
+        remedy="Change the class name in a migration",
+    )

@@ -1,0 +1,115 @@
+"""Rules of Kryo: the class, and registrations whose order gives the ids in the data.
+
+Source: `KryoSerializerSnapshot`, `LinkedOptionalMap.mergeRightIntoLeft`. Whether the *data* can be read is another
+matter: between Flink 1.x and 2.x they cannot, and no snapshot says so (`find_kryo`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from state_pipelines.serializers.compatibility.classes import compare_class
+from state_pipelines.serializers.compatibility.outcome import Compatibility, Finding, Outcome, combine, single
+from state_pipelines.serializers.compatibility.rules import list_steps, rule
+from state_pipelines.serializers.text import describe, quote
+from state_pipelines.serializers.tree import Kryo, KryoRegistration, Pojo, Serializer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MAPS = {
+    "registrations": "registered class",
+    "default_serializers": "class with a default serializer",
+    "default_serializer_classes": "class with a default serializer class",
+}
+
+
+@rule.register(Kryo)
+def _kryo(old: Kryo, new: Kryo) -> Compatibility:
+    if old.type_class != new.type_class:
+        return compare_class(old.type_class, new.type_class, old, new)
+    parts: list[Compatibility] = []
+    for attribute, word in _MAPS.items():
+        parts += _compare_registrations(getattr(old, attribute), getattr(new, attribute), word)
+    return combine(parts)
+
+
+def _compare_registrations(
+    old: tuple[KryoRegistration, ...], new: tuple[KryoRegistration, ...], word: str
+) -> Iterator[Compatibility]:
+    now = {each.class_name: each for each in new}
+    for each in old:
+        after = now.get(each.class_name)
+        if not _is_present(each) and (after is None or not _is_present(after)):
+            yield single(_missing(each, word))
+        elif after is not None and None not in (each.value, after.value) and each.value != after.value:
+            yield single(_changed(each, word))
+    before, names = [each.class_name for each in old], [*now]
+    if before != names[: len(before)]:
+        yield single(
+            Finding(
+                path="",
+                old=", ".join(before),
+                new=", ".join(names) or None,
+                outcome=Outcome.RECONFIGURED,
+                reason=f"the order of each {word} changed: Flink keeps the old ids and puts new classes behind them",
+            )
+        )
+
+
+def _is_present(registration: KryoRegistration) -> bool:
+    return registration.resolved and registration.value is not None
+
+
+def _missing(registration: KryoRegistration, word: str) -> Finding:
+    return Finding(
+        path="",
+        old=registration.class_name,
+        new=None,
+        outcome=Outcome.INCOMPATIBLE,
+        reason=f"the {word} {registration.class_name} or its serializer was missing when the snapshot was written, and "
+        "the new job does not register it",
+        remedy=f"Register {registration.class_name} with its serializer in the new job",
+    )
+
+
+def _changed(registration: KryoRegistration, word: str) -> Finding:
+    return Finding(
+        path="",
+        old=registration.class_name,
+        new=registration.class_name,
+        outcome=Outcome.AS_IS,
+        reason=f"the {word} {registration.class_name} has another Kryo serializer now, which must read the bytes of "
+        "the old one: Flink does not check it",
+        remedy="Make sure that the new Kryo serializer reads the old bytes",
+    )
+
+
+def find_kryo(serializer: Serializer, path: str = "value") -> Iterator[tuple[str, Kryo]]:
+    """Every place whose bytes Kryo wrote, with its path."""
+    if isinstance(serializer, Kryo):
+        yield path, serializer
+    elif isinstance(serializer, Pojo):
+        for field in serializer.fields:
+            if field.serializer is not None:
+                yield from find_kryo(field.serializer, f"{path}.{quote(field.name)}")
+        for subclass in (*serializer.registered, *serializer.non_registered):
+            if subclass.serializer is not None:
+                yield from find_kryo(subclass.serializer, f"{path}({subclass.class_name})")
+    else:
+        for step, nested in zip(list_steps(serializer), serializer.nested, strict=True):
+            yield from find_kryo(nested, path + step)
+
+
+def refuse_other_kryo(path: str, node: Kryo, written_by: int, read_by: int) -> Finding:
+    """What is said of Kryo data that another major version of Kryo is to read."""
+    return Finding(
+        path=path,
+        old=f"{describe(node)} written by Kryo {written_by}",
+        new=f"read by Kryo {read_by}",
+        outcome=Outcome.INCOMPATIBLE,
+        reason=f"Kryo {read_by} does not read what Kryo {written_by} wrote; the snapshots look alike, so Flink fails "
+        "while reading or reads wrong values",
+        remedy="Change the serializer family (to POJO, Avro or a type that Flink knows) in a migration",
+        unnoticed=True,
+    )

@@ -1,0 +1,164 @@
+"""Rules of POJOs: fields come and go, types stay, registered subclasses keep their tags.
+
+Flink matches fields by name. It knows no renaming: a renamed field is one that went and one that came, and the restore
+succeeds without its values. Source: `PojoSerializerSnapshot.resolveSchemaCompatibility`, `PojoFieldUtils`.
+"""
+
+from __future__ import annotations
+
+from state_pipelines.serializers.compatibility.classes import compare_class
+from state_pipelines.serializers.compatibility.outcome import Compatibility, Finding, Outcome, combine, single
+from state_pipelines.serializers.compatibility.rules import resolve_nested, rule
+from state_pipelines.serializers.text import describe, quote
+from state_pipelines.serializers.tree import Basic, Pojo, PojoField, PojoSubclass, Serializer
+
+_ZEROS = {"Byte": "0", "Short": "0", "Char": "\\u0000", "Int": "0", "Long": "0", "Float": "0.0", "Double": "0.0"}
+
+
+@rule.register(Pojo)
+def _pojo(old: Pojo, new: Pojo) -> Compatibility:
+    if old.pojo_class != new.pojo_class:
+        return compare_class(old.pojo_class, new.pojo_class, old, new)
+    unresolved = [each for each in (*old.registered, *old.non_registered) if _is_unresolved(each)]
+    if unresolved:
+        return combine(single(_unresolved_subclass(each)) for each in unresolved)
+    return combine([*_compare_fields(old, new), *_compare_subclasses(old, new)])
+
+
+def _compare_fields(old: Pojo, new: Pojo) -> list[Compatibility]:
+    successors = {field.name: field for field in new.fields}
+    # Fields that could not be resolved when a snapshot was written are as good as gone.
+    kept = {
+        field.name: successors[field.name]
+        for field in old.fields
+        if field.name in successors and _is_resolved(field) and _is_resolved(successors[field.name])
+    }
+    down = [name for name, after in kept.items() if after.declaring_class == new.pojo_class]
+    moved = {field.name: field for field in old.fields if field.name in down and field.declaring_class != new.pojo_class}
+    added = [field for field in new.fields if field.name not in kept or field.name in moved]
+    results = []
+    for field in old.fields:
+        successor = kept.get(field.name)
+        if successor is None or field.name in moved:
+            results.append(single(_removed(field, successor, added)))
+            continue
+        if field.declaring_class not in (successor.declaring_class, old.pojo_class):
+            results.append(single(_moved(field, successor)))
+        if field.serializer is not None and successor.serializer is not None:
+            results.append(resolve_nested(field.serializer, successor.serializer).within(f".{quote(field.name)}"))
+    return results + [single(_added(field)) for field in added]
+
+
+def _is_resolved(field: PojoField) -> bool:
+    return field.declaring_class is not None and field.serializer is not None
+
+
+def _removed(field: PojoField, successor: PojoField | None, added: list[PojoField]) -> Finding:
+    name = quote(field.name)
+    reason = f"the field {name} is gone: Flink drops its values without a word"
+    remedy = "Nothing to do if the values may go"
+    twins = [quote(each.name) for each in added if each.serializer == field.serializer and each.name != field.name]
+    if successor is not None:
+        # Flink asks the class that declared the field, then its superclasses, but no subclass.
+        reason = (
+            f"the field {name} moved from {field.declaring_class} down to {successor.declaring_class}, where Flink does "
+            "not look for it: its values are lost without a word"
+        )
+        remedy = f"Declare {name} where it was, or change its class in a migration"
+    elif twins:
+        remedy += f"; if it is called {' or '.join(twins)} now, migrate with a rename step, or its values are lost"
+    else:
+        remedy += "; if it has another name now, migrate with a rename step, or its values are lost"
+    return Finding(
+        path=f".{name}",
+        old=_describe(field.serializer),
+        new=None,
+        outcome=Outcome.AFTER_MIGRATION,
+        reason=reason,
+        remedy=remedy,
+        loss=True,
+    )
+
+
+def _moved(field: PojoField, successor: PojoField) -> Finding:
+    name = quote(field.name)
+    return Finding(
+        path=f".{name}",
+        old=f"{field.declaring_class}#{name}",
+        new=f"{successor.declaring_class}#{name}",
+        outcome=Outcome.UNDETERMINED,
+        reason=f"the field {name} moved from {field.declaring_class} to {successor.declaring_class}: Flink keeps its values "
+        "if that is a superclass of the first, and drops them without a word if not (a renamed class, say)",
+        remedy=f"Make sure that {successor.declaring_class} is a superclass, or change the class in a migration",
+        loss=True,
+    )
+
+
+def _added(field: PojoField) -> Finding:
+    name = quote(field.name)
+    return Finding(
+        path=f".{name}",
+        old=None,
+        new=_describe(field.serializer),
+        outcome=Outcome.AFTER_MIGRATION,
+        reason=f"the field {name} is new: it is {_java_default(field.serializer)} in every old value "
+        "(or what the constructor sets)",
+        remedy="Nothing to do if that is right; else migrate with an add step, or a rename step if the field had "
+        "another name",
+    )
+
+
+def _java_default(serializer: Serializer | None) -> str:
+    kind = serializer.kind if isinstance(serializer, Basic) else ""
+    if kind == "Boolean":
+        return "false (null if the field is a Boolean object)"
+    return f"{_ZEROS[kind]} (null if the field is an object)" if kind in _ZEROS else "null"
+
+
+def _compare_subclasses(old: Pojo, new: Pojo) -> list[Compatibility]:
+    now = {each.class_name: each.serializer for each in new.registered}
+    results = []
+    for each in old.registered:
+        after = now.get(each.class_name)
+        if each.serializer is not None and after is not None:
+            results.append(resolve_nested(each.serializer, after).within(f"({each.class_name})"))
+    before, after_names = [each.class_name for each in old.registered], [*now]
+    if before != after_names[: len(before)]:
+        reason = "the registered subclasses stand in another order, or some are no longer registered: Flink keeps the "
+        reason += "old tags. The classes must still be on the class path"
+        results.append(single(_reconfigured(before, after_names, reason)))
+    if old.non_registered:
+        names = [each.class_name for each in old.non_registered]
+        reason = "the snapshot has serializers of subclasses that are not registered: Flink carries them along. "
+        reason += "The classes must still be on the class path"
+        results.append(single(_reconfigured(names, [each.class_name for each in new.non_registered], reason)))
+    return results
+
+
+def _reconfigured(before: list[str], after: list[str], reason: str) -> Finding:
+    return Finding(
+        path="",
+        old=", ".join(before) or None,
+        new=", ".join(after) or None,
+        outcome=Outcome.RECONFIGURED,
+        reason=reason,
+    )
+
+
+def _is_unresolved(subclass: PojoSubclass) -> bool:
+    return not subclass.resolved or subclass.serializer is None
+
+
+def _unresolved_subclass(subclass: PojoSubclass) -> Finding:
+    return Finding(
+        path=f"({subclass.class_name})",
+        old=_describe(subclass.serializer),
+        new=None,
+        outcome=Outcome.INCOMPATIBLE,
+        reason=f"the subclass {subclass.class_name} or its serializer was missing when the snapshot was written",
+        remedy="Take a new snapshot with the class on the class path",
+    )
+
+
+def _describe(serializer: Serializer | None) -> str | None:
+    return None if serializer is None else describe(serializer)

@@ -1,0 +1,227 @@
+"""Dispatch: which rule compares two serializers, and what it says when their families differ."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+from state_pipelines.serializers import containers, scala
+from state_pipelines.serializers.compatibility.outcome import (
+    SAME,
+    Compatibility,
+    Finding,
+    Outcome,
+    combine,
+    single,
+)
+from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import (
+    Basic,
+    Composite,
+    GenericArray,
+    Kryo,
+    LinkedListOf,
+    ListOf,
+    MapOf,
+    Nullable,
+    Opaque,
+    Pojo,
+    Row,
+    Serializer,
+    SetOf,
+    Ttl,
+    Tuple,
+    Variants,
+)
+
+# Families that got another snapshot class over time and still read the old one.
+_RENAMED = {"org.apache.flink.api.java.typeutils.runtime.EitherSerializerSnapshot": containers.EITHER}
+_SAME_DATA = frozenset({containers.LIST, containers.ARRAY_LIST})
+"""Different snapshot classes with the same bytes; Flink takes one for the other since 1.19."""
+_SCALA_1, _SCALA_2 = "org.apache.flink.api.scala.typeutils.", "org.apache.flink.table.api.typeutils."
+
+
+def resolve(old: Serializer, new: Serializer, path: str = "value") -> Compatibility:
+    """Compare the serializer of a snapshot with the one that is to read it.
+
+    Args:
+        old: as the snapshot holds it.
+        new: as the new job has it.
+        path: where the two stand; paths of findings begin with it.
+    """
+    return resolve_nested(old, new).within(path)
+
+
+def resolve_nested(old: Serializer, new: Serializer) -> Compatibility:
+    """As `resolve`, with paths relative to the two serializers."""
+    if isinstance(old, Opaque) or isinstance(new, Opaque):
+        return _compare_opaque(old, new)
+    if _family(old) != _family(new):
+        return compare_families(old, new)
+    return rule(old, new)
+
+
+@singledispatch
+def rule(old: Serializer, new: Serializer) -> Compatibility:
+    """The rule of a family: compares two serializers of the same family; paths of findings are relative.
+
+    Composites without a rule of their own follow `CompositeTypeSerializerSnapshot`. For others nothing is known.
+    """
+    if isinstance(old, Composite):
+        return compare_nested(old, new)
+    if old == new:
+        return SAME
+    return single(
+        Finding(
+            path="",
+            old=describe(old),
+            new=describe(new),
+            outcome=Outcome.UNDETERMINED,
+            reason=f"no rule is registered for {name_serializer(old)}",
+            remedy="Register one with state_pipelines.serializers.compatibility.rule.register",
+        )
+    )
+
+
+def compare_nested(old: Serializer, new: Serializer, *outer: Finding) -> Compatibility:
+    """The rule of composites: the number of nested serializers, then each of them.
+
+    Args:
+        old: the old composite.
+        new: the new one, of the same family.
+        outer: what the outer part brings.
+    """
+    if len(old.nested) != len(new.nested):
+        return single(
+            Finding(
+                path="",
+                old=describe(old),
+                new=describe(new),
+                outcome=Outcome.INCOMPATIBLE,
+                reason=f"{name_serializer(old)} had {len(old.nested)} fields and has {len(new.nested)} now; "
+                "it cannot gain or lose any",
+                remedy="Change the fields in a migration",
+            )
+        )
+    parts = [single(finding) for finding in outer]
+    for step, before, after in zip(list_steps(old), old.nested, new.nested, strict=True):
+        parts.append(resolve_nested(before, after).within(step))
+    return combine(parts)
+
+
+def list_steps(node: Serializer) -> tuple[str, ...]:
+    """The step of a path to each nested serializer."""
+    match node:
+        case ListOf() | SetOf() | GenericArray() | LinkedListOf():
+            return ("[]",)
+        case MapOf():
+            return ("{key}", "{value}")
+        case Ttl():
+            return (".timestamp", "")
+        case Variants(kind="ScalaOption" | "Lockable" | "BufferEntry" | "StreamElement"):
+            return ("",)
+        case Variants(kind="Traversable"):
+            return ("[]",)
+        case _ if len(node.nested) == 1 and not isinstance(node, Tuple | Row):
+            return ("",)
+        case _:
+            return _FIELD_STEPS.get(type(node).__name__) or tuple(f".f{index}" for index in range(len(node.nested)))
+
+
+_FIELD_STEPS = {"Either": (".left", ".right"), "Timer": (".key", ".namespace"), "SortedMapOf": ("{key}", "{value}")}
+
+
+def compare_families(old: Serializer, new: Serializer) -> Compatibility:
+    """Two serializers of different families: incompatible, but for those whose bytes are the same."""
+    if {old.snapshot_class, new.snapshot_class} == _SAME_DATA:
+        return compare_nested(old, new)
+    reason, remedy = _explain(old, new)
+    unnoticed = _is_unnoticed(old, new)
+    if unnoticed:
+        reason += "; Flink since 1.19 does not compare the families of composites and takes the old bytes as they are"
+    return single(
+        Finding(
+            path="",
+            old=describe(old),
+            new=describe(new),
+            outcome=Outcome.INCOMPATIBLE,
+            reason=reason,
+            remedy=remedy,
+            unnoticed=unnoticed,
+        )
+    )
+
+
+def name_serializer(node: Serializer) -> str:
+    """Simple name of the serializer class, such as LongSerializer."""
+    if isinstance(node, Basic):
+        return f"{node.kind}Serializer"
+    simple = node.snapshot_class.rpartition(".")[2].rpartition("$")[2]
+    return simple.removesuffix("V2").removesuffix("Snapshot") or type(node).__name__
+
+
+def _family(node: Serializer) -> object:
+    if isinstance(node, Basic):
+        return node.kind
+    return type(node), _RENAMED.get(node.snapshot_class, node.snapshot_class)
+
+
+def _explain(old: Serializer, new: Serializer) -> tuple[str, str]:
+    names = f"{name_serializer(old)} became {name_serializer(new)}"
+    match old, new:
+        case Basic(), Basic():
+            return f"{names}; Flink converts no value from one type to another", f"Cast to {new.kind} in a migration"
+        case Kryo(), Nullable(inner=ListOf() | SetOf() | MapOf()):
+            return (
+                f"{names}: collection fields of POJOs are Kryo in Flink 1.x and no longer in 2.x",
+                "Change the field to the serializer of Flink 2.x in a migration",
+            )
+        case (Ttl(), _) | (_, Ttl()):
+            state = "off" if isinstance(old, Ttl) else "on"
+            return (
+                f"{names}: TTL was switched {state}, which Flink up to 1.20 cannot do with existing state",
+                f"Switch TTL {state} in a migration, or leave it as it was",
+            )
+        case (Nullable(inner=inner), _) if inner == new:
+            return f"{names}: the value no longer has a null flag", "Change the serializer in a migration"
+        case (_, Nullable(inner=inner)) if inner == old:
+            return f"{names}: the value got a null flag", "Change the serializer in a migration"
+        case (Kryo(), Pojo()) | (Pojo(), Kryo()):
+            return (
+                f"{names}: the class {'became' if isinstance(new, Pojo) else 'is no longer'} a POJO to Flink",
+                "Change the serializer family in a migration",
+            )
+        case _ if old.snapshot_class.startswith(_SCALA_1) and new.snapshot_class.startswith(_SCALA_2):
+            return f"{names}: the Scala serializers moved to {_SCALA_2[:-1]}", "Change the serializer in a migration"
+        case _:
+            return f"{names}, which reads other bytes", "Change the serializer family in a migration"
+
+
+_COMPARES_OUTER = (GenericArray, Nullable, Row, LinkedListOf)
+
+
+def _is_unnoticed(old: Serializer, new: Serializer) -> bool:
+    """Whether Flink sees no difference: of composites it asks only the new family, and only for its outer part."""
+    if not isinstance(old, Composite) or not isinstance(new, Composite) or len(old.nested) != len(new.nested):
+        return False
+    if isinstance(new, _COMPARES_OUTER) or new.snapshot_class in scala.CASE_CLASSES:
+        return False
+    if isinstance(new, Variants) and (new.kind in Variants.FLAGGED or new.kind == "Traversable"):
+        return False
+    nested = (resolve_nested(*pair).outcome for pair in zip(old.nested, new.nested, strict=True))
+    return all(outcome not in (Outcome.INCOMPATIBLE, Outcome.UNDETERMINED) for outcome in nested)
+
+
+def _compare_opaque(old: Serializer, new: Serializer) -> Compatibility:
+    if old == new:
+        return SAME
+    unknown = ", ".join(sorted({each.unknown_class for each in (old, new) if isinstance(each, Opaque)}))
+    return single(
+        Finding(
+            path="",
+            old=describe(old),
+            new=describe(new),
+            outcome=Outcome.UNDETERMINED,
+            reason=f"the snapshots differ, and only {unknown} knows whether its data stay readable",
+            remedy="Register a reader for the class with state_pipelines.serializers.registry.register",
+        )
+    )

@@ -1,0 +1,125 @@
+"""Rules of the table runtime: SQL types must stay what they are, nothing evolves.
+
+Source: `RowDataSerializerSnapshot`, `BinaryRowDataSerializerSnapshot`, `ArrayDataSerializerSnapshot`,
+`MapDataSerializerSnapshot`, `DecimalSerializerSnapshot`, `TimestampDataSerializerSnapshot`,
+`SortedMapSerializerSnapshot`, `RowDataKeySerializerSnapshot`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from state_pipelines.serializers.compatibility.outcome import SAME, Compatibility, Finding, Outcome, combine, single
+from state_pipelines.serializers.compatibility.rules import compare_nested, resolve_nested, rule
+from state_pipelines.serializers.text import describe, describe_type
+from state_pipelines.serializers.tree import (
+    ArrayData,
+    BinaryRow,
+    Decimal,
+    MapData,
+    RowData,
+    RowDataKey,
+    SortedMapOf,
+    TimestampData,
+)
+
+if TYPE_CHECKING:
+    from state_pipelines.serializers.tree import LogicalType, Serializer
+
+_REMEDY = "Keep the query and its types, or migrate the state"
+
+
+@rule.register(RowData)
+def _row_data(old: RowData, new: RowData) -> Compatibility:
+    if old.types == new.types:
+        return compare_nested(old, new)
+    pairs = enumerate(zip_longest(old.types, new.types))
+    return combine(single(_type_differs(f".f{index}", *pair)) for index, pair in pairs if pair[0] != pair[1])
+
+
+@rule.register(ArrayData)
+def _array_data(old: ArrayData, new: ArrayData) -> Compatibility:
+    if old.element_type == new.element_type:
+        return SAME
+    return single(_type_differs("[]", old.element_type, new.element_type))
+
+
+@rule.register(MapData)
+def _map_data(old: MapData, new: MapData) -> Compatibility:
+    pairs = {"{key}": (old.key_type, new.key_type), "{value}": (old.value_type, new.value_type)}
+    return combine(single(_type_differs(step, *pair)) for step, pair in pairs.items() if pair[0] != pair[1])
+
+
+@rule.register(BinaryRow)
+def _binary_row(old: BinaryRow, new: BinaryRow) -> Compatibility:
+    return _compare_parameters(old, new, (old.num_fields,), (new.num_fields,))
+
+
+@rule.register(Decimal)
+def _decimal(old: Decimal, new: Decimal) -> Compatibility:
+    return _compare_parameters(old, new, (old.precision, old.scale), (new.precision, new.scale))
+
+
+@rule.register(TimestampData)
+def _timestamp(old: TimestampData, new: TimestampData) -> Compatibility:
+    return _compare_parameters(old, new, (old.precision,), (new.precision,))
+
+
+@rule.register(RowDataKey)
+def _row_data_key(old: RowDataKey, new: RowDataKey) -> Compatibility:
+    return resolve_nested(old.inner, new.inner)
+
+
+@rule.register(SortedMapOf)
+def _sorted_map(old: SortedMapOf, new: SortedMapOf) -> Compatibility:
+    if old.comparator != new.comparator:
+        return single(
+            Finding(
+                path="",
+                old=describe(old),
+                new=describe(new),
+                outcome=Outcome.UNDETERMINED,
+                reason="the comparators were serialized to other bytes, and only Java can tell whether they are equal",
+                remedy="Make sure that the comparator has not changed",
+            )
+        )
+    nested = combine(
+        resolve_nested(before, after).within(step)
+        for step, before, after in zip(("{key}", "{value}"), old.nested, new.nested, strict=True)
+    )
+    # Flink compares nothing but the comparators.
+    unnoticed = tuple(replace(each, unnoticed=each.outcome is not Outcome.AS_IS) for each in nested.findings)
+    return Compatibility(nested.outcome, unnoticed)
+
+
+def _compare_parameters(
+    old: Serializer, new: Serializer, before: tuple[int, ...], after: tuple[int, ...]
+) -> Compatibility:
+    if before == after:
+        return SAME
+    return single(
+        Finding(
+            path="",
+            old=describe(old),
+            new=describe(new),
+            outcome=Outcome.INCOMPATIBLE,
+            reason="SQL types do not evolve: the parameters must stay the same",
+            remedy=_REMEDY,
+        )
+    )
+
+
+def _type_differs(path: str, before: LogicalType | None, after: LogicalType | None) -> Finding:
+    reason = "SQL types do not evolve, nullability included"
+    if before is None or after is None:
+        reason = "rows of SQL state gain and lose no fields"
+    return Finding(
+        path=path,
+        old=None if before is None else describe_type(before),
+        new=None if after is None else describe_type(after),
+        outcome=Outcome.INCOMPATIBLE,
+        reason=reason,
+        remedy=_REMEDY,
+    )

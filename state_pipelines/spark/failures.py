@@ -1,0 +1,35 @@
+"""Errors that happen inside Spark, as errors of this package."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import PySparkException
+
+from state_pipelines import errors
+from state_pipelines.errors import MigrationError, StateError
+
+_RAISED = re.compile(r"state_pipelines\.errors\.(\w+): (.*)")
+
+
+@contextmanager
+def translate_failures(what: str) -> Iterator[None]:
+    """Turn what Spark raises into a `StateError`.
+
+    An error of this package that a worker raised comes back under its own class; anything else that Spark refuses (an
+    expression with a mistake, an overflow) becomes a `MigrationError`.
+
+    Args:
+        what: what was being done, for the message.
+    """
+    try:
+        yield
+    except PySparkException as error:
+        text = str(error)
+        if found := _RAISED.search(text):
+            kind = getattr(errors, found[1], StateError)
+            raise kind(found[2].strip()) from error
+        first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+        raise MigrationError(f"{what}: Spark says {first.strip()}") from error

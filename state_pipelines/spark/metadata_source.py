@@ -1,0 +1,139 @@
+"""`spark.read.format("flink-state-metadata")`: operators and states of a snapshot, or of every snapshot below a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from state_pipelines.errors import StateError, UsageError
+from state_pipelines.operations.inspect import inspect
+from state_pipelines.snapshot import open_snapshot
+from state_pipelines.spark.types import spark_schema
+from state_pipelines.storage import METADATA_FILE, find_files, is_directory, join, parent, resolve
+from state_pipelines.storage.files import exists
+
+SCHEMA = pa.schema(
+    [
+        ("snapshot", pa.string()),
+        ("snapshot_kind", pa.string()),
+        ("checkpoint_id", pa.int64()),
+        ("metadata_version", pa.int32()),
+        ("operator_id", pa.string()),
+        ("operator_uid", pa.string()),
+        ("operator_name", pa.string()),
+        ("parallelism", pa.int32()),
+        ("max_parallelism", pa.int32()),
+        ("state", pa.string()),
+        ("state_kind", pa.string()),
+        ("key_serializer", pa.string()),
+        ("namespace_serializer", pa.string()),
+        ("value_serializer", pa.string()),
+        ("entries", pa.int64()),
+        ("bytes", pa.int64()),
+        ("undecoded", pa.string()),
+        ("error", pa.string()),
+    ]
+)
+"""One row per state; an operator without states, or a snapshot that cannot be read, has one row with its `error`."""
+
+
+class FlinkStateMetadataSource(DataSource):
+    """The format `flink-state-metadata`; options `path`, `pathMapping`, `uids`, `count` (entries and bytes too)."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Short name."""
+        return "flink-state-metadata"
+
+    def schema(self) -> StructType:
+        """Always the same."""
+        return spark_schema(SCHEMA)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reader."""
+        return MetadataReader(self.options)
+
+
+@dataclass(frozen=True)
+class SnapshotSplit(InputPartition):
+    """One snapshot."""
+
+    path: str
+
+
+class MetadataReader(DataSourceReader):
+    """One task per snapshot."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:  # type: ignore[override]
+        """The snapshots below the path."""
+        path = self._options.get("path")
+        if not path:
+            raise UsageError("the option path is missing", hint="Give a snapshot, or a directory of snapshots")
+        return [SnapshotSplit(each) for each in find_snapshots(path)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """The rows of one snapshot."""
+        if not isinstance(partition, SnapshotSplit):
+            raise UsageError(f"{type(partition).__name__} is not a split of this source")
+        rows = list(describe_snapshot(partition.path, self._options))
+        yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+
+def find_snapshots(path: str) -> list[str]:
+    """Directories of the snapshots at or below a path, in order.
+
+    Raises:
+        NotFoundError: nothing is there.
+    """
+    location = resolve(path)
+    if exists(join(location, METADATA_FILE)) or not is_directory(location):
+        return [path]
+    found = [each.location for each in find_files(location) if each.location.name == METADATA_FILE]
+    return sorted(str(parent(each)) for each in found)
+
+
+def describe_snapshot(path: str, options: Mapping[str, str]) -> Iterator[dict[str, object]]:
+    """Rows of `SCHEMA` for one snapshot."""
+    mapping = [each for each in options.get("pathMapping", "").split(",") if each]
+    uids = [each for each in options.get("uids", "").split(",") if each]
+    try:
+        report = inspect(open_snapshot(path, path_mapping=mapping, uids=uids), count=options.get("count") == "true")
+    except StateError as error:
+        # One snapshot that cannot be read must not hide the others.
+        yield {"snapshot": path, "error": str(error)}
+        return
+    head = {
+        "snapshot": path,
+        "snapshot_kind": report.kind,
+        "checkpoint_id": report.checkpoint_id,
+        "metadata_version": report.metadata_version,
+    }
+    for operator in report.operators:
+        own = head | {
+            "operator_id": operator.id,
+            "operator_uid": operator.uid,
+            "operator_name": operator.name,
+            "parallelism": operator.parallelism,
+            "max_parallelism": operator.max_parallelism,
+            "error": operator.error or None,
+        }
+        if not operator.states:
+            yield own
+        for state in operator.states:
+            yield own | {
+                "state": state.name,
+                "state_kind": state.kind,
+                "key_serializer": state.key,
+                "namespace_serializer": state.namespace,
+                "value_serializer": state.value,
+                "entries": state.entries,
+                "bytes": state.bytes,
+                "undecoded": state.undecoded or None,
+            }

@@ -1,0 +1,185 @@
+"""Options of the format `flink-state`, and the splits of a state that tasks read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from state_pipelines.errors import UsageError, at
+from state_pipelines.keyed.canonical import Section
+from state_pipelines.keyed.records import KeyedLayout
+from state_pipelines.keyed.tables import KeyedTable, TableOptions
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.snapshot import Snapshot, State, open_snapshot
+from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
+from state_pipelines.spark.types import to_spark
+
+SPLIT_SIZE = 32 << 20
+"""Bytes of file per task unless the option `splitSize` says otherwise."""
+
+BATCH_ROWS = 1 << 16
+"""Rows that travel to Spark at once."""
+
+
+@dataclass(frozen=True)
+class StateOptions:
+    """Options of the format `flink-state`.
+
+    Attributes:
+        operator: `operatorId`: uid, 32-digit id or name.
+        state: `stateVarName`.
+        table: `columns` (comma separated, dotted paths), `flattenCollectionTypes` (default true), `raw`, `key` (JSON).
+        key_groups: `keyGroups` as `a-b`, inclusive.
+        split_size: `splitSize`, bytes of file per task.
+    """
+
+    operator: str
+    state: str
+    table: TableOptions
+    key_groups: KeyGroupRange | None
+    split_size: int
+
+    @staticmethod
+    def parse(options: Mapping[str, str]) -> StateOptions:
+        """Options as Spark gives them.
+
+        Raises:
+            UsageError: one is missing or cannot be understood.
+        """
+        operator, state = options.get("operatorId"), options.get("stateVarName")
+        if not operator:
+            raise UsageError("the option operatorId is missing", hint="`flink-state-metadata` lists the operators")
+        if not state:
+            raise UsageError("the option stateVarName is missing", hint="`flink-state-metadata` lists the states")
+        columns = options.get("columns")
+        key = options.get("key")
+        table = TableOptions(
+            columns=tuple(name.strip() for name in columns.split(",")) if columns else None,
+            flatten=_flag(options, "flattenCollectionTypes", default=True),
+            raw=_flag(options, "raw", default=False),
+            key=_parse_json(key) if key is not None else None,
+        )
+        groups = options.get("keyGroups")
+        size = options.get("splitSize", str(SPLIT_SIZE))
+        if not size.isdecimal() or int(size) == 0:
+            raise UsageError(f"the option splitSize is {size!r}, not a number of bytes")
+        return StateOptions(operator, state, table, parse_key_groups(groups) if groups else None, int(size))
+
+
+@dataclass(frozen=True)
+class KeyedSplit(InputPartition):
+    """Some key groups of one subtask; all that a task needs.
+
+    Attributes:
+        part: the subtask's file, with only the sections of the split.
+        layout: layouts of the records; None when `reason` says why there are none.
+        prefix: bytes of the key-group prefix.
+        place: operator and state, for errors.
+    """
+
+    part: KeyedPart
+    layout: KeyedLayout | None
+    reason: str
+    options: TableOptions
+    prefix: int
+    place: tuple[str, str]
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The batches of the split, in the types of Spark."""
+        operator, state = self.place
+        with at(operator=operator, state=state):
+            table = KeyedTable(self.layout, self.options, self.reason)
+            for records in self.part.records(self.prefix):
+                yield from _slices(table.make_batch(records, self.part.subtask))
+
+
+@dataclass(frozen=True)
+class BatchSplit(InputPartition):
+    """Operator state, which is small: the batches themselves."""
+
+    batches: tuple[pa.RecordBatch, ...]
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The batches, in the types of Spark."""
+        for batch in self.batches:
+            yield from _slices(batch)
+
+
+def open_options(options: Mapping[str, str]) -> Snapshot:
+    """The snapshot that the options `path`, `pathMapping` and `uids` (comma separated) name."""
+    path = options.get("path")
+    if not path:
+        raise UsageError("the option path is missing", hint="Give the directory of a snapshot or its _metadata")
+    mapping = [each for each in options.get("pathMapping", "").split(",") if each]
+    uids = [each for each in options.get("uids", "").split(",") if each]
+    return open_snapshot(path, path_mapping=mapping, uids=uids)
+
+
+def find_state(snapshot: Snapshot, options: StateOptions) -> State:
+    """The state that the options name."""
+    return snapshot.operator(options.operator).state(options.state)
+
+
+def split_state(state: KeyedState, options: StateOptions) -> Iterator[KeyedSplit]:
+    """Tasks over a keyed state: key groups that lie side by side, about `split_size` bytes of file each."""
+    layout, reason = state.find_layout()
+    place = (state.operator.label, state.name)
+    for part in state.parts:
+        groups = options.key_groups
+        wanted = [each for each in part.file.sections if groups is None or each.key_group in groups]
+        for sections in _split_sections(wanted, options.split_size):
+            file = replace(part.file, sections=sections)
+            split = replace(part, file=file)
+            yield KeyedSplit(split, layout, reason, options.table, state.prefix, place)
+
+
+def _split_sections(sections: list[Section], size: int) -> Iterator[tuple[Section, ...]]:
+    split: list[Section] = []
+    for section in sections:
+        if split and section.end - split[0].start > size:
+            yield tuple(split)
+            split = []
+        split.append(section)
+    if split:
+        yield tuple(split)
+
+
+def parse_key_groups(text: str) -> KeyGroupRange:
+    """Key groups from `a-b` (inclusive) or `a`.
+
+    Raises:
+        UsageError: the text has another form.
+    """
+    first, _, last = text.partition("-")
+    last = last or first
+    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise UsageError(f"{text!r} is not a range of key groups", hint="Write it as `a-b`, both ends included")
+    return KeyGroupRange(int(first), int(last) - int(first) + 1)
+
+
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    converted = to_spark(batch)
+    for start in range(0, len(converted), BATCH_ROWS):
+        yield converted.slice(start, BATCH_ROWS)
+
+
+def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = options.get(name)
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false"):
+        raise UsageError(f"the option {name} is {text!r}, not true or false")
+    return text.lower() == "true"
+
+
+def _parse_json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise UsageError(
+            f"the option key is not JSON: {text}", hint='Write text in quotes, such as "\\"user-1\\""'
+        ) from None

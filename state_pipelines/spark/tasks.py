@@ -1,0 +1,62 @@
+"""Running plain work items as Spark tasks, one task each."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from state_pipelines.spark.failures import translate_failures
+from state_pipelines.spark.splits import KeyedSplit, StateOptions, split_state
+from state_pipelines.spark.types import spark_schema
+from state_pipelines.snapshot.keyed_state import KeyedState
+
+Result = TypeVar("Result", covariant=True)
+
+
+class Task(Protocol[Result]):
+    """A work item that can be sent to a worker."""
+
+    def run(self) -> Result:
+        """Do the work."""
+
+
+def run_tasks(spark: SparkSession, tasks: Sequence[Task[Result]], what: str) -> list[Result]:
+    """Run every item in a task of its own; results in the order of the items.
+
+    Raises:
+        StateError: an item failed.
+    """
+    if not tasks:
+        return []
+    items = tuple(tasks)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                # Results travel between processes of one Spark application, which trust each other as Spark itself does.
+                result = pickle.dumps(items[index].run())
+                yield pa.RecordBatch.from_pydict({"index": [index], "result": [result]})
+
+    with translate_failures(what):
+        rows = spark.range(0, len(items), 1, len(items)).mapInArrow(work, "index long, result binary").collect()
+    results = {row["index"]: pickle.loads(row["result"]) for row in rows}
+    return [results[index] for index in range(len(items))]
+
+
+def read_frame(spark: SparkSession, state: KeyedState, options: StateOptions) -> DataFrame:
+    """A keyed state as a DataFrame, of a snapshot that need not be published; one task per split, rows in file order."""
+    splits: tuple[KeyedSplit, ...] = tuple(split_state(state, options))
+    schema = spark_schema(state.make_schema(options.table))
+    if not splits:
+        return spark.createDataFrame([], schema)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                yield from splits[index].read()
+
+    return spark.range(0, len(splits), 1, len(splits)).mapInArrow(work, schema)

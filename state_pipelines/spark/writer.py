@@ -1,0 +1,170 @@
+"""`df.write.format("flink-state")`: rows of one state into a new savepoint.
+
+Tasks encode whatever rows they get, in any order; the commit merges their parts with the files of the base snapshot
+and writes `_metadata` last. `write_state` does the same with the merging spread over tasks too: for large states.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from state_pipelines.errors import TargetExistsError, UsageError, Where
+from state_pipelines.keyed.encoding import RecordEncoder
+from state_pipelines.metadata import write_metadata
+from state_pipelines.operations.publishing import NewFile
+from state_pipelines.operations.rewriting import PartFile, merge_parts
+from state_pipelines.operations.writing import StateDescription, WritePlan, plan_write
+from state_pipelines.serializers.text import parse
+from state_pipelines.snapshot import open_snapshot
+from state_pipelines.spark.encoding import PartWriter, encode_frame
+from state_pipelines.spark.tasks import run_tasks
+from state_pipelines.storage import SnapshotWriter, join, parent, resolve
+from state_pipelines.storage.files import exists, remove_directory
+
+
+@dataclass
+class PartMessage(WriterCommitMessage):
+    """What a task wrote; nothing when it had no rows."""
+
+    part: PartFile | None
+
+
+class StateWriter(DataSourceArrowWriter):
+    """Writes the rows of a DataFrame.
+
+    Options: `path` (the new savepoint), `base` (snapshot to take all else from; optional), `operatorId`,
+    `stateVarName`, and for what the base does not know `stateType`, `keySerializer`, `valueSerializer`,
+    `namespaceSerializer` (in the readable form of `inspect`), `parallelism`, `maxParallelism`; `pathMapping`, `uids`.
+
+    Raises:
+        UsageError: an option is missing, or the mode is overwrite.
+        TargetExistsError: there is something at the path.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise UsageError("a snapshot is never overwritten", hint='Write to a new path with mode("append")')
+        path = options.get("path")
+        if not path:
+            raise UsageError("the option path is missing", hint="Give the directory of the new savepoint")
+        self.target = resolve(path)
+        if exists(self.target):
+            raise TargetExistsError("there is something at the target", where=Where(file=path))
+        self.plan = plan_options(options)
+        self.parts = join(parent(self.target), f".{self.target.name}-{uuid.uuid4()}")
+        description = parse_description(options)
+        self.writer = PartWriter(RecordEncoder(self.plan.layout, description.name), self.parts, description.operator)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Encode the rows of one task."""
+        batches = (batch for batch in iterator if len(batch))
+        first = next(batches, None)
+        if first is None:
+            return PartMessage(None)
+        return PartMessage(self.writer.write(_chain(first, batches)))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # type: ignore[override]
+        """Merge and publish, on the driver; see `write_state` for doing that in tasks."""
+        found = (each.part for each in messages if isinstance(each, PartMessage))
+        parts = tuple(part for part in found if part is not None)
+        try:
+            with SnapshotWriter(self.target) as writer:
+                files = [NewFile(each, merge_parts(each)) for each in self.plan.rewrites(parts, writer.target)]
+                metadata, copies = self.plan.assemble(files, writer.target)
+                for copy in copies:
+                    copy.run()
+                writer.publish(write_metadata(metadata))
+        finally:
+            remove_directory(self.parts)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # type: ignore[override]
+        """Remove what the tasks wrote."""
+        remove_directory(self.parts)
+
+
+def write_state(frame: DataFrame, target: str, **options: str) -> str:
+    """Write rows of one state into a new savepoint, encoding and merging in tasks.
+
+    Args:
+        frame: columns as `flink-state` reads them; without `key_group` it is computed from the key.
+        target: directory of the new savepoint.
+        options: as for `df.write.format("flink-state")`, without `path`.
+
+    Returns:
+        The target.
+
+    Raises:
+        StateError: see `StateWriter`.
+    """
+    spark = frame.sparkSession
+    description = parse_description(options)
+    plan = plan_options(options)
+    with SnapshotWriter(resolve(target)) as writer:
+        directory = join(writer.target, "_parts")
+        encoder = RecordEncoder(plan.layout, description.name)
+        parts = encode_frame(frame, PartWriter(encoder, directory, description.operator))
+        rewrites = plan.rewrites(parts, writer.target)
+        written = run_tasks(spark, rewrites, "the new files cannot be written")
+        files = [NewFile(rewrite, each) for rewrite, each in zip(rewrites, written, strict=True)]
+        metadata, copies = plan.assemble(files, writer.target)
+        run_tasks(spark, copies, "the files of the base cannot be copied")
+        remove_directory(directory)
+        writer.publish(write_metadata(metadata))
+    return target
+
+
+def plan_options(options: Mapping[str, str]) -> WritePlan:
+    """The plan that writer options ask for."""
+    base = options.get("base")
+    mapping = [each for each in options.get("pathMapping", "").split(",") if each]
+    uids = [each for each in options.get("uids", "").split(",") if each]
+    snapshot = open_snapshot(base, path_mapping=mapping, uids=uids) if base else None
+    return plan_write(snapshot, parse_description(options))
+
+
+def parse_description(options: Mapping[str, str]) -> StateDescription:
+    """The state that writer options describe.
+
+    Raises:
+        UsageError: an option is missing or cannot be understood.
+    """
+    operator, state = options.get("operatorId"), options.get("stateVarName")
+    if not operator or not state:
+        raise UsageError(f"the option {'stateVarName' if operator else 'operatorId'} is missing")
+    serializers = {
+        name: parse(options[option])
+        for name, option in (
+            ("key", "keySerializer"),
+            ("value", "valueSerializer"),
+            ("namespace", "namespaceSerializer"),
+        )
+        if option in options
+    }
+    return StateDescription(
+        operator=operator,
+        name=state,
+        state_type=options.get("stateType"),
+        parallelism=_number(options, "parallelism"),
+        max_parallelism=_number(options, "maxParallelism"),
+        **serializers,
+    )
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is not None and not (text.isdecimal() and int(text) > 0):
+        raise UsageError(f"the option {name} is {text!r}, not a positive number")
+    return int(text) if text is not None else None
+
+
+def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest
+

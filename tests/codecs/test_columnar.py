@@ -1,0 +1,187 @@
+"""The columnar codec against the scalar one, on random layouts and values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.writer import Writer
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.columnar import decode_sequence, decode_spans, encode_array
+from state_pipelines.codecs.program import arrow_type, compile_layout
+from state_pipelines.codecs.scalar import read_value, write_value
+from state_pipelines.errors import FormatError, StateError, UsageError, ValueRangeError
+from tests.codecs.guarded import guarded
+from tests.codecs.strategies import ALL_LAYOUTS, KNOWN_ENDS, SPAN_BOUND, cases, to_arrow_value
+
+Case = tuple[lay.Layout, list[Any]]
+random_cases = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+
+
+def written(layout: lay.Layout, value: Any) -> bytes:
+    writer = Writer()
+    write_value(layout, writer, value)
+    return writer.getvalue()
+
+
+def as_array(layout: lay.Layout, items: list[Any]) -> pa.Array:
+    return pa.array([to_arrow_value(layout, each) for each in items], arrow_type(layout))
+
+
+def spans(records: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ends = np.cumsum([len(each) for each in records], dtype=np.int64)
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+    return guarded(b"".join(records)), starts, ends
+
+
+def decoded(layout: lay.Layout, records: list[bytes], wanted: frozenset[str] | None = None) -> pa.Array:
+    array = decode_spans(compile_layout(layout, wanted), *spans(records))
+    array.validate(full=True)
+    return array
+
+
+@given(cases())
+@random_cases
+def test_columns_are_written_as_the_scalar_codec_writes_values(case: Case) -> None:
+    layout, items = case
+    encoded = encode_array(compile_layout(layout), as_array(layout, items))
+    records = [written(layout, each) for each in items]
+    assert encoded.data.tobytes() == b"".join(records)
+    assert list(encoded.stops) == list(np.cumsum([len(each) for each in records]))
+
+
+@given(cases())
+@random_cases
+def test_columns_are_read_as_the_scalar_codec_wrote_values(case: Case) -> None:
+    layout, items = case
+    assert decoded(layout, [written(layout, each) for each in items]).equals(as_array(layout, items))
+
+
+@given(cases())
+@random_cases
+def test_the_scalar_codec_reads_what_it_wrote(case: Case) -> None:
+    layout, items = case
+    for value in items:
+        reader = Reader(written(layout, value))
+        assert read_value(layout, reader) == value
+        reader.expect_end("the value")
+
+
+@given(cases(KNOWN_ENDS))
+@random_cases
+def test_records_are_read_one_behind_the_other_without_their_ends(case: Case) -> None:
+    layout, items = case
+    encoded = encode_array(compile_layout(layout), as_array(layout, items))
+    data = guarded(encoded.data.tobytes())
+    array, stops = decode_sequence(compile_layout(layout), data, 0, len(data), len(items))
+    assert array.equals(as_array(layout, items))
+    assert stops.tolist() == encoded.stops.tolist()
+
+
+@given(cases(max_size=8), st.data())
+@random_cases
+def test_slices_of_arrays_are_written_like_whole_ones(case: Case, data: st.DataObject) -> None:
+    layout, items = case
+    start = data.draw(st.integers(0, len(items)))
+    stop = data.draw(st.integers(start, len(items)))
+    encoded = encode_array(compile_layout(layout), as_array(layout, items)[start:stop])
+    assert encoded.data.tobytes() == b"".join(written(layout, each) for each in items[start:stop])
+
+
+def paths(layout: lay.Layout) -> list[str]:
+    """Dotted paths of all fields that can be asked for."""
+    match layout:
+        case lay.Optional(inner=inner) | lay.MeasuredKey(inner=inner):
+            return paths(inner)
+        case lay.PojoObject(variants=variants):
+            classes = [layout, *(each.layout for each in variants if isinstance(each.layout, lay.PojoObject))]
+            fields = [field for each in classes for field in each.fields]
+        case lay.Struct(fields=members) | lay.Masked(fields=members):
+            fields = list(members)
+        case _:
+            return []
+    return [path for name, child in fields for path in (name, *(f"{name}.{below}" for below in paths(child)))]
+
+
+def project(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """The fields of `array` that `target` has."""
+    if not pa.types.is_struct(target):
+        return array
+    children = [
+        project(array.field(array.type.get_field_index(target.field(index).name)), target.field(index).type)
+        for index in range(target.num_fields)
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(target), mask=array.is_null())
+
+
+@given(cases(KNOWN_ENDS.filter(paths)), st.data())
+@random_cases
+def test_wanted_fields_are_those_of_the_whole_value(case: Case, data: st.DataObject) -> None:
+    layout, items = case
+    records = [written(layout, each) for each in items]
+    wanted = frozenset(data.draw(st.lists(st.sampled_from(paths(layout)), min_size=1, max_size=3)))
+    part = decoded(layout, records, wanted)
+    assert part.equals(project(decoded(layout, records), part.type))
+
+
+@given(cases(KNOWN_ENDS, max_size=1))
+@random_cases
+def test_a_record_that_ends_early_is_an_error_wherever_it_ends(case: Case) -> None:
+    layout, (value,) = case
+    record = written(layout, value)
+    for size in range(len(record)):
+        with pytest.raises(FormatError):
+            decoded(layout, [record[:size]])
+        with pytest.raises(FormatError):
+            read_value(layout, Reader(record[:size]))
+
+
+@given(cases(SPAN_BOUND, max_size=1))
+@random_cases
+def test_a_span_that_ends_early_is_an_error_or_another_value(case: Case) -> None:
+    layout, (value,) = case
+    record = written(layout, value)
+    for size in range(len(record)):
+        assert_agreement(layout, record[:size])
+
+
+@given(cases(max_size=1), st.data())
+@settings(random_cases, max_examples=400)
+def test_changed_bytes_mean_the_same_to_both_codecs_or_are_an_error(case: Case, data: st.DataObject) -> None:
+    layout, (value,) = case
+    record = bytearray(written(layout, value))
+    for _ in range(data.draw(st.integers(1, 3)) if record else 0):
+        record[data.draw(st.integers(0, len(record) - 1))] = data.draw(st.integers(0, 255))
+    assert_agreement(layout, bytes(record))
+
+
+def assert_agreement(layout: lay.Layout, record: bytes) -> None:
+    """Columns either refuse the bytes or read the value that the scalar codec reads."""
+    try:
+        array = decoded(layout, [record])
+    except (FormatError, ValueRangeError):
+        array = None
+    try:
+        reader = Reader(record)
+        value = read_value(layout, reader)
+        reader.expect_end("the value")
+    except StateError:
+        assert array is None
+        return
+    if array is not None:
+        # By way of bytes, for NaN is not equal to itself.
+        assert encode_array(compile_layout(layout), array).data.tobytes() == written(layout, value)
+
+
+@given(st.data())
+@random_cases
+def test_bytes_of_no_meaning_are_an_error_or_a_value(data: st.DataObject) -> None:
+    assert_agreement(data.draw(ALL_LAYOUTS), data.draw(st.binary(max_size=60)))
