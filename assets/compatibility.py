@@ -6,15 +6,22 @@ from collections.abc import Iterator
 
 import dagster as dg
 
+from assets.checks import specify_checks
 from assets.inventory import snapshot_inventory
 from assets.partitions import open_partition, snapshots
 from resources import MigrationResource, StorageResource
-from state_pipelines.operations.check import check_migration
+from state_pipelines.operations.check import Verdict, check_migration
+
+KEY = dg.AssetKey("compatibility_report")
+
+CHECKS = {"migrated_state_restores": "Flink takes the state into the new code once it is migrated."}
 
 
 @dg.asset(
+    key=KEY,
     deps=[snapshot_inventory],
     partitions_def=snapshots,
+    check_specs=specify_checks(KEY, CHECKS, snapshots),
     group_name="flink_state",
     kinds={"flink", "markdown"},
     owners=["team:streaming"],
@@ -22,16 +29,28 @@ from state_pipelines.operations.check import check_migration
 )
 def compatibility_report(
     context: dg.AssetExecutionContext, storage: StorageResource, migration: MigrationResource
-) -> Iterator[dg.MaterializeResult[None]]:
+) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
     """What Flink would say to the new code on the old state, without the migration and with it."""
     snapshot = open_partition(storage, context.partition_key)
-    report = check_migration(snapshot, migration.load())
+    report = check_migration(snapshot, migration.load(), target=migration.flink)
+    before, after = report.unmigrated.verdict, report.migrated.verdict
     yield dg.MaterializeResult(
+        asset_key=KEY,
         metadata={
             "report": dg.MetadataValue.md(report.to_markdown()),
-            "verdict": report.verdict,
+            "without the migration": str(before),
+            "with the migration": str(after),
             "result": dg.MetadataValue.json(report.to_json()),
             "snapshot": dg.MetadataValue.path(snapshot.path),
         },
         data_version=dg.DataVersion(snapshot.fingerprint),
+    )
+    refused = [str(each.reason or each.error) for each in report.migrated.checks if each.error]
+    yield dg.AssetCheckResult(
+        asset_key=KEY,
+        check_name="migrated_state_restores",
+        passed=report.ok,
+        # What cannot be judged does not block: the proof has the last word.
+        severity=dg.AssetCheckSeverity.ERROR if after is Verdict.INCOMPATIBLE else dg.AssetCheckSeverity.WARN,
+        metadata={"expected": str(Verdict.FULLY_COMPATIBLE), "observed": str(after), "sample": refused},
     )

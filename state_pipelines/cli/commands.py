@@ -67,7 +67,7 @@ class CommandGroup(click.Group):
             ctx.exit(0)
 
 
-def set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001
+def set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     """Remember that tracebacks are wanted; the option may stand before or behind the name of the command."""
     if value:
         ctx.meta["debug"] = True

@@ -6,6 +6,7 @@ import re
 import sys
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -24,13 +25,18 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 def make_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """A table with one rule below its head; the columns named in `right` hold numbers."""
+    """A table without lines; the columns named in `right` hold numbers."""
     table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(
             column, justify="right" if column in right else "left", overflow="fold", no_wrap=column in right
         )
     return table
+
+
+def indent(table: Table) -> Padding:
+    """`table`, two columns to the right."""
+    return Padding(table, (0, 0, 0, 2), expand=False)
 
 
 def crop(text: str, size: int) -> Text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -34,7 +35,7 @@ def command(
     {"@bytes": "0aff"} or {"@date": "2025-01-31"}.
     """
     lines = (dumps(line) for line in dump(source.open(snapshot, classes), operator=operator, state=state))
-    write_lines(lines, click.get_binary_stream("stdout"))
+    write_lines(lines, sys.stdout.buffer)
 
 
 def write_lines(lines: Iterable[str], output: BinaryIO) -> None:

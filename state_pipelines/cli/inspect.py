@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.display import crop, format_bytes, make_console, make_table, plural, shorten_classes
+from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural, shorten_classes
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.operations.inspect import OperatorReport, SnapshotReport, StateReport, inspect
 
@@ -74,17 +74,17 @@ def _show_operator(operator: OperatorReport, console: Console) -> None:
     if operator.error:
         console.print(f"  cannot be read: {operator.error}", style="red")
     if operator.states:
-        console.print(_make_state_table(operator.states))
+        console.print(indent(_make_state_table(operator.states)))
 
 
 def _make_state_table(states: list[StateReport]) -> Table:
     table = make_table(
-        "  state", "kind", "key", "namespace", "value", "key groups", "entries", "bytes", right=("entries", "bytes")
+        "state", "kind", "key", "namespace", "value", "key groups", "entries", "bytes", right=("entries", "bytes")
     )
     for state in states:
         value = shorten_classes(state.value)
         table.add_row(
-            f"  {state.name}",
+            state.name,
             state.kind,
             crop(shorten_classes(state.key or ""), _SERIALIZER_SIZE // 3),
             crop("" if state.namespace in (None, "VoidNamespace") else shorten_classes(str(state.namespace)), 40),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -17,10 +16,16 @@ from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.snapshot import Snapshot, open_snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from state_pipelines.codecs.kryo import FieldLists
 
 _MAP = click.option(
-    "--map", "path_mapping", metavar="FROM=TO", multiple=True, help="Where a directory lies now that the snapshot names."
+    "--map",
+    "path_mapping",
+    metavar="FROM=TO",
+    multiple=True,
+    help="Where a directory lies now that the snapshot names.",
 )
 _UID = click.option(
     "--uid", "uids", metavar="NAME", multiple=True, help="A uid, to name an operator that is stored by its hash."

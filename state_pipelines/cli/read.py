@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -75,7 +76,7 @@ def command(
         click.echo(f"{rows:,} rows written to {parquet}", err=True)
     elif as_json:
         lines = (json.dumps(row, separators=(",", ":")) for batch in take(batches, limit) for row in to_rows(batch))
-        write_lines(lines, click.get_binary_stream("stdout"))
+        write_lines(lines, sys.stdout.buffer)
     else:
         show_rows(found.make_schema(options).names, batches, _ROWS_FOR_PEOPLE if limit is None else limit)
 
@@ -143,4 +144,6 @@ def _parse_key(text: str) -> object:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
-        raise UsageError(f"the key is not JSON: {text}", hint="""Write text in quotes, such as --key '"user-1"'""") from None
+        raise UsageError(
+            f"the key is not JSON: {text}", hint="""Write text in quotes, such as --key '"user-1"'"""
+        ) from None

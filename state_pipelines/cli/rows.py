@@ -92,9 +92,16 @@ def _timestamp_text(millis: int) -> str:
     return f"{date_text(day)}T{time_text(rest * 1_000_000)[:12]}Z"
 
 
+def _instant_text(second: int, nano: int) -> str:
+    day, rest = divmod(second, _MILLIS_OF_DAY // 1000)
+    return f"{date_text(day)}T{time_text(rest * 1_000_000_000 + nano)}Z"
+
+
 def compact(value: object) -> str:
-    """A value for people: `{id: 1, tags: [a, b]}`."""
+    """A value for people: `{id: 1, tags: [a, b]}`; instants as ISO text."""
     match value:
+        case {"epoch_second": int() as second, "nano": int() as nano, **others} if not others:
+            return _instant_text(second, nano)
         case None:
             return "null"
         case bool():

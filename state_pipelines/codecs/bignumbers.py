@@ -11,7 +11,8 @@ from numba import njit
 from state_pipelines.codecs.memory import load_u8, store_8
 
 _BILLION = 1_000_000_000
-MAX_BYTES = 1 << 16  # the quadratic conversion is refused beyond this; a decimal of 157,000 digits
+MAX_BYTES = 1 << 16  # the quadratic conversion is refused beyond this: 157,826 digits
+MAX_TEXT = 160_000
 
 
 @njit(cache=True, inline="never")
@@ -75,7 +76,7 @@ def format_numbers(offsets, data, scales, valid, text_offsets, text, capacity): 
         capacity: its bytes.
 
     Returns:
-        Number of records done; less than n when the output is full (or a number is too long: see `MAX_BYTES`).
+        Number of records done; less than n when the output is full. No number may be longer than `MAX_BYTES`.
     """
     limbs = np.empty(MAX_BYTES // 4 + 2, np.uint32)
     digits = np.empty(MAX_BYTES * 3, np.uint8)
@@ -87,8 +88,6 @@ def format_numbers(offsets, data, scales, valid, text_offsets, text, capacity): 
             continue
         start = data + offsets[record]
         size = offsets[record + 1] - offsets[record]
-        if size > MAX_BYTES:
-            return record
         negative = size > 0 and load_u8(start) >= 0x80
         used = 0
         i = size
@@ -173,7 +172,7 @@ def parse_numbers(text_offsets, text, valid, integer, offsets, data, capacity, s
             continue
         i = text + text_offsets[record]
         end = text + text_offsets[record + 1]
-        if end - i > MAX_BYTES:
+        if end - i > MAX_TEXT:
             return record, True
         negative = False
         if i < end and (load_u8(i) == 45 or load_u8(i) == 43):
@@ -192,6 +191,8 @@ def parse_numbers(text_offsets, text, valid, integer, offsets, data, capacity, s
                     limbs[limb] = np.uint32(part & np.uint64(0xFFFFFFFF))
                     carry = part >> np.uint64(32)
                 if carry:
+                    if used >= MAX_BYTES // 4:
+                        return record, True
                     limbs[used] = np.uint32(carry)
                     used += 1
                 digits += 1

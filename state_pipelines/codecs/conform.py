@@ -69,8 +69,7 @@ def _conform_struct(array: pa.Array, target: pa.StructType, path: str) -> pa.Arr
 
 def _rebuild(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
     """A list or map of `child`, which holds the flattened values of `array`."""
-    lengths = pc.fill_null(pc.list_value_length(array), 0)
-    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
+    offsets = dense_offsets(array)
     nulls = bitmap(np.asarray(array.is_valid())) if array.null_count else None
     return pa.Array.from_buffers(target, len(array), [nulls, offsets.buffers()[1]], children=[child])
 
@@ -84,3 +83,15 @@ def flatten_entries(array: pa.Array) -> pa.Array:
         pa.list_(entries.type), len(array), array.buffers()[:2], -1, array.offset, children=[entries]
     )
     return as_list.flatten()
+
+
+def dense_offsets(array: pa.Array) -> pa.Array:
+    """Offsets from 0 on of a list or map, for its flattened values (see `flatten_entries`); null counts as empty."""
+    buffer = array.buffers()[1]
+    raw = np.zeros(len(array) + 1, np.int32) if buffer is None else np.frombuffer(buffer, np.int32)
+    lengths = np.diff(raw[array.offset : array.offset + len(array) + 1])
+    if array.null_count:
+        lengths = np.where(np.asarray(array.is_valid()), lengths, 0)
+    offsets = np.zeros(len(array) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return pa.array(offsets)

@@ -177,6 +177,16 @@ def _(layout: lay.Sized, writer: Writer, value: Value) -> None:
 
 
 @read_leaf.register
+def _(layout: lay.Rest, reader: Reader) -> Value:
+    return reader.take(reader.remaining)
+
+
+@write_leaf.register
+def _(layout: lay.Rest, writer: Writer, value: Value) -> None:
+    writer.take(expect(value, bytes, "bytes"))
+
+
+@read_leaf.register
 def _(layout: lay.BigInteger, reader: Reader) -> Value:
     start, size = reader.position, reader.i32()
     if 0 <= size <= 3:

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_pipelines.codecs import logical
-from state_pipelines.codecs.bignumbers import format_numbers, parse_numbers
+from state_pipelines.codecs import opcodes as op
+from state_pipelines.codecs.bignumbers import MAX_BYTES, format_numbers, parse_numbers
 from state_pipelines.codecs.conform import flatten_entries
 from state_pipelines.errors import FormatError, ValueRangeError
 
@@ -169,15 +170,18 @@ class NumberPart(Part):
         flags = np.zeros(0, np.uint8) if valid is None else valid.view(np.uint8)
         count = len(offsets) - 1
         scales = columns.fixed(self.scale, np.int32) if self.scale >= 0 else np.zeros(0, np.int32)
+        if count and np.diff(offsets).max() > MAX_BYTES:
+            raise ValueRangeError(f"a number of more than {MAX_BYTES} bytes has no decimal text here")
         text_offsets = np.zeros(count + 1, np.int32)
-        size = 3 * len(data) + 48 * count + 64
-        done = -1
-        while done < count:
+        size = min(3 * len(data) + 64 * count + 1024, op.MAX_OFFSET)
+        text = np.empty(size, np.uint8)
+        while format_numbers(offsets, data.ctypes.data, scales, flags, text_offsets, text.ctypes.data, size) < count:
+            if size == op.MAX_OFFSET:
+                raise ValueRangeError(
+                    "the texts of a column of numbers take more than 2 GiB", hint="decode fewer records at a time"
+                )
+            size = min(4 * size, op.MAX_OFFSET)
             text = np.empty(size, np.uint8)
-            done = format_numbers(offsets, data.ctypes.data, scales, flags, text_offsets, text.ctypes.data, size)
-            size *= 4
-            if done < count and size > 1 << 28:
-                raise ValueRangeError("a number has too many digits for its decimal text")
         return pa.Array.from_buffers(
             pa.string(), count, [logical.bitmap(valid), pa.py_buffer(text_offsets), pa.py_buffer(text)]
         )
@@ -200,7 +204,7 @@ class NumberPart(Part):
         )
         if wrong or done < count:
             kind = "a whole number" if self.scale < 0 else "a decimal number"
-            raise ValueRangeError(f"{array[done].as_py()!r:.80} is not {kind}")
+            raise ValueRangeError(f"{array[done].as_py()!r:.80} is not {kind} of at most {MAX_BYTES} bytes")
         columns.set_bytes(self.main, offsets, data, array)
         if self.scale >= 0:
             columns.set_fixed(self.scale, scales, pa.array(scales))

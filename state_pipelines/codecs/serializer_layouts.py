@@ -192,11 +192,9 @@ def _derive_pojo(pojo: tree.Pojo, context: LayoutContext) -> lay.PojoObject:
             )
         fields.append((each.name, derive_layout(each.serializer, context)))
     found = {each.class_name: each for each in pojo.non_registered}
-    for each in dict(context.subclasses).get(pojo.pojo_class, ()):
-        found.setdefault(each.class_name, each)
-    if context.classes is not None:
-        for each in declare_subclasses(pojo, context.classes, context.kryo_version):
-            found.setdefault(each.class_name, each)
+    declared = () if context.classes is None else declare_subclasses(pojo, context.classes, context.kryo_version)
+    for subclass in (*dict(context.subclasses).get(pojo.pojo_class, ()), *declared):
+        found.setdefault(subclass.class_name, subclass)
     # Sorted, since every subtask lists the classes in the order in which it met them.
     by_name = [found[name] for name in sorted(found)]
     tagged = tuple(enumerate(pojo.registered))

@@ -105,7 +105,7 @@ def open_canonical(stream: StateStream, key_groups: KeyGroupRange, offsets: Sequ
     reader = Reader(read_stream_range(stream, 0, header_end), stream.name)
     header = read_keyed_header(reader)
     reader.expect_end("the header")
-    ends = [offset for offset, _ in present[1:]] + [stream.size]
+    ends = [*(offset for offset, _ in present[1:]), stream.size][: len(present)]
     sections = tuple(Section(group, start, end) for (start, group), end in zip(present, ends, strict=True))
     return CanonicalFile(stream, header, key_groups, sections)
 

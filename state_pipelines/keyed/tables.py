@@ -138,7 +138,8 @@ class KeyedTable:
         assert self._layout is not None
         try:
             codes = hash_codes(self._layout.key_serializer, keys)
-        except UnsupportedError:
+        except (UnsupportedError, UsageError):
+            # User classes, and types that Flink itself files by identity.
             return pa.nulls(len(keys), pa.int32())
         return pa.array(assign_key_groups(codes, self._layout.max_parallelism), pa.int32())
 

@@ -5,7 +5,7 @@
 | `null` (void namespaces) | STRING, always null | Parquet and most sinks refuse void columns |
 | empty struct (global windows) | STRING, empty | Parquet refuses empty structs |
 | `time64[ns]` | BIGINT, nanoseconds of the day | Spark's TIME ends at microseconds |
-| `timestamp[ms]` | TIMESTAMP | Spark knows microseconds only; milliseconds beyond its range are an error, never wrapped |
+| `timestamp[ms]` | TIMESTAMP | Spark knows microseconds only; values beyond its range are an error |
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from state_pipelines.codecs.conform import flatten_entries
+from state_pipelines.codecs.conform import dense_offsets, flatten_entries
 from state_pipelines.errors import ValueRangeError
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -42,7 +42,7 @@ def to_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def from_spark(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """An array from Spark with the stand-ins of the table above replaced, so that `conform` can bring it into `target`."""
+    """An array from Spark with the stand-ins replaced, so that `conform` can bring it into `target`."""
     if pa.types.is_null(target):
         return pa.nulls(len(array))
     if pa.types.is_struct(target):
@@ -111,16 +111,11 @@ def _map_struct(array: pa.StructArray, change, *, by_name: pa.StructType | None 
 
 
 def _relist(array: pa.ListArray, values: pa.Array) -> pa.Array:
-    return pa.ListArray.from_arrays(_offsets(array), values, mask=array.is_null() if array.null_count else None)
+    return pa.ListArray.from_arrays(dense_offsets(array), values, mask=array.is_null() if array.null_count else None)
 
 
 def _remap(array: pa.MapArray, keys: pa.Array, items: pa.Array) -> pa.Array:
-    return pa.MapArray.from_arrays(_offsets(array), keys, items, mask=array.is_null() if array.null_count else None)
-
-
-def _offsets(array: pa.Array) -> pa.Array:
-    lengths = pc.fill_null(pc.list_value_length(array), 0)
-    return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
+    return pa.MapArray.from_arrays(dense_offsets(array), keys, items, mask=array.is_null() if array.null_count else None)
 
 
 def _empty_structs(array: pa.Array) -> pa.Array:

@@ -30,7 +30,7 @@ LONGS = st.integers(-(1 << 63) + 1, (1 << 63) - 1)
 DAYS = NUMBERS["i32"]
 NANOS = st.integers(0, NANOS_OF_DAY - 1)
 LOGICALS: dict[str, st.SearchStrategy[Any]] = {
-    "char": st.characters(max_codepoint=0xFFFF, exclude_categories=("Cs",)),
+    "char": st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]),
     "ordered_i64": NUMBERS["i64"],
     "date_millis": st.none() | LONGS,
     "local_date": st.none() | DAYS,
@@ -96,6 +96,7 @@ def span_bound_layouts() -> st.SearchStrategy[lay.Layout]:
     return st.one_of(
         st.builds(lay.Delimited, layouts(2).filter(lambda each: smallest_size(each) > 0)),
         st.builds(lay.Optional, layouts(2), rest_is_null=st.just(True)),
+        st.just(lay.Rest()),
     )
 
 
@@ -149,6 +150,8 @@ def draw_value(draw: st.DrawFn, layout: lay.Layout) -> Any:
             return draw(NULLABLE_TEXTS if nullable else TEXTS)
         case lay.Sized(text=text):
             return draw(TEXTS if text else BYTES)
+        case lay.Rest():
+            return draw(BYTES)
         case lay.BigInteger():
             return draw(BIG_INTEGERS)
         case lay.BigDecimal():

@@ -261,6 +261,8 @@ def _class_renamed(old: Avro, new: Avro) -> Finding:
         outcome=Outcome.INCOMPATIBLE,
         reason=f"the class {old.runtime_class} became {new.runtime_class}; generated classes cannot be renamed",
         remedy="Keep the class and its namespace, or change the class name in a migration",
+        error=f"Unable to find the class '{old.runtime_class}' which is used to deserialize the elements of this "
+        "serializer. Were the class was moved or renamed?",
     )
 
 

@@ -71,9 +71,10 @@ def _removed_constant(enum_class: str, constant: str) -> Finding:
         old=constant,
         new=None,
         outcome=Outcome.INCOMPATIBLE,
-        reason=f"the constant {constant} is gone, so Flink cannot read the old snapshot: Could not create a restore "
-        f"serializer for enum class {enum_class}. Probably because an enum value was removed.",
+        reason=f"the constant {constant} is gone, so Flink cannot read the old snapshot",
         remedy=f"Keep {constant} in the enum, or replace it in a migration",
+        error=f"Could not create a restore serializer for enum class {enum_class}. "
+        "Probably because an enum value was removed.",
     )
 
 

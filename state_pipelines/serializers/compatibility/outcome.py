@@ -40,6 +40,7 @@ class Finding:
         remedy: what to do; empty when there is nothing to do.
         loss: the restore drops values although it succeeds.
         unnoticed: Flink does not see the difference, restores, and then reads wrong values or fails while reading.
+        error: what Flink raises, when it is not what it always raises for an incompatible serializer.
     """
 
     path: str
@@ -50,6 +51,7 @@ class Finding:
     remedy: str = ""
     loss: bool = False
     unnoticed: bool = False
+    error: str = ""
 
 
 @dataclass(frozen=True)

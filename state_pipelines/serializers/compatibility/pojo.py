@@ -34,7 +34,7 @@ def _compare_fields(old: Pojo, new: Pojo) -> list[Compatibility]:
         if field.name in successors and _is_resolved(field) and _is_resolved(successors[field.name])
     }
     down = [name for name, after in kept.items() if after.declaring_class == new.pojo_class]
-    moved = {field.name: field for field in old.fields if field.name in down and field.declaring_class != new.pojo_class}
+    moved = [field.name for field in old.fields if field.name in down and field.declaring_class != new.pojo_class]
     added = [field for field in new.fields if field.name not in kept or field.name in moved]
     results = []
     for field in old.fields:
@@ -61,8 +61,8 @@ def _removed(field: PojoField, successor: PojoField | None, added: list[PojoFiel
     if successor is not None:
         # Flink asks the class that declared the field, then its superclasses, but no subclass.
         reason = (
-            f"the field {name} moved from {field.declaring_class} down to {successor.declaring_class}, where Flink does "
-            "not look for it: its values are lost without a word"
+            f"the field {name} moved from {field.declaring_class} down to {successor.declaring_class}, where Flink "
+            "does not look for it: its values are lost without a word"
         )
         remedy = f"Declare {name} where it was, or change its class in a migration"
     elif twins:
@@ -87,8 +87,8 @@ def _moved(field: PojoField, successor: PojoField) -> Finding:
         old=f"{field.declaring_class}#{name}",
         new=f"{successor.declaring_class}#{name}",
         outcome=Outcome.UNDETERMINED,
-        reason=f"the field {name} moved from {field.declaring_class} to {successor.declaring_class}: Flink keeps its values "
-        "if that is a superclass of the first, and drops them without a word if not (a renamed class, say)",
+        reason=f"the field {name} moved from {field.declaring_class} to {successor.declaring_class}: Flink keeps its "
+        "values if the second is a superclass of the first, and drops them without a word if not (a renamed class)",
         remedy=f"Make sure that {successor.declaring_class} is a superclass, or change the class in a migration",
         loss=True,
     )

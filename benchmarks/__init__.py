@@ -1,0 +1,1 @@
+"""Measurements on large snapshots that the library writes itself."""

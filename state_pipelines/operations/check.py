@@ -1,0 +1,300 @@
+"""`check`: will the state of a snapshot restore in a new job? The answer before anything is deployed.
+
+Source: `Checkpoints.loadAndValidateCheckpoint`, `StateAssignmentOperation`, `RocksDBKeyedStateBackend`,
+`HeapKeyedStateBackend`, `DefaultOperatorStateBackend`, `RegisteredKeyValueStateBackendMetaInfo`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import UsageError
+from state_pipelines.keyed.assignment import compute_default_max_parallelism
+from state_pipelines.operations.check_report import CheckReport, MigrationCheckReport, StateCheck, Verdict
+from state_pipelines.operations.job import Job, JobOperator, JobState, Place, StateGroup, describe_job, replace_state
+from state_pipelines.operations.migration import Migration, payload_serializer, plan_value, replace_payload
+from state_pipelines.operations.restore import Restore, judge_places
+from state_pipelines.serializers.compatibility import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from state_pipelines.serializers.tree import Serializer
+    from state_pipelines.snapshot import Snapshot
+
+__all__ = [
+    "CheckReport",
+    "MigrationCheckReport",
+    "StateCheck",
+    "Verdict",
+    "check",
+    "check_jobs",
+    "check_migration",
+    "check_serializers",
+]
+
+BACKENDS = ("hashmap", "rocksdb")
+
+_RELEASE = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.\d{1,3})?")
+# The first release that writes, and so the first that reads, each metadata version.
+_METADATA_VERSIONS = {(1, 3): 2, (1, 11): 3, (1, 16): 4, (2, 0): 5, (2, 2): 6, (2, 3): 7}
+
+
+def check(old: Snapshot, new: Snapshot, *, target: str = "2.2", backend: str | None = None) -> CheckReport:
+    """Check the state of one snapshot against the job that took another one.
+
+    Args:
+        old: the snapshot that is to be restored.
+        new: a snapshot of the new job (of a test run, say); only its serializers and parallelism count.
+        target: release of Flink that is to run the new job, such as 1.20 or 2.2.
+        backend: hashmap or rocksdb; None judges by the stricter one, which is rocksdb.
+
+    Raises:
+        UsageError: no such release or backend.
+        StateError: a snapshot is corrupt. What is merely not covered becomes the verdict `to be determined`.
+    """
+    return check_jobs(describe_job(old), describe_job(new), target=target, backend=backend)
+
+
+def check_migration(
+    snapshot: Snapshot, migration: Migration, *, target: str = "2.2", backend: str | None = None
+) -> MigrationCheckReport:
+    """Check a snapshot against the job that a migration is for: as it is, and with the migration applied.
+
+    Raises:
+        MigrationError: the migration does not fit the state.
+        NotFoundError: the snapshot has no such operator or state.
+        UsageError, StateError: as `check`.
+    """
+    operator = snapshot.operator(migration.operator)
+    info = operator.state(migration.state).info
+    payload = plan_value(payload_serializer(info), migration.upgrade).new
+    old = describe_job(snapshot)
+    new = replace_state(old, operator.id, replace_payload(info, payload))
+    return MigrationCheckReport(
+        check_jobs(old, new, target=target, backend=backend), check_jobs(new, new, target=target, backend=backend)
+    )
+
+
+def check_jobs(old: Job, new: Job, *, target: str = "2.2", backend: str | None = None) -> CheckReport:
+    """As `check`, on descriptions of the two jobs."""
+    restore = _plan_restore(target, backend, old.kryo_version)
+    checks = [*_check_metadata(old, restore)]
+    successors = {operator.id: operator for operator in new.operators}
+    for operator in old.operators:
+        checks += _check_operator(operator, successors.pop(operator.id, None), old, restore)
+    for added in successors.values():
+        checks += (_starts_empty(added, state) for state in added.states)
+    return CheckReport(
+        old=old.name,
+        new=new.name,
+        target=target,
+        backend=backend,
+        checks=tuple(checks),
+        notes=tuple(_list_notes(new, restore)),
+    )
+
+
+def check_serializers(
+    operator: str,
+    state: str,
+    old: Mapping[Place, Serializer],
+    new: Mapping[Place, Serializer],
+    *,
+    kind: str = "VALUE",
+    target: str = "2.2",
+    backend: str | None = None,
+    kryo_version: int | None = None,
+) -> tuple[StateCheck, ...]:
+    """Check the serializers of one state.
+
+    Args:
+        operator: label of the operator.
+        state: state name.
+        old: serializers of the snapshot by place; `VALUE` of LIST and MAP state holds the whole list or map.
+        new: serializers of the new job.
+        kind: VALUE, LIST, MAP, REDUCING, AGGREGATING, TIMER, SPLIT_DISTRIBUTE, UNION or BROADCAST.
+        target: release of Flink.
+        backend: hashmap, rocksdb or None.
+        kryo_version: major version of Kryo that wrote the old state; None when it is that of the target.
+
+    Raises:
+        UsageError: no such release or backend, or the two sides do not have the same places.
+    """
+    if old.keys() != new.keys():
+        places = ", ".join(sorted(old.keys() ^ new.keys()))
+        raise UsageError(f"both sides need the same places, only one has {places}")
+    restore = _plan_restore(target, backend, kryo_version)
+    return tuple(judge_places(operator, JobState(state, kind, old), JobState(state, kind, new), restore))
+
+
+def _plan_restore(target: str, backend: str | None, kryo_version: int | None) -> Restore:
+    release = _RELEASE.fullmatch(target)
+    if release is None:
+        raise UsageError(f"{target!r} is not a release of Flink", hint="Such as 1.20 or 2.2")
+    if backend is not None and backend not in BACKENDS:
+        raise UsageError(f"{backend!r} is not a state backend", hint=f"Known: {', '.join(BACKENDS)}")
+    return Restore((int(release[1]), int(release[2])), backend, kryo_version)
+
+
+def _check_metadata(old: Job, restore: Restore) -> Iterator[StateCheck]:
+    newest = max((version for since, version in _METADATA_VERSIONS.items() if since <= restore.release), default=0)
+    if old.metadata_version is None or old.metadata_version <= newest:
+        return
+    yield StateCheck(
+        operator=None,
+        state=None,
+        kind="",
+        place=Place.SNAPSHOT,
+        outcome=Outcome.INCOMPATIBLE,
+        reason=f"the snapshot has metadata version {old.metadata_version}, the target reads up to {newest}",
+        remedy="Restore with a newer Flink, or write the snapshot in an older metadata version",
+        error=f"Unrecognized checkpoint version number: {old.metadata_version}",
+    )
+
+
+def _list_notes(new: Job, restore: Restore) -> Iterator[str]:
+    if new.kryo_version is not None and new.kryo_version != restore.kryo_version:
+        yield (
+            f"The new job is described by a snapshot of another major release than {restore}: serializers that the "
+            "target makes otherwise (collection fields of POJOs) are compared as that snapshot has them"
+        )
+
+
+def _check_operator(
+    old: JobOperator, new: JobOperator | None, job: Job, restore: Restore
+) -> Iterator[StateCheck]:
+    if new is None:
+        if old.has_state:
+            yield _missing_operator(old, job)
+        return
+    yield from _check_max_parallelism(old, new, job)
+    for side, operator in (("old", old), ("new", new)):
+        if operator.unread:
+            yield _unread(old, f"the {side} state cannot be read: {operator.unread}")
+    if old.unread or new.unread:
+        return
+    if old.key is not None and new.key is not None:
+        keys = JobState("", "", {Place.KEY: old.key}), JobState("", "", {Place.KEY: new.key})
+        yield from judge_places(old.label, *keys, restore)
+    successors = {(state.group, state.name): state for state in new.states}
+    for state in old.states:
+        successor = successors.pop((state.group, state.name), None)
+        if successor is None:
+            yield _missing_state(old, new, state)
+        elif successor.kind != state.kind:
+            yield _other_kind(old, state, successor)
+        else:
+            yield from judge_places(old.label, state, successor, restore)
+    yield from (_starts_empty(old, state) for state in successors.values())
+
+
+def _check_max_parallelism(old: JobOperator, new: JobOperator, job: Job) -> Iterator[StateCheck]:
+    before, after = old.max_parallelism, new.max_parallelism
+    if before == after:
+        return
+    outcome, error = Outcome.AS_IS, ""
+    reason = f"the max parallelism was {before} and is {after}, which looks like Flink's own choice for parallelism "
+    reason += f"{new.parallelism}: Flink takes over {before}, unless the job sets {after} itself"
+    remedy = "Nothing to do, or set the max parallelism of the job to that of the snapshot"
+    if new.parallelism > before:
+        outcome = Outcome.INCOMPATIBLE
+        reason = f"the parallelism {new.parallelism} is higher than the max parallelism {before} of the snapshot"
+        remedy = f"Run with parallelism {before} at most, or write the snapshot with another max parallelism"
+        error = (
+            f"The state for task {old.id} can not be restored. The maximum parallelism ({before}) of the restored "
+            f"state is lower than the configured parallelism ({new.parallelism}). Please reduce the parallelism of the "
+            "task to be lower or equal to the maximum parallelism."
+        )
+    elif after != compute_default_max_parallelism(new.parallelism):
+        outcome = Outcome.INCOMPATIBLE
+        reason = f"the max parallelism was {before} and the job sets it to {after}"
+        remedy = f"Set the max parallelism to {before}, or write the snapshot with another max parallelism"
+        error = (
+            f"Failed to rollback to checkpoint/savepoint {job.name}. Max parallelism mismatch between "
+            f"checkpoint/savepoint state and new program. Cannot map operator {old.id} with max parallelism {before} "
+            f"to new program with max parallelism {after}. This indicates that the program has been changed in a "
+            "non-compatible way after the checkpoint/savepoint."
+        )
+    yield StateCheck(
+        operator=old.label,
+        state=None,
+        kind="",
+        place=Place.OPERATOR,
+        outcome=outcome,
+        reason=reason,
+        remedy=remedy,
+        error=error,
+    )
+
+
+def _unread(old: JobOperator, reason: str) -> StateCheck:
+    return StateCheck(
+        operator=old.label,
+        state=None,
+        kind="",
+        place=Place.OPERATOR,
+        outcome=Outcome.UNDETERMINED,
+        reason=reason,
+        remedy="Take a canonical savepoint, or register readers for serializers that are not known",
+    )
+
+
+def _missing_operator(old: JobOperator, job: Job) -> StateCheck:
+    return StateCheck(
+        operator=old.label,
+        state=None,
+        kind="",
+        place=Place.OPERATOR,
+        outcome=Outcome.AS_IS,
+        reason="the new job has no such operator: Flink refuses the restore, or drops the state when it is told to",
+        remedy="Give the operator its old uid, or restore with --allowNonRestoredState, which drops its state",
+        error=f"Failed to rollback to checkpoint/savepoint {job.name}. Cannot map checkpoint/savepoint state for "
+        f"operator {old.id} to the new program, because the operator is not available in the new program. If you want "
+        "to allow to skip this, you can set the --allowNonRestoredState option on the CLI.",
+        partial=True,
+    )
+
+
+def _missing_state(old: JobOperator, new: JobOperator, state: JobState) -> StateCheck:
+    reason = "the new job does not register it: Flink carries it along unread into every later snapshot"
+    if state.group is StateGroup.KEYED and new.key is None:
+        reason = "the new operator has no keyed state: Flink drops this one without a word"
+    return StateCheck(
+        operator=old.label,
+        state=state.name,
+        kind=state.kind,
+        place=Place.STATE,
+        outcome=Outcome.AS_IS,
+        reason=reason,
+        remedy="Nothing to do if the state is no longer needed; if it has another name now, rename it in a migration",
+        partial=True,
+    )
+
+
+def _starts_empty(operator: JobOperator, state: JobState) -> StateCheck:
+    return StateCheck(
+        operator=operator.label,
+        state=state.name,
+        kind=state.kind,
+        place=Place.STATE,
+        outcome=Outcome.AS_IS,
+        reason="the snapshot has no such state: it starts empty",
+        remedy="Nothing to do if that is right; if the state had another name, or the operator another uid, migrate",
+        partial=True,
+    )
+
+
+def _other_kind(old: JobOperator, before: JobState, after: JobState) -> StateCheck:
+    what = "state assignment modes" if before.group is StateGroup.LIST else "key/value state types"
+    return StateCheck(
+        operator=old.label,
+        state=before.name,
+        kind=before.kind,
+        place=Place.STATE,
+        outcome=Outcome.INCOMPATIBLE,
+        reason=f"the state was {before.kind} and is {after.kind} now",
+        remedy=f"Keep the state {before.kind}, give the new one another name, or change the kind in a migration",
+        error=f"Incompatible {what}. Was [{before.kind}], registered with [{after.kind}].",
+    )

@@ -1,0 +1,190 @@
+"""What a job registers: operators, states and their serializers, as far as a restore asks for them.
+
+A job is described by a snapshot that it took. Another description of a job (a file, schemas, classes) is another
+function that makes a `Job`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import UnsupportedError
+from state_pipelines.serializers.metainfo import StateKind, StateMetaInfo
+from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from state_pipelines.metadata import OperatorState, SubtaskState
+    from state_pipelines.serializers.tree import Serializer
+    from state_pipelines.snapshot import Operator, Snapshot, State
+
+
+class Place(StrEnum):
+    """Where a serializer stands in a state; the rules of a restore differ by place."""
+
+    KEY = "key"
+    NAMESPACE = "namespace"
+    VALUE = "value"
+    ELEMENT = "element"
+    MAP_KEY = "map key"
+    MAP_VALUE = "map value"
+    TIMER = "timer"
+    STATE = "state"
+    OPERATOR = "operator"
+    SNAPSHOT = "snapshot"
+
+
+class StateGroup(StrEnum):
+    """The three registries of an operator; a name stands once in each."""
+
+    KEYED = "keyed"
+    LIST = "operator list"
+    BROADCAST = "broadcast"
+
+
+@dataclass(frozen=True)
+class JobState:
+    """One state.
+
+    Attributes:
+        kind: VALUE, LIST, MAP, REDUCING, AGGREGATING, TIMER, SPLIT_DISTRIBUTE, UNION or BROADCAST.
+        serializers: by place; `VALUE` of list and map state holds the serializer of the whole list or map.
+    """
+
+    name: str
+    kind: str
+    serializers: Mapping[Place, Serializer]
+
+    @property
+    def group(self) -> StateGroup:
+        """The registry that the state is in."""
+        match self.kind:
+            case "SPLIT_DISTRIBUTE" | "UNION":
+                return StateGroup.LIST
+            case "BROADCAST":
+                return StateGroup.BROADCAST
+            case _:
+                return StateGroup.KEYED
+
+
+@dataclass(frozen=True)
+class JobOperator:
+    """One operator.
+
+    Attributes:
+        id: 32 hexadecimal digits.
+        label: uid, or the id when the uid is not known.
+        parallelism: number of subtasks.
+        max_parallelism: number of key groups.
+        key: serializer of the keys; None without keyed state.
+        states: in the order of the snapshot.
+        has_state: whether there is anything to restore, states that cannot be read included.
+        unread: why the states are not known; empty when they are.
+    """
+
+    id: str
+    label: str
+    parallelism: int
+    max_parallelism: int
+    key: Serializer | None
+    states: tuple[JobState, ...]
+    has_state: bool = True
+    unread: str = ""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job.
+
+    Attributes:
+        name: what it is called in reports, such as the path of its snapshot.
+        operators: those with state or without.
+        metadata_version: of the snapshot; None when the job is not described by one.
+        kryo_version: major version of Kryo behind generic types; None when it is not known.
+    """
+
+    name: str
+    operators: tuple[JobOperator, ...]
+    metadata_version: int | None = None
+    kryo_version: int | None = None
+
+
+def describe_job(snapshot: Snapshot) -> Job:
+    """The job that took a snapshot; reads the headers of its files, no state.
+
+    Raises:
+        StateError: a file is missing or corrupt. Formats that are not covered leave the operator `unread`.
+    """
+    return Job(
+        name=snapshot.path,
+        operators=tuple(_describe_operator(each) for each in snapshot.operators),
+        metadata_version=snapshot.metadata.version,
+        kryo_version=snapshot.kryo_version,
+    )
+
+
+def replace_state(job: Job, operator: str, info: StateMetaInfo) -> Job:
+    """The job with other serializers in one state, as `info` has them.
+
+    Args:
+        job: the job.
+        operator: id of the operator.
+        info: the state as it is to be; its name and kind stay.
+    """
+
+    def change(state: JobState) -> JobState:
+        return replace(state, serializers=_list_places(state.kind, info)) if state.name == info.name else state
+
+    operators = (
+        replace(each, states=tuple(map(change, each.states))) if each.id == operator else each for each in job.operators
+    )
+    return replace(job, operators=tuple(operators))
+
+
+def _describe_operator(operator: Operator) -> JobOperator:
+    states: tuple[State, ...] = ()
+    unread = ""
+    try:
+        states = operator.states
+    except UnsupportedError as error:
+        unread = str(error)
+    keys = (state.key_serializer for state in states if isinstance(state, KeyedState))
+    return JobOperator(
+        id=operator.id,
+        label=operator.label,
+        parallelism=operator.parallelism,
+        max_parallelism=operator.max_parallelism,
+        key=next(keys, None),
+        states=tuple(JobState(state.name, state.kind, _list_places(state.kind, state.info)) for state in states),
+        has_state=_has_state(operator.metadata),
+        unread=unread,
+    )
+
+
+def _list_places(kind: str, info: StateMetaInfo) -> dict[Place, Serializer]:
+    if kind == TIMER:
+        return {Place.TIMER: info.value_serializer}
+    if info.kind is StateKind.OPERATOR:
+        return {Place.ELEMENT: info.value_serializer}
+    if info.kind is StateKind.BROADCAST:
+        return {Place.MAP_KEY: info.key_serializer, Place.MAP_VALUE: info.value_serializer}
+    return {Place.NAMESPACE: info.namespace_serializer, Place.VALUE: info.value_serializer}
+
+
+def _has_state(operator: OperatorState) -> bool:
+    """Whether Flink would miss the operator (`OperatorSubtaskState.hasState`, and the coordinator)."""
+    return operator.coordinator_state is not None or any(map(_has_subtask_state, operator.subtasks))
+
+
+def _has_subtask_state(subtask: SubtaskState) -> bool:
+    handles = (
+        subtask.managed_operator_state,
+        subtask.raw_operator_state,
+        subtask.managed_keyed_state,
+        subtask.raw_keyed_state,
+    )
+    channels = (*subtask.input_channel_state, *subtask.result_subpartition_state)
+    return bool(channels) or any(handle is not None for handle in handles)

@@ -1,0 +1,212 @@
+"""What a restore allows where: keys, namespaces, timers and keys of map state cannot be migrated, values can."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from state_pipelines.operations.check_report import StateCheck
+from state_pipelines.operations.job import JobState, Place, StateGroup
+from state_pipelines.serializers.compatibility import Compatibility, Outcome, combine, resolve, wrap_ttl_aware
+from state_pipelines.serializers.compatibility.kryo import find_kryo, refuse_other_kryo
+from state_pipelines.serializers.compatibility.outcome import single
+from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import ListOf, MapOf, Serializer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FLINK_2 = (2, 0)
+_FIXED_PLACES = {
+    Place.KEY: "keys cannot be migrated",
+    Place.NAMESPACE: "namespaces cannot be migrated",
+    Place.TIMER: "timers cannot be migrated, they consist of a key and a namespace",
+}
+_MAP_KEY_ERROR = (
+    "The new serializer for a MapState requires state migration in order for the job to proceed, since the key schema "
+    "has changed. However, migration for MapState currently only allows value schema evolutions."
+)
+
+
+@dataclass(frozen=True)
+class Restore:
+    """The circumstances of a restore.
+
+    Attributes:
+        release: of Flink, major and minor.
+        backend: hashmap, rocksdb, or None when the stricter one counts.
+        old_kryo_version: major version of Kryo that wrote the state; None when it is that of the release.
+    """
+
+    release: tuple[int, int]
+    backend: str | None
+    old_kryo_version: int | None
+
+    def __str__(self) -> str:
+        """The release, such as 2.2."""
+        return f"{self.release[0]}.{self.release[1]}"
+
+    @property
+    def kryo_version(self) -> int:
+        """Major version of Kryo of the release."""
+        return 5 if self.release >= _FLINK_2 else 2
+
+    @property
+    def wraps_ttl(self) -> bool:
+        """Whether TTL can be switched on and off."""
+        return self.release >= _FLINK_2
+
+    @property
+    def is_heap(self) -> bool:
+        """Whether only the backend that holds objects counts."""
+        return self.backend == "hashmap"
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two serializers at one place, and what their comparison gives."""
+
+    place: Place
+    old: Serializer
+    new: Serializer
+    compatibility: Compatibility
+
+
+def judge_places(operator: str, old: JobState, new: JobState, restore: Restore) -> Iterator[StateCheck]:
+    """What becomes of each place of a state; both sides have the same places and the same kind."""
+    pairs = [_compare(*each, restore) for each in _split(old, new, restore)]
+    if old.kind == "MAP" and not restore.is_heap:
+        pairs = _fix_map_keys(pairs)
+    whole = old.serializers.get(Place.VALUE), new.serializers.get(Place.VALUE)
+    for pair in pairs:
+        yield _judge(operator, old, pair, whole, restore)
+
+
+def _split(old: JobState, new: JobState, restore: Restore) -> Iterator[tuple[Place, Serializer, Serializer]]:
+    """The serializers that are compared: those of list and map state by element, key and value."""
+    for place, before in old.serializers.items():
+        after = new.serializers[place]
+        if place is Place.VALUE and restore.wraps_ttl:
+            wrapped = wrap_ttl_aware(before), wrap_ttl_aware(after)
+            if type(wrapped[0]) is type(wrapped[1]):
+                before, after = wrapped
+        match place, old.kind, before, after:
+            case Place.VALUE, "LIST", ListOf(), ListOf() if before.snapshot_class == after.snapshot_class:
+                yield Place.ELEMENT, before.element, after.element
+            case Place.VALUE, "MAP", MapOf(), MapOf() if before.snapshot_class == after.snapshot_class:
+                yield Place.MAP_KEY, before.key, after.key
+                yield Place.MAP_VALUE, before.value, after.value
+            case _:
+                yield place, before, after
+
+
+def _compare(place: Place, old: Serializer, new: Serializer, restore: Restore) -> _Pair:
+    path = place.replace(" ", "_")
+    compatibility = resolve(old, new, path)
+    written_by = restore.old_kryo_version
+    if written_by is not None and written_by != restore.kryo_version:
+        known = {finding.path for finding in compatibility.findings if finding.outcome is Outcome.INCOMPATIBLE}
+        refused = (
+            single(refuse_other_kryo(at, node, written_by, restore.kryo_version))
+            for at, node in find_kryo(old, path)
+            if at not in known
+        )
+        compatibility = combine([compatibility, *refused])
+    return _Pair(place, old, new, compatibility)
+
+
+def _fix_map_keys(pairs: list[_Pair]) -> list[_Pair]:
+    """RocksDB rewrites the values of map state only if nothing at all is to be done to its keys."""
+    outcomes = {pair.place: pair.compatibility.outcome for pair in pairs}
+    migrates = Outcome.AFTER_MIGRATION in (outcomes.get(Place.MAP_KEY), outcomes.get(Place.MAP_VALUE))
+    if not migrates or outcomes[Place.MAP_KEY] not in (Outcome.AFTER_MIGRATION, Outcome.RECONFIGURED):
+        return pairs
+    return [
+        replace(pair, compatibility=replace(pair.compatibility, outcome=Outcome.INCOMPATIBLE))
+        if pair.place is Place.MAP_KEY
+        else pair
+        for pair in pairs
+    ]
+
+
+def _judge(
+    operator: str,
+    state: JobState,
+    pair: _Pair,
+    whole: tuple[Serializer | None, Serializer | None],
+    restore: Restore,
+) -> StateCheck:
+    outcome, findings = pair.compatibility.outcome, pair.compatibility.findings
+    refused = [finding for finding in findings if finding.outcome is Outcome.INCOMPATIBLE]
+    before, after = (side or own for side, own in zip(whole, (pair.old, pair.new), strict=True))
+    reason, error = "", ""
+    if outcome is Outcome.AFTER_MIGRATION and pair.place in _FIXED_PLACES:
+        outcome, reason = Outcome.INCOMPATIBLE, _FIXED_PLACES[pair.place]
+        error = _quote_error(state, pair.place, before, after, restore)
+    elif outcome is Outcome.AFTER_MIGRATION:
+        reason = _explain_migration(state, restore)
+    elif outcome is Outcome.INCOMPATIBLE and not refused:
+        reason, error = "on RocksDB the keys of map state cannot be migrated", _MAP_KEY_ERROR
+        reason += "" if restore.backend else ", on HashMap they can"
+    elif not all(finding.unnoticed for finding in refused):
+        own_errors = (finding.error for finding in refused if finding.error)
+        error = next(own_errors, _quote_error(state, pair.place, before, after, restore))
+    return StateCheck(
+        operator=operator,
+        state=state.name or None,
+        kind=state.kind,
+        place=pair.place,
+        outcome=outcome,
+        reason=reason,
+        findings=findings,
+        remedy=_find_remedy(outcome, pair),
+        error=error,
+        partial=any(finding.loss for finding in findings),
+    )
+
+
+def _explain_migration(state: JobState, restore: Restore) -> str:
+    if state.group is not StateGroup.KEYED or restore.is_heap:
+        return "Flink reads the values with the old serializer during the restore and writes them with the new one"
+    return "on RocksDB Flink rewrites all values when the job first asks for the state"
+
+
+def _find_remedy(outcome: Outcome, pair: _Pair) -> str:
+    findings = pair.compatibility.findings
+    match outcome:
+        case Outcome.AS_IS:
+            remedies = [finding.remedy for finding in findings]
+        case Outcome.RECONFIGURED:
+            remedies = ["Nothing to do: Flink reconfigures the new serializer"]
+        case Outcome.AFTER_MIGRATION:
+            remedies = [finding.remedy for finding in findings if finding.remedy]
+            remedies = remedies or ["Nothing to do: Flink migrates the values itself"]
+        case _:
+            remedies = [f"{each.path}: {each.remedy}" for each in findings if each.outcome is outcome and each.remedy]
+            remedies = remedies or [f"Change the {pair.place} serializer in a migration, or keep the old one"]
+    return "; ".join(dict.fromkeys(filter(None, remedies))) or "Nothing to do"
+
+
+def _quote_error(state: JobState, place: Place, old: Serializer, new: Serializer, restore: Restore) -> str:
+    before, after = describe(old), describe(new)
+    the = "For heap backends, the" if restore.is_heap else "The"
+    match state.group, place:
+        case StateGroup.LIST, _:
+            return "The new state typeSerializer for operator state must not be incompatible."
+        case StateGroup.BROADCAST, _:
+            side = "key" if place is Place.MAP_KEY else "value"
+            return f"The new {side} typeSerializer for broadcast state must not be incompatible."
+        case _, Place.KEY:
+            return f"The new key serializer ({after}) must be compatible with the previous key serializer ({before})."
+        case _, Place.NAMESPACE:
+            return (
+                f"{the} new namespace serializer ({after}) must be compatible with the old namespace serializer "
+                f"({before})."
+            )
+        case _, Place.TIMER:
+            return "" if restore.is_heap else "The new priority queue serializer must not be incompatible."
+        case _:
+            return (
+                f"{the} new state serializer ({after}) must not be incompatible with the old state serializer "
+                f"({before})."
+            )

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+# Without a deadline: how long one example takes says nothing about it. In CI the examples are the same each time.
+settings.register_profile("tests", deadline=None, derandomize="CI" in os.environ, print_blob=True)
+settings.load_profile("tests")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what uses Spark; in parallel runs it all goes to one process, first, so that there is one JVM."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The Spark session of this process."""
+    from state_pipelines.spark.session import create_session
+
+    session = create_session("tests", cores=2, memory="1g")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def fixtures() -> Path:
+    """The directory with snapshots that Flink wrote and that are too large to be kept beside the tests."""
+    path = os.environ.get("FLINK_STATE_FIXTURES")
+    if not path:
+        pytest.skip("FLINK_STATE_FIXTURES is unset: it names the directory with snapshots that Flink wrote")
+    return Path(path)
