@@ -1,14 +1,14 @@
 """A large canonical savepoint: String keys with a `ValueState<Long>` and a `ValueState<POJO of 5 fields>`.
 
-    python -m benchmarks.generate --keys 5000000 --out /tmp/large [--compressed]
+python -m benchmarks.generate --keys 5000000 --out /tmp/large [--compressed]
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +22,14 @@ from state_pipelines.keyed.records import derive_keyed_layout
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id, write_metadata
 from state_pipelines.operations.publishing import NewFile, make_file_name, place_rewrites
 from state_pipelines.operations.rewriting import FileRewrite, PartFile, write_part
-from state_pipelines.serializers.metainfo import keyed_state
 from state_pipelines.serializers.build import VOID_NAMESPACE
+from state_pipelines.serializers.metainfo import keyed_state
 from state_pipelines.serializers.text import parse
 from state_pipelines.storage import SnapshotWriter, join, resolve
 from state_pipelines.storage.files import remove_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 OPERATOR = "bench"
 KEY = parse("String")

@@ -11,7 +11,7 @@ import argparse
 import resource
 import sys
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +19,11 @@ import pyarrow.compute as pc
 from benchmarks.generate import OPERATOR
 from state_pipelines import open_snapshot
 from state_pipelines.keyed.tables import TableOptions
-from state_pipelines.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from state_pipelines.snapshot import Snapshot
 
 
 def count(snapshot: Snapshot) -> int:

@@ -1,1 +1,1 @@
-"""Java `DataInput`/`DataOutput` encodings, Java serialization streams, snappy framing: readers and writers side by side."""
+"""Java `DataInput`/`DataOutput` encodings, Java serialization streams, snappy framing: readers beside writers."""

@@ -1,4 +1,4 @@
-"""Reading Java `DataInput` encodings from memory (`java.io.DataInput`, `org.apache.flink.core.memory.DataInputView`)."""
+"""Reading Java encodings from memory (`java.io.DataInput`, `org.apache.flink.core.memory.DataInputView`)."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def command(
 
 def find_losses(report: CheckReport, old: Snapshot) -> list[StateCheck]:
     """What the restore would drop although it succeeds; a state that the snapshot does not have is no loss."""
-    partial = [each for each in report.checks if each.partial]
+    partial = [each for each in report.checks if each.partial and each.outcome is not Outcome.INCOMPATIBLE]
     if not partial:
         return []
     known = {(operator.label, None) for operator in old.operators} | {
@@ -101,14 +101,14 @@ def show_details(each: StateCheck, console: Console) -> None:
     """Print why, what to do, and what Flink says."""
     console.print(" / ".join(filter(None, (each.operator, each.state, str(each.place)))), style="bold")
     if each.reason:
-        console.print(f"  {each.reason}")
+        console.print(indent(each.reason))
     for finding in each.findings:
         sides = " -> ".join(shorten_classes(side or "nothing") for side in (finding.old, finding.new))
-        console.print(crop(f"  {finding.path}: {sides}: {finding.reason}", 400))
+        console.print(indent(crop(f"{finding.path}: {sides}: {finding.reason}", 400)))
     if each.remedy:
-        console.print(f"  what to do: {each.remedy}")
+        console.print(indent(f"what to do: {each.remedy}"))
     if each.error:
-        console.print(crop(f"  Flink says: {shorten_classes(each.error)}", 400), style="dim")
+        console.print(indent(crop(f"Flink says: {shorten_classes(each.error)}", 400)), style="dim")
 
 
 def _write_markdown(report: CheckReport, path: str) -> None:

@@ -34,9 +34,9 @@ def make_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     return table
 
 
-def indent(table: Table) -> Padding:
-    """`table`, two columns to the right."""
-    return Padding(table, (0, 0, 0, 2), expand=False)
+def indent(content: Table | Text | str) -> Padding:
+    """`content`, two columns to the right."""
+    return Padding(content, (0, 0, 0, 2), expand=False)
 
 
 def crop(text: str, size: int) -> Text:

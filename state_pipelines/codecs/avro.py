@@ -128,9 +128,7 @@ def _read(reader: Reader, schema: AvroSchema, reference: object, depth: int) -> 
     if isinstance(node, dict):
         match kind:
             case "record" | "error":
-                fields = [
-                    (str(each["name"]), _read(reader, schema, each["type"], depth + 1)) for each in _fields(node)
-                ]
+                fields = [(str(each["name"]), _read(reader, schema, each["type"], depth + 1)) for each in _fields(node)]
                 return AvroRecord(str(node["name"]), tuple(fields))
             case "enum":
                 return AvroEnum(str(node["name"]), _symbols(node)[_index(reader, len(_symbols(node)))])

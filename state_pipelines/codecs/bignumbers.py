@@ -11,7 +11,7 @@ from numba import njit
 from state_pipelines.codecs.memory import load_u8, store_8
 
 _BILLION = 1_000_000_000
-MAX_BYTES = 1 << 16  # the quadratic conversion is refused beyond this: 157,826 digits
+MAX_BYTES = 1 << 16  # the quadratic conversion is refused beyond this: 157,827 digits
 MAX_TEXT = 160_000
 
 

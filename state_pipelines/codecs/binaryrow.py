@@ -144,8 +144,7 @@ class _Block:
         if kind >= len(ROW_KINDS):
             raise self.error(f"{kind} is no row kind", 0)
         fields = [
-            None if self.is_null(0, 8 + index) else self.value(of, bits + 8 * index)
-            for index, of in enumerate(types)
+            None if self.is_null(0, 8 + index) else self.value(of, bits + 8 * index) for index, of in enumerate(types)
         ]
         return BinaryRowValue(ROW_KINDS[kind], tuple(fields))
 
@@ -160,8 +159,7 @@ class _Block:
         start = 4 + (size + 31) // 32 * 4
         self.check(start, size * width)
         return [
-            None if self.is_null(4, index) else self.value(element_type, start + index * width)
-            for index in range(size)
+            None if self.is_null(4, index) else self.value(element_type, start + index * width) for index in range(size)
         ]
 
     def map(self, key_type: LogicalType, value_type: LogicalType) -> list[tuple[object, object]]:

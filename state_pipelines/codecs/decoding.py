@@ -162,10 +162,10 @@ def append_integer(columns, column, value):  # type: ignore[no-untyped-def]
 @njit(cache=True, inline="never")
 def same_bytes(left, right, size):  # type: ignore[no-untyped-def]
     """Whether `size` bytes at two addresses are equal."""
-    for i in range(size):  # noqa: SIM110 (a generator is not compiled)
-        if load_u8(left + i) != load_u8(right + i):
-            return False
-    return True
+    i = 0
+    while i < size and load_u8(left + i) == load_u8(right + i):
+        i += 1
+    return i >= size
 
 
 @njit(cache=True, nogil=True)

@@ -253,9 +253,7 @@ def _names(package: str, names: str) -> list[str]:
 
 
 _KNOWN: dict[str, Callable[[_Conversion, JavaObject], object]] = {
-    **dict.fromkeys(
-        _names("java.lang", "Boolean Byte Character Short Integer Long Float Double"), _Conversion.boxed
-    ),
+    **dict.fromkeys(_names("java.lang", "Boolean Byte Character Short Integer Long Float Double"), _Conversion.boxed),
     **dict.fromkeys(
         _names("java.util", "ArrayList LinkedList ArrayDeque concurrent.CopyOnWriteArrayList"), _Conversion.sequence
     ),

@@ -207,9 +207,7 @@ def _chars(units: npt.NDArray[np.uint16], valid: Mask) -> pa.Array:
             data[at] = 0xE0 | u[rows] >> 12
             data[at + 1] = 0x80 | u[rows] >> 6 & 0x3F
             data[at + 2] = 0x80 | u[rows] & 0x3F
-    return pa.Array.from_buffers(
-        pa.string(), len(units), [bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(data)]
-    )
+    return pa.Array.from_buffers(pa.string(), len(units), [bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _code_units(array: pa.Array) -> npt.NDArray[np.uint16]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from state_pipelines.codecs import logical
 from state_pipelines.codecs import opcodes as op
@@ -69,10 +70,12 @@ class PrimitivePart(Part):
     kind: str
 
     @property
-    def type(self) -> pa.DataType:  # noqa: D102
+    @override
+    def type(self) -> pa.DataType:
         return _PRIMITIVES[self.kind][1]
 
-    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
         dtype, target = _PRIMITIVES[self.kind]
         values = columns.fixed(self.main, dtype)
         if self.kind == "bool":
@@ -82,7 +85,8 @@ class PrimitivePart(Part):
         nulls = logical.bitmap(columns.valid(self.main))
         return pa.Array.from_buffers(target, columns.count(self.main), [nulls, pa.py_buffer(values)])
 
-    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
         filled = array.fill_null(False) if self.kind == "bool" else array.fill_null(0)
         values = filled.to_numpy(zero_copy_only=False)
         if self.kind == "u16" and len(values) and (values.min() < 0 or values.max() > 0xFFFF):
@@ -98,17 +102,21 @@ class LogicalPart(Part):
     columns: tuple[int, ...]
 
     @property
-    def type(self) -> pa.DataType:  # noqa: D102
+    @override
+    def type(self) -> pa.DataType:
         return logical.ARROW_TYPES[self.name]
 
-    def level_columns(self) -> tuple[int, ...]:  # noqa: D102
+    @override
+    def level_columns(self) -> tuple[int, ...]:
         return self.columns
 
-    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
         parts = [columns.fixed(column, f"i{columns.kinds[column].width}") for column in self.columns]
         return logical.combine(self.name, parts, columns.valid(self.main))
 
-    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
         for index, values in zip(self.columns, logical.split(self.name, array), strict=True):
             columns.set_fixed(index, values, array)
 
@@ -118,13 +126,16 @@ class TextPart(Part):
     """A string."""
 
     @property
-    def type(self) -> pa.DataType:  # noqa: D102
+    @override
+    def type(self) -> pa.DataType:
         return pa.string()
 
-    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
         return _variable(pa.string(), self.main, columns)
 
-    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
         columns.set_variable(self.main, array)
 
 
@@ -135,10 +146,12 @@ class SizedPart(Part):
     text: bool
 
     @property
-    def type(self) -> pa.DataType:  # noqa: D102
+    @override
+    def type(self) -> pa.DataType:
         return pa.string() if self.text else pa.binary()
 
-    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
         array = _variable(self.type, self.main, columns)
         if self.text:
             try:
@@ -147,7 +160,8 @@ class SizedPart(Part):
                 raise FormatError(f"a string is not UTF-8: {error}") from None
         return array
 
-    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
         columns.set_variable(self.main, array)
 
 
@@ -158,13 +172,16 @@ class NumberPart(Part):
     scale: int = -1
 
     @property
-    def type(self) -> pa.DataType:  # noqa: D102
+    @override
+    def type(self) -> pa.DataType:
         return pa.string()
 
-    def level_columns(self) -> tuple[int, ...]:  # noqa: D102
+    @override
+    def level_columns(self) -> tuple[int, ...]:
         return (self.main, self.scale)
 
-    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
         offsets, data = columns.offsets(self.main), columns.data(self.main)
         valid = columns.valid(self.main)
         flags = np.zeros(0, np.uint8) if valid is None else valid.view(np.uint8)
@@ -186,7 +203,8 @@ class NumberPart(Part):
             pa.string(), count, [logical.bitmap(valid), pa.py_buffer(text_offsets), pa.py_buffer(text)]
         )
 
-    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
         _, offset_buffer, text = array.buffers()
         count = len(array)
         text_offsets = (
@@ -217,15 +235,18 @@ class ConstantsPart(Part):
     names: tuple[str, ...]
 
     @property
-    def type(self) -> pa.DataType:  # noqa: D102
+    @override
+    def type(self) -> pa.DataType:
         return pa.string()
 
-    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
         indices = columns.fixed(self.main, np.int32)
         valid = columns.valid(self.main)
         return _names(self.names, indices, valid)
 
-    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
         indices = pc.index_in(array, pa.array(self.names, pa.string()))
         unknown = pc.and_(indices.is_null(), array.is_valid())
         if pc.any(unknown).as_py():
@@ -241,16 +262,19 @@ class ConstantPart(Part):
     empty: bool
 
     @property
-    def type(self) -> pa.DataType:  # noqa: D102
+    @override
+    def type(self) -> pa.DataType:
         return pa.struct([]) if self.empty else pa.null()
 
-    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
         count = columns.count(self.main)
         if not self.empty:
             return pa.nulls(count)
         return pa.Array.from_buffers(self.type, count, [logical.bitmap(columns.valid(self.main))])
 
-    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
         # Null is all there is to say; behind a flag it is the null of the flag.
         if self.empty or columns.kinds[self.main].nullable:
             columns.set_validity(self.main, array)
@@ -274,18 +298,21 @@ class StructPart(Part):
     class_column: int = -1
 
     @property
-    def type(self) -> pa.DataType:  # noqa: D102
+    @override
+    def type(self) -> pa.DataType:
         extra = [(name, pa.string()) for name, column in self._named_columns() if column >= 0]
         return pa.struct([*extra, *((name, part.type) for name, part in self.fields if part.main >= 0)])
 
     def _named_columns(self) -> tuple[tuple[str, int], ...]:
         return (("class", self.class_column), ("row_kind", self.kind_column))
 
-    def level_columns(self) -> tuple[int, ...]:  # noqa: D102
+    @override
+    def level_columns(self) -> tuple[int, ...]:
         below = [column for _, part in self.fields for column in part.level_columns()]
         return (self.main, self.kind_column, self.class_column, *below)
 
-    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
         children = []
         for name, column in self._named_columns():
             if column >= 0:
@@ -295,7 +322,8 @@ class StructPart(Part):
         nulls = logical.bitmap(columns.valid(self.main))
         return pa.Array.from_buffers(self.type, columns.count(self.main), [nulls], children=children)
 
-    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
         columns.set_validity(self.main, array)
         children = _children(array)
         index = 0
@@ -319,13 +347,16 @@ class ChoicePart(Part):
     right: Part
 
     @property
-    def type(self) -> pa.DataType:  # noqa: D102
+    @override
+    def type(self) -> pa.DataType:
         return pa.struct([("is_left", pa.bool_()), ("left", self.left.type), ("right", self.right.type)])
 
-    def level_columns(self) -> tuple[int, ...]:  # noqa: D102
+    @override
+    def level_columns(self) -> tuple[int, ...]:
         return (self.main, self.flag, *self.left.level_columns(), *self.right.level_columns())
 
-    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
         flags = np.packbits(columns.fixed(self.flag, np.uint8) != 0, bitorder="little")
         count = columns.count(self.main)
         is_left = pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(flags)])
@@ -333,7 +364,8 @@ class ChoicePart(Part):
         nulls = logical.bitmap(columns.valid(self.main))
         return pa.Array.from_buffers(self.type, count, [nulls], children=children)
 
-    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
         columns.set_validity(self.main, array)
         children = _children(array)
         if children[0].null_count > array.null_count:
@@ -351,15 +383,18 @@ class ListPart(Part):
     element: Part
 
     @property
-    def type(self) -> pa.DataType:  # noqa: D102
+    @override
+    def type(self) -> pa.DataType:
         return pa.list_(self.element.type)
 
-    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
         child = self.element.finish(columns)
         buffers = [logical.bitmap(columns.valid(self.main)), pa.py_buffer(columns.offsets(self.main))]
         return pa.Array.from_buffers(self.type, columns.count(self.main), buffers, children=[child])
 
-    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
         columns.set_variable(self.main, array)
         self.element.prepare(array.flatten(), columns)
 
@@ -372,10 +407,12 @@ class MapPart(Part):
     value: Part
 
     @property
-    def type(self) -> pa.DataType:  # noqa: D102
+    @override
+    def type(self) -> pa.DataType:
         return pa.map_(self.key.type, self.value.type)
 
-    def finish(self, columns: OutputColumns) -> pa.Array:  # noqa: D102
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
         keys = self.key.finish(columns)
         if keys.null_count:
             raise ValueRangeError("a map has a null key, for which Arrow and Spark have no form")
@@ -384,7 +421,8 @@ class MapPart(Part):
         buffers = [logical.bitmap(columns.valid(self.main)), pa.py_buffer(columns.offsets(self.main))]
         return pa.Array.from_buffers(self.type, columns.count(self.main), buffers, children=[entries])
 
-    def prepare(self, array: pa.Array, columns: InputColumns) -> None:  # noqa: D102
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
         columns.set_variable(self.main, array)
         entries = flatten_entries(array)
         self.key.prepare(entries.field(0), columns)

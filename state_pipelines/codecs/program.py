@@ -214,9 +214,7 @@ class _Compiler:
         classes: tuple[str, ...] = ()
         if layout.variants:
             classes = (layout.class_name, *(variant.class_name for variant in layout.variants))
-            class_column = self.column(
-                4, nullable=False, nested=nested, wanted=wanted is None or "class" in wanted
-            )
+            class_column = self.column(4, nullable=False, nested=nested, wanted=wanted is None or "class" in wanted)
         extra = "class" if classes else None
         children = self._children(tuple(fields.items()), nested=nested, wanted=wanted, extra=extra)
         return StructPart(main, children, classes=classes, class_column=class_column)

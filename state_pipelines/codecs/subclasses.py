@@ -1,12 +1,13 @@
-"""Subclasses of POJOs that no snapshot describes and the user declares.
+"""Subclasses of POJOs that the serializer of a state does not list, or that no snapshot describes and the user declares.
 
-The heap backend writes objects of a subclass without listing the class in the serializer of the state. What the bytes
-look like follows from the declaration: the fields of the base class as the snapshot has them and the declared ones,
+The heap backend writes objects of a subclass without listing the class in the serializer of the state. The serializer of
+another state may list it; else what the bytes look like follows from a declaration: the fields of the base class as the snapshot has them and the declared ones,
 sorted by name, each with the serializer that Flink derives from its Java type (`TypeExtractor`, `PojoTypeInfo`).
 """
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.kryo.fieldlists import ARRAY, PRIMITIVES, FieldLists, JavaType
@@ -15,6 +16,8 @@ from state_pipelines.serializers.tree import Enum, Kryo, Pojo, PojoField, PojoSu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from state_pipelines.codecs.serializer_layouts import LayoutContext
 
 _BASIC = {
     **{name: name.capitalize() for name in PRIMITIVES},
@@ -33,6 +36,37 @@ _BASIC = {
     "java.time.LocalDateTime": "LocalDateTime",
 }
 _FIRST_KRYO_WITH_COLLECTIONS = 5
+
+
+def find_subclasses(pojo: Pojo, context: LayoutContext) -> tuple[PojoSubclass, ...]:
+    """Non-registered subclasses whose objects may stand in place of a POJO, by name."""
+    found = {each.class_name: each for each in pojo.non_registered}
+    for each in dict(context.subclasses).get(pojo.pojo_class, ()):
+        found.setdefault(each.class_name, each)
+    if context.classes is not None:
+        for each in declare_subclasses(pojo, context.classes, context.kryo_version):
+            found.setdefault(each.class_name, each)
+    # Sorted, since every subtask lists the classes in the order in which it met them.
+    return tuple(found[name] for name in sorted(found))
+
+
+def complete(serializer: Serializer, context: LayoutContext) -> Serializer:
+    """`serializer` with all subclasses that its POJOs do not list themselves, to tell the fields of their objects."""
+    changes = {each.name: _complete_part(getattr(serializer, each.name), context) for each in fields(serializer)}
+    whole = replace(serializer, **changes)
+    return replace(whole, non_registered=find_subclasses(whole, context)) if isinstance(whole, Pojo) else whole
+
+
+def _complete_part(part: object, context: LayoutContext) -> object:
+    match part:
+        case Serializer():
+            return complete(part, context)
+        case PojoField(serializer=Serializer() as inner) | PojoSubclass(serializer=Serializer() as inner):
+            return replace(part, serializer=complete(inner, context))
+        case tuple():
+            return tuple(_complete_part(each, context) for each in part)
+        case _:
+            return part
 
 
 def declare_subclasses(pojo: Pojo, classes: FieldLists, kryo_version: int) -> tuple[PojoSubclass, ...]:
@@ -60,16 +94,16 @@ def _bases(name: str, classes: FieldLists) -> Iterator[str]:
 
 def _extend(pojo: Pojo, name: str, classes: FieldLists, kryo_version: int) -> Pojo:
     types = _Types(pojo, classes, kryo_version)
-    fields = {field.name: field for field in pojo.fields}
+    members = {field.name: field for field in pojo.fields}
     declared = classes.classes[name]
     while declared.name != pojo.pojo_class:
         for member, of in declared.fields:
             field = PojoField(name=member, declaring_class=declared.name, serializer=types.serializer(of))
-            fields.setdefault(member, field)
+            members.setdefault(member, field)
         if declared.base not in classes.classes:
             break
         declared = classes.classes[declared.base]
-    ordered = sorted(fields.values(), key=lambda field: field.name.encode("utf-16-be", "surrogatepass"))
+    ordered = sorted(members.values(), key=lambda field: field.name.encode("utf-16-be", "surrogatepass"))
     return Pojo(pojo_class=name, fields=tuple(ordered))
 
 

@@ -5,9 +5,8 @@ Source: `FullSnapshotAsyncWriter`, `FullSnapshotRestoreOperation`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +21,14 @@ from state_pipelines.keyed.records import KeyedRecords
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream, read_stream_range
 
-WINDOW = 8 << 20
-"""Bytes that are read at once; a section that is larger is read in several windows."""
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
-LARGE = 4 * WINDOW
-"""A key group from this size on is read in several windows."""
+WINDOW = 8 << 20
+"""Bytes that are read at once."""
+
+_LARGE = 4
+"""A key group of more windows than this is read in several windows, any other one as a whole."""
 
 NO_SECTION = 0
 """The offset of a key group without records."""
@@ -111,7 +113,12 @@ def open_canonical(stream: StateStream, key_groups: KeyGroupRange, offsets: Sequ
 
 
 def scan_states(
-    file: CanonicalFile, state_ids: Sequence[int], prefix: int, key_groups: KeyGroupRange | None = None
+    file: CanonicalFile,
+    state_ids: Sequence[int],
+    prefix: int,
+    key_groups: KeyGroupRange | None = None,
+    *,
+    window: int = WINDOW,
 ) -> Iterator[tuple[int, KeyedRecords]]:
     """Find the records of some states, a window at a time, in the order of the file.
 
@@ -120,6 +127,7 @@ def scan_states(
         state_ids: positions of the wanted states in the header.
         prefix: bytes of the key-group prefix.
         key_groups: only these.
+        window: bytes that are read at once.
 
     Yields:
         (state id, records). A state comes once per window that has records of it.
@@ -130,9 +138,9 @@ def scan_states(
     wanted = np.zeros(len(file.header.states), np.bool_)
     wanted[list(state_ids)] = True
     chosen = [each for each in file.sections if key_groups is None or each.key_group in key_groups]
-    for group in _group_sections(chosen):
-        if len(group) == 1 and group[0].end - group[0].start > LARGE and not file.header.compressed:
-            yield from _scan_large(file, group[0], wanted, prefix)
+    for group in _group_sections(chosen, window):
+        if len(group) == 1 and group[0].end - group[0].start > _LARGE * window and not file.header.compressed:
+            yield from _scan_large(file, group[0], wanted, prefix, window)
         else:
             yield from _scan_window(file, _read_window(file, group), wanted, prefix, np.array([0, -1, 0], np.int64))
 
@@ -143,7 +151,7 @@ def scan_key_groups(
     """All records, one key group after the other, ascending.
 
     Yields:
-        (key group, [(state id, records)]): the runs of the section in their order; large runs come in pieces.
+        (key group, [(state id, records)]): the states of the section in their order; large ones come in pieces.
     """
     everything = range(len(file.header.states))
     for section in sorted(file.sections, key=lambda each: each.key_group):
@@ -152,11 +160,11 @@ def scan_key_groups(
             yield section.key_group, list(scan_states(file, everything, prefix, only))
 
 
-def _group_sections(sections: list[Section]) -> Iterator[list[Section]]:
+def _group_sections(sections: list[Section], window: int) -> Iterator[list[Section]]:
     """Sections that lie side by side, in groups of about one window."""
     group: list[Section] = []
     for section in sections:
-        if group and (section.start != group[-1].end or section.end - group[0].start > WINDOW):
+        if group and (section.start != group[-1].end or section.end - group[0].start > window):
             yield group
             group = []
         group.append(section)
@@ -201,22 +209,22 @@ def _decompress(raw: bytes, start: int, end: int, name: str, offset: int) -> byt
 
 
 def _scan_large(
-    file: CanonicalFile, section: Section, wanted: npt.NDArray[np.bool_], prefix: int
+    file: CanonicalFile, section: Section, wanted: npt.NDArray[np.bool_], prefix: int, window: int
 ) -> Iterator[tuple[int, KeyedRecords]]:
     """A section that is read in several windows, each from the first record that the last one did not hold."""
     cursor = np.array([0, -1, 0], np.int64)
-    position, size = section.start, WINDOW
+    position, size = section.start, window
     groups = np.array([section.key_group], np.int32)
     while position < section.end:
         end = min(position + size, section.end)
         data = np.frombuffer(_read(file, position, end), np.uint8)
         spans = (np.zeros(1, np.int64), np.full(1, len(data), np.int64))
-        window = _Window(data, position, groups, *spans, complete=end == section.end)
-        yield from _scan_window(file, window, wanted, prefix, cursor)
+        part = _Window(data, position, groups, *spans, complete=end == section.end)
+        yield from _scan_window(file, part, wanted, prefix, cursor)
         if cursor[0] == 1:
             return
         # A record that is larger than the window makes no progress.
-        size = WINDOW if cursor[1] > 0 else size * 2
+        size = window if cursor[1] > 0 else size * 2
         position += max(0, int(cursor[1]))
         cursor[1] = min(0, int(cursor[1]))
 
@@ -249,7 +257,8 @@ def _scan_window(
                 f"key group {window.key_groups[section]}: {framing.MESSAGES[status]}",
                 where=Where(file=file.stream.name, offset=offset),
             )
-        for state_id in np.unique(output[0, :count]):
+        found, first = np.unique(output[0, :count], return_index=True)
+        for state_id in found[np.argsort(first)]:
             rows = output[:, :count][:, output[0, :count] == state_id]
             yield (
                 int(state_id),
@@ -304,18 +313,18 @@ class CanonicalWriter:
             key_group: inside the range, and not written before.
             runs: (state id, framed records, see `frame_run`) of every state that has records there.
         """
-        pieces: list[bytes | npt.NDArray[np.uint8]] = []
+        if not runs:
+            return
+        pieces: list[bytes | memoryview] = []
         for state_id, framed in runs:
             pieces.append(state_id.to_bytes(2, "big"))
-            pieces.extend(framed)
-        if not pieces:
-            return
+            pieces.extend(records.data for records in framed)
         pieces.append(framing.END_OF_KEY_GROUP.to_bytes(2, "big"))
         self._offsets[key_group] = self._position
         if self.header.compressed:
-            pieces = [compress(b"".join(bytes(piece) for piece in pieces))]
+            pieces = [compress(b"".join(pieces))]
         for piece in pieces:
-            self.output.write(memoryview(piece))
+            self.output.write(piece)
             self._position += len(piece)
 
 

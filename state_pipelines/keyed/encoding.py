@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,12 @@ from state_pipelines.codecs.program import compile_layout
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.assignment import assign_key_groups
 from state_pipelines.keyed.hashing import hash_codes
-from state_pipelines.keyed.records import KeyedLayout
 from state_pipelines.keyed.tables import TTL_COLUMN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from state_pipelines.keyed.records import KeyedLayout
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,8 @@ class RecordEncoder:
         index = batch.schema.get_field_index(name)
         if index < 0:
             raise UsageError(
-                f"the rows for state {self.state} have no column {name}", hint=f"they have {', '.join(batch.schema.names)}"
+                f"the rows for state {self.state} have no column {name}",
+                hint=f"they have {', '.join(batch.schema.names)}",
             )
         return batch.column(index)
 
@@ -156,7 +161,9 @@ def _make_lists(table: pa.Table) -> Iterator[pa.RecordBatch]:
     batch = table.combine_chunks().to_batches()[0]
     index = batch.column("list_index").to_numpy()
     starts = np.flatnonzero(index == 0)
-    expected = np.arange(len(index)) - np.repeat(starts, np.diff(np.append(starts, len(index)))) if len(starts) else None
+    expected = (
+        np.arange(len(index)) - np.repeat(starts, np.diff(np.append(starts, len(index)))) if len(starts) else None
+    )
     if expected is None or not np.array_equal(expected, index):
         raise UsageError(
             "the elements of a list do not come one after the other, from index 0 on",

@@ -8,9 +8,7 @@ prefix: key, namespace, and the user key of a map. Source: `SerializedCompositeK
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
@@ -18,6 +16,10 @@ from state_pipelines.errors import UnsupportedError, Where
 from state_pipelines.keyed.assignment import key_group_prefix_size
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.metainfo import StateKind, StateMetaInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 VOID = lay.Constant(b"\0")
 
@@ -109,7 +111,7 @@ def derive_keyed_layout(
     fields = [("state_key", key), ("state_namespace", namespace)]
     state_type = info.state_type or "VALUE"
     value: tree.Serializer = info.value_serializer
-    layout = None
+    layout: lay.Layout | None = None
     if state_type == "LIST":
         value = info.element
         layout = lay.Delimited(derive_layout(value, context))

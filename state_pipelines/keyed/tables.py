@@ -2,13 +2,14 @@
 
 Columns: `key_group` int32, `subtask` int32, `state_key`, `state_namespace` (null for void, struct `start, end` for
 time windows), then `value`, or `list_index, list_value`, or `map_key, map_value`, or for timers `timestamp`;
-`ttl_last_access` (timestamp in milliseconds) when the state has TTL. A state that has no columnar form gives `key_bytes`, `value_bytes`
-and `reason` in place of what cannot be decoded.
+`ttl_last_access` (timestamp in milliseconds) when the state has TTL. A state that has no columnar form gives
+`key_bytes`, `value_bytes` and `reason` in place of what cannot be decoded.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +21,10 @@ from state_pipelines.errors import UnsupportedError, UsageError, at
 from state_pipelines.keyed.assignment import assign_key_groups
 from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.keyed.matching import match_prefix
-from state_pipelines.keyed.records import KeyedLayout, KeyedRecords
 
-KEY_COLUMNS = ("state_key", "state_namespace", "map_key", "timestamp")
+if TYPE_CHECKING:
+    from state_pipelines.keyed.records import KeyedLayout, KeyedRecords
+
 TTL_COLUMN = "ttl_last_access"
 TTL_TYPE = pa.timestamp("ms", tz="UTC")
 
@@ -278,5 +280,3 @@ def _encode_key(layout: lay.Struct, key: object) -> np.ndarray:
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
         raise UsageError(f"{key!r} is not a key of type {program.type}: {error}") from None
     return encode_array(program, array).data
-
-

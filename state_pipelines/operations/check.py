@@ -7,6 +7,7 @@ Source: `Checkpoints.loadAndValidateCheckpoint`, `StateAssignmentOperation`, `Ro
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UsageError
@@ -72,6 +73,7 @@ def check_migration(
     payload = plan_value(payload_serializer(info), migration.upgrade).new
     old = describe_job(snapshot)
     new = replace_state(old, operator.id, replace_payload(info, payload))
+    new = replace(new, name=f"the job of migration {migration.revision}")
     return MigrationCheckReport(
         check_jobs(old, new, target=target, backend=backend), check_jobs(new, new, target=target, backend=backend)
     )
@@ -162,9 +164,7 @@ def _list_notes(new: Job, restore: Restore) -> Iterator[str]:
         )
 
 
-def _check_operator(
-    old: JobOperator, new: JobOperator | None, job: Job, restore: Restore
-) -> Iterator[StateCheck]:
+def _check_operator(old: JobOperator, new: JobOperator | None, job: Job, restore: Restore) -> Iterator[StateCheck]:
     if new is None:
         if old.has_state:
             yield _missing_operator(old, job)

@@ -7,19 +7,23 @@ value). Values in the form of `codecs.jsonlines`. What cannot be decoded is `@un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from state_pipelines.binary.reader import Reader
-from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.jsonlines import Json, access_times, to_json
 from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, at
 from state_pipelines.serializers import tree
-from state_pipelines.snapshot import Operator, Snapshot, State
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
 from state_pipelines.snapshot.list_state import OperatorListState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from state_pipelines.codecs import layout as lay
+    from state_pipelines.snapshot import Snapshot, State
 
 Line = dict[str, Json]
 
@@ -66,7 +70,7 @@ def dump_state(state: State) -> Iterator[Line]:
 
 
 def _dump_keyed(state: KeyedState) -> Iterator[Line]:
-    op, name, kind = _label(state.operator), state.name, state.kind
+    op, name, kind = state.operator.label, state.name, state.kind
     layout = state.layout
     namespace = state.info.namespace_serializer
     value = state.serializer
@@ -104,7 +108,7 @@ def _dump_timers(state: KeyedState) -> Iterator[Line]:
                 reader.expect_end("the timer")
                 yield {
                     "kind": "timer",
-                    "op": _label(state.operator),
+                    "op": state.operator.label,
                     "service": service,
                     "domain": domain,
                     "kg": int(records.key_groups[row]),
@@ -120,7 +124,7 @@ def _dump_list(state: OperatorListState) -> Iterator[Line]:
         data, starts, ends = part.elements()
         raw = data.tobytes()
         for index in range(len(starts)):
-            line: Line = {"kind": "operator", "op": _label(state.operator), "state": state.name, "mode": state.kind}
+            line: Line = {"kind": "operator", "op": state.operator.label, "state": state.name, "mode": state.kind}
             line |= {"subtask": part.subtask, "index": index}
             reader = Reader(raw, part.file.name, int(starts[index]), int(ends[index]))
             # An element ends where its serializer does; what follows may belong to the file.
@@ -136,7 +140,7 @@ def _dump_broadcast(state: BroadcastState) -> Iterator[Line]:
         data, start, end, count = part.entries()
         reader = Reader(data.tobytes(), part.file.name, start, end)
         for _ in range(count):
-            line: Line = {"kind": "broadcast", "op": _label(state.operator), "state": state.name}
+            line: Line = {"kind": "broadcast", "op": state.operator.label, "state": state.name}
             line["subtask"] = part.subtask
             line["ukey"] = to_json(state.info.key_serializer, read_value(key, reader))
             line["value"] = to_json(state.serializer, read_value(value, reader))
@@ -172,10 +176,6 @@ def _struct(value: object) -> dict[str, object]:
     if not isinstance(value, dict):
         raise FormatError("a key is not made of fields")
     return value
-
-
-def _label(operator: Operator) -> str:
-    return operator.label
 
 
 _LONG = tree.Basic(snapshot_class="", kind="Long")

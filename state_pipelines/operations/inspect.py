@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.metadata import StreamReference, stream_handles
 from state_pipelines.metadata.handles import ByteStreamStateHandle
 from state_pipelines.serializers.text import describe
-from state_pipelines.snapshot import Operator, Snapshot, State
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
+
+if TYPE_CHECKING:
+    from state_pipelines.snapshot import Operator, Snapshot, State
 
 COUNT_LIMIT = 256 << 20
 """Bytes of state up to which entries are counted unless the caller decides; counting reads the state once."""

@@ -311,9 +311,9 @@ def _parse_step(step: object, place: str) -> Step:
             return Add(_text(body, "field", place), _type(_text(body, "type", place), place), expression)
         case "cast":
             _allow(body, {"field", "to", "expression"}, place)
-            expression = body.get("expression")
+            sql = body.get("expression")
             field = _text(body, "field", place)
-            return Cast(field, _type(_text(body, "to", place), place), None if expression is None else str(expression))
+            return Cast(field, _type(_text(body, "to", place), place), None if sql is None else str(sql))
         case "drop":
             _allow(body, {"field"}, place)
             return Drop(_text(body, "field", place))
@@ -360,5 +360,3 @@ def _literal(value: object, place: str) -> str:
             raise MigrationError(
                 "a default is a number, text, true, false or null", where=Where(path=place), hint="Use an expression"
             )
-
-

@@ -7,8 +7,8 @@ can be moved as a whole. `_metadata` is written last.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from state_pipelines.metadata import (
     CheckpointMetadata,
@@ -26,11 +26,15 @@ from state_pipelines.metadata.handles import (
 )
 from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
-from state_pipelines.metadata.references import StreamReference
 from state_pipelines.metadata.streams import StateStream, copy_stream, open_stream
-from state_pipelines.operations.rewriting import FileRewrite, WrittenFile
-from state_pipelines.snapshot import Snapshot
 from state_pipelines.storage import Location, join
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from state_pipelines.metadata.references import StreamReference
+    from state_pipelines.operations.rewriting import FileRewrite, WrittenFile
+    from state_pipelines.snapshot import Snapshot
 
 FIRST_RELATIVE_VERSION = 3
 """The oldest metadata version whose handles can be relative (Flink 1.11)."""
@@ -61,9 +65,7 @@ def make_file_name() -> str:
     return str(uuid.uuid4())
 
 
-def place_rewrites(
-    metadata: CheckpointMetadata, operator_id: bytes, files: Sequence[NewFile]
-) -> CheckpointMetadata:
+def place_rewrites(metadata: CheckpointMetadata, operator_id: bytes, files: Sequence[NewFile]) -> CheckpointMetadata:
     """`metadata` with the keyed state of one operator in new files.
 
     Args:
@@ -85,7 +87,8 @@ def _place(operator: OperatorState, files: Mapping[int, NewFile]) -> OperatorSta
     known = {subtask.index for subtask in operator.subtasks}
     added = tuple(SubtaskState(index) for index in sorted(files) if index not in known)
     return replace(
-        operator, subtasks=tuple(_place_in_subtask(each, files.get(each.index)) for each in (*operator.subtasks, *added))
+        operator,
+        subtasks=tuple(_place_in_subtask(each, files.get(each.index)) for each in (*operator.subtasks, *added)),
     )
 
 

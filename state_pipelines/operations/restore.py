@@ -161,7 +161,7 @@ def _judge(
         findings=findings,
         remedy=_find_remedy(outcome, pair),
         error=error,
-        partial=any(finding.loss for finding in findings),
+        partial=outcome is not Outcome.INCOMPATIBLE and any(finding.loss for finding in findings),
     )
 
 
@@ -182,7 +182,8 @@ def _find_remedy(outcome: Outcome, pair: _Pair) -> str:
             remedies = [finding.remedy for finding in findings if finding.remedy]
             remedies = remedies or ["Nothing to do: Flink migrates the values itself"]
         case _:
-            remedies = [f"{each.path}: {each.remedy}" for each in findings if each.outcome is outcome and each.remedy]
+            told = (each for each in findings if each.remedy and (each.outcome is outcome or each.loss))
+            remedies = [f"{each.path}: {each.remedy}" for each in told]
             remedies = remedies or [f"Change the {pair.place} serializer in a migration, or keep the old one"]
     return "; ".join(dict.fromkeys(filter(None, remedies))) or "Nothing to do"
 

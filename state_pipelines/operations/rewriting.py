@@ -7,23 +7,27 @@ but one key group (and one batch) is held in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from state_pipelines.codecs.columnar import Encoded
 from state_pipelines.errors import FormatError, Where, at
 from state_pipelines.keyed.canonical import CanonicalFile, CanonicalWriter, frame_run, reframe, scan_key_groups
-from state_pipelines.keyed.encoding import RecordEncoder
 from state_pipelines.keyed.framing import FLAG
-from state_pipelines.keyed.header import KeyedHeader
-from state_pipelines.keyed.records import KeyedRecords
-from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.storage import Location, create_file, read_range
 from state_pipelines.storage.files import file_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from state_pipelines.codecs.columnar import Encoded
+    from state_pipelines.keyed.encoding import RecordEncoder
+    from state_pipelines.keyed.header import KeyedHeader
+    from state_pipelines.keyed.records import KeyedRecords
+    from state_pipelines.metadata.key_groups import KeyGroupRange
 
 INDEX_SCHEMA = pa.schema(
     [
@@ -113,7 +117,7 @@ def write_part(encoder: RecordEncoder, batches: Iterable[pa.RecordBatch], target
     with create_file(target) as output:
         for rows in encoder.encode(batches):
             for key_group, run, last in _frame_by_key_group(rows.key_groups, rows.keys, rows.values, encoder.prefix):
-                output.write(memoryview(run.data))
+                output.write(run.data.data)
                 index.append((key_group, position, len(run.data), last, run.records))
                 position += len(run.data)
                 total += run.records
@@ -165,7 +169,7 @@ def merge_parts(rewrite: FileRewrite) -> WrittenFile:
         StateError: the old file cannot be read, or the new one cannot be written.
     """
     runs = _find_runs(rewrite)
-    copied = dict(map(reversed, rewrite.copied))
+    copied = {old_id: new_id for new_id, old_id in rewrite.copied}
     counts: dict[int, int] = dict.fromkeys(range(len(rewrite.header.states)), 0)
     old = iter(() if rewrite.base is None else scan_key_groups(rewrite.base, rewrite.prefix, rewrite.key_groups))
     pending = next(old, None)
@@ -204,8 +208,7 @@ def _find_runs(rewrite: FileRewrite) -> dict[int, list[tuple[int, _Found]]]:
 
 def _read_runs(found: _Found) -> list[npt.NDArray[np.uint8]]:
     pieces = [
-        np.frombuffer(read_range(location, offset, offset + size), np.uint8)
-        for location, offset, size, _, _ in found
+        np.frombuffer(read_range(location, offset, offset + size), np.uint8) for location, offset, size, _, _ in found
     ]
     # Only the very last record of a state in a key group says that another state id follows.
     final = pieces[-1].copy()

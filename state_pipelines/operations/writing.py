@@ -6,8 +6,8 @@ the subtasks are merged and `publish` writes `_metadata`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import UsageError, Where
@@ -16,7 +16,6 @@ from state_pipelines.keyed.assignment import (
     compute_key_group_range,
     key_group_prefix_size,
 )
-from state_pipelines.keyed.canonical import CanonicalFile
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.records import KeyedLayout, derive_keyed_layout
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id
@@ -25,10 +24,16 @@ from state_pipelines.operations.publishing import FileCopy, NewFile, make_file_n
 from state_pipelines.operations.rewriting import FileRewrite, PartFile
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.metainfo import StateMetaInfo, keyed_state
-from state_pipelines.serializers.tree import Serializer
-from state_pipelines.snapshot import Operator, Snapshot
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.storage import Location, join
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from state_pipelines.keyed.canonical import CanonicalFile
+    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.serializers.tree import Serializer
+    from state_pipelines.snapshot import Operator, Snapshot
 
 NEW_METADATA_VERSION = 3
 """Metadata version of savepoints without a base: readable by every Flink from 1.11 on."""
@@ -98,7 +103,7 @@ class WritePlan:
         metadata = place_rewrites(self.metadata, self.operator.operator_id, files)
         return (metadata, []) if self.base is None else plan_copies(self.base, metadata, target)
 
-    def _key_groups(self, subtask: int, file: CanonicalFile | None):  # type: ignore[no-untyped-def]
+    def _key_groups(self, subtask: int, file: CanonicalFile | None) -> KeyGroupRange:
         if file is not None:
             return file.key_groups
         return compute_key_group_range(subtask, self.operator.parallelism, self.operator.max_parallelism)
@@ -114,11 +119,7 @@ def plan_write(base: Snapshot | None, description: StateDescription) -> WritePla
     operator = _find_operator(base, description)
     if operator is None:
         state = _new_operator(description)
-        metadata = (
-            CheckpointMetadata(NEW_METADATA_VERSION, 1)
-            if base is None
-            else base.metadata
-        )
+        metadata = CheckpointMetadata(NEW_METADATA_VERSION, 1) if base is None else base.metadata
         metadata = replace(metadata, operator_states=(*metadata.operator_states, state))
         files: dict[int, CanonicalFile] = {}
     else:
@@ -149,8 +150,8 @@ def _place_state(file: CanonicalFile | None, key: Serializer, info: StateMetaInf
     states = file.header.states
     names = [each.name for each in states]
     if info.name in names:
-        at = names.index(info.name)
-        return replace(file.header, states=(*states[:at], info, *states[at + 1 :])), at
+        position = names.index(info.name)
+        return replace(file.header, states=(*states[:position], info, *states[position + 1 :])), position
     return replace(file.header, states=(*states, info)), len(states)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,13 +10,15 @@ import pyarrow as pa
 
 from state_pipelines.errors import UsageError, at
 from state_pipelines.keyed.tables import TableOptions
-from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.operatorstate.backend import read_broadcast_state
-from state_pipelines.serializers.metainfo import StateMetaInfo
 from state_pipelines.snapshot.list_state import OperatorPart, ValueColumn, select_fields
 from state_pipelines.snapshot.state import State, StateStatistics
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.serializers.metainfo import StateMetaInfo
     from state_pipelines.snapshot.snapshot import Operator
 
 
@@ -27,6 +28,8 @@ class BroadcastState(State):
     Columns: `subtask` int32, `map_key`, `map_value`; one row per pair and subtask. A state that cannot be decoded gives
     one row per subtask with all pairs in `value_bytes`, since nothing but the serializers tells where a pair ends.
     """
+
+    parts: tuple[OperatorPart, ...]
 
     def __init__(self, operator: Operator, parts: tuple[OperatorPart, ...]) -> None:
         super().__init__(operator)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.errors import UnsupportedError, Where
 from state_pipelines.keyed.canonical import CanonicalFile, open_canonical
 from state_pipelines.keyed.framing import END_OF_KEY_GROUP
 from state_pipelines.keyed.header import KeyedHeader, read_keyed_header
-from state_pipelines.metadata import SubtaskState
 from state_pipelines.metadata.handles import EmptySegmentFileStateHandle, KeyGroupsStateHandle
 from state_pipelines.metadata.keyed import KeyedStateHandle, KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.operator import OperatorStateHandle
 from state_pipelines.metadata.streams import StateStream, open_stream, read_stream_range, read_whole_stream
 from state_pipelines.operatorstate.backend import OperatorStateFile, read_operator_file
-from state_pipelines.serializers.tree import Serializer
-from state_pipelines.storage import Location, PathMapping
+
+if TYPE_CHECKING:
+    from state_pipelines.metadata import SubtaskState
+    from state_pipelines.metadata.operator import OperatorStateHandle
+    from state_pipelines.serializers.tree import Serializer
+    from state_pipelines.storage import Location, PathMapping
 
 
 class HandleReader:
@@ -113,5 +116,3 @@ def parse_header(data: bytes, name: str) -> KeyedHeader:
     """The header of keyed state; subtasks mostly share its bytes."""
     reader = Reader(data, name)
     return read_keyed_header(reader)
-
-

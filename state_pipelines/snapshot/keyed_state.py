@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.assignment import key_group_prefix_size
 from state_pipelines.keyed.canonical import CanonicalFile, scan_states
 from state_pipelines.keyed.records import KeyedLayout, KeyedRecords, derive_keyed_layout
 from state_pipelines.keyed.tables import KeyedTable, TableOptions
-from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.serializers.metainfo import StateKind, StateMetaInfo
-from state_pipelines.serializers.tree import Serializer
 from state_pipelines.snapshot.state import State, StateStatistics
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.snapshot import Operator
 
 TIMER = "TIMER"
@@ -52,6 +54,8 @@ class KeyedState(State):
     Attributes:
         parts: the subtasks that have it.
     """
+
+    parts: tuple[KeyedPart, ...]
 
     def __init__(self, operator: Operator, parts: tuple[KeyedPart, ...]) -> None:
         super().__init__(operator)

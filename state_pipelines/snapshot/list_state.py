@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,13 +16,15 @@ from state_pipelines.codecs.program import Program, compile_layout
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import UnsupportedError, UsageError, at
 from state_pipelines.keyed.tables import TableOptions
-from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.operatorstate.backend import OperatorStateFile, read_list_state
-from state_pipelines.serializers.metainfo import StateMetaInfo
-from state_pipelines.serializers.tree import Serializer
 from state_pipelines.snapshot.state import State, StateStatistics
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.serializers.metainfo import StateMetaInfo
+    from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.snapshot import Operator
 
 Spans = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]
@@ -72,6 +73,8 @@ class OperatorListState(State):
 
     Columns: `subtask` int32, `list_index` int32 (position in the subtask's list), `value`.
     """
+
+    parts: tuple[OperatorPart, ...]
 
     def __init__(self, operator: Operator, parts: tuple[OperatorPart, ...]) -> None:
         super().__init__(operator)

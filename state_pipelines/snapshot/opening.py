@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from state_pipelines.codecs.kryo.fieldlists import FieldLists
 from state_pipelines.metadata import read_metadata
 from state_pipelines.snapshot.snapshot import Snapshot
 from state_pipelines.storage import PathMapping, parse_path_mapping, read_file, resolve_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from state_pipelines.codecs.kryo.fieldlists import FieldLists
 
 
 def open_snapshot(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from state_pipelines.codecs.kryo.fieldlists import FieldLists
 from state_pipelines.codecs.serializer_layouts import LayoutContext, collect_subclasses
 from state_pipelines.errors import NotFoundError, Where
 from state_pipelines.metadata import (
@@ -18,13 +18,16 @@ from state_pipelines.metadata import (
     write_metadata,
 )
 from state_pipelines.metadata.properties import SavepointType
-from state_pipelines.serializers.tree import Serializer
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.handles import HandleReader
 from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
 from state_pipelines.snapshot.list_state import OperatorListState, OperatorPart
-from state_pipelines.snapshot.state import State
-from state_pipelines.storage import PathMapping, SnapshotLocation
+
+if TYPE_CHECKING:
+    from state_pipelines.codecs.kryo.fieldlists import FieldLists
+    from state_pipelines.serializers.tree import Serializer
+    from state_pipelines.snapshot.state import State
+    from state_pipelines.storage import PathMapping, SnapshotLocation
 
 FIRST_VERSION_OF_FLINK_2 = 5
 """Metadata versions from here on are written by Flink 2, whose generic types are Kryo 5."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from state_pipelines.keyed.tables import TableOptions
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.serializers.metainfo import StateMetaInfo
-from state_pipelines.serializers.tree import Serializer
-
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from state_pipelines.keyed.tables import TableOptions
+    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.serializers.metainfo import StateMetaInfo
+    from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.snapshot import Operator
 
 
@@ -33,12 +33,23 @@ class StateStatistics:
     entries_by_key_group: dict[int, int] = field(default_factory=dict)
 
 
+class StatePart(Protocol):
+    """What one subtask has of a state."""
+
+    @property
+    def subtask(self) -> int:
+        """Index of the subtask."""
+
+
 class State(ABC):
     """One state of an operator.
 
     Attributes:
         operator: the operator.
+        parts: what each subtask has of the state, those left out that have none.
     """
+
+    parts: Sequence[StatePart]
 
     def __init__(self, operator: Operator) -> None:
         self.operator = operator
@@ -96,14 +107,10 @@ class State(ABC):
             StateError: the state cannot be read; names file, offset, operator and state.
         """
 
-    def to_arrow(
-        self, options: TableOptions | None = None, key_groups: KeyGroupRange | None = None
-    ) -> pa.Table:
+    def to_arrow(self, options: TableOptions | None = None, key_groups: KeyGroupRange | None = None) -> pa.Table:
         """The state as one table, see `batches`."""
         return pa.Table.from_batches(self.batches(options, key_groups), self.make_schema(options))
 
     @abstractmethod
     def count(self) -> StateStatistics:
         """Walk over the state and count; nothing is decoded."""
-
-

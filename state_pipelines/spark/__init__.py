@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from state_pipelines.spark.metadata_source import FlinkStateMetadataSource
 from state_pipelines.spark.migrating import MigrationResult, migrate
@@ -10,6 +10,9 @@ from state_pipelines.spark.proof import ProofCheck, ProofReport
 from state_pipelines.spark.session import create_session
 from state_pipelines.spark.source import FlinkStateSource
 from state_pipelines.spark.writer import write_state
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = [
     "MigrationResult",

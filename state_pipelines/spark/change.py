@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from state_pipelines.keyed.records import KeyedLayout, derive_keyed_layout
 from state_pipelines.keyed.tables import TTL_COLUMN, TableOptions
@@ -15,10 +16,12 @@ from state_pipelines.operations.migration import (
     plan_value,
     replace_payload,
 )
-from state_pipelines.serializers.metainfo import StateMetaInfo
-from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.splits import SPLIT_SIZE, StateOptions
 from state_pipelines.spark.transforming import VISIBLE
+
+if TYPE_CHECKING:
+    from state_pipelines.serializers.metainfo import StateMetaInfo
+    from state_pipelines.snapshot.keyed_state import KeyedState
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from state_pipelines.codecs.program import compile_layout
 from state_pipelines.errors import at
-from state_pipelines.keyed.encoding import RecordEncoder
 from state_pipelines.operations.publishing import make_file_name
 from state_pipelines.operations.rewriting import PartFile, write_part
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.types import from_spark
 from state_pipelines.storage import Location, join
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame
+
+    from state_pipelines.keyed.encoding import RecordEncoder
 
 
 @dataclass(frozen=True)

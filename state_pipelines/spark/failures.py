@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
 from state_pipelines import errors
 from state_pipelines.errors import MigrationError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _RAISED = re.compile(r"state_pipelines\.errors\.(\w+): (.*)")
 

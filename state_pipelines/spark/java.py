@@ -51,7 +51,9 @@ def find_java() -> Path:
 def read_version(java: Path) -> int | None:
     """The major version of a `java` program, from its list of modules; None when it does not run or is older than 9."""
     try:
-        listing = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=True, timeout=60).stdout
+        listing = subprocess.run(
+            [java, "--list-modules"], capture_output=True, text=True, check=True, timeout=60
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
     version = re.search(r"^java\.base@(\d+)", listing, re.MULTILINE)

@@ -1,13 +1,12 @@
-"""`spark.read.format("flink-state-metadata")`: operators and states of a snapshot, or of every snapshot below a directory."""
+"""`spark.read.format("flink-state-metadata")`: operators and states of all snapshots at or below a directory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
 
 from state_pipelines.errors import StateError, UsageError
 from state_pipelines.operations.inspect import inspect
@@ -15,6 +14,11 @@ from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark.types import spark_schema
 from state_pipelines.storage import METADATA_FILE, find_files, is_directory, join, parent, resolve
 from state_pipelines.storage.files import exists
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql.types import StructType
 
 SCHEMA = pa.schema(
     [
@@ -71,14 +75,14 @@ class MetadataReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
 
-    def partitions(self) -> list[InputPartition]:  # type: ignore[override]
+    def partitions(self) -> list[InputPartition]:
         """The snapshots below the path."""
         path = self._options.get("path")
         if not path:
             raise UsageError("the option path is missing", hint="Give a snapshot, or a directory of snapshots")
         return [SnapshotSplit(each) for each in find_snapshots(path)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one snapshot."""
         if not isinstance(partition, SnapshotSplit):
             raise UsageError(f"{type(partition).__name__} is not a split of this source")

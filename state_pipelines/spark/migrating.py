@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from state_pipelines.errors import ProofError, UnsupportedError, Where, at
 from state_pipelines.keyed.encoding import RecordEncoder
@@ -13,16 +12,20 @@ from state_pipelines.metadata import CheckpointMetadata, write_metadata
 from state_pipelines.operations.migration import UPGRADE, Migration, ValuePlan
 from state_pipelines.operations.publishing import NewFile, make_file_name, place_rewrites, plan_copies
 from state_pipelines.operations.rewriting import FileRewrite
-from state_pipelines.serializers.metainfo import StateMetaInfo
 from state_pipelines.snapshot import Snapshot
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
-from state_pipelines.spark.encoding import PartWriter, encode_frame
 from state_pipelines.spark.change import Change, migration_options, new_layout, payload_column, plan_change
+from state_pipelines.spark.encoding import PartWriter, encode_frame
 from state_pipelines.spark.proof import ProofReport, prove_change
 from state_pipelines.spark.tasks import read_frame, run_tasks
 from state_pipelines.spark.transforming import transform_payload
 from state_pipelines.storage import METADATA_FILE, SnapshotLocation, SnapshotWriter, join, resolve
 from state_pipelines.storage.files import remove_directory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from state_pipelines.serializers.metainfo import StateMetaInfo
 
 PARTS = "_parts"
 """Directory of part files inside the target while it is being written."""
@@ -103,7 +106,9 @@ def migrate(
     return MigrationResult(result.path, result, rows, change.plan, proof, time.monotonic() - started)
 
 
-def _write(spark: SparkSession, state: KeyedState, change: Change, writer: SnapshotWriter) -> tuple[CheckpointMetadata, int]:
+def _write(
+    spark: SparkSession, state: KeyedState, change: Change, writer: SnapshotWriter
+) -> tuple[CheckpointMetadata, int]:
     snapshot = state.operator.snapshot
     layout = new_layout(state, change.info)
     frame = read_frame(spark, state, migration_options(state.layout, change.plan))

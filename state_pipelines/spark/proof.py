@@ -7,17 +7,15 @@ two tables side by side, so that proving costs less than migrating.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark programmer knows
+from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from state_pipelines.keyed.tables import TTL_COLUMN
 from state_pipelines.serializers.text import describe
-from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.change import Change, migration_options, payload_column
 from state_pipelines.spark.expectations import SAMPLE_SIZE, Judgement, judge
 from state_pipelines.spark.failures import translate_failures
@@ -25,7 +23,11 @@ from state_pipelines.spark.tasks import read_frame
 from state_pipelines.spark.transforming import transform_payload
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from great_expectations.expectations.expectation import Expectation
+
+    from state_pipelines.snapshot.keyed_state import KeyedState
 
 ROW_COUNTS = "row_counts_per_key_group"
 KEY_SETS = "key_sets"
@@ -199,7 +201,7 @@ def _side_by_side(spark: SparkSession, left: list[Row], right: list[Row], pairs:
 
 def _expectations(pairs: int) -> list[Expectation]:
     """One per pair, then that of the key hashes. Great Expectations takes seconds to import, so not before."""
-    from great_expectations import expectations as gxe  # noqa: PLC0415
+    from great_expectations import expectations as gxe
 
     equal: list[Expectation] = [
         gxe.ExpectColumnPairValuesToBeEqual(column_A=f"before_{number}", column_B=f"after_{number}")
@@ -243,7 +245,9 @@ def _make_hash_check(judgement: Judgement, after: KeyedState, rows: int, unhashe
     description = "every key lies in the key group that its hash gives"
     if unhashed:
         key = describe(after.key_serializer)
-        description += f" ({unhashed} of {rows} keys of type {key} have a hash that is not known here; they kept theirs)"
+        description += (
+            f" ({unhashed} of {rows} keys of type {key} have a hash that is not known here; they kept theirs)"
+        )
     return ProofCheck(
         name=KEY_HASHES,
         ok=judgement.success,

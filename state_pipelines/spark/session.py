@@ -32,8 +32,8 @@ def create_session(
 ) -> SparkSession:
     """The active Spark session of this process, or a new one.
 
-    Unless `conf` names another `spark.master`, Spark runs inside one JVM on this machine, bound to the loopback interface,
-    and its Python workers are this very interpreter, with this package importable.
+    Unless `conf` names another `spark.master`, Spark runs inside one JVM on this machine, bound to the loopback
+    interface, and its Python workers are this very interpreter, with this package importable.
 
     Args:
         app_name: shown in Spark's own listings.

@@ -6,11 +6,9 @@ DataFrame. Options select instead, and reach the kernels: `columns`, `keyGroups`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition
-from pyspark.sql.types import StructType
 
 from state_pipelines.errors import UsageError
 from state_pipelines.snapshot.keyed_state import KeyedState
@@ -24,6 +22,12 @@ from state_pipelines.spark.splits import (
 )
 from state_pipelines.spark.types import spark_schema
 from state_pipelines.spark.writer import StateWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 
 class FlinkStateSource(DataSource):
@@ -54,7 +58,7 @@ class StateReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
 
-    def partitions(self) -> list[InputPartition]:  # type: ignore[override]
+    def partitions(self) -> list[InputPartition]:
         """One per run of key groups of about `splitSize` bytes."""
         options = StateOptions.parse(self._options)
         state = find_state(open_options(self._options), options)
@@ -65,7 +69,7 @@ class StateReader(DataSourceReader):
             raise UsageError("the option keyGroups is for keyed state", hint="Operator state has no key groups")
         return [BatchSplit(tuple(state.batches(options.table)))]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split."""
         if not isinstance(partition, KeyedSplit | BatchSplit):
             raise UsageError(f"{type(partition).__name__} is not a split of this source")

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from state_pipelines.errors import UsageError, at
-from state_pipelines.keyed.canonical import Section
-from state_pipelines.keyed.records import KeyedLayout
 from state_pipelines.keyed.tables import KeyedTable, TableOptions
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.snapshot import Snapshot, State, open_snapshot
-from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
 from state_pipelines.spark.types import to_spark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+
+    from state_pipelines.keyed.canonical import Section
+    from state_pipelines.keyed.records import KeyedLayout
+    from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
 
 SPLIT_SIZE = 32 << 20
 """Bytes of file per task unless the option `splitSize` says otherwise."""

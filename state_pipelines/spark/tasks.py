@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
 
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.splits import KeyedSplit, StateOptions, split_state
 from state_pipelines.spark.types import spark_schema
-from state_pipelines.snapshot.keyed_state import KeyedState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from state_pipelines.snapshot.keyed_state import KeyedState
 
 Result = TypeVar("Result", covariant=True)
 
@@ -37,7 +41,7 @@ def run_tasks(spark: SparkSession, tasks: Sequence[Task[Result]], what: str) -> 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
-                # Results travel between processes of one Spark application, which trust each other as Spark itself does.
+                # The processes of one Spark application trust each other, as Spark itself does.
                 result = pickle.dumps(items[index].run())
                 yield pa.RecordBatch.from_pydict({"index": [index], "result": [result]})
 
@@ -48,7 +52,7 @@ def run_tasks(spark: SparkSession, tasks: Sequence[Task[Result]], what: str) -> 
 
 
 def read_frame(spark: SparkSession, state: KeyedState, options: StateOptions) -> DataFrame:
-    """A keyed state as a DataFrame, of a snapshot that need not be published; one task per split, rows in file order."""
+    """A keyed state of a snapshot that need not be published; one task per split, rows in file order."""
     splits: tuple[KeyedSplit, ...] = tuple(split_state(state, options))
     schema = spark_schema(state.make_schema(options.table))
     if not splits:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark programmer knows
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from state_pipelines.codecs.program import arrow_type
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.operations.migration import ValuePlan
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.types import spark_schema
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    from state_pipelines.operations.migration import ValuePlan
 
 KEPT = "__state_"
 """Prefix under which the other columns pass through, so that no field can hide them."""

@@ -10,13 +10,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
 from state_pipelines.codecs.conform import dense_offsets, flatten_entries
 from state_pipelines.errors import ValueRangeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql.types import StructType
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -100,7 +106,9 @@ def _to_spark(array: pa.Array) -> pa.Array:
     return array.cast(target)
 
 
-def _map_struct(array: pa.StructArray, change, *, by_name: pa.StructType | None = None) -> pa.Array:  # type: ignore[no-untyped-def]
+def _map_struct(
+    array: pa.StructArray, change: Callable[[pa.Array, str], pa.Array], *, by_name: pa.StructType | None = None
+) -> pa.Array:
     names = [each.name for each in array.type]
     known = {each.name for each in by_name} if by_name is not None else set(names)
     children = [
@@ -115,7 +123,9 @@ def _relist(array: pa.ListArray, values: pa.Array) -> pa.Array:
 
 
 def _remap(array: pa.MapArray, keys: pa.Array, items: pa.Array) -> pa.Array:
-    return pa.MapArray.from_arrays(dense_offsets(array), keys, items, mask=array.is_null() if array.null_count else None)
+    return pa.MapArray.from_arrays(
+        dense_offsets(array), keys, items, mask=array.is_null() if array.null_count else None
+    )
 
 
 def _empty_structs(array: pa.Array) -> pa.Array:

@@ -7,13 +7,10 @@ and writes `_metadata` last. `write_state` does the same with the merging spread
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
 
 from state_pipelines.errors import TargetExistsError, UsageError, Where
 from state_pipelines.keyed.encoding import RecordEncoder
@@ -27,6 +24,13 @@ from state_pipelines.spark.encoding import PartWriter, encode_frame
 from state_pipelines.spark.tasks import run_tasks
 from state_pipelines.storage import SnapshotWriter, join, parent, resolve
 from state_pipelines.storage.files import exists, remove_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 
 @dataclass
@@ -70,7 +74,7 @@ class StateWriter(DataSourceArrowWriter):
             return PartMessage(None)
         return PartMessage(self.writer.write(_chain(first, batches)))
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # type: ignore[override]
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Merge and publish, on the driver; see `write_state` for doing that in tasks."""
         found = (each.part for each in messages if isinstance(each, PartMessage))
         parts = tuple(part for part in found if part is not None)
@@ -84,7 +88,7 @@ class StateWriter(DataSourceArrowWriter):
         finally:
             remove_directory(self.parts)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # type: ignore[override]
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what the tasks wrote."""
         remove_directory(self.parts)
 
@@ -167,4 +171,3 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
 def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield first
     yield from rest
-

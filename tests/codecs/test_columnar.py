@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -186,3 +187,116 @@ def assert_agreement(layout: lay.Layout, record: bytes) -> None:
 @random_cases
 def test_bytes_of_no_meaning_are_an_error_or_a_value(data: st.DataObject) -> None:
     assert_agreement(data.draw(ALL_LAYOUTS), data.draw(st.binary(max_size=60)))
+
+
+def test_columns_grow_for_texts_that_are_longer_than_their_bytes() -> None:
+    texts = ["\u3000" * 5000, "x" * 5000, None, "\U0001f600" * 5000]
+    layout = lay.Text()
+    records = [written(layout, text) for text in texts]
+    assert decoded(layout, records).to_pylist() == texts
+    assert encode_array(compile_layout(layout), pa.array(texts)).data.tobytes() == b"".join(records)
+
+
+def test_columns_grow_for_lists_that_are_longer_than_expected() -> None:
+    layout = lay.Sequence(lay.Mapping(lay.Primitive("i8"), lay.Sequence(lay.BigDecimal())))
+    value = [[(key, [Decimal(key)] * 70)] * 9 for key in range(30)]
+    assert decoded(layout, [written(layout, value)]).equals(as_array(layout, [value]))
+
+
+def test_output_grows_for_flags_that_arrow_keeps_in_bits() -> None:
+    layout = lay.Masked(tuple((f"f{index}", lay.Optional(lay.Constant(b"x" * 50))) for index in range(50)), kind=True)
+    row = {"row_kind": "-D", **{f"f{index}": None for index in range(50)}}
+    nested = lay.Struct((("row", layout), ("flags", lay.Struct((("a", lay.Constant(b"x" * 3000, empty=True)),)))))
+    value = {"row": row, "flags": {"a": {}}}
+    encoded = encode_array(compile_layout(nested), as_array(nested, [value] * 100))
+    assert encoded.data.tobytes() == written(nested, value) * 100
+
+
+def test_no_records_are_no_values() -> None:
+    for layout in (lay.Text(), lay.BigDecimal(), lay.Mapping(lay.Text(), lay.Logical("instant"))):
+        empty = np.zeros(0, np.int64)
+        array = decode_spans(compile_layout(layout), np.zeros(0, np.uint8), empty, empty)
+        assert array.equals(as_array(layout, []))
+        assert len(encode_array(compile_layout(layout), array).stops) == 0
+
+
+PERSON = lay.PojoObject(
+    "Person",
+    (("name", lay.Text()), ("address", lay.PojoObject("Address", (("zip", lay.Primitive("i32")),)))),
+)
+
+
+def test_error_names_the_record_and_the_place() -> None:
+    value = {"class": "Person", "name": "a", "address": {"class": "Address", "zip": 1}}
+    good = written(PERSON, value)
+    with pytest.raises(FormatError, match="record 1: the bytes end before the value does") as caught:
+        decode_spans(compile_layout(PERSON), *spans([good, good[:-1]]), offset=100)
+    assert caught.value.where.path == "value.address.zip"
+    assert caught.value.where.offset == 100 + 2 * len(good) - 4
+
+
+@pytest.mark.parametrize(
+    ("layout", "record", "message"),
+    [
+        (lay.Primitive("i32"), "0000000100", "bytes are left over behind the value"),
+        (PERSON, "03", "a flag byte has a value that the format does not know"),
+        (PERSON, "0801", "an object has a class that the serializer snapshot does not list"),
+        (PERSON, "04000161", "an object has a class that the serializer snapshot does not list"),
+        (lay.Text(), "ffffffff0f", "a length or count does not fit in the bytes that are left"),
+        (lay.Text(), "ffffffffffff", "a length or count does not fit in the bytes that are left"),
+        (lay.Text(), "02bdb003", "a string holds half of a surrogate pair"),
+        (lay.Sequence(lay.Constant(b"")), "00010001", "a length or count does not fit"),
+        (lay.Constants(()), "00000000", "an index lies outside the 0 constants"),
+        (lay.Constant(b"\x2a"), "2b", "a constant byte is not what the serializer writes"),
+        (lay.Sized(text=True), "00000001ff", "a string is not UTF-8"),
+    ],
+)
+def test_wrong_bytes_are_an_error(layout: lay.Layout, record: str, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        decoded(layout, [bytes.fromhex(record)])
+
+
+def test_a_null_key_has_no_place_in_a_map_of_arrow() -> None:
+    with pytest.raises(ValueRangeError, match="a map has a null key"):
+        decoded(lay.Mapping(lay.Text(), lay.Text()), [bytes.fromhex("00000001000261")])
+
+
+@pytest.mark.parametrize("bounds", [(-1, 1), (0, 5), (3, 2)])
+def test_records_outside_the_bytes_are_refused(bounds: tuple[int, int]) -> None:
+    starts, ends = (np.array([bound], np.int64) for bound in bounds)
+    with pytest.raises(UsageError, match="a record lies outside the 4 bytes given"):
+        decode_spans(compile_layout(lay.Rest()), np.zeros(4, np.uint8), starts, ends)
+    with pytest.raises(UsageError, match="outside the 4 bytes given"):
+        decode_sequence(compile_layout(lay.Text()), np.zeros(4, np.uint8), *bounds, 1)
+
+
+EITHER = lay.Choice(lay.Sequence(lay.Primitive("i32")), lay.Sequence(lay.Primitive("i32")))
+SUBCLASS = lay.PojoVariant("Sub", 0, lay.PojoObject("Sub", (("tags", EITHER.left),)))
+BASE = lay.PojoObject("Base", (), (SUBCLASS,))
+
+
+@pytest.mark.parametrize(
+    ("layout", "value", "message"),
+    [
+        (lay.Primitive("i32"), None, "a value is null where the serializer has no form for null"),
+        (lay.Struct((("f0", lay.Sized()),)), {"f0": None}, "a value is null"),
+        (lay.Sequence(lay.Text(False)), ["a", None], "a value is null"),
+        (lay.Primitive("u16"), -1, "a Java char lies outside 0 to 65535"),
+        (lay.Constants(("A",)), "B", "'B' is not one of the enum's constants A"),
+        (lay.Masked((), kind=True), {"row_kind": "?"}, r"'\?' is not a row_kind that is known here"),
+        (EITHER, {"is_left": True, "left": [1], "right": [2]}, "there is a value where the object has none"),
+        (EITHER, {"is_left": None, "left": None, "right": [2]}, "is_left is null"),
+        (BASE, {"class": "Base", "tags": [1]}, "there is a value where the object has none"),
+        (BASE, {"class": "Other", "tags": [1]}, "'Other' is not a class that is known here"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_an_error(layout: lay.Layout, value: Any, message: str) -> None:
+    with pytest.raises(ValueRangeError, match=message):
+        encode_array(compile_layout(layout), pa.array([value], arrow_type(layout)))
+
+
+def test_error_of_encoding_names_the_row_and_the_place() -> None:
+    layout = lay.Struct((("a", lay.Sequence(lay.Primitive("i32"))),))
+    with pytest.raises(ValueRangeError, match="row 1: a value is null") as caught:
+        encode_array(compile_layout(layout), pa.array([{"a": [1]}, {"a": [2, None]}], arrow_type(layout)))
+    assert caught.value.where.path == "value.a[]"

@@ -62,7 +62,12 @@ def test_a_session_starts_without_java_on_the_machine_and_says_nothing(tmp_path:
     (tmp_path / "home").mkdir()
     environment = {"HOME": str(tmp_path / "home"), "PATH": str(path_without_java), "PYTHONPATH": str(ROOT)}
     result = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, cwd=tmp_path / "home", capture_output=True, text=True, check=False
+        [sys.executable, "-c", PROGRAM],
+        env=environment,
+        cwd=tmp_path / "home",
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, "True\n", "")
     assert [entry.name for entry in (tmp_path / "home").iterdir()] == [".cache"]

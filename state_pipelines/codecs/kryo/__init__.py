@@ -61,9 +61,7 @@ def kryo_version(metadata_version: int) -> Version:
     return 2 if metadata_version <= 4 else 5
 
 
-def read_kryo(
-    reader: Reader, serializer: tree.Kryo, version: Version, classes: FieldLists = _NONE_DECLARED
-) -> object:
+def read_kryo(reader: Reader, serializer: tree.Kryo, version: Version, classes: FieldLists = _NONE_DECLARED) -> object:
     """Read exactly one graph; its end need not be known.
 
     Args:

@@ -16,16 +16,33 @@ if TYPE_CHECKING:
     from state_pipelines.codecs.kryo.wire import Version
 
 FIRST_IDS = (
-    "java.lang.Integer", "java.lang.String", "java.lang.Float", "java.lang.Boolean", "java.lang.Byte",
-    "java.lang.Character", "java.lang.Short", "java.lang.Long", "java.lang.Double", "java.lang.Void",
+    "java.lang.Integer",
+    "java.lang.String",
+    "java.lang.Float",
+    "java.lang.Boolean",
+    "java.lang.Byte",
+    "java.lang.Character",
+    "java.lang.Short",
+    "java.lang.Long",
+    "java.lang.Double",
+    "java.lang.Void",
 )
 """Classes of the ids 0 to 9; a primitive type shares the id of its wrapper."""
 
 FLINK_BASE = 73
 FLINK_IDS = (
-    "java.util.Arrays$ArrayList", "java.util.BitSet", "java.util.PriorityQueue", "java.util.regex.Pattern",
-    "java.sql.Date", "java.sql.Time", "java.sql.Timestamp", "java.net.URI", "java.net.InetSocketAddress",
-    "java.util.UUID", "java.util.Locale", "java.text.SimpleDateFormat",
+    "java.util.Arrays$ArrayList",
+    "java.util.BitSet",
+    "java.util.PriorityQueue",
+    "java.util.regex.Pattern",
+    "java.sql.Date",
+    "java.sql.Time",
+    "java.sql.Timestamp",
+    "java.net.URI",
+    "java.net.InetSocketAddress",
+    "java.util.UUID",
+    "java.util.Locale",
+    "java.text.SimpleDateFormat",
 )
 """Classes of the ids 73 to 84, which Flink's streaming runtime registers."""
 
@@ -34,8 +51,14 @@ BARE_BASE = len(FIRST_IDS)
 """First id of the user's registrations where Flink's streaming runtime is absent (tests of flink-core)."""
 
 WRAPPERS = {
-    "java.lang.Boolean": "boolean", "java.lang.Byte": "byte", "java.lang.Character": "char", "java.lang.Short": "short",
-    "java.lang.Integer": "int", "java.lang.Long": "long", "java.lang.Float": "float", "java.lang.Double": "double",
+    "java.lang.Boolean": "boolean",
+    "java.lang.Byte": "byte",
+    "java.lang.Character": "char",
+    "java.lang.Short": "short",
+    "java.lang.Integer": "int",
+    "java.lang.Long": "long",
+    "java.lang.Float": "float",
+    "java.lang.Double": "double",
 }
 
 

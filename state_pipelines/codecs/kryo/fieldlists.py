@@ -238,9 +238,7 @@ def parse_type(text: str) -> JavaType:
     return _parse_type(text, text, (), {})
 
 
-def _parse_type(
-    text: str, where: str, parameters: tuple[str, ...], inline: dict[str, ClassDeclaration]
-) -> JavaType:
+def _parse_type(text: str, where: str, parameters: tuple[str, ...], inline: dict[str, ClassDeclaration]) -> JavaType:
     tokens = _TOKEN.findall(text)
     complete = "".join(re.sub(r"\s", "", token) for token in tokens) == re.sub(r"\s", "", text)
     parser = _TypeParser(tokens, parameters, inline)
@@ -254,9 +252,7 @@ def _parse_type(
 
 
 class _TypeParser:
-    def __init__(
-        self, tokens: list[str], parameters: tuple[str, ...], inline: dict[str, ClassDeclaration]
-    ) -> None:
+    def __init__(self, tokens: list[str], parameters: tuple[str, ...], inline: dict[str, ClassDeclaration]) -> None:
         self.tokens = tokens
         self.parameters = parameters
         self.inline = inline

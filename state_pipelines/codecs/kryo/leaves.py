@@ -100,8 +100,16 @@ SCALARS: dict[str, Leaf] = {
 def _record(text: str) -> Leaf:
     """A leaf of named parts, `name:encoding`, whose value is a dict."""
     encodings = {
-        "b": SCALARS["boolean"], "y": BYTE, "i": INT, "l": LONG, "p": POSITIVE, "pl": POSITIVE_LONG, "s": TEXT,
-        "q": _fixed("q"), "fi": _fixed("i"), "d": _fixed("d"),
+        "b": SCALARS["boolean"],
+        "y": BYTE,
+        "i": INT,
+        "l": LONG,
+        "p": POSITIVE,
+        "pl": POSITIVE_LONG,
+        "s": TEXT,
+        "q": _fixed("q"),
+        "fi": _fixed("i"),
+        "d": _fixed("d"),
     }
     parts = [(name, encodings[code]) for name, code in (part.split(":") for part in text.split())]
 

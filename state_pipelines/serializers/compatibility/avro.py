@@ -158,9 +158,7 @@ _COMPARE: dict[str, Callable[[dict[str, object], dict[str, object], _Pair], Comp
 }
 
 
-def _compare_fields(
-    old: dict[str, dict[str, object]], new: dict[str, dict[str, object]], pair: _Pair
-) -> Compatibility:
+def _compare_fields(old: dict[str, dict[str, object]], new: dict[str, dict[str, object]], pair: _Pair) -> Compatibility:
     results: list[Compatibility] = []
     taken: set[str] = set()
     for name, after in new.items():

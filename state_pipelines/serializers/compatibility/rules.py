@@ -178,7 +178,7 @@ def _explain(old: Serializer, new: Serializer) -> tuple[str, str]:
         case (Ttl(), _) | (_, Ttl()):
             state = "off" if isinstance(old, Ttl) else "on"
             return (
-                f"{names}: TTL was switched {state}, which Flink cannot do with existing state up to 1.20, and later not here",
+                f"{names}: TTL was switched {state}, which Flink cannot do here with existing state",
                 f"Switch TTL {state} in a migration, or leave it as it was",
             )
         case (Nullable(inner=inner), _) if inner == new:

@@ -51,5 +51,3 @@ def _switched(old: TtlAware, new: TtlAware) -> Finding:
     return Finding(
         path="", old=describe(old.inner), new=describe(new.inner), outcome=Outcome.AFTER_MIGRATION, reason=reason
     )
-
-

@@ -1,0 +1,49 @@
+# For people: `make demo` and `make test`. Both install all that they need into .venv first, once, and need nothing but
+# Python 3.11 or newer and access to the package index.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
+
+# An installation is good as long as the locks, the interpreter and the place of the tree stay as they were.
+INSTALLED := .venv/installed-$(shell { cat requirements-build.lock requirements.lock; $(PYTHON) -V; pwd; } | cksum | tr ' ' -)
+PROJECT := $(INSTALLED)-$(shell cksum < pyproject.toml | tr ' ' -)
+
+.PHONY: demo test install lock clean
+
+demo: install
+	@$(BIN)/state-pipelines demo
+
+# Two processes; all tests that need Spark go to one of them.
+test: install
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+install: $(PROJECT)
+
+$(INSTALLED):
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=...")'
+	@echo "Installing the packages of requirements.lock into .venv; the first time this takes a minute or two and 1.8 GB"
+	@rm -rf .venv
+	@$(PYTHON) -m venv .venv
+	@$(PIP) install --require-hashes -r requirements-build.lock
+	@$(PIP) install --require-hashes --no-build-isolation -r requirements.lock
+	@touch $@
+
+$(PROJECT): $(INSTALLED)
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+	@echo "Installed into .venv: $$($(BIN)/python -m pip list --format=freeze --disable-pip-version-check | wc -l) packages"
+
+# Write the locks anew: only what pyproject.toml asks for changes, or everything with UPGRADE=--upgrade. Neither file
+# names an index, so that it works with any.
+COMPILE := .cache/uv/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(UPGRADE)
+lock:
+	@$(PYTHON) -m venv .cache/uv
+	@.cache/uv/bin/python -m pip --quiet --disable-pip-version-check install uv
+	@printf 'pip\nsetuptools>=77\n' | $(COMPILE) --output-file requirements-build.lock -
+	@$(COMPILE) --all-extras --output-file requirements.lock pyproject.toml
+	@echo "Wrote requirements-build.lock and requirements.lock"
+
+clean:
+	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -1,0 +1,350 @@
+"""`demo`: the orders example from end to end, in one process and without a server."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import shutil
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.text import Text
+
+import state_pipelines
+from state_pipelines.cli.changes import FieldChange, show_changes, trace_fields
+from state_pipelines.cli.check import is_remarkable, show_details
+from state_pipelines.cli.commands import ANSWER_IS_NO
+from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
+from state_pipelines.cli.rows import compact, to_rows
+from state_pipelines.errors import UsageError, Where
+from state_pipelines.operations.check import check_migration
+from state_pipelines.operations.inspect import inspect
+from state_pipelines.operations.migration import Migration, load_migration, payload_serializer, plan_value
+from state_pipelines.snapshot import Snapshot, open_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import dagster
+    from rich.console import Console
+
+    from state_pipelines.operations.check import MigrationCheckReport
+
+_MARK = ".state-pipelines-demo"
+"""File in a directory that an earlier demo filled, and that may be emptied therefore."""
+
+_SAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Example:
+    """The orders example.
+
+    Attributes:
+        root: of the source tree.
+        savepoints: directory that holds the savepoints.
+        savepoint: the one that is migrated.
+        migration: the migration file.
+    """
+
+    root: Path
+    savepoints: Path
+    savepoint: Path
+    migration: Path
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where the demo writes: new savepoints, tables, and the history that the UI of Dagster shows."""
+
+    directory: Path
+
+    @property
+    def results(self) -> Path:
+        """New savepoints."""
+        return self.directory / "savepoints"
+
+    @property
+    def tables(self) -> Path:
+        """Tables of states."""
+        return self.directory / "tables"
+
+    @property
+    def dagster(self) -> Path:
+        """`DAGSTER_HOME`."""
+        return self.directory / "dagster"
+
+
+@click.command("demo")
+@click.option("--target", metavar="DIR", help="Where results go; by default .cache/demo in the source tree.")
+@click.option("--keep", is_flag=True, help="Keep the results of an earlier demo in the same place.")
+@click.pass_context
+def command(ctx: click.Context, *, target: str | None, keep: bool) -> None:
+    """Run the orders example: a savepoint of a real Flink job is shown, judged, migrated, proven and written.
+
+    The class Order of the job has changed so that Flink refuses the old savepoint. Exit code 0: all went well.
+    """
+    started = time.monotonic()
+    example = find_example()
+    home = prepare_home(Path(target) if target else example.root / ".cache" / "demo", keep=keep)
+    console = make_console()
+    snapshot = open_snapshot(str(example.savepoint))
+    migration = load_migration(example.migration)
+    show_found(snapshot, console)
+    verdict = check_migration(snapshot, migration)
+    show_verdict(verdict, console)
+    progress = make_console(stderr=True)
+    progress.print("materialising the assets with Dagster and Spark; the first time this takes a minute or two")
+    with progress.status("state_tables, compatibility_report, migrated_savepoint"):
+        outcome = materialise(example, home, snapshot)
+    fine = show_outcome(outcome, snapshot, migration, console)
+    fine = fine and verdict.ok
+    _show_ui(example, home, console)
+    seconds = time.monotonic() - started
+    console.print()
+    console.print(
+        f"{'all passed' if fine else 'NOT everything passed'} in {seconds:.0f} s",
+        style="bold green" if fine else "bold red",
+    )
+    if not fine:
+        ctx.exit(ANSWER_IS_NO)
+
+
+def find_example() -> Example:
+    """The orders example in the source tree that this package is part of.
+
+    Raises:
+        UsageError: the package is installed without the tree, or without Dagster.
+    """
+    root = Path(state_pipelines.__file__).resolve().parents[1]
+    orders = root / "examples" / "orders"
+    savepoints = orders / "savepoints"
+    found = sorted((savepoints / "flink-2.2").glob("savepoint-*"))
+    if not (found and (root / "assets").is_dir()):
+        raise UsageError(
+            "the example is not part of the installed package",
+            where=Where(file=str(orders)),
+            hint="Get the source tree of state-pipelines and run `make demo` in it",
+        )
+    return Example(root, savepoints, found[-1], orders / "migrations" / "0001_amount_as_double.yaml")
+
+
+def prepare_home(directory: Path, *, keep: bool) -> Home:
+    """Make the directory of the demo, without what an earlier one left there.
+
+    Raises:
+        UsageError: there is something in it that no demo made.
+    """
+    home = Home(directory.resolve())
+    mark = home.directory / _MARK
+    try:
+        if home.directory.exists() and not mark.exists() and any(home.directory.iterdir()):
+            raise UsageError(
+                "the directory holds files that no demo made",
+                where=Where(file=str(home.directory)),
+                hint="Give an empty one with --target",
+            )
+        for each in () if keep else (home.results, home.tables, home.dagster):
+            shutil.rmtree(each, ignore_errors=True)
+        for each in (home.results, home.tables, home.dagster):
+            each.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    except OSError as error:
+        raise UsageError(f"cannot write: {error}", where=Where(file=str(home.directory))) from None
+    return home
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of the run.
+
+    Attributes:
+        success: whether every step succeeded.
+        metadata: of each asset that was materialised, by its name.
+        checks: name of the check, whether it passed, what it says, what was observed.
+        failures: why steps failed.
+    """
+
+    success: bool
+    metadata: Mapping[str, Mapping[str, Any]]
+    checks: tuple[tuple[str, bool, str, str], ...]
+    failures: tuple[str, ...]
+
+
+def materialise(example: Example, home: Home, snapshot: Snapshot) -> Outcome:
+    """Run the job of the code location for one snapshot, in this process.
+
+    Raises:
+        UsageError: Dagster is not installed.
+    """
+    sys.path.insert(0, str(example.root))
+    os.environ["DAGSTER_HOME"] = str(home.dagster)
+    settings = example.root / "dagster.yaml"
+    if settings.exists():
+        shutil.copy(settings, home.dagster)
+    logging.disable(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            import dagster as dg
+
+            from assets.definitions import defs
+            from assets.partitions import make_partition_key, snapshots
+            from resources import StorageResource
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"the package {error.name} is not installed", hint="Install state-pipelines[dagster]"
+            ) from None
+        storage = StorageResource(snapshots=str(example.savepoints), results=str(home.results), tables=str(home.tables))
+        key = make_partition_key(snapshot)
+        with dg.DagsterInstance.get() as instance:
+            instance.add_dynamic_partitions(str(snapshots.name), [key])
+            result = defs.resolve_job_def("migrate_snapshot").execute_in_process(
+                instance=instance,
+                partition_key=key,
+                raise_on_error=False,
+                resources={**(defs.resources or {}), "storage": storage},
+                run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+            )
+            return _read_outcome(result)
+
+
+def _read_outcome(result: dagster.ExecuteInProcessResult) -> Outcome:
+    metadata = {
+        event.asset_key.to_user_string(): {name: value.value for name, value in event.materialization.metadata.items()}
+        for event in result.get_asset_materialization_events()
+        if event.asset_key is not None
+    }
+    checks = [
+        (each.check_name, each.passed, each.description or "", str(_value(each.metadata, "observed")))
+        for each in result.get_asset_check_evaluations()
+    ]
+    failures = []
+    for event in result.get_step_failure_events():
+        error = event.step_failure_data.error
+        while error is not None and error.cause is not None:
+            error = error.cause
+        failures.append(f"{event.step_key}: {error.message.strip() if error else 'failed'}")
+    return Outcome(result.success, metadata, tuple(checks), tuple(failures))
+
+
+def _value(metadata: Mapping[str, Any], name: str) -> object:
+    return metadata[name].value if name in metadata else ""
+
+
+def show_found(snapshot: Snapshot, console: Console) -> None:
+    """Print what was found."""
+    report = inspect(snapshot, count=True)
+    states = [state for operator in report.operators for state in operator.states]
+    entries = sum(state.entries or 0 for state in states)
+    _head("What was found", console)
+    console.print(f"  a {report.kind} of a Flink job: {report.path}", soft_wrap=True)
+    counts = (plural(len(report.operators), "operator"), plural(len(states), "state"))
+    entry = "entry" if entries == 1 else "entries"
+    console.print(f"  {', '.join(counts)}, {entries:,} {entry}, {format_bytes(report.bytes)}")
+    table = make_table("operator", "parallelism", "states")
+    for operator in report.operators:
+        names = ", ".join(f"{state.name} ({state.kind.lower().replace('_', ' ')})" for state in operator.states)
+        table.add_row(operator.uid or operator.id, f"{operator.parallelism} of {operator.max_parallelism}", names)
+    console.print(indent(table))
+
+
+def show_verdict(report: MigrationCheckReport, console: Console) -> None:
+    """Print what Flink would say, without the migration and with it."""
+    _head("The verdict", console)
+    for text, each in (("the old state in the new job", report.unmigrated), ("after the migration", report.migrated)):
+        style = "green" if each.ok else "red"
+        console.print(Text.assemble(f"  {text}: ", (str(each.verdict), style)))
+        if not each.ok:
+            for entry in filter(is_remarkable, each.checks):
+                show_details(entry, console)
+
+
+def show_outcome(outcome: Outcome, snapshot: Snapshot, migration: Migration, console: Console) -> bool:
+    """Print what changed, which checks passed and where the new savepoint is; whether all is fine."""
+    path = outcome.metadata.get("migrated_savepoint", {}).get("path")
+    if path is not None:
+        _show_change(snapshot, open_snapshot(str(path)), migration, console)
+    _head("The checks", console)
+    table = make_table("check", "result", "what it says", "observed")
+    for name, passed, description, observed in outcome.checks:
+        table.add_row(name, Text("passed" if passed else "FAILED", "green" if passed else "red"), description, observed)
+    console.print(indent(table))
+    for failure in outcome.failures:
+        console.print(f"  failed: {failure}", style="red")
+    _head("Where it is", console)
+    tables = outcome.metadata.get("state_tables", {})
+    if tables:
+        console.print(f"  {plural(tables['states'], 'state')} as Parquet, {tables['dagster/row_count']:,} rows")
+    if path is None:
+        console.print("  there is no new savepoint", style="red")
+    else:
+        console.print(f"  new savepoint: {path}", style="bold", soft_wrap=True)
+        console.print(
+            f"  start the new release of the job from it: flink run -s {shlex.quote(str(path))} …", soft_wrap=True
+        )
+    return outcome.success and path is not None and bool(outcome.checks) and all(each[1] for each in outcome.checks)
+
+
+def _show_change(old: Snapshot, new: Snapshot, migration: Migration, console: Console) -> None:
+    _head(f"What changed in {migration.operator} / {migration.state}", console)
+    plan = plan_value(
+        payload_serializer(old.operator(migration.operator).state(migration.state).info), migration.upgrade
+    )
+    changes = trace_fields(plan.old, plan.new, migration.upgrade)
+    show_changes(changes, console)
+    console.print()
+    table = make_table("key", "before", "after")
+    for key, before, after in _sample(old, new, migration, changes):
+        table.add_row(key, before, after)
+    console.print(indent(table))
+
+
+def _sample(
+    old: Snapshot, new: Snapshot, migration: Migration, changes: list[FieldChange]
+) -> list[tuple[str, str, str]]:
+    """A few entries, the changed fields only: (key, before, after)."""
+    before_names = [each.before.partition(":")[0] for each in changes if each.change and each.before]
+    after_names = [each.after.partition(":")[0] for each in changes if each.change and each.after]
+    before, after = (_read_values(each, migration) for each in (old, new))
+    whole = [key for key, value in sorted(before.items()) if all(value[name] for name in before_names)]
+    chosen = [key for key in whole if key in after][:_SAMPLES]
+    return [
+        (
+            key,
+            compact({name: before[key][name] for name in before_names}),
+            compact({name: after[key][name] for name in after_names}),
+        )
+        for key in chosen
+    ]
+
+
+def _read_values(snapshot: Snapshot, migration: Migration) -> dict[str, dict[str, Any]]:
+    state = snapshot.operator(migration.operator).state(migration.state)
+    rows: list[dict[str, Any]] = [row for batch in state.batches() for row in to_rows(batch)]
+    return {compact(row["state_key"]): row["value"] for row in rows if row["value"] is not None}
+
+
+def _show_ui(example: Example, home: Home, console: Console) -> None:
+    _head("The UI of Dagster", console)
+    variables = {
+        "DAGSTER_HOME": home.dagster,
+        "STATE_PIPELINES_RESULTS": home.results,
+        "STATE_PIPELINES_TABLES": home.tables,
+    }
+    program = Path(sys.executable).with_name("dagster")
+    settings = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in variables.items())
+    console.print(f"  cd {shlex.quote(str(example.root))}", soft_wrap=True)
+    console.print(f"  {settings} {shlex.quote(str(program))} dev -w workspace.yaml", soft_wrap=True)
+    console.print("  then open http://127.0.0.1:3000 and look at the asset graph")
+
+
+def _head(text: str, console: Console) -> None:
+    console.print()
+    console.print(text, style="bold")

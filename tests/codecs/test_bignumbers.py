@@ -1,0 +1,134 @@
+"""Big numbers between their bytes and the text of `BigDecimal.toString`."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from state_pipelines.binary.writer import Writer
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.columnar import decode_spans, encode_array
+from state_pipelines.codecs.families import twos_complement
+from state_pipelines.codecs.program import compile_layout
+from state_pipelines.codecs.scalar import write_value
+from state_pipelines.errors import ValueRangeError
+
+INTEGER, DECIMAL = lay.BigInteger(), lay.BigDecimal()
+
+
+def text_of(layout: lay.Layout, data: bytes) -> str | None:
+    array = decode_spans(
+        compile_layout(layout), np.frombuffer(data, np.uint8), np.zeros(1, np.int64), np.array([len(data)])
+    )
+    text: str | None = array[0].as_py()
+    return text
+
+
+def bytes_of(layout: lay.Layout, text: str | pa.Scalar) -> str:
+    return encode_array(compile_layout(layout), pa.array([text])).data.tobytes().hex()
+
+
+@pytest.mark.parametrize(
+    ("unscaled", "scale", "text"),
+    [
+        # The examples of the documentation of java.math.BigDecimal.toString.
+        (123, 0, "123"),
+        (-123, 0, "-123"),
+        (123, -1, "1.23E+3"),
+        (123, -3, "1.23E+5"),
+        (123, 1, "12.3"),
+        (123, 5, "0.00123"),
+        (123, 10, "1.23E-8"),
+        (-123, 12, "-1.23E-10"),
+        (0, 2, "0.00"),
+        (0, -2, "0E+2"),
+        (0, 7, "0E-7"),
+        (1, 2147483647, "1E-2147483647"),
+        (1, -2147483648, "1E+2147483648"),
+        (10**19, 1, "1000000000000000000.0"),
+    ],
+)
+def test_decimal_has_the_text_of_java(unscaled: int, scale: int, text: str) -> None:
+    raw = twos_complement(unscaled)
+    data = (len(raw) + 4).to_bytes(4, "big") + raw + scale.to_bytes(4, "big", signed=True)
+    assert text_of(DECIMAL, data) == text
+
+
+@given(st.integers(-(1 << 2000), 1 << 2000))
+@settings(deadline=None)
+def test_integers_have_their_digits(number: int) -> None:
+    raw = twos_complement(number)
+    assert text_of(INTEGER, (len(raw) + 4).to_bytes(4, "big") + raw) == str(number)
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False))
+@settings(deadline=None)
+def test_text_of_decimals_is_read_as_python_reads_it(number: Decimal) -> None:
+    writer = Writer()
+    # Java has no negative zero.
+    write_value(DECIMAL, writer, number if number else abs(number))
+    assert bytes_of(DECIMAL, str(number)) == writer.getvalue().hex()
+
+
+@pytest.mark.parametrize(
+    ("layout", "text", "data"),
+    [
+        (INTEGER, "0", "00000001"),
+        (INTEGER, "+1", "00000002"),
+        (INTEGER, "10", "00000003"),
+        (INTEGER, "0007", "0000000507"),
+        (INTEGER, "-128", "0000000580"),
+        (INTEGER, "128", "000000060080"),
+        (INTEGER, "4294967296", "000000090100000000"),
+        (INTEGER, None, "00000000"),
+        (DECIMAL, "1.50", "00000006009600000002"),
+        (DECIMAL, "1e3", "00000002fffffffd"),
+        (DECIMAL, ".5", "000000050500000001"),
+        (DECIMAL, None, "00000000"),
+    ],
+)
+def test_text_is_written(layout: lay.Layout, text: str, data: str) -> None:
+    assert bytes_of(layout, text) == data
+
+
+@pytest.mark.parametrize(
+    ("layout", "text"),
+    [
+        (INTEGER, ""),
+        (INTEGER, "-"),
+        (INTEGER, "1.0"),
+        (INTEGER, "1e3"),
+        (INTEGER, "12x"),
+        (DECIMAL, "NaN"),
+        (DECIMAL, "1.2.3"),
+        (DECIMAL, "1e"),
+        (DECIMAL, "1e-2147483648"),
+        (DECIMAL, "9" * 160_001),
+    ],
+)
+def test_what_is_no_number_is_refused(layout: lay.Layout, text: str) -> None:
+    with pytest.raises(ValueRangeError, match=r"is not a (whole|decimal) number"):
+        bytes_of(layout, text)
+
+
+def test_decimals_of_arrow_are_taken() -> None:
+    assert bytes_of(DECIMAL, Decimal("1.50")) == "00000006009600000002"
+
+
+def test_a_number_too_long_for_text_is_refused() -> None:
+    data = (70_004).to_bytes(4, "big") + b"\1" * 70_000
+    with pytest.raises(ValueRangeError, match="a number of more than 65536 bytes"):
+        text_of(INTEGER, data)
+
+
+def test_the_longest_number_goes_there_and_back() -> None:
+    data = (65_536 + 4).to_bytes(4, "big") + b"\x7f" * 65_536
+    text = text_of(INTEGER, data)
+    assert text is not None
+    assert len(text) == 157_827
+    assert bytes_of(INTEGER, text) == data.hex()

@@ -1,0 +1,203 @@
+"""What a restore allows where."""
+
+from __future__ import annotations
+
+import pytest
+
+from state_pipelines.errors import UsageError
+from state_pipelines.operations.check import StateCheck, check_serializers
+from state_pipelines.operations.job import Place
+from state_pipelines.serializers import build
+from state_pipelines.serializers.compatibility import Outcome
+from state_pipelines.serializers.text import parse
+from state_pipelines.serializers.tree import Kryo
+
+ADDED, REORDERED = "Pojo<P>(a: Long, b: Long)", "Enum<E>(B, A)"
+PLAIN, ORDERED = "Pojo<P>(a: Long)", "Enum<E>(A, B)"
+
+
+def check_place(
+    kind: str, place: Place, old: str, new: str, *, target: str = "2.2", backend: str | None = None
+) -> dict[Place, StateCheck]:
+    sides = ({place: parse(side)} for side in (old, new))
+    checks = check_serializers("op", "state", *sides, kind=kind, target=target, backend=backend)
+    return {each.place: each for each in checks}
+
+
+@pytest.mark.parametrize("backend", [None, "hashmap", "rocksdb"])
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [("VALUE", Place.KEY), ("VALUE", Place.NAMESPACE), ("TIMER", Place.TIMER)],
+)
+def test_keys_namespaces_and_timers_cannot_migrate(kind: str, place: Place, backend: str | None) -> None:
+    found = check_place(kind, place, PLAIN, ADDED, backend=backend)[place]
+    assert found.outcome is Outcome.INCOMPATIBLE
+    assert "cannot be migrated" in found.reason
+
+
+@pytest.mark.parametrize("place", [Place.KEY, Place.NAMESPACE])
+def test_keys_and_namespaces_may_be_reconfigured(place: Place) -> None:
+    assert check_place("VALUE", place, ORDERED, REORDERED)[place].outcome is Outcome.RECONFIGURED
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        ("VALUE", Place.VALUE),
+        ("REDUCING", Place.VALUE),
+        ("SPLIT_DISTRIBUTE", Place.ELEMENT),
+        ("UNION", Place.ELEMENT),
+        ("BROADCAST", Place.MAP_KEY),
+        ("BROADCAST", Place.MAP_VALUE),
+    ],
+)
+def test_values_and_operator_state_migrate(kind: str, place: Place) -> None:
+    found = check_place(kind, place, PLAIN, ADDED)[place]
+    assert found.outcome is Outcome.AFTER_MIGRATION
+    assert found.error == ""
+
+
+def test_list_state_is_judged_by_element() -> None:
+    found = check_place("LIST", Place.VALUE, f"List<{PLAIN}>", f"List<{ADDED}>")
+    assert found[Place.ELEMENT].outcome is Outcome.AFTER_MIGRATION
+    assert found[Place.ELEMENT].findings[0].path == "element.b"
+
+
+def test_map_keys_cannot_migrate_on_rocksdb() -> None:
+    maps = f"Map<{PLAIN}, Long>", f"Map<{ADDED}, Long>"
+    found = check_place("MAP", Place.VALUE, *maps)
+    assert found[Place.MAP_KEY].outcome is Outcome.INCOMPATIBLE
+    assert found[Place.MAP_KEY].reason.startswith("on RocksDB")
+    assert found[Place.MAP_KEY].error.endswith("migration for MapState currently only allows value schema evolutions.")
+    assert found[Place.MAP_VALUE].outcome is Outcome.AS_IS
+
+
+def test_map_keys_migrate_on_hashmap() -> None:
+    found = check_place("MAP", Place.VALUE, f"Map<{PLAIN}, Long>", f"Map<{ADDED}, Long>", backend="hashmap")
+    assert found[Place.MAP_KEY].outcome is Outcome.AFTER_MIGRATION
+
+
+@pytest.mark.parametrize(("value", "expected"), [(PLAIN, Outcome.RECONFIGURED), (ADDED, Outcome.INCOMPATIBLE)])
+def test_rocksdb_migrates_map_values_only_if_the_keys_stay_as_they_are(value: str, expected: Outcome) -> None:
+    found = check_place("MAP", Place.VALUE, f"Map<{ORDERED}, {PLAIN}>", f"Map<{REORDERED}, {value}>")
+    assert found[Place.MAP_KEY].outcome is expected
+
+
+def test_map_values_migrate() -> None:
+    found = check_place("MAP", Place.VALUE, f"Map<Long, {PLAIN}>", f"Map<Long, {ADDED}>")
+    assert [each.outcome for each in found.values()] == [Outcome.AS_IS, Outcome.AFTER_MIGRATION]
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "error"),
+    [
+        (
+            "VALUE",
+            Place.KEY,
+            "The new key serializer (String) must be compatible with the previous key serializer (Long).",
+        ),
+        (
+            "VALUE",
+            Place.NAMESPACE,
+            "The new namespace serializer (String) must be compatible with the old namespace serializer (Long).",
+        ),
+        (
+            "VALUE",
+            Place.VALUE,
+            "The new state serializer (String) must not be incompatible with the old state serializer (Long).",
+        ),
+        ("TIMER", Place.TIMER, "The new priority queue serializer must not be incompatible."),
+        ("UNION", Place.ELEMENT, "The new state typeSerializer for operator state must not be incompatible."),
+        ("BROADCAST", Place.MAP_KEY, "The new key typeSerializer for broadcast state must not be incompatible."),
+        ("BROADCAST", Place.MAP_VALUE, "The new value typeSerializer for broadcast state must not be incompatible."),
+    ],
+)
+def test_the_error_is_what_flink_raises(kind: str, place: Place, error: str) -> None:
+    assert check_place(kind, place, "Long", "String")[place].error == error
+
+
+def test_the_heap_backend_says_who_it_is() -> None:
+    found = check_place("VALUE", Place.VALUE, "Long", "String", backend="hashmap")[Place.VALUE]
+    assert found.error.startswith("For heap backends, the new state serializer (String) must not")
+
+
+def test_flink_raises_nothing_where_it_overlooks_the_change() -> None:
+    found = check_place("VALUE", Place.VALUE, "Map<Long, String>", "Tuple2<Long, String>")[Place.VALUE]
+    assert found.outcome is Outcome.INCOMPATIBLE
+    assert found.error == ""
+
+
+def test_a_removed_constant_has_an_error_of_its_own() -> None:
+    found = check_place("VALUE", Place.VALUE, "Enum<E>(A, B)", "Enum<E>(A)")[Place.VALUE]
+    assert found.error.startswith("Could not create a restore serializer for enum")
+
+
+@pytest.mark.parametrize("amounts", [("Long", "Double"), ("Double", "Long")])
+def test_a_changed_field_type_is_incompatible_in_both_directions(amounts: tuple[str, str]) -> None:
+    old, new = (f"Pojo<com.acme.orders.Order>(amount: {kind}, quantity: Int)" for kind in amounts)
+    found = check_place("VALUE", Place.VALUE, old, new)[Place.VALUE]
+    assert found.outcome is Outcome.INCOMPATIBLE
+    assert [finding.path for finding in found.findings] == ["value.amount"]
+    assert f"Cast to {amounts[1]}" in found.remedy
+
+
+# TTL
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new"),
+    [
+        ("VALUE", "Long", "Ttl<Long>"),
+        ("VALUE", "Ttl<Long>", "Long"),
+        ("LIST", "List<Long>", "List<Ttl<Long>>"),
+        ("MAP", "Map<Long, Ttl<Long>>", "Map<Long, Long>"),
+    ],
+)
+def test_ttl_can_be_switched_since_flink_2(kind: str, old: str, new: str) -> None:
+    outcomes = {
+        target: [each.outcome for each in check_place(kind, Place.VALUE, old, new, target=target).values()][-1]
+        for target in ("1.20", "2.0", "2.2.1")
+    }
+    assert outcomes == {
+        "1.20": Outcome.INCOMPATIBLE,
+        "2.0": Outcome.AFTER_MIGRATION,
+        "2.2.1": Outcome.AFTER_MIGRATION,
+    }
+
+
+def test_ttl_of_a_changed_value_is_incompatible() -> None:
+    assert check_place("VALUE", Place.VALUE, "Long", "Ttl<String>")[Place.VALUE].outcome is Outcome.INCOMPATIBLE
+
+
+def test_wrapping_for_ttl_does_not_show() -> None:
+    found = check_place("VALUE", Place.VALUE, "Long", "List<Long>")[Place.VALUE]
+    assert (found.findings[0].old, found.findings[0].new) == ("Long", "List<Long>")
+
+
+# Kryo
+
+
+@pytest.mark.parametrize(
+    ("kryo_version", "target", "expected"),
+    [
+        (2, "2.2", Outcome.INCOMPATIBLE),
+        (2, "1.20", Outcome.AS_IS),
+        (5, "2.2", Outcome.AS_IS),
+        (None, "2.2", Outcome.AS_IS),
+    ],
+)
+def test_kryo_data_do_not_cross_major_releases(kryo_version: int | None, target: str, expected: Outcome) -> None:
+    value = {Place.VALUE: build.pojo("P", {"k": Kryo(type_class="com.acme.K")})}
+    (found,) = check_serializers("op", "s", value, value, target=target, kryo_version=kryo_version)
+    assert found.outcome is expected
+    assert [finding.path for finding in found.findings] == ["value.k"] * (expected is Outcome.INCOMPATIBLE)
+    assert found.error == ""
+
+
+# Wrong use
+
+
+def test_places_must_match() -> None:
+    long = build.basic("Long")
+    with pytest.raises(UsageError, match="the same places, only one has namespace"):
+        check_serializers("op", "s", {Place.VALUE: long}, {Place.VALUE: long, Place.NAMESPACE: long})

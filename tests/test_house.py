@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+VERBS = ("make demo", "make test")
+LOCKS = ("requirements.lock", "requirements-build.lock")
+FIRST_SCREEN = 40
+# Directories in which people and machines keep a checkout; spelt so that this file does not match itself.
+MACHINE_PATH = re.compile(rb"(?<![\w.$}>])/(?:hom[e]/\w|roo[t]/|User[s]/\w|wor[k]/|op[t]/\w|tm[p]/\w)")
+
+
+def read_pins(lock: str) -> dict[str, set[str]]:
+    pins: dict[str, set[str]] = {}
+    for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / lock).read_text(), re.MULTILINE):
+        pins.setdefault(canonicalize_name(name), set()).add(version)
+    return pins
+
+
+def read_requirements() -> list[Requirement]:
+    extras = PROJECT["project"]["optional-dependencies"].values()
+    lines = [*PROJECT["project"]["dependencies"], *(line for extra in extras for line in extra)]
+    return [requirement for requirement in map(Requirement, lines) if requirement.name != PROJECT["project"]["name"]]
+
+
+def list_tracked_files() -> list[Path]:
+    command = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
+    try:
+        listing = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this tree is not a clone, or there is no git to list its files")
+    return [path for name in listing.split(b"\0") if name and (path := ROOT / name.decode()).is_file()]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_first_screen_of_the_readme_shows_the_command(verb: str) -> None:
+    assert verb in [line.strip(" $`") for line in (ROOT / "README.md").read_text().splitlines()[:FIRST_SCREEN]]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_command_is_a_verb_of_the_makefile(verb: str) -> None:
+    target = verb.removeprefix("make ")
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("requirement", read_requirements(), ids=lambda requirement: requirement.name)
+def test_the_lock_has_what_the_project_asks_for(requirement: Requirement) -> None:
+    versions = read_pins("requirements.lock").get(canonicalize_name(requirement.name), set())
+    assert versions
+    assert all(requirement.specifier.contains(version) for version in versions)
+
+
+@pytest.mark.parametrize("requirement", PROJECT["build-system"]["requires"])
+def test_the_lock_has_what_the_build_asks_for(requirement: str) -> None:
+    wanted = Requirement(requirement)
+    (version,) = read_pins("requirements-build.lock")[canonicalize_name(wanted.name)]
+    assert wanted.specifier.contains(version)
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_pin_of_a_lock_has_hashes(lock: str) -> None:
+    blocks = re.split(r"^(?=[\w.-]+==)", (ROOT / lock).read_text(), flags=re.MULTILINE)[1:]
+    assert all("--hash=sha256:" in block for block in blocks)
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_names_no_index(lock: str) -> None:
+    assert not re.search(r"://|--(index|extra-index|find-links)", (ROOT / lock).read_text())
+
+
+def test_no_tracked_file_speaks_of_a_machine() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}: {match[0].decode()}"
+        for path in list_tracked_files()
+        if b"\0" not in (content := path.read_bytes())
+        for match in MACHINE_PATH.finditer(content)
+    }
+    assert not found
