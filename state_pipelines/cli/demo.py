@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import shlex
 import shutil
 import sys
 import time
-import warnings
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 from rich.text import Text
@@ -31,7 +29,6 @@ from state_pipelines.snapshot import Snapshot, open_snapshot
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import dagster
     from rich.console import Console
 
     from state_pipelines.operations.check import MigrationCheckReport
@@ -160,20 +157,21 @@ def prepare_home(directory: Path, *, keep: bool) -> Home:
     return home
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What came of the run.
+class CheckOutcome(Protocol):
+    """One check: its name, whether it passed, what it says, what was seen."""
 
-    Attributes:
-        success: whether every step succeeded.
-        metadata: of each asset that was materialised, by its name.
-        checks: name of the check, whether it passed, what it says, what was observed.
-        failures: why steps failed.
-    """
+    name: str
+    passed: bool
+    description: str
+    observed: str
+
+
+class Outcome(Protocol):
+    """What came of the run: metadata by asset, checks, and why steps failed."""
 
     success: bool
     metadata: Mapping[str, Mapping[str, Any]]
-    checks: tuple[tuple[str, bool, str, str], ...]
+    checks: tuple[CheckOutcome, ...]
     failures: tuple[str, ...]
 
 
@@ -181,61 +179,27 @@ def materialise(example: Example, home: Home, snapshot: Snapshot) -> Outcome:
     """Run the job of the code location for one snapshot, in this process.
 
     Raises:
-        UsageError: Dagster is not installed.
+        UsageError: Dagster or Spark is not installed.
     """
-    sys.path.insert(0, str(example.root))
-    os.environ["DAGSTER_HOME"] = str(home.dagster)
     settings = example.root / "dagster.yaml"
     if settings.exists():
         shutil.copy(settings, home.dagster)
-    logging.disable(logging.WARNING)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            import dagster as dg
-
-            from assets.definitions import defs
-            from assets.partitions import make_partition_key, snapshots
-            from resources import StorageResource
-        except ModuleNotFoundError as error:
-            raise UsageError(
-                f"the package {error.name} is not installed", hint="Install state-pipelines[dagster]"
-            ) from None
-        storage = StorageResource(snapshots=str(example.savepoints), results=str(home.results), tables=str(home.tables))
-        key = make_partition_key(snapshot)
-        with dg.DagsterInstance.get() as instance:
-            instance.add_dynamic_partitions(str(snapshots.name), [key])
-            result = defs.resolve_job_def("migrate_snapshot").execute_in_process(
-                instance=instance,
-                partition_key=key,
-                raise_on_error=False,
-                resources={**(defs.resources or {}), "storage": storage},
-                run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
-            )
-            return _read_outcome(result)
-
-
-def _read_outcome(result: dagster.ExecuteInProcessResult) -> Outcome:
-    metadata = {
-        event.asset_key.to_user_string(): {name: value.value for name, value in event.materialization.metadata.items()}
-        for event in result.get_asset_materialization_events()
-        if event.asset_key is not None
-    }
-    checks = [
-        (each.check_name, each.passed, each.description or "", str(_value(each.metadata, "observed")))
-        for each in result.get_asset_check_evaluations()
-    ]
-    failures = []
-    for event in result.get_step_failure_events():
-        error = event.step_failure_data.error
-        while error is not None and error.cause is not None:
-            error = error.cause
-        failures.append(f"{event.step_key}: {error.message.strip() if error else 'failed'}")
-    return Outcome(result.success, metadata, tuple(checks), tuple(failures))
-
-
-def _value(metadata: Mapping[str, Any], name: str) -> object:
-    return metadata[name].value if name in metadata else ""
+    # The deployment is not part of the library, which knows it by name only.
+    sys.path.insert(0, str(example.root))
+    try:
+        execution = import_module("assets.execution")
+        storage = import_module("resources").StorageResource
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"the package {error.name} is not installed", hint="Install state-pipelines[dagster]"
+        ) from None
+    outcome: Outcome = execution.run_job(
+        snapshot,
+        home=home.dagster,
+        storage=storage(snapshots=str(example.savepoints), results=str(home.results), tables=str(home.tables)),
+        migration=str(example.migration),
+    )
+    return outcome
 
 
 def show_found(snapshot: Snapshot, console: Console) -> None:
@@ -273,8 +237,9 @@ def show_outcome(outcome: Outcome, snapshot: Snapshot, migration: Migration, con
         _show_change(snapshot, open_snapshot(str(path)), migration, console)
     _head("The checks", console)
     table = make_table("check", "result", "what it says", "observed")
-    for name, passed, description, observed in outcome.checks:
-        table.add_row(name, Text("passed" if passed else "FAILED", "green" if passed else "red"), description, observed)
+    for each in outcome.checks:
+        result = Text("passed", "green") if each.passed else Text("FAILED", "red")
+        table.add_row(each.name, result, each.description, each.observed)
     console.print(indent(table))
     for failure in outcome.failures:
         console.print(f"  failed: {failure}", style="red")
@@ -286,10 +251,8 @@ def show_outcome(outcome: Outcome, snapshot: Snapshot, migration: Migration, con
         console.print("  there is no new savepoint", style="red")
     else:
         console.print(f"  new savepoint: {path}", style="bold", soft_wrap=True)
-        console.print(
-            f"  start the new release of the job from it: flink run -s {shlex.quote(str(path))} …", soft_wrap=True
-        )
-    return outcome.success and path is not None and bool(outcome.checks) and all(each[1] for each in outcome.checks)
+        console.print(f"  start the new job from it: flink run -s {shlex.quote(str(path))} …", soft_wrap=True)
+    return outcome.success and path is not None and bool(outcome.checks) and all(each.passed for each in outcome.checks)
 
 
 def _show_change(old: Snapshot, new: Snapshot, migration: Migration, console: Console) -> None:

@@ -9,6 +9,7 @@ import click
 
 from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural, shorten_classes
 from state_pipelines.cli.options import AS_JSON, Source, source_options
+from state_pipelines.errors import UnsupportedError
 from state_pipelines.operations.inspect import OperatorReport, SnapshotReport, StateReport, inspect
 
 if TYPE_CHECKING:
@@ -27,12 +28,19 @@ _SHOWN_RANGES = 2
 )
 @source_options
 def command(path: str, *, as_json: bool, count: bool | None, source: Source) -> None:
-    """Show what the snapshot at PATH holds: operators, states, serializers, sizes."""
+    """Show what the snapshot at PATH holds: operators, states, serializers, sizes.
+
+    An operator that cannot be read does not hide the others, but the exit code is 2 then.
+    """
     report = inspect(source.open(path), count=count)
     if as_json:
         click.echo(json.dumps(report.to_json(), indent=2))
     else:
         show_report(report, make_console())
+    unread = [operator for operator in report.operators if operator.error]
+    if unread:
+        others = f" (and {len(unread) - 1} more)" if unread[1:] else ""
+        raise UnsupportedError(f"operator {unread[0].uid or unread[0].id}{others} cannot be read: {unread[0].error}")
 
 
 def show_report(report: SnapshotReport, console: Console) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.layout import Layout, Primitive
-from state_pipelines.codecs.subclasses import declare_subclasses
+from state_pipelines.codecs.subclasses import find_subclasses
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers import tree
 
@@ -191,16 +191,10 @@ def _derive_pojo(pojo: tree.Pojo, context: LayoutContext) -> lay.PojoObject:
                 hint="restore the snapshot with the class on the class path and take a new one",
             )
         fields.append((each.name, derive_layout(each.serializer, context)))
-    found = {each.class_name: each for each in pojo.non_registered}
-    declared = () if context.classes is None else declare_subclasses(pojo, context.classes, context.kryo_version)
-    for subclass in (*dict(context.subclasses).get(pojo.pojo_class, ()), *declared):
-        found.setdefault(subclass.class_name, subclass)
-    # Sorted, since every subtask lists the classes in the order in which it met them.
-    by_name = [found[name] for name in sorted(found)]
     tagged = tuple(enumerate(pojo.registered))
     variants = tuple(
         lay.PojoVariant(each.class_name, tag, derive_layout(each.serializer, context))
-        for tag, each in (*tagged, *((None, each) for each in by_name))
+        for tag, each in (*tagged, *((None, each) for each in find_subclasses(pojo, context)))
         if each.serializer is not None
     )
     return lay.PojoObject(pojo.pojo_class, tuple(fields), variants)

@@ -1,14 +1,15 @@
-"""Subclasses of POJOs that the serializer of a state does not list, or that no snapshot describes and the user declares.
+"""Subclasses of POJOs that the serializer of a state does not list.
 
-The heap backend writes objects of a subclass without listing the class in the serializer of the state. The serializer of
-another state may list it; else what the bytes look like follows from a declaration: the fields of the base class as the snapshot has them and the declared ones,
-sorted by name, each with the serializer that Flink derives from its Java type (`TypeExtractor`, `PojoTypeInfo`).
+The heap backend writes objects of a subclass without listing the class in the serializer of the state. That of another
+state may list it. Else what the bytes look like follows from a declaration: the fields of the base class as the
+snapshot has them and the declared ones, sorted by name, each with the serializer that Flink derives from its Java type
+(`TypeExtractor`, `PojoTypeInfo`).
 """
 
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from state_pipelines.codecs.kryo.fieldlists import ARRAY, PRIMITIVES, FieldLists, JavaType
 from state_pipelines.serializers import build
@@ -52,7 +53,9 @@ def find_subclasses(pojo: Pojo, context: LayoutContext) -> tuple[PojoSubclass, .
 
 def complete(serializer: Serializer, context: LayoutContext) -> Serializer:
     """`serializer` with all subclasses that its POJOs do not list themselves, to tell the fields of their objects."""
-    changes = {each.name: _complete_part(getattr(serializer, each.name), context) for each in fields(serializer)}
+    changes: dict[str, Any] = {
+        each.name: _complete_part(getattr(serializer, each.name), context) for each in fields(serializer)
+    }
     whole = replace(serializer, **changes)
     return replace(whole, non_registered=find_subclasses(whole, context)) if isinstance(whole, Pojo) else whole
 

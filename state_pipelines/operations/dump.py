@@ -13,6 +13,7 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs.jsonlines import Json, access_times, to_json
 from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
+from state_pipelines.codecs.subclasses import complete
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, at
 from state_pipelines.serializers import tree
 from state_pipelines.snapshot.broadcast_state import BroadcastState
@@ -73,7 +74,7 @@ def _dump_keyed(state: KeyedState) -> Iterator[Line]:
     op, name, kind = state.operator.label, state.name, state.kind
     layout = state.layout
     namespace = state.info.namespace_serializer
-    value = state.serializer
+    value = complete(state.serializer, state.operator.snapshot.layout_context)
     user_key = value.key if kind == "MAP" and isinstance(value, tree.MapOf) else None
     user_value = value.value if user_key is not None and isinstance(value, tree.MapOf) else value
     for part in state.parts:
@@ -119,7 +120,8 @@ def _dump_timers(state: KeyedState) -> Iterator[Line]:
 
 
 def _dump_list(state: OperatorListState) -> Iterator[Line]:
-    layout = derive_layout(state.serializer, state.operator.snapshot.layout_context)
+    context = state.operator.snapshot.layout_context
+    layout, serializer = derive_layout(state.serializer, context), complete(state.serializer, context)
     for part in state.parts:
         data, starts, ends = part.elements()
         raw = data.tobytes()
@@ -128,14 +130,14 @@ def _dump_list(state: OperatorListState) -> Iterator[Line]:
             line |= {"subtask": part.subtask, "index": index}
             reader = Reader(raw, part.file.name, int(starts[index]), int(ends[index]))
             # An element ends where its serializer does; what follows may belong to the file.
-            _add_value(line, state.serializer, reader, lambda each: read_value(layout, each))
+            _add_value(line, serializer, reader, lambda each: read_value(layout, each))
             yield line
 
 
 def _dump_broadcast(state: BroadcastState) -> Iterator[Line]:
     context = state.operator.snapshot.layout_context
     key = derive_layout(state.info.key_serializer, context)
-    value = derive_layout(state.serializer, context)
+    value, serializer = derive_layout(state.serializer, context), complete(state.serializer, context)
     for part in state.parts:
         data, start, end, count = part.entries()
         reader = Reader(data.tobytes(), part.file.name, start, end)
@@ -143,7 +145,7 @@ def _dump_broadcast(state: BroadcastState) -> Iterator[Line]:
             line: Line = {"kind": "broadcast", "op": state.operator.label, "state": state.name}
             line["subtask"] = part.subtask
             line["ukey"] = to_json(state.info.key_serializer, read_value(key, reader))
-            line["value"] = to_json(state.serializer, read_value(value, reader))
+            line["value"] = to_json(serializer, read_value(value, reader))
             yield line
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pyspark import StorageLevel
@@ -12,6 +14,7 @@ from pyspark.sql import Row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from types import ModuleType
 
     from great_expectations.core.expectation_validation_result import ExpectationValidationResult
     from great_expectations.datasource.fluent.interfaces import Batch
@@ -46,6 +49,24 @@ class Judgement:
     error: str = ""
 
 
+def import_expectations() -> ModuleType:
+    """The module `great_expectations.expectations`; it takes seconds to load, so only those who need it should.
+
+    Use this for the first import. Great Expectations tries to import Spark Connect, and where that is not installed and
+    the main module has no file (`python -c`, a spawned process, as the runs of Dagster are), PySpark takes the process
+    for a run of its own doctests and ends it with exit code 0.
+    """
+    main = sys.modules["__main__"]
+    named = hasattr(main, "__file__")
+    if not named:
+        main.__file__ = "<main>"
+    try:
+        return import_module("great_expectations.expectations")
+    finally:
+        if not named:
+            del main.__file__
+
+
 def judge(
     frame: DataFrame, name: str, expectations: Sequence[Expectation], *, cache: bool = True
 ) -> tuple[Judgement, ...]:
@@ -63,7 +84,8 @@ def judge(
     Returns:
         One judgement per expectation, in their order.
     """
-    import great_expectations as gx  # here, because it takes seconds and only proofs need it
+    import_expectations()
+    import great_expectations as gx
     from great_expectations.data_context.types.base import ProgressBarsConfig
 
     context = gx.get_context(mode="ephemeral")

@@ -17,7 +17,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from state_pipelines.keyed.tables import TTL_COLUMN
 from state_pipelines.serializers.text import describe
 from state_pipelines.spark.change import Change, migration_options, payload_column
-from state_pipelines.spark.expectations import SAMPLE_SIZE, Judgement, judge
+from state_pipelines.spark.expectations import SAMPLE_SIZE, Judgement, import_expectations, judge
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.tasks import read_frame
 from state_pipelines.spark.transforming import transform_payload
@@ -201,7 +201,7 @@ def _side_by_side(spark: SparkSession, left: list[Row], right: list[Row], pairs:
 
 def _expectations(pairs: int) -> list[Expectation]:
     """One per pair, then that of the key hashes. Great Expectations takes seconds to import, so not before."""
-    from great_expectations import expectations as gxe
+    gxe = import_expectations()
 
     equal: list[Expectation] = [
         gxe.ExpectColumnPairValuesToBeEqual(column_A=f"before_{number}", column_B=f"after_{number}")

@@ -35,7 +35,7 @@ class SnapshotEntry:
 
 
 def find_snapshots(root: Location, *, skip: Collection[str] = (), depth: int = 4) -> Iterator[SnapshotEntry]:
-    """Every directory with a `_metadata` file at or below `root`, by path; directories inside a snapshot are not visited.
+    """Every directory with a `_metadata` file at or below `root`, by path; none inside another one.
 
     Args:
         root: where to start; it need not exist.

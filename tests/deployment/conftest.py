@@ -11,12 +11,9 @@ import pytest
 from assets.definitions import defs
 from assets.partitions import make_partition_key, snapshots
 from resources import MigrationResource, SparkResource, StorageResource
-from state_pipelines.spark import create_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
 ORDERS = ROOT / "examples" / "orders"
@@ -61,14 +58,6 @@ class Deployment:
                 "spark": SparkResource(),
             },
         )
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """Runs take over the session that is there, so that the tests start Spark once."""
-    session = create_session("tests", cores=2, memory="1g")
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,13 @@ def run_python(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n", encoding="utf-8")
     environment = os.environ | {"DAGSTER_HOME": str(home)}
     return subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
 
 

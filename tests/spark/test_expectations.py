@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.spark.expectations import SAMPLE_SIZE, Judgement, judge
+from state_pipelines.spark.expectations import SAMPLE_SIZE, Judgement, import_expectations, judge
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def gxe() -> ModuleType:
-    return import_module("great_expectations.expectations")
+    return import_expectations()
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +131,12 @@ def test_a_frame_that_was_cached_stays_cached(gxe: ModuleType, orders: DataFrame
 def test_progress_is_not_shown(gxe: ModuleType, orders: DataFrame, capfd: pytest.CaptureFixture[str]) -> None:
     judge(orders, "orders", [gxe.ExpectColumnValuesToNotBeNull(column="order_id")])
     assert capfd.readouterr() == ("", "")
+
+
+def test_great_expectations_loads_in_a_process_whose_main_module_has_no_file() -> None:
+    code = (
+        "import sys; from state_pipelines.spark.expectations import import_expectations\n"
+        "print(import_expectations().__name__, hasattr(sys.modules['__main__'], '__file__'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "great_expectations.expectations False\n", done.stderr

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from state_pipelines.codecs.jsonlines import dumps
+from state_pipelines.codecs.kryo import FieldLists, load_classes
+from state_pipelines.errors import NotFoundError
+from state_pipelines.operations.dump import dump
+from state_pipelines.serializers.text import describe
+from state_pipelines.snapshot import open_snapshot
+from tests.flink.harness import Entry, diff_entries
+from tests.snapshot.savepoints import ALL_ORDERS, ALL_TYPES, FIXTURES, MADE, NO_FIXTURES, Savepoint, orders, types
+
+GUEST = "types.Guest extends types.Person: [visits: int]"
+GENERIC = """\
+{0}.GenericThing:
+  - a: int
+  - b: String
+  - list: ArrayList<String>
+  - map: HashMap<String, Integer>
+  - nullable: Long
+  - color: {0}.Color(RED, GREEN, BLUE)
+  - d: double
+  - longs: long[]
+"""
+
+
+def dump_lines(savepoint: Savepoint, classes: FieldLists | None = None) -> list[Entry]:
+    return [json.loads(dumps(line)) for line in dump(savepoint.open(classes=classes))]
+
+
+def declare_generic(savepoint: Savepoint) -> FieldLists | None:
+    """The fields of the one class of the made savepoints that goes through Kryo, whatever its package."""
+    texts = {describe(state.serializer) for operator in savepoint.open().operators for state in operator.states}
+    for text in texts:
+        if ".GenericThing" in text:
+            head = text[: text.index(".GenericThing")]
+            return load_classes(GENERIC.format(head.split("<")[-1].split("(")[-1].strip('"')))
+    return None
+
+
+@pytest.mark.parametrize("savepoint", ALL_TYPES + ALL_ORDERS, ids=str)
+def test_every_entry_is_dumped_as_flink_read_it(savepoint: Savepoint) -> None:
+    difference = diff_entries(savepoint.entries(), dump_lines(savepoint, load_classes(GUEST)))
+    assert not difference, str(difference)
+
+
+@pytest.mark.skipif(not FIXTURES, reason=NO_FIXTURES)
+@pytest.mark.parametrize("savepoint", MADE, ids=str)
+def test_every_entry_of_a_fixture_is_dumped_as_flink_read_it(savepoint: Savepoint) -> None:
+    expected = savepoint.entries()
+    wanted = {entry["op"] for entry in expected}
+    lines = [line for line in dump_lines(savepoint, declare_generic(savepoint)) if line["op"] in wanted]
+    difference = diff_entries(expected, lines)
+    assert not difference, str(difference)
+
+
+def test_operators_without_known_uid_are_named_by_their_id() -> None:
+    snapshot = open_snapshot(str(orders("1.20").path))
+    assert {line["op"] for line in dump(snapshot)} == {operator.id for operator in snapshot.operators}
+
+
+def test_one_operator_is_dumped() -> None:
+    lines = list(dump(orders().open(), operator="pricing"))
+    assert {(line["op"], line["state"]) for line in lines} == {("pricing", "prices")}
+
+
+def test_one_state_is_dumped_in_every_operator_that_has_it() -> None:
+    lines = list(dump(types().open(), state="average"))
+    assert {(line["op"], line["state"]) for line in lines} == {("state-kinds", "average"), ("ttl-states", "average")}
+
+
+def test_a_state_that_no_operator_has_is_an_error() -> None:
+    with pytest.raises(NotFoundError, match="no-such-state"):
+        list(dump(orders().open(), state="no-such-state"))
+
+
+def test_what_cannot_be_decoded_is_hex_with_the_reason() -> None:
+    lines = dump(types("2.2", "heap").open(), state="person-or-guest")
+    values = [line["value"] for line in lines]
+    undecoded = [value for value in values if isinstance(value, dict) and "@undecoded" in value]
+    assert len(values) == 12
+    assert len(undecoded) == 6
+    assert "types.Guest" in str(undecoded[0]["@reason"])
+    assert bytes.fromhex(str(undecoded[0]["@undecoded"]))[2:14] == b"\x0btypes.Guest"
+
+
+def test_values_with_ttl_tell_their_last_access() -> None:
+    (line, *_) = dump(types().open(), operator="ttl-states", state="value")
+    assert isinstance(line["ttl_ts"], int)
+
+
+def test_lists_with_ttl_tell_the_last_access_of_every_element() -> None:
+    for line in dump(types().open(), operator="ttl-states", state="list"):
+        assert isinstance(line["ttl_ts"], list)
+        assert isinstance(line["value"], list)
+        assert len(line["ttl_ts"]) == len(line["value"])
