@@ -17,6 +17,7 @@ from state_pipelines.codecs.program import compile_layout
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.assignment import assign_key_groups
 from state_pipelines.keyed.hashing import hash_codes
+from state_pipelines.keyed.matching import find_changes
 from state_pipelines.keyed.tables import TTL_COLUMN
 
 if TYPE_CHECKING:
@@ -65,23 +66,23 @@ class RecordEncoder:
         """Encode batches.
 
         Raises:
-            UsageError: a column is missing.
+            UsageError: a column is missing, or the elements of a list are not together or not in order.
             ValueRangeError: a value has no place in its serializer.
         """
         if self.layout.state_type == "LIST":
-            batches = gather_lists(batches)
+            batches = self._gather_lists(batches)
         for batch in batches:
             if len(batch):
                 yield self._encode_batch(batch)
 
     def _encode_batch(self, batch: pa.RecordBatch) -> EncodedRows:
-        names = set(batch.schema.names)
         values = encode_array(compile_layout(self.layout.value), self._values(batch))
-        if "key_bytes" in names:
-            keys = _bytes_of(batch.column("key_bytes"))
-        else:
-            keys = encode_array(compile_layout(self.layout.key), self._keys(batch))
-        return EncodedRows(self._key_groups(batch), keys, values)
+        return EncodedRows(self._key_groups(batch), self._encode_keys(batch), values)
+
+    def _encode_keys(self, batch: pa.RecordBatch) -> Encoded:
+        if "key_bytes" in batch.schema.names:
+            return encode_array(compile_layout(lay.Rest()), batch.column("key_bytes"))
+        return encode_array(compile_layout(self.layout.key), self._keys(batch))
 
     def _key_groups(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
         if "key_group" in batch.schema.names:
@@ -120,72 +121,69 @@ class RecordEncoder:
         mask = pc.is_null(accessed) if accessed.null_count else None
         return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
 
-    def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
-        index = batch.schema.get_field_index(name)
+    def _gather_lists(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Rows of list elements (`list_index`, `list_value`) to rows of whole lists (`value`), which pass through.
+
+        The elements of a list follow each other, from index 0 on.
+        """
+        rest: pa.Table | None = None
+        for batch in batches:
+            if "value" in batch.schema.names:
+                yield batch
+                continue
+            table = pa.Table.from_batches([batch])
+            if rest is not None:
+                table = pa.concat_tables([rest, table])
+            starts = np.flatnonzero(self._list_index(table) == 0)
+            # The last list may go on in the next batch.
+            cut = int(starts[-1]) if len(starts) else 0
+            yield from self._make_lists(table.slice(0, cut))
+            rest = table.slice(cut)
+        if rest is not None:
+            yield from self._make_lists(rest)
+
+    def _make_lists(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        if not len(table):
+            return
+        batch = table.combine_chunks().to_batches()[0]
+        index = self._list_index(batch)
+        starts = np.flatnonzero(index == 0)
+        lengths = np.diff(np.append(starts, len(index)))
+        keys = self._encode_keys(batch)
+        changed = find_changes(keys.data.ctypes.data, keys.starts, keys.stops)
+        in_order = np.array_equal(np.arange(len(index)) - index, starts.repeat(lengths))
+        if not in_order or changed[index > 0].any():
+            raise UsageError(
+                f"the elements of a list of state {self.state} do not come one after the other, from index 0 on",
+                hint="Sort by key and list_index inside each partition, or give whole lists in a column `value`",
+            )
+        elements = self._column(batch, "list_value")
+        if self.layout.ttl:
+            accessed = _access_times(self._column(batch, TTL_COLUMN))
+            elements = pa.StructArray.from_arrays([accessed, elements], names=["last_access", "value"])
+        offsets = pa.array(np.append(starts, len(index)).astype(np.int32))
+        heads = batch.take(pa.array(starts))
+        keep = [name for name in batch.schema.names if name not in ("list_index", "list_value", TTL_COLUMN)]
+        columns = [*(heads.column(name) for name in keep), pa.ListArray.from_arrays(offsets, elements)]
+        yield pa.RecordBatch.from_arrays(columns, names=[*keep, "value"])
+
+    def _list_index(self, rows: pa.RecordBatch | pa.Table) -> npt.NDArray[np.int64]:
+        index = self._column(rows, "list_index")
+        if index.null_count or not pa.types.is_integer(index.type):
+            raise UsageError(f"list_index of the rows for state {self.state} is not a number in every row")
+        return np.asarray(index.to_numpy(), np.int64)
+
+    def _column(self, rows: pa.RecordBatch | pa.Table, name: str) -> pa.Array:
+        index = rows.schema.get_field_index(name)
         if index < 0:
             raise UsageError(
                 f"the rows for state {self.state} have no column {name}",
-                hint=f"they have {', '.join(batch.schema.names)}",
+                hint=f"they have {', '.join(rows.schema.names)}",
             )
-        return batch.column(index)
-
-
-def gather_lists(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of list elements (`list_index`, `list_value`) to rows of whole lists (`value`).
-
-    The elements of a list follow each other, from index 0 on. Batches that have `value` already pass through.
-
-    Raises:
-        UsageError: the elements of a list are not together or not in order.
-    """
-    rest: pa.Table | None = None
-    for batch in batches:
-        if "value" in batch.schema.names:
-            yield batch
-            continue
-        table = pa.Table.from_batches([batch])
-        if rest is not None:
-            table = pa.concat_tables([rest, table])
-        starts = np.flatnonzero(table.column("list_index").to_numpy() == 0)
-        # The last list may go on in the next batch.
-        cut = int(starts[-1]) if len(starts) else 0
-        yield from _make_lists(table.slice(0, cut))
-        rest = table.slice(cut)
-    if rest is not None:
-        yield from _make_lists(rest)
-
-
-def _make_lists(table: pa.Table) -> Iterator[pa.RecordBatch]:
-    if not len(table):
-        return
-    batch = table.combine_chunks().to_batches()[0]
-    index = batch.column("list_index").to_numpy()
-    starts = np.flatnonzero(index == 0)
-    expected = (
-        np.arange(len(index)) - np.repeat(starts, np.diff(np.append(starts, len(index)))) if len(starts) else None
-    )
-    if expected is None or not np.array_equal(expected, index):
-        raise UsageError(
-            "the elements of a list do not come one after the other, from index 0 on",
-            hint="Sort by key and list_index inside each partition, or give whole lists in a column `value`",
-        )
-    elements = batch.column("list_value")
-    if TTL_COLUMN in batch.schema.names:
-        elements = pa.StructArray.from_arrays(
-            [_access_times(batch.column(TTL_COLUMN)), elements], names=["last_access", "value"]
-        )
-    offsets = pa.array(np.append(starts, len(index)).astype(np.int32))
-    heads = batch.take(pa.array(starts))
-    keep = [name for name in batch.schema.names if name not in ("list_index", "list_value", TTL_COLUMN)]
-    columns = [*(heads.column(name) for name in keep), pa.ListArray.from_arrays(offsets, elements)]
-    yield pa.RecordBatch.from_arrays(columns, names=[*keep, "value"])
+        return rows.column(index)
 
 
 def _access_times(array: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(array.type):
         array = array.cast(pa.timestamp("ms", tz="UTC"))
     return array.cast(pa.int64())
-
-
-def _bytes_of(array: pa.Array) -> Encoded:
-    return encode_array(compile_layout(lay.Rest()), array)

@@ -1,4 +1,4 @@
-"""Kernel that finds records by the bytes of their key."""
+"""Kernels that compare the bytes of keys."""
 
 from __future__ import annotations
 
@@ -38,3 +38,29 @@ def match_prefix(base, starts, ends, needle, size):  # type: ignore[no-untyped-d
             rows[count] = row
             count += 1
     return rows[:count]
+
+
+@njit(cache=True, nogil=True)
+def find_changes(base, starts, ends):  # type: ignore[no-untyped-def]
+    """Rows whose bytes differ from those of the row before.
+
+    Args:
+        base: address to which spans are relative.
+        starts: i64[n].
+        ends: i64[n].
+
+    Returns:
+        bool[n]; the first row always differs.
+    """
+    changed = np.ones(len(starts), np.bool_)
+    for row in range(1, len(starts)):
+        size = ends[row] - starts[row]
+        if size != ends[row - 1] - starts[row - 1]:
+            continue
+        same = True
+        for i in range(size):
+            if load_u8(base + starts[row] + i) != load_u8(base + starts[row - 1] + i):
+                same = False
+                break
+        changed[row] = not same
+    return changed

@@ -86,7 +86,8 @@ def test_the_snapshot_is_described() -> None:
     assert report.path == str(savepoint.path)
     data_files = [file for file in savepoint.path.iterdir() if file.name != "_metadata"]
     assert report.files == len(data_files)
-    assert report.bytes == sum(file.stat().st_size for file in data_files)
+    inlined = sum(operator.coordinator_bytes for operator in report.operators)
+    assert report.bytes == inlined + sum(file.stat().st_size for file in data_files)
 
 
 def test_state_inside_the_metadata_counts_as_bytes_but_not_as_files() -> None:

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.snapshot.savepoints import orders
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.cli.conftest import Called
+
+FORBIDDEN = ("pyspark", "dagster", "pandas", "great_expectations")
+
+
+def test_json_lists_every_operator(call: Callable[..., Called], savepoint: Path) -> None:
+    report = call("inspect", savepoint, "--json").json
+    assert [operator["uid"] for operator in report["operators"]] == [
+        "order-counter",
+        "revenue-per-minute",
+        "pricing",
+        "price-source",
+        "order-source",
+        "orders",
+    ]
+
+
+def test_json_tells_of_a_state(call: Callable[..., Called], savepoint: Path) -> None:
+    operators = call("inspect", savepoint, "--json").json["operators"]
+    (state,) = [each for operator in operators for each in operator["states"] if each["name"] == "quantities"]
+    assert state == {
+        "name": "quantities",
+        "kind": "MAP",
+        "key": "String",
+        "namespace": "VoidNamespace",
+        "value": "Map<String, Long>",
+        "subtasks": [0, 1],
+        "key_groups": [[0, 63], [64, 127]],
+        "entries": 383,
+        "bytes": 12108,
+        "used_key_groups": 104,
+        "undecoded": "",
+    }
+
+
+def test_the_table_names_snapshot_operators_and_states(call: Callable[..., Called], savepoint: Path) -> None:
+    out = call("inspect", savepoint).out
+    for text in (
+        str(savepoint),
+        "revenue-per-minute",
+        "AGGREGATING",
+        "Pojo<Order>",
+        "0-63, 64-127",
+        "metadata version 6",
+    ):
+        assert text in out
+
+
+def test_the_metadata_file_names_the_snapshot_too(call: Callable[..., Called], savepoint: Path) -> None:
+    assert call("inspect", savepoint / "_metadata").out == call("inspect", savepoint).out
+
+
+def test_without_count_nothing_is_counted(call: Callable[..., Called], savepoint: Path) -> None:
+    operators = call("inspect", savepoint, "--json", "--no-count").json["operators"]
+    assert {state["entries"] for operator in operators for state in operator["states"]} == {None}
+
+
+def test_uids_name_operators_that_are_stored_by_hash(call: Callable[..., Called]) -> None:
+    old = orders("1.20").path
+    operators = call("inspect", old, "--json", "--uid", "orders", "--uid", "pricing").json["operators"]
+    assert {operator["uid"] for operator in operators} == {None, "orders", "pricing"}
+
+
+def test_a_directory_without_snapshot_is_wrong_use(call: Callable[..., Called], tmp_path: Path) -> None:
+    called = call("inspect", tmp_path)
+    assert (called.code, called.out) == (2, "")
+    assert called.err.startswith("error: the directory has no _metadata")
+
+
+def test_an_error_is_one_line(call: Callable[..., Called], tmp_path: Path) -> None:
+    assert call("inspect", tmp_path / "missing").err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "inspect"], ["inspect", "--debug"]], ids=["before", "behind"])
+def test_debug_shows_the_traceback(call: Callable[..., Called], tmp_path: Path, arguments: list[str]) -> None:
+    assert "Traceback" in call(*arguments, tmp_path).err
+
+
+def test_nothing_heavy_is_imported(savepoint: Path) -> None:
+    code = (
+        "import sys\n"
+        "from state_pipelines.cli import main\n"
+        f"main(['inspect', {str(savepoint)!r}, '--json'], standalone_mode=False)\n"
+        f"print(sorted(set({FORBIDDEN!r}) & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "[]\n")
+
+
+def test_the_package_can_be_run(savepoint: Path) -> None:
+    command = [sys.executable, "-m", "state_pipelines", "inspect", str(savepoint)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "revenue-per-minute" in done.stdout
+
+
+def test_the_help_lists_every_command(call: Callable[..., Called]) -> None:
+    out = call("--help").out
+    assert [name for name in ("inspect", "read", "dump", "check", "migrate", "demo") if f"\n  {name} " not in out] == []
+
+
+@pytest.mark.parametrize("name", ["inspect", "read", "dump", "check", "migrate", "demo"])
+def test_every_command_has_help(call: Callable[..., Called], name: str) -> None:
+    assert call(name, "--help").out.startswith(f"Usage: main {name}")
+
+
+def test_an_unknown_command_is_wrong_use(call: Callable[..., Called]) -> None:
+    assert call("frobnicate").code == 2

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.flink.harness import ORDERS, diff_entries, read_entries
+from tests.snapshot.savepoints import orders
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.cli.conftest import Called
+
+MIGRATION = ORDERS / "migrations" / "0001_amount_as_double.yaml"
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+@pytest.fixture(scope="module")
+def upgraded(
+    call: Callable[..., Called], spark: object, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Called]:
+    target = tmp_path_factory.mktemp("migrate") / "upgraded"
+    called = call("migrate", orders().path, "--migration", MIGRATION, "--out", target)
+    assert called.code == 0, called.err
+    return target, called
+
+
+def test_the_new_savepoint_holds_what_it_must(call: Callable[..., Called], upgraded: tuple[Path, Called]) -> None:
+    expected = read_entries(orders().path.parent / "expected-migrated.jsonl.gz")
+    difference = diff_entries(expected, call("dump", upgraded[0]).lines)
+    assert not difference, str(difference)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "upgrade 0001: Amounts become euros",
+        "customer: String  customerId: String  renamed",
+        "note: String                          dropped",
+        "5 fields as before",
+        "200 records of orders / order written anew",
+        "written_reads_back         passed",
+    ],
+)
+def test_the_summary_tells(upgraded: tuple[Path, Called], text: str) -> None:
+    assert text in upgraded[1].out
+
+
+def test_the_summary_ends_with_the_place(upgraded: tuple[Path, Called]) -> None:
+    target, called = upgraded
+    assert called.out.endswith(f"new savepoint: {target}\n")
+
+
+def test_progress_goes_to_stderr(upgraded: tuple[Path, Called]) -> None:
+    target, called = upgraded
+    assert called.err == f"upgrade of orders / order to {target}\n"
+
+
+def test_check_refuses_the_new_savepoint_in_the_old_job(
+    call: Callable[..., Called], upgraded: tuple[Path, Called]
+) -> None:
+    assert call("check", upgraded[0], orders().path).code == 1
+
+
+def test_downgrade_without_proof_as_json(
+    call: Callable[..., Called], upgraded: tuple[Path, Called], tmp_path: Path
+) -> None:
+    arguments = ("--migration", MIGRATION, "--out", tmp_path / "old", "--downgrade", "--no-proof", "--json")
+    result = call("migrate", upgraded[0], *arguments).json
+    assert {name: result[name] for name in ("path", "direction", "rows", "proof")} == {
+        "path": str(tmp_path / "old"),
+        "direction": "downgrade",
+        "rows": 200,
+        "proof": None,
+    }
+    assert {"before": "customerId: String", "after": "customer: String", "change": "renamed"} in result["fields"]
+
+
+def test_a_failed_proof_is_an_answer(call: Callable[..., Called], tmp_path: Path) -> None:
+    text = MIGRATION.read_text(encoding="utf-8")
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(text.replace("CAST(ROUND(amount * 100.0D) AS BIGINT)", "CAST(amount AS BIGINT)"), encoding="utf-8")
+    called = call("migrate", orders().path, "--migration", wrong, "--out", tmp_path / "new", "--json")
+    assert called.code == 1
+    assert called.err.splitlines()[-1].startswith("error: the proof failed (round_trip)")
+    assert [check["name"] for check in called.json["proof"]["checks"] if not check["ok"]] == ["round_trip"]
+    assert not (tmp_path / "new").exists()
+
+
+def test_nothing_is_written_over(call: Callable[..., Called], tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("keep")
+    called = call("migrate", orders().path, "--migration", MIGRATION, "--out", tmp_path)
+    assert called.code == 2
+    assert [each.name for each in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("operator: orders", "operator: nobody", "the snapshot has no operator nobody"),
+        ("state: order", "state: nothing", "the operator has no state nothing"),
+        ("customer: customerId", "nothing: customerId", "there is no field nothing"),
+        ("amount / 100.0D", "amount / cents", "cents"),
+        ("rename:", "shuffle:", "`shuffle` is not a step"),
+        ("revision:", "version:", "unknown entries version"),
+    ],
+)
+def test_migrations_that_do_not_fit(
+    call: Callable[..., Called], tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    file = tmp_path / "migration.yaml"
+    file.write_text(MIGRATION.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
+    called = call("migrate", orders().path, "--migration", file, "--out", tmp_path / "new")
+    *_, last = called.err.splitlines()
+    assert (called.code, called.out) == (2, "")
+    assert last.startswith("error: ")
+    assert message in last
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import state_pipelines as sp
+from state_pipelines.operations.check import check
+from state_pipelines.snapshot import open_snapshot
+from tests.snapshot.savepoints import orders
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    code = "import sys, state_pipelines; print(sorted(each for each in sys.modules if each.startswith('state_pip')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['state_pipelines']\n"
+
+
+def test_names_are_those_of_the_modules() -> None:
+    assert sp.open_snapshot is open_snapshot
+    assert sp.check is check
+
+
+def test_every_public_name_is_there() -> None:
+    assert [name for name in sp.__all__ if not hasattr(sp, name)] == []
+
+
+def test_a_snapshot_is_opened() -> None:
+    snapshot = sp.open_snapshot(str(orders().path))
+    assert snapshot.operator("orders").state("order").to_arrow().num_rows == 200
+
+
+def test_other_names_do_not_exist() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'rescale'"):
+        _ = sp.rescale

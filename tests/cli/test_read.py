@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+
+from state_pipelines.snapshot import open_snapshot
+from tests.snapshot.savepoints import ALL_TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.cli.conftest import Called
+
+HEAP = next(each for each in ALL_TYPES if each.name == "types-2.2-heap")
+ORDER = ("--operator", "orders", "--state", "order")
+
+
+def test_json_gives_every_row(call: Callable[..., Called], savepoint: Path) -> None:
+    rows = call("read", savepoint, *ORDER, "--json").lines
+    assert len({row["state_key"] for row in rows}) == len(rows) == 200
+
+
+def test_json_has_the_values(call: Callable[..., Called], savepoint: Path) -> None:
+    (row,) = call("read", savepoint, *ORDER, "--key", '"order-0064"', "--json").lines
+    assert row == {
+        "key_group": 1,
+        "subtask": 0,
+        "state_key": "order-0064",
+        "state_namespace": None,
+        "value": {
+            "address": {"city": "San José", "street": "Main Street 64", "zip": "84976"},
+            "amount": -616,
+            "customer": "Zoë",
+            "id": "order-0064",
+            "note": "🎁 gift",
+            "quantity": -2,
+            "status": "NEW",
+            "updatedAt": {"epoch_second": 1767225728, "nano": 901084217},
+        },
+    }
+
+
+def test_only_the_wanted_columns(call: Callable[..., Called], savepoint: Path) -> None:
+    columns = "state_key,value.amount,value.address.city"
+    (row,) = call("read", savepoint, *ORDER, "--columns", columns, "--key", '"order-0064"', "--json").lines
+    assert row == {"state_key": "order-0064", "value": {"address": {"city": "San José"}, "amount": -616}}
+
+
+def test_only_the_wanted_key_groups(call: Callable[..., Called], savepoint: Path) -> None:
+    rows = call("read", savepoint, *ORDER, "--key-groups", "60-70", "--json").lines
+    assert {row["subtask"] for row in rows} == {0, 1}
+    assert {row["key_group"] for row in rows} <= set(range(60, 71))
+
+
+def test_lists_are_flattened(call: Callable[..., Called], savepoint: Path) -> None:
+    arguments = ("read", savepoint, "--operator", "orders", "--state", "history", "--json")
+    flat, nested = call(*arguments).lines, call(*arguments, "--no-flatten").lines
+    assert len(nested) == 200
+    assert [row["list_value"] for row in flat] == [item for row in nested for item in row["value"]]
+
+
+def test_raw_gives_the_stored_bytes(call: Callable[..., Called], savepoint: Path) -> None:
+    (row,) = call("read", savepoint, *ORDER, "--raw", "--limit", 1, "--json").lines
+    # The key is a string of 10 characters behind its length plus one; the last byte is the void namespace.
+    assert row["key_bytes"] == "0b" + b"order-0198".hex() + "00"
+
+
+def test_limit_ends_the_rows(call: Callable[..., Called], savepoint: Path) -> None:
+    assert len(call("read", savepoint, *ORDER, "--limit", 7, "--json").lines) == 7
+
+
+def test_the_table_stops_and_says_so(call: Callable[..., Called], savepoint: Path) -> None:
+    out = call("read", savepoint, "--operator", "orders", "--state", "last-seen").out
+    assert out.startswith("key_group  subtask  state_key")
+    assert out.count("order-") + out.count("Bestellung-") == 20
+    assert "--limit" in out
+
+
+def test_a_table_that_shows_all_does_not_say_so(call: Callable[..., Called], savepoint: Path) -> None:
+    assert "--limit" not in call("read", savepoint, *ORDER, "--key", '"order-0064"').out
+
+
+def test_no_rows(call: Callable[..., Called], savepoint: Path) -> None:
+    assert call("read", savepoint, *ORDER, "--key", '"nobody"').out == "no rows\n"
+
+
+def test_operator_state(call: Callable[..., Called], savepoint: Path) -> None:
+    rows = call("read", savepoint, "--operator", "order-counter", "--state", "counts", "--json").lines
+    assert {tuple(row) for row in rows} == {("subtask", "list_index", "value")}
+
+
+@pytest.mark.parametrize(
+    ("operator", "state"),
+    [("orders", "order"), ("orders", "quantities"), ("pricing", "prices"), ("orders", "last-seen")],
+)
+def test_parquet_holds_the_table(
+    call: Callable[..., Called], savepoint: Path, tmp_path: Path, operator: str, state: str
+) -> None:
+    file = tmp_path / "new" / "rows.parquet"
+    called = call("read", savepoint, "--operator", operator, "--state", state, "--parquet", file)
+    expected = open_snapshot(str(savepoint)).operator(operator).state(state).to_arrow()
+    assert pq.read_table(file).equals(expected)
+    assert called.err == f"{len(expected):,} rows written to {file}\n"
+
+
+def test_parquet_is_not_written_over(call: Callable[..., Called], savepoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    file.write_bytes(b"mine")
+    called = call("read", savepoint, *ORDER, "--parquet", file)
+    assert (called.code, file.read_bytes()) == (2, b"mine")
+    assert called.err.startswith("error: a file of this name exists already")
+
+
+def test_a_failed_parquet_file_is_removed(call: Callable[..., Called], broken: Path, tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    for each in sorted(broken.iterdir()):
+        if each.name != "_metadata":
+            each.write_bytes(each.read_bytes()[:-3])
+    assert call("read", broken, *ORDER, "--parquet", file).code == 2
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--operator", "nobody", "--state", "order"), "the snapshot has no operator nobody"),
+        (("--operator", "orders", "--state", "nothing"), "the operator has no state nothing"),
+        ((*ORDER, "--columns", "nothing"), "the state has no column nothing"),
+        ((*ORDER, "--key-groups", "5-2"), "'5-2' is not a range of key groups"),
+        ((*ORDER, "--key", "order-1"), "the key is not JSON"),
+        ((*ORDER, "--key", "17"), "17 is not a key of type string"),
+        (("--operator", "pricing", "--state", "prices", "--key-groups", "1"), "operator state has no key groups"),
+        ((*ORDER, "--json", "--parquet", "x"), "--json and --parquet exclude each other"),
+        ((*ORDER, "--classes", "nowhere.yaml"), "the file of classes cannot be read"),
+    ],
+)
+def test_wrong_use(call: Callable[..., Called], savepoint: Path, arguments: tuple[str, ...], message: str) -> None:
+    called = call("read", savepoint, *arguments)
+    assert (called.code, called.out) == (2, "")
+    assert called.err.startswith(f"error: {message}")
+
+
+def test_declared_subclasses_are_rows_too(call: Callable[..., Called], tmp_path: Path) -> None:
+    classes = tmp_path / "classes.yaml"
+    classes.write_text("types.Guest extends types.Person: [visits: int]", encoding="utf-8")
+    place = ("--operator", "composite-types", "--state", "person-or-guest")
+    rows = call("read", HEAP.path, *place, "--classes", classes, "--json").lines
+    assert {row["value"]["class"] for row in rows if row["value"]} == {"types.Guest", "types.Person"}
+
+
+def test_subclasses_that_nobody_declares_are_an_error(call: Callable[..., Called]) -> None:
+    called = call("read", HEAP.path, "--operator", "composite-types", "--state", "person-or-guest", "--json")
+    assert called.code == 2
+    assert "composite-types, state person-or-guest" in called.err

@@ -1,0 +1,358 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state_pipelines.binary.snappyframed import iter_chunks
+from state_pipelines.errors import FormatError, UnsupportedError
+from state_pipelines.keyed.canonical import (
+    NO_SECTION,
+    CanonicalFile,
+    CanonicalWriter,
+    frame_run,
+    open_canonical,
+    reframe,
+    scan_key_groups,
+    scan_states,
+)
+from state_pipelines.keyed.header import KeyedHeader
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
+from state_pipelines.metadata.streams import StateStream, read_whole_stream
+from state_pipelines.serializers.build import VOID_NAMESPACE, basic
+from state_pipelines.serializers.metainfo import keyed_state
+from state_pipelines.snapshot import open_snapshot
+from state_pipelines.storage import resolve
+from tests.serializers.literals import LONG_CLASS, RUNTIME, composite, i32, outer, utf, versioned
+from tests.snapshot.savepoints import ALL_ORDERS, ALL_TYPES, FIXTURES, NO_FIXTURES, Savepoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from state_pipelines.keyed.records import KeyedRecords
+
+HEADER = b"".join(
+    [
+        bytes.fromhex("00000006 00"),
+        # the keys are a Tuple1<Long>
+        outer(
+            f"{RUNTIME}TupleSerializerSnapshot",
+            3,
+            composite(2, utf("org.apache.flink.api.java.tuple.Tuple1"), versioned(LONG_CLASS, 3)),
+        ),
+        bytes.fromhex("0001"),
+        utf("state-name") + i32(0),
+        i32(1) + utf("KEYED_STATE_TYPE") + utf("VALUE"),
+        i32(2),
+        utf("VALUE_SERIALIZER") + outer(LONG_CLASS, 3),
+        utf("NAMESPACE_SERIALIZER")
+        + outer("org.apache.flink.runtime.state.VoidNamespaceSerializer$VoidNamespaceSerializerSnapshot", 3),
+    ]
+)
+SECTION = bytes.fromhex("0000 0000000a 81 0000000000000003 00 00000008 0000000000000003 ffff")
+LITERAL = HEADER + SECTION
+FOUR = KeyGroupRange(0, 4)
+OFFSETS = (NO_SECTION, len(HEADER), NO_SECTION, NO_SECTION)
+
+Run = tuple[int, int, list[tuple[bytes, bytes]]]
+
+
+def open_bytes(data: bytes, offsets: Sequence[int] = OFFSETS, key_groups: KeyGroupRange = FOUR) -> CanonicalFile:
+    return open_canonical(StateStream("savepoint/file", len(data), data=data), key_groups, offsets)
+
+
+def make_header(*, states: int = 1, compressed: bool = False) -> KeyedHeader:
+    infos = tuple(keyed_state(f"state-{each}", "VALUE", basic("Long"), VOID_NAMESPACE) for each in range(states))
+    return KeyedHeader(compressed=compressed, key_serializer=basic("String"), states=infos)
+
+
+def unpack(records: KeyedRecords) -> list[tuple[bytes, bytes]]:
+    data = records.data.tobytes()
+    spans = zip(records.key_starts, records.key_ends, records.value_starts, records.value_ends, strict=True)
+    return [(data[a:b], data[c:d]) for a, b, c, d in spans]
+
+
+def read_all(file: CanonicalFile, prefix: int, *, window: int = 1 << 20) -> list[Run]:
+    """Records by key group and state, in the order of the file."""
+    runs: dict[tuple[int, int], list[tuple[bytes, bytes]]] = {}
+    everything = range(len(file.header.states))
+    for state_id, records in scan_states(file, everything, prefix, window=window):
+        for key_group, record in zip(records.key_groups.tolist(), unpack(records), strict=True):
+            runs.setdefault((key_group, state_id), []).append(record)
+    return [(*place, records) for place, records in runs.items()]
+
+
+def frame(key_group: int, prefix: int, records: Sequence[tuple[bytes, bytes]]) -> npt.NDArray[np.uint8]:
+    def spans(parts: Sequence[bytes]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+        return ends - [len(part) for part in parts], ends
+
+    keys, values = [key for key, _ in records], [value for _, value in records]
+    key_data, value_data = (np.frombuffer(b"".join(parts), np.uint8) for parts in (keys, values))
+    return frame_run(key_group, prefix, key_data, spans(keys), value_data, spans(values))
+
+
+def write(header: KeyedHeader, key_groups: KeyGroupRange, prefix: int, runs: Iterable[Run]) -> CanonicalFile:
+    output = io.BytesIO()
+    writer = CanonicalWriter(output, header, key_groups, prefix)
+    sections: dict[int, list[tuple[int, list[npt.NDArray[np.uint8]]]]] = {}
+    for key_group, state_id, records in runs:
+        sections.setdefault(key_group, []).append((state_id, [frame(key_group, prefix, records)]))
+    for key_group, section in sections.items():
+        writer.write_key_group(key_group, section)
+    assert writer.size == len(output.getvalue())
+    return open_bytes(output.getvalue(), writer.offsets, key_groups)
+
+
+def rewrite(file: CanonicalFile, prefix: int) -> tuple[bytes, tuple[int, ...]]:
+    output = io.BytesIO()
+    writer = CanonicalWriter(output, file.header, file.key_groups, prefix)
+    for key_group, found in scan_key_groups(file, prefix, file.key_groups):
+        runs: dict[int, list[KeyedRecords]] = {}
+        for state_id, records in found:
+            runs.setdefault(state_id, []).append(records)
+        writer.write_key_group(
+            key_group,
+            [
+                (state_id, [reframe(piece, key_group, prefix, last=piece is pieces[-1]) for piece in pieces])
+                for state_id, pieces in runs.items()
+            ],
+        )
+    return output.getvalue(), writer.offsets
+
+
+def test_the_header_ends_where_the_first_section_begins() -> None:
+    assert len(HEADER) == 505
+
+
+def test_a_file_of_flink_is_read() -> None:
+    file = open_bytes(LITERAL)
+    assert [state.name for state in file.header.states] == ["state-name"]
+    assert read_all(file, 1) == [(1, 0, [(bytes.fromhex("0000000000000003 00"), bytes.fromhex("0000000000000003"))])]
+
+
+def test_a_file_of_flink_is_written_byte_for_byte() -> None:
+    assert rewrite(open_bytes(LITERAL), 1) == (LITERAL, OFFSETS)
+
+
+def test_with_more_than_128_key_groups_the_prefix_takes_two_bytes() -> None:
+    file = write(make_header(), KeyGroupRange(300, 2), 2, [(300, 0, [(b"k", b"v"), (b"l", b"")])])
+    (section,) = file.sections
+    written = read_whole_stream(file.stream)[section.start :]
+    assert written == bytes.fromhex("0000 00000003 012c 6b 00000001 76 00000003 812c 6c 00000000 ffff")
+    assert read_all(file, 2) == [(300, 0, [(b"k", b"v"), (b"l", b"")])]
+
+
+def test_sections_may_be_compressed() -> None:
+    runs: list[Run] = [(0, 0, [(b"k" * 1000, b"v" * 200_000)]), (3, 0, [(b"l", b"w"), (b"m", b"")])]
+    file = write(make_header(compressed=True), FOUR, 1, runs)
+    assert file.stream.size < 100_000
+    assert read_all(file, 1) == runs
+
+
+def test_a_file_without_records_has_no_sections() -> None:
+    file = open_bytes(HEADER, (NO_SECTION,) * 4)
+    assert file.sections == ()
+    assert read_all(file, 1) == []
+    assert rewrite(file, 1) == (HEADER, (NO_SECTION,) * 4)
+
+
+def test_only_the_wanted_states_are_found() -> None:
+    runs: list[Run] = [(0, 0, [(b"a", b"1")]), (0, 1, [(b"a", b"2")]), (0, 2, [(b"a", b"3")])]
+    file = write(make_header(states=3), FOUR, 1, runs)
+    found = list(scan_states(file, [1], 1))
+    assert [(state_id, unpack(records)) for state_id, records in found] == [(1, [(b"a", b"2")])]
+
+
+def test_only_the_wanted_key_groups_are_found() -> None:
+    runs: list[Run] = [(key_group, 0, [(b"a", b"1")]) for key_group in FOUR]
+    file = write(make_header(), FOUR, 1, runs)
+    groups = [records.key_groups.tolist() for _, records in scan_states(file, [0], 1, KeyGroupRange(1, 2))]
+    assert groups == [[1, 2]]
+
+
+def test_states_of_a_section_come_in_the_order_of_the_file() -> None:
+    runs: list[Run] = [(0, 1, [(b"a", b"2")]), (0, 0, [(b"a", b"1")])]
+    file = write(make_header(states=2), FOUR, 1, runs)
+    ((_, found),) = scan_key_groups(file, 1, FOUR)
+    assert [state_id for state_id, _ in found] == [1, 0]
+
+
+def test_key_groups_come_in_order_wherever_their_sections_lie() -> None:
+    runs: list[Run] = [(3, 0, [(b"a", b"1")]), (0, 0, [(b"b", b"2")])]
+    file = write(make_header(), FOUR, 1, runs)
+    assert [key_group for key_group, _ in scan_key_groups(file, 1, FOUR)] == [0, 3]
+
+
+RECORDS = st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=90)), min_size=1, max_size=8)
+SECTIONS = st.dictionaries(
+    st.integers(0, 3), st.dictionaries(st.integers(0, 2), RECORDS, min_size=1, max_size=3), max_size=4
+)
+
+
+@given(sections=SECTIONS, prefix=st.sampled_from([1, 2]), compressed=st.booleans(), window=st.integers(1, 64))
+def test_what_is_written_reads_back_whatever_the_window(
+    sections: dict[int, dict[int, list[tuple[bytes, bytes]]]], prefix: int, compressed: bool, window: int
+) -> None:
+    runs = [(key_group, state, found) for key_group, states in sections.items() for state, found in states.items()]
+    file = write(make_header(states=3, compressed=compressed), FOUR, prefix, runs)
+    assert read_all(file, prefix, window=window) == runs
+
+
+def test_a_large_section_is_read_in_windows() -> None:
+    records = [(b"%04d" % number, bytes(number % 50)) for number in range(1000)]
+    file = write(make_header(), FOUR, 1, [(2, 0, records)])
+    pieces = [records for _, records in scan_states(file, [0], 1, window=1000)]
+    assert len(pieces) > 20
+    assert max(len(piece.data) for piece in pieces) == 1000
+    assert [record for piece in pieces for record in unpack(piece)] == records
+
+
+def test_a_record_larger_than_the_window_is_read() -> None:
+    records = [(b"a", b"1"), (b"b", b"2" * 100_000), (b"c", b"3")] * 3
+    file = write(make_header(), FOUR, 1, [(2, 0, records)])
+    assert read_all(file, 1, window=1000) == [(2, 0, records)]
+
+
+def test_every_truncation_is_told_with_file_and_offset() -> None:
+    for end in range(len(LITERAL)):
+        with pytest.raises(FormatError) as caught:
+            read_all(open_bytes(LITERAL[:end]), 1)
+        assert caught.value.where.file == "savepoint/file"
+        assert caught.value.where.offset is not None
+
+
+def test_every_truncation_of_a_compressed_file_is_told_with_file_and_offset() -> None:
+    file = write(make_header(compressed=True), FOUR, 1, [(1, 0, [(b"key", b"value" * 20)])])
+    whole = read_whole_stream(file.stream)
+    offsets = [file.sections[0].start if group == 1 else NO_SECTION for group in FOUR]
+    for end in range(file.sections[0].start, len(whole)):
+        with pytest.raises(FormatError) as caught:
+            read_all(open_bytes(whole[:end], offsets), 1)
+        assert caught.value.where.file == "savepoint/file"
+        assert caught.value.where.offset is not None
+
+
+def test_truncations_are_found_in_windows_too() -> None:
+    file = write(make_header(), FOUR, 1, [(1, 0, [(b"key", bytes(20))] * 50)])
+    whole = read_whole_stream(file.stream)
+    offsets = [file.sections[0].start if group == 1 else NO_SECTION for group in FOUR]
+    for end in range(file.sections[0].start + 1, len(whole)):
+        with pytest.raises(FormatError) as caught:
+            read_all(open_bytes(whole[:end], offsets), 1, window=30)
+        assert caught.value.where.offset is not None
+        assert file.sections[0].start <= caught.value.where.offset <= end
+
+
+def test_a_file_shorter_than_its_handle_says_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(LITERAL[:-5])
+    stream = StateStream(str(path), len(LITERAL), location=resolve(str(path)))
+    with pytest.raises(FormatError, match="file"):
+        read_all(open_canonical(stream, FOUR, OFFSETS), 1)
+
+
+@pytest.mark.parametrize(
+    ("section", "message", "offset"),
+    [
+        ("0000 0000000a 82 0000000000000003 00 00000008 0000000000000003 ffff", "another key group", 2),
+        ("0001 0000000a 81 0000000000000003 00 00000008 0000000000000003 ffff", "state id", 2),
+        ("0000 0000000a 81 0000000000000003 00 00000008 0000000000000003 0007", "state id", 30),
+        ("0000 7fffffff 81 0000000000000003 00 00000008 0000000000000003 ffff", "length", 2),
+        ("0000 00000000 81 0000000000000003 00 00000008 0000000000000003 ffff", "length", 2),
+        ("0000 ffffffff 81 0000000000000003 00 00000008 0000000000000003 ffff", "length", 2),
+        ("0000 0000000a 81 0000000000000003 00 7fffffff 0000000000000003 ffff", "length", 2),
+        ("0000 0000000a 81 0000000000000003 00 80000000 0000000000000003 ffff", "length", 2),
+        ("0000 0000000a 01 0000000000000003 00 00000008 0000000000000003", "end mark", 28),
+    ],
+)
+def test_broken_sections_are_told(section: str, message: str, offset: int) -> None:
+    with pytest.raises(FormatError, match=message) as caught:
+        read_all(open_bytes(HEADER + bytes.fromhex(section)), 1)
+    assert (caught.value.where.file, caught.value.where.offset) == ("savepoint/file", len(HEADER) + offset)
+
+
+@pytest.mark.parametrize("offset", [len(LITERAL), len(LITERAL) + 1, 1 << 40, -1])
+def test_an_offset_outside_the_file_is_an_error(offset: int) -> None:
+    with pytest.raises(FormatError, match="key group 1 lies outside") as caught:
+        open_bytes(LITERAL, (NO_SECTION, offset, NO_SECTION, NO_SECTION))
+    assert caught.value.where.file == "savepoint/file"
+
+
+@pytest.mark.parametrize("offset", [1, 100, len(HEADER) - 1])
+def test_an_offset_inside_the_header_is_an_error(offset: int) -> None:
+    with pytest.raises(FormatError):
+        open_bytes(LITERAL, (NO_SECTION, offset, NO_SECTION, NO_SECTION))
+
+
+def test_an_offset_behind_the_first_section_leaves_bytes_unread() -> None:
+    with pytest.raises(FormatError, match="header"):
+        open_bytes(LITERAL + SECTION, (NO_SECTION, len(LITERAL), NO_SECTION, NO_SECTION))
+
+
+@given(position=st.integers(len(HEADER), len(LITERAL) - 1), byte=st.integers(0, 255))
+def test_a_changed_byte_never_crashes(position: int, byte: int) -> None:
+    data = bytearray(LITERAL)
+    data[position] = byte
+    try:
+        ((_, _, ((_, value),)),) = read_all(open_bytes(bytes(data)), 1)
+    except FormatError:
+        return
+    assert len(value) == 8
+
+
+def find_files(path: Path) -> Iterator[tuple[CanonicalFile, int]]:
+    """Every canonical file of a snapshot, and the bytes of its prefix."""
+    snapshot = open_snapshot(str(path))
+    for operator in snapshot.operators:
+        for subtask in operator.metadata.subtasks:
+            handle = subtask.managed_keyed_state
+            if isinstance(handle, KeyGroupsSavepointStateHandle):
+                file = snapshot.handles.open_keyed(handle)
+                assert file is not None
+                yield file, 1 if operator.max_parallelism <= 128 else 2
+
+
+def decompress(file: CanonicalFile) -> list[tuple[int, bytes]]:
+    whole = read_whole_stream(file.stream)
+    return [
+        (each.key_group, b"".join(chunk.data for chunk in iter_chunks(whole, each.start, each.end)))
+        for each in sorted(file.sections, key=lambda each: each.key_group)
+    ]
+
+
+def assert_rewrites(path: Path) -> int:
+    count = 0
+    for file, prefix in find_files(path):
+        written, offsets = rewrite(file, prefix)
+        if file.header.compressed:
+            assert decompress(open_bytes(written, offsets, file.key_groups)) == decompress(file)
+        else:
+            assert written == read_whole_stream(file.stream)
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("savepoint", ALL_TYPES + ALL_ORDERS, ids=str)
+def test_files_of_flink_rewrite_byte_for_byte(savepoint: Savepoint) -> None:
+    assert assert_rewrites(savepoint.path) > 2
+
+
+@pytest.mark.skipif(not FIXTURES, reason=NO_FIXTURES)
+def test_files_of_the_fixtures_rewrite_byte_for_byte() -> None:
+    count = 0
+    for metadata in sorted(Path(FIXTURES or "").rglob("_metadata")):
+        try:
+            count += assert_rewrites(metadata.parent)
+        except UnsupportedError:
+            # A serializer of the user's that the tree does not read.
+            continue
+    assert count > 100
