@@ -3,7 +3,7 @@
 # Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import dagster as dg
 
@@ -14,7 +14,7 @@ from resources import ExpectationsResource, MigrationResource, SparkResource, St
 from state_pipelines.errors import ProofError
 
 if TYPE_CHECKING:
-    from state_pipelines.spark import MigrationResult
+    from state_pipelines.spark import MigrationResult, ProofReport
 
 KEY = dg.AssetKey("migrated_savepoint")
 
@@ -61,7 +61,7 @@ def migrated_savepoint(
     try:
         result = migrate(spark.session, snapshot, plan, target)
     except ProofError as error:
-        yield from expectations.report(error.report, KEY)
+        yield from expectations.report(cast("ProofReport", error.report), KEY)
         raise dg.Failure(str(error), allow_retries=False) from error
     yield _describe(result, plan.revision)
     if result.proof is not None:

@@ -267,9 +267,11 @@ def _quote(name: str) -> str:
 
 def _parse_migration(content: dict[str, Any], fingerprint: str, path: str) -> Migration:
     known = {"revision", "description", "operator", "state", "upgrade", "downgrade", "loss"}
-    unknown = sorted(set(content) - known)
+    unknown = sorted(str(name) for name in content if name not in known)
     if unknown:
         raise MigrationError(f"unknown entries {', '.join(unknown)}", hint=f"Known are {', '.join(sorted(known))}")
+    if not isinstance(content.get("loss") or [], list):
+        raise MigrationError("`loss` is not a list")
     losses = tuple(
         Loss(_text(each, "field", f"loss {number}"), _text(each, "reason", f"loss {number}"))
         for number, each in enumerate(content.get("loss") or (), 1)
@@ -302,6 +304,8 @@ def _parse_step(step: object, place: str) -> Step:
         raise MigrationError(f"`{kind}` takes a mapping", where=Where(path=place))
     match kind:
         case "rename":
+            if not body:
+                raise MigrationError("`rename` names no field", where=Where(path=place))
             return Rename(tuple((str(old), str(new)) for old, new in body.items()))
         case "add":
             _allow(body, {"field", "type", "expression", "default"}, place)
@@ -324,7 +328,7 @@ def _parse_step(step: object, place: str) -> Step:
 
 
 def _allow(body: dict[str, Any], names: set[str], place: str) -> None:
-    unknown = sorted(set(body) - names)
+    unknown = sorted(str(name) for name in body if name not in names)
     if unknown:
         raise MigrationError(f"unknown entries {', '.join(unknown)}", where=Where(path=place))
 

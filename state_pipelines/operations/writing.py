@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
-from state_pipelines.errors import UsageError, Where
+from state_pipelines.errors import UsageError, Where, at
 from state_pipelines.keyed.assignment import (
     compute_default_max_parallelism,
     compute_key_group_range,
@@ -22,9 +22,11 @@ from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_
 from state_pipelines.metadata.operator_ids import is_operator_id, parse_operator_id
 from state_pipelines.operations.publishing import FileCopy, NewFile, make_file_name, place_rewrites, plan_copies
 from state_pipelines.operations.rewriting import FileRewrite, PartFile
+from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.metainfo import StateMetaInfo, keyed_state
-from state_pipelines.snapshot.keyed_state import KeyedState
+from state_pipelines.serializers.text import describe
+from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
 from state_pipelines.storage import Location, join
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Operator, Snapshot
+
+STATE_TYPES = ("VALUE", "LIST", "MAP", "REDUCING", "AGGREGATING")
 
 NEW_METADATA_VERSION = 3
 """Metadata version of savepoints without a base: readable by every Flink from 1.11 on."""
@@ -128,13 +132,14 @@ def plan_write(base: Snapshot | None, description: StateDescription) -> WritePla
         opened = {each.index: base.handles.open_keyed(each.managed_keyed_state) for each in state.subtasks}
         files = {index: file for index, file in opened.items() if file is not None}
         _check_unchanged(state, description)
+    info = _describe_state(_find_state(operator, description), description)
     key = next((file.header.key_serializer for file in files.values()), description.key)
     if key is None:
         raise UsageError(_missing("the serializer of the keys", description), where=_where(description))
-    known = operator.state(description.name) if operator is not None and _has(operator, description.name) else None
-    if known is not None and not isinstance(known, KeyedState):
-        raise UsageError(f"{description.name} is operator state", where=_where(description))
-    info = _describe_state(known.info if known is not None else None, description)
+    if description.key is not None and describe(description.key) != describe(key):
+        raise UsageError(
+            f"the keys are {describe(key)} in the base, not {describe(description.key)}", where=_where(description)
+        )
     context = base.layout_context if base is not None else LayoutContext()
     layout = derive_keyed_layout(info, key, state.max_parallelism, context)
     placed = tuple(
@@ -170,6 +175,8 @@ def _new_operator(description: StateDescription) -> OperatorState:
     if description.parallelism is None:
         raise UsageError(_missing("the parallelism", description), where=_where(description))
     most = description.max_parallelism or compute_default_max_parallelism(description.parallelism)
+    with at(operator=description.operator, state=description.name):
+        compute_key_group_range(0, description.parallelism, most)
     return OperatorState(_operator_id(description.operator), description.parallelism, most)
 
 
@@ -189,17 +196,38 @@ def _check_unchanged(state: OperatorState, description: StateDescription) -> Non
 def _describe_state(known: StateMetaInfo | None, description: StateDescription) -> StateMetaInfo:
     state_type = description.state_type or (known.state_type if known else None)
     value = description.value or (known.value_serializer if known else None)
-    if known is not None and description.value is None:
+    if known is not None and description.value is None and state_type == known.state_type:
         return known
     if state_type is None or value is None:
         what = "the state type" if state_type is None else "the serializer of the value"
         raise UsageError(_missing(what, description), where=_where(description))
+    if state_type not in STATE_TYPES:
+        raise UsageError(
+            f"{state_type} is not a type of keyed state",
+            where=_where(description),
+            hint=f"Types are {', '.join(STATE_TYPES)}",
+        )
+    for name, kind in (("LIST", tree.ListOf), ("MAP", tree.MapOf)):
+        if state_type == name and not isinstance(value, kind):
+            raise UsageError(
+                f"{name} state needs a {name.capitalize()} as serializer of the value, not {describe(value)}",
+                where=_where(description),
+            )
     namespace = known.namespace_serializer if known else description.namespace
     return keyed_state(description.name, state_type, value, namespace)
 
 
-def _has(operator: Operator, name: str) -> bool:
-    return any(state.name == name for state in operator.states)
+def _find_state(operator: Operator | None, description: StateDescription) -> StateMetaInfo | None:
+    """What the base says of the state; None when it does not have it."""
+    if operator is None:
+        return None
+    state = next((each for each in operator.states if each.name == description.name), None)
+    if state is None:
+        return None
+    if not isinstance(state, KeyedState) or state.kind == TIMER:
+        what = "timers" if isinstance(state, KeyedState) else "operator state"
+        raise UsageError(f"{description.name} is {what}, which is not written", where=_where(description))
+    return state.info
 
 
 def _missing(what: str, description: StateDescription) -> str:

@@ -93,7 +93,7 @@ def read_all(file: CanonicalFile, prefix: int, *, window: int = 1 << 20) -> list
 def frame(key_group: int, prefix: int, records: Sequence[tuple[bytes, bytes]]) -> npt.NDArray[np.uint8]:
     def spans(parts: Sequence[bytes]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
-        return ends - [len(part) for part in parts], ends
+        return np.append(np.zeros(1, np.int64), ends[:-1]), ends
 
     keys, values = [key for key, _ in records], [value for _, value in records]
     key_data, value_data = (np.frombuffer(b"".join(parts), np.uint8) for parts in (keys, values))

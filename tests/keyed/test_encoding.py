@@ -106,7 +106,7 @@ def test_a_list_may_go_on_in_the_next_batch() -> None:
 
 @pytest.mark.parametrize("index", [[1, 2], [0, 2], [0, 1, 1], [1, 0]])
 def test_elements_that_are_not_in_order_are_refused(index: list[object]) -> None:
-    rows = {"state_key": ["a"] * len(index), "list_index": index, "list_value": [1] * len(index)}
+    rows: Rows = {"state_key": ["a"] * len(index), "list_index": index, "list_value": [1] * len(index)}
     with pytest.raises(UsageError, match="one after the other"):
         encode(make_encoder("LIST", list_of(INT)), rows)
 

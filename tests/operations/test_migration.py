@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -26,6 +25,9 @@ from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of, ma
 from state_pipelines.serializers.metainfo import keyed_state
 from tests.flink.harness import ORDERS
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 LONG, INT, STRING, DOUBLE = basic("Long"), basic("Int"), basic("String"), basic("Double")
 ORDER = pojo("shop.Order", {"amount": LONG, "customer": STRING, "note": STRING})
 GOOD: dict[str, Any] = {
@@ -47,7 +49,7 @@ def columns(*steps: Step) -> list[dict[str, str]]:
     return [dict(projection.columns) for projection in plan_value(ORDER, steps).projections]
 
 
-def field_types(*steps: Step) -> dict[str, tree.Serializer]:
+def field_types(*steps: Step) -> dict[str, tree.Serializer | None]:
     return {each.name: each.serializer for each in plan_value(ORDER, steps).new.fields}
 
 
@@ -108,6 +110,8 @@ def test_types_may_be_written_as_in_java(tmp_path: Path, name: str) -> None:
         ({"upgrade": None}, "`upgrade` is not a list of steps", None),
         ({"downgrade": []}, "`downgrade` is not a list of steps", None),
         ({"downgrade": {"drop": {"field": "x"}}}, "`downgrade` is not a list of steps", None),
+        ({"loss": 5}, "`loss` is not a list", None),
+        ({1: "x", "y": 2}, "unknown entries 1, y", None),
         ({"upgrades": []}, "unknown entries upgrades", None),
         ({"loss": [{"field": "note"}]}, "`reason` is missing", "loss 1"),
         ({"loss": ["note"]}, "`field` is missing", "loss 1"),
