@@ -33,7 +33,6 @@ PROOF = {
     deps=[compatibility_report],
     partitions_def=snapshots,
     check_specs=specify_checks(KEY, PROOF, snapshots),
-    output_required=False,
     code_version=MigrationResource.from_environment().load().fingerprint,
     pool="migrated_savepoint",
     group_name="flink_state",

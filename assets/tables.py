@@ -10,6 +10,8 @@ import dagster as dg
 from assets.inventory import snapshot_inventory
 from assets.partitions import open_partition, snapshots
 from resources import SparkResource, StorageResource
+from state_pipelines.errors import UnsupportedError
+from state_pipelines.spark.failures import translate_failures
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,11 +49,19 @@ def state_tables(
     for operator in snapshot.operators:
         for state in operator.states:
             path = storage.place_table(context.partition_key, state)
+            undecoded = state.undecoded
             frame = spark.read_state(snapshot, state)
-            frame.write.mode("overwrite").parquet(path)
+            try:
+                with translate_failures(f"{operator.label}, {state.name} cannot be read"):
+                    frame.write.mode("overwrite").parquet(path)
+            except UnsupportedError as error:
+                # Some records hold what the serializer snapshots do not describe: a table all the same, of bytes.
+                undecoded = error.what
+                frame = spark.read_state(snapshot, state, raw=True)
+                frame.write.mode("overwrite").parquet(path)
             rows = spark.session.read.parquet(path).count()
             context.log.info("%s, %s: %d rows in %s", operator.label, state.name, rows, path)
-            tables.append(_describe(state, rows, path))
+            tables.append(_describe(state, rows, path, undecoded))
             columns += _name_columns(state, frame)
             lineage |= _trace_columns(state, frame)
     yield dg.MaterializeResult(
@@ -68,7 +78,7 @@ def state_tables(
     )
 
 
-def _describe(state: "State", rows: int, path: str) -> dg.TableRecord:
+def _describe(state: "State", rows: int, path: str, undecoded: str) -> dg.TableRecord:
     return dg.TableRecord(
         {
             "operator": state.operator.label,
@@ -76,7 +86,7 @@ def _describe(state: "State", rows: int, path: str) -> dg.TableRecord:
             "kind": state.kind,
             "rows": rows,
             "path": path,
-            "undecoded": state.undecoded,
+            "undecoded": undecoded,
         }
     )
 

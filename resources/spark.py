@@ -62,10 +62,10 @@ class SparkResource(dg.ConfigurableResource["SparkResource"]):
         register(active)
         return active
 
-    def read_state(self, snapshot: Snapshot, state: State) -> DataFrame:
-        """A state as a frame."""
+    def read_state(self, snapshot: Snapshot, state: State, *, raw: bool = False) -> DataFrame:
+        """A state as a frame; `raw` leaves keys and values as bytes."""
         reader = self.session.read.format("flink-state").option("path", snapshot.path)
         rules = snapshot.path_mapping.rules
         reader = reader.option("pathMapping", ",".join(f"{old}={new}" for old, new in rules))
-        reader = reader.option("uids", ",".join(snapshot.uids))
+        reader = reader.option("uids", ",".join(snapshot.uids)).option("raw", str(raw).lower())
         return reader.option("operatorId", state.operator.id).option("stateVarName", state.name).load()

@@ -37,9 +37,11 @@ def trace_fields(old: Pojo, new: Pojo, steps: tuple[Step, ...]) -> list[FieldCha
     for step in steps:
         match step:
             case Rename(names=names):
-                for before, after in names:
-                    fields[after] = fields.pop(before)
-                    fields[after][1].append("renamed")
+                # All at once: two fields may change names with each other.
+                taken = {after: fields.pop(before) for before, after in names}
+                for after, each in taken.items():
+                    each[1].append("renamed")
+                    fields[after] = each
             case Add(field=name, expression=expression):
                 fields[name] = (None, [f"added: {expression}"])
             case Cast(field=name, expression=expression):

@@ -12,7 +12,6 @@ import click
 from state_pipelines.cli.commands import set_debug
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.errors import UsageError, Where
-from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.snapshot import Snapshot, open_snapshot
 
 if TYPE_CHECKING:
@@ -78,18 +77,3 @@ def read_classes(path: str) -> FieldLists:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the file of classes cannot be read: {error}", where=Where(file=path)) from None
     return load_classes(text)
-
-
-def parse_key_groups(text: str | None) -> KeyGroupRange | None:
-    """Key groups from `a-b` (both included) or `a`.
-
-    Raises:
-        UsageError: the text has another form.
-    """
-    if text is None:
-        return None
-    first, _, last = text.partition("-")
-    last = last or first
-    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-        raise UsageError(f"{text!r} is not a range of key groups", hint="Write it as a-b, both ends included")
-    return KeyGroupRange(int(first), int(last) - int(first) + 1)

@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 
 from state_pipelines.cli.display import crop, make_console, make_table
 from state_pipelines.cli.dump import write_lines
-from state_pipelines.cli.options import AS_JSON, CLASSES, Source, parse_key_groups, source_options
+from state_pipelines.cli.options import AS_JSON, CLASSES, Source, source_options
 from state_pipelines.cli.rows import compact, to_rows
 from state_pipelines.errors import UnsupportedError, UsageError, Where
 from state_pipelines.keyed.tables import TableOptions
+from state_pipelines.metadata.key_groups import parse_key_groups
 from state_pipelines.storage import create_file, resolve
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def command(
         key=None if key is None else _parse_key(key),
     )
     found = source.open(path, classes).operator(operator).state(state)
-    batches = found.batches(options, parse_key_groups(key_groups))
+    batches = found.batches(options, None if key_groups is None else parse_key_groups(key_groups))
     if parquet is not None:
         rows = write_parquet(found.make_schema(options), take(batches, limit), parquet)
         click.echo(f"{rows:,} rows written to {parquet}", err=True)

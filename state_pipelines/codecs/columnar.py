@@ -13,7 +13,7 @@ from state_pipelines.codecs.buffers import InputColumns, OutputColumns
 from state_pipelines.codecs.conform import conform
 from state_pipelines.codecs.decoding import decode
 from state_pipelines.codecs.encoding import encode
-from state_pipelines.errors import FormatError, StateError, UsageError, ValueRangeError, Where
+from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, ValueRangeError, Where
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,6 +114,12 @@ def _decode(
         if status != op.FULL:
             break
         columns.enlarge(where)
+    if status == op.BAD_SUBCLASS:
+        raise UnsupportedError(
+            f"record {record}: {op.MESSAGES[status]}",
+            where=Where(offset=offset + position, path=program.paths[where] or None),
+            hint="Declare the class (`--classes`), or read the state as raw bytes",
+        )
     if status != op.OK:
         place = Where(offset=offset + position, path=program.paths[where])
         raise FormatError(f"record {record}: {op.MESSAGES[status]}", where=place)

@@ -37,8 +37,13 @@ def conform(array: pa.Array, target: pa.DataType, path: str = "value") -> pa.Arr
         return _rebuild(array, target, pa.StructArray.from_arrays([keys, items], fields=fields))
     if pa.types.is_list(target) and (pa.types.is_list(source) or pa.types.is_map(source)):
         return _rebuild(array, target, conform(flatten_entries(array), target.value_type, f"{path}[]"))
+    if pa.types.is_temporal(source) and pa.types.is_integer(target):
+        raise ValueRangeError(f"{source} does not go into {target}", where=Where(path=path))
     try:
-        return pc.cast(array, target, safe=True)
+        cast = pc.cast(array, target, safe=True)
+        if pa.types.is_floating(target) and not cast.cast(source).equals(array) and _loses(array, cast):
+            raise ValueRangeError(f"a value of {source} is not exact as {target}", where=Where(path=path))
+        return cast
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ValueRangeError(f"{source} does not go into {target}: {error}", where=Where(path=path)) from None
 
@@ -95,3 +100,11 @@ def dense_offsets(array: pa.Array) -> pa.Array:
     offsets = np.zeros(len(array) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     return pa.array(offsets)
+
+
+def _loses(array: pa.Array, cast: pa.Array) -> bool:
+    """Whether a cast to floating point changed a value; NaN, which equals nothing, stays what it is."""
+    same = pc.equal(cast.cast(array.type), array)
+    if pa.types.is_floating(array.type):
+        same = pc.or_(same, pc.is_nan(array))
+    return not pc.all(same.fill_null(True)).as_py()

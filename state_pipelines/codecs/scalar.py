@@ -18,7 +18,7 @@ from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.families import read_dynamic, write_dynamic
 from state_pipelines.codecs.leaves import Value, expect, read_leaf, write_leaf
-from state_pipelines.errors import StateError, ValueRangeError
+from state_pipelines.errors import StateError, UnsupportedError, ValueRangeError, Where
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -382,10 +382,10 @@ def _(layout: lay.PojoObject, reader: Reader, tail: bool) -> Value:
         case _:
             raise reader.error(f"{flag} is not a flag of a POJO", start)
     if variant is None:
-        raise reader.error(
+        raise UnsupportedError(
             f"an object is of {what}, which the serializer of {layout.class_name} does not list",
-            start,
-            hint="a snapshot of the RocksDB backend lists every class that occurs",
+            where=Where(file=reader.name, offset=start),
+            hint="Declare the class (`--classes`); a snapshot of the RocksDB backend lists every class that occurs",
         )
     value = _read(variant.layout, reader, tail)
     if value is None:

@@ -14,7 +14,7 @@ from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columnar import Encoded, encode_array
 from state_pipelines.codecs.conform import conform
 from state_pipelines.codecs.program import compile_layout
-from state_pipelines.errors import UsageError
+from state_pipelines.errors import UnsupportedError, UsageError
 from state_pipelines.keyed.assignment import assign_key_groups
 from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.keyed.matching import find_changes
@@ -85,15 +85,34 @@ class RecordEncoder:
         return encode_array(compile_layout(self.layout.key), self._keys(batch))
 
     def _key_groups(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
-        if "key_group" in batch.schema.names:
-            groups = batch.column("key_group").cast(pa.int32()).to_numpy(zero_copy_only=False)
-        else:
-            program = compile_layout(dict(self.layout.key.fields)["state_key"])
-            keys = conform(self._column(batch, "state_key"), program.type, "state_key")
-            groups = assign_key_groups(hash_codes(self.layout.key_serializer, keys), self.layout.max_parallelism)
+        names = batch.schema.names
+        stored = None
+        if "key_group" in names:
+            stored = batch.column("key_group").cast(pa.int32()).to_numpy(zero_copy_only=False)
+        # Keys that come as they were read lie where they were read.
+        groups = self._hash_keys(batch, stored) if stored is None or "key_bytes" not in names else stored
         if len(groups) and not 0 <= groups.min() <= groups.max() < self.layout.max_parallelism:
             raise UsageError(f"a key group lies outside 0 to {self.layout.max_parallelism - 1}")
         return np.asarray(groups, np.int32)
+
+    def _hash_keys(self, batch: pa.RecordBatch, stored: npt.NDArray[np.int32] | None) -> npt.NDArray[np.int32]:
+        """Key groups by hash; `stored` ones must agree, and count alone where the hash is not known."""
+        program = compile_layout(dict(self.layout.key.fields)["state_key"])
+        keys = conform(self._column(batch, "state_key"), program.type, "state_key")
+        try:
+            codes = hash_codes(self.layout.key_serializer, keys)
+        except UnsupportedError:
+            if stored is None:
+                raise
+            return stored
+        groups = assign_key_groups(codes, self.layout.max_parallelism)
+        if stored is not None and not np.array_equal(stored, groups):
+            row = int(np.flatnonzero(stored != groups)[0])
+            raise UsageError(
+                f"the key {keys[row].as_py()!r} belongs to key group {groups[row]}, the row says {stored[row]}",
+                hint="Leave the column key_group out, and it is computed",
+            )
+        return groups
 
     def _keys(self, batch: pa.RecordBatch) -> pa.Array:
         program = compile_layout(self.layout.key)

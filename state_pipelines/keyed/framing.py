@@ -27,11 +27,13 @@ TRUNCATED = 2
 BAD_LENGTH = 3
 BAD_KEY_GROUP = 4
 BAD_STATE = 5
+LEFT_OVER = 6
 
 MESSAGES = {
     TRUNCATED: "the key-group section ends before its end mark",
     BAD_LENGTH: "the length of a key or value does not fit in the section",
     BAD_KEY_GROUP: "a key's prefix names another key group than its section",
+    LEFT_OVER: "bytes are left over behind the end mark of the key group",
     BAD_STATE: "a state id is higher than the number of states in the header",
 }
 
@@ -108,6 +110,9 @@ def scan_records(base, starts, ends, key_groups, complete, prefix, wanted, curso
             if first & FLAG:
                 state = load_u16_big(base + position)
                 position += 2
+        if complete and position != end:
+            cursor[0], cursor[1] = section, position
+            return LEFT_OVER, count
         section += 1
         position = -1
     cursor[0], cursor[1], cursor[2] = section, -1, 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from state_pipelines.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -49,6 +51,19 @@ class KeyGroupRange:
         start = max(self.start, other.start)
         number = min(self.end, other.end) - start + 1
         return KeyGroupRange(start, number) if number > 0 else KeyGroupRange(0, 0)
+
+
+def parse_key_groups(text: str) -> KeyGroupRange:
+    """Key groups from `a-b` (both included) or `a`.
+
+    Raises:
+        UsageError: the text has another form.
+    """
+    first, _, last = text.partition("-")
+    last = last or first
+    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise UsageError(f"{text!r} is not a range of key groups", hint="Write it as a-b, both ends included")
+    return KeyGroupRange(int(first), int(last) - int(first) + 1)
 
 
 def read_key_group_range(reader: Reader) -> KeyGroupRange:

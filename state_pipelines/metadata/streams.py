@@ -102,12 +102,12 @@ def locate_file(
 ) -> Location:
     """The file that a handle names; arguments and errors as for `open_stream`."""
     if not isinstance(handle, RelativeFileStateHandle):
-        if "::" in handle.path:
-            # fsspec would take this for a chain of file systems, which no path of Flink's means.
+        if "::" in handle.path or "\0" in handle.path:
+            # fsspec would take the one for a chain of file systems, and no file system takes the other.
             raise FormatError("the path of a state handle is not one of Flink's", where=Where(file=handle.path))
         return resolve_beside(path_mapping.apply(handle.path), exclusive_directory)
     path = PurePosixPath(handle.relative_path)
-    if path.is_absolute() or ".." in path.parts or not path.parts:
+    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in handle.relative_path:
         what = f"the relative path {handle.relative_path!r} does not stay below the snapshot's directory"
         raise FormatError(what, where=Where(file=str(exclusive_directory)))
     return join(exclusive_directory, handle.relative_path)

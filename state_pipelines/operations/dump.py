@@ -153,7 +153,7 @@ def _add_value(line: Line, serializer: tree.Serializer, reader: Reader, read: Ca
     start = reader.position
     try:
         value = read(reader)
-    except (FormatError, UnsupportedError) as error:
+    except UnsupportedError as error:
         reader.position = start
         raw = reader.take(reader.remaining)
         line["value"] = {"@undecoded": raw.hex(), "@reason": _reason(error)}

@@ -43,6 +43,9 @@ JAVA_TYPES = {
 }
 """Names that Java programmers write, and the word of Flink's serializer for each."""
 
+JAVA_PRIMITIVES = frozenset({"boolean", "byte", "short", "char", "int", "long", "float", "double"})
+"""Types of Java fields that cannot be null; Flink fails to set one to null."""
+
 UPGRADE = "upgrade"
 DOWNGRADE = "downgrade"
 
@@ -56,20 +59,26 @@ class Rename:
 
 @dataclass(frozen=True)
 class Add:
-    """A new field with the value of an expression (a literal when the file gives a default)."""
+    """A new field with the value of an expression (a literal when the file gives a default).
+
+    Attributes:
+        required: the type is a primitive of Java, which has no null.
+    """
 
     field: str
     type: tree.Serializer
     expression: str
+    required: bool = False
 
 
 @dataclass(frozen=True)
 class Cast:
-    """A field gets another type; without expression by SQL's CAST."""
+    """A field gets another type; without expression by SQL's CAST. `required` as of `Add`."""
 
     field: str
     type: tree.Serializer
     expression: str | None
+    required: bool = False
 
 
 @dataclass(frozen=True)
@@ -245,11 +254,11 @@ def _apply(
             if name in fields:
                 raise MigrationError(f"there is a field {name} already", hint="Use `cast` to change it")
             after[name] = tree.PojoField(name=name, declaring_class=pojo_class, serializer=step.type)
-            columns[name] = step.expression
+            columns[name] = _required(step.expression, step)
         case Cast(field=name):
             _require(name, fields)
             after[name] = replace(fields[name], serializer=step.type)
-            columns[name] = step.expression or _quote(name)
+            columns[name] = _required(step.expression or _quote(name), step)
         case Drop(field=name):
             _require(name, fields)
             del after[name], columns[name]
@@ -259,6 +268,13 @@ def _apply(
 def _require(name: str, fields: Mapping[str, object]) -> None:
     if name not in fields:
         raise MigrationError(f"there is no field {name}", hint=f"The fields are {', '.join(sorted(fields))}")
+
+
+def _required(sql: str, step: Add | Cast) -> str:
+    if not step.required:
+        return sql
+    message = f"field {step.field} is a primitive and cannot be null"
+    return f"coalesce({sql}, raise_error('{message}'))"
 
 
 def _quote(name: str) -> str:
@@ -312,12 +328,14 @@ def _parse_step(step: object, place: str) -> Step:
             if ("expression" in body) == ("default" in body):
                 raise MigrationError("`add` takes either an expression or a default", where=Where(path=place))
             expression = str(body["expression"]) if "expression" in body else _literal(body["default"], place)
-            return Add(_text(body, "field", place), _type(_text(body, "type", place), place), expression)
+            kind = _text(body, "type", place)
+            return Add(_text(body, "field", place), _type(kind, place), expression, kind in JAVA_PRIMITIVES)
         case "cast":
             _allow(body, {"field", "to", "expression"}, place)
             sql = body.get("expression")
             field = _text(body, "field", place)
-            return Cast(field, _type(_text(body, "to", place), place), None if sql is None else str(sql))
+            kind = _text(body, "to", place)
+            return Cast(field, _type(kind, place), None if sql is None else str(sql), kind in JAVA_PRIMITIVES)
         case "drop":
             _allow(body, {"field"}, place)
             return Drop(_text(body, "field", place))

@@ -28,6 +28,7 @@ from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
 from state_pipelines.metadata.streams import StateStream, copy_stream, open_stream
 from state_pipelines.storage import Location, join
+from state_pipelines.storage.files import remove_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,6 +50,8 @@ class FileCopy:
 
     def run(self) -> int:
         """Copy; bytes written."""
+        # Whatever an attempt that died has left is ours: nobody else knows the name.
+        remove_file(self.target)
         return copy_stream(self.source, self.target)
 
 

@@ -18,7 +18,7 @@ from state_pipelines.errors import FormatError, Where, at
 from state_pipelines.keyed.canonical import CanonicalFile, CanonicalWriter, frame_run, reframe, scan_key_groups
 from state_pipelines.keyed.framing import FLAG
 from state_pipelines.storage import Location, create_file, read_range
-from state_pipelines.storage.files import file_size
+from state_pipelines.storage.files import file_size, remove_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -173,6 +173,8 @@ def merge_parts(rewrite: FileRewrite) -> WrittenFile:
     counts: dict[int, int] = dict.fromkeys(range(len(rewrite.header.states)), 0)
     old = iter(() if rewrite.base is None else scan_key_groups(rewrite.base, rewrite.prefix, rewrite.key_groups))
     pending = next(old, None)
+    # Whatever an attempt that died has left is ours: nobody else knows the name.
+    remove_file(rewrite.target)
     with create_file(rewrite.target) as output:
         writer = CanonicalWriter(output, rewrite.header, rewrite.key_groups, rewrite.prefix)
         for key_group in rewrite.key_groups:

@@ -97,11 +97,25 @@ class KeyedState(State):
         Raises:
             UnsupportedError: there are none.
         """
-        with at(operator=self.operator.label, state=self.name):
-            operator = self.operator
-            return derive_keyed_layout(
-                self.info, self.key_serializer, operator.max_parallelism, operator.snapshot.layout_context
-            )
+        operator = self.operator
+        found: dict[KeyedLayout, int] = {}
+        with at(operator=operator.label, state=self.name):
+            for part in self.parts:
+                header = part.file.header
+                layout = derive_keyed_layout(
+                    header.states[part.state_id],
+                    header.key_serializer,
+                    operator.max_parallelism,
+                    operator.snapshot.layout_context,
+                )
+                found.setdefault(layout, part.subtask)
+            if len(found) > 1:
+                # Subtasks that have not touched the state since a schema change keep its old serializer.
+                raise UnsupportedError(
+                    f"subtasks {' and '.join(map(str, found.values()))} hold the state with different serializers",
+                    hint="Let the job touch every key once, then take a new snapshot",
+                )
+        return next(iter(found))
 
     def find_layout(self) -> tuple[KeyedLayout | None, str]:
         """The layouts of the records, or why there are none."""

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from state_pipelines.errors import MigrationError
 from state_pipelines.keyed.records import KeyedLayout, derive_keyed_layout
 from state_pipelines.keyed.tables import TTL_COLUMN, TableOptions
 from state_pipelines.operations.migration import (
@@ -46,6 +47,9 @@ def plan_change(state: KeyedState, migration: Migration, direction: str = UPGRAD
     plan = plan_value(payload_serializer(state.info), migration.steps(direction))
     back = plan_value(plan.new, migration.opposite(direction))
     losses = {loss.field: loss.reason for loss in migration.losses}
+    known = {each.name for each in (*plan.old.fields, *plan.new.fields)}
+    for name in sorted(losses.keys() - known):
+        raise MigrationError(f"the declared loss {name} is no field", hint=f"The fields are {', '.join(sorted(known))}")
     return Change(plan, back, replace_payload(state.info, plan.new), losses)
 
 

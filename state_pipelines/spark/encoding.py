@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -75,14 +76,9 @@ def encode_frame(frame: DataFrame, writer: PartWriter) -> tuple[PartFile, ...]:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = next(batches, None)
         if first is not None:
-            part = writer.write(_chain(first, batches))
+            part = writer.write(chain([first], batches))
             yield pa.RecordBatch.from_pydict({"name": [part.location.name], "records": [part.records]})
 
     with translate_failures(f"state {writer.encoder.state} of operator {writer.operator} cannot be written"):
         rows = frame.mapInArrow(work, "name string, records long").collect()
     return tuple(PartFile(join(writer.directory, row["name"]), row["records"]) for row in rows)
-
-
-def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from state_pipelines.errors import StateError, UsageError
+from state_pipelines.errors import NotFoundError, StateError, UsageError, Where
 from state_pipelines.operations.inspect import inspect
-from state_pipelines.snapshot import open_snapshot
+from state_pipelines.spark.splits import open_with
 from state_pipelines.spark.types import spark_schema
-from state_pipelines.storage import METADATA_FILE, find_files, is_directory, join, parent, resolve
-from state_pipelines.storage.files import exists
+from state_pipelines.storage import is_directory, resolve, resolve_snapshot
+from state_pipelines.storage.snapshot_listing import find_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -80,7 +80,7 @@ class MetadataReader(DataSourceReader):
         path = self._options.get("path")
         if not path:
             raise UsageError("the option path is missing", hint="Give a snapshot, or a directory of snapshots")
-        return [SnapshotSplit(each) for each in find_snapshots(path)]
+        return [SnapshotSplit(each) for each in list_snapshots(path)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one snapshot."""
@@ -90,25 +90,25 @@ class MetadataReader(DataSourceReader):
         yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
 
-def find_snapshots(path: str) -> list[str]:
+def list_snapshots(path: str) -> list[str]:
     """Directories of the snapshots at or below a path, in order.
 
     Raises:
-        NotFoundError: nothing is there.
+        NotFoundError: there are none.
     """
     location = resolve(path)
-    if exists(join(location, METADATA_FILE)) or not is_directory(location):
-        return [path]
-    found = [each.location for each in find_files(location) if each.location.name == METADATA_FILE]
-    return sorted(str(parent(each)) for each in found)
+    if not is_directory(location):
+        return [str(resolve_snapshot(path).directory)]
+    found = [str(each.location.directory) for each in find_snapshots(location)]
+    if not found:
+        raise NotFoundError("there is no snapshot", where=Where(file=path), hint="Give a directory of snapshots")
+    return found
 
 
 def describe_snapshot(path: str, options: Mapping[str, str]) -> Iterator[dict[str, object]]:
     """Rows of `SCHEMA` for one snapshot."""
-    mapping = [each for each in options.get("pathMapping", "").split(",") if each]
-    uids = [each for each in options.get("uids", "").split(",") if each]
     try:
-        report = inspect(open_snapshot(path, path_mapping=mapping, uids=uids), count=options.get("count") == "true")
+        report = inspect(open_with(path, options), count=options.get("count") == "true")
     except StateError as error:
         # One snapshot that cannot be read must not hide the others.
         yield {"snapshot": path, "error": str(error)}

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import ProofError, UnsupportedError, Where, at
+from state_pipelines.errors import ProofError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.encoding import RecordEncoder
 from state_pipelines.metadata import CheckpointMetadata, write_metadata
 from state_pipelines.operations.migration import UPGRADE, Migration, ValuePlan
@@ -74,9 +74,13 @@ def migrate(
     Raises:
         MigrationError: the migration does not fit the state, or Spark refuses an expression.
         UnsupportedError: the state has no columnar form.
+        UsageError: the session does not run ANSI SQL.
         TargetExistsError: there is something at the target.
         ProofError: the proof failed; its `report` says how, and nothing is left at the target.
     """
+    if spark.conf.get("spark.sql.ansi.enabled") != "true":
+        # Without it a cast that overflows gives null without a word.
+        raise UsageError("the session does not run ANSI SQL", hint="Set spark.sql.ansi.enabled to true")
     started = time.monotonic()
     operator = snapshot.operator(migration.operator)
     state = operator.state(migration.state)
@@ -89,7 +93,7 @@ def migrate(
     with SnapshotWriter(resolve(target)) as writer:
         new, rows = _write(spark, state, change, writer)
         location = SnapshotLocation(writer.target, writer.locate(METADATA_FILE))
-        result = Snapshot(location, new, snapshot.path_mapping, snapshot.uids)
+        result = Snapshot(location, new, snapshot.path_mapping, snapshot.uids, snapshot.classes)
         proof = None
         if prove:
             after = result.operator(migration.operator).state(migration.state)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.errors import UsageError, at
 from state_pipelines.keyed.tables import KeyedTable, TableOptions
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.key_groups import KeyGroupRange, parse_key_groups
 from state_pipelines.snapshot import Snapshot, State, open_snapshot
 from state_pipelines.spark.types import to_spark
+from state_pipelines.storage import read_file, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -119,9 +121,16 @@ def open_options(options: Mapping[str, str]) -> Snapshot:
     path = options.get("path")
     if not path:
         raise UsageError("the option path is missing", hint="Give the directory of a snapshot or its _metadata")
+    return open_with(path, options)
+
+
+def open_with(path: str, options: Mapping[str, str]) -> Snapshot:
+    """The snapshot at `path`, with the options `pathMapping`, `uids` (comma separated) and `classes` (a file)."""
     mapping = [each for each in options.get("pathMapping", "").split(",") if each]
     uids = [each for each in options.get("uids", "").split(",") if each]
-    return open_snapshot(path, path_mapping=mapping, uids=uids)
+    declared = options.get("classes")
+    classes = load_classes(read_file(resolve(declared)).decode()) if declared else None
+    return open_snapshot(path, path_mapping=mapping, uids=uids, classes=classes)
 
 
 def find_state(snapshot: Snapshot, options: StateOptions) -> State:
@@ -151,19 +160,6 @@ def _split_sections(sections: list[Section], size: int) -> Iterator[tuple[Sectio
         split.append(section)
     if split:
         yield tuple(split)
-
-
-def parse_key_groups(text: str) -> KeyGroupRange:
-    """Key groups from `a-b` (inclusive) or `a`.
-
-    Raises:
-        UsageError: the text has another form.
-    """
-    first, dash, last = text.partition("-")
-    last = last if dash else first
-    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-        raise UsageError(f"{text!r} is not a range of key groups", hint="Write it as `a-b`, both ends included")
-    return KeyGroupRange(int(first), int(last) - int(first) + 1)
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

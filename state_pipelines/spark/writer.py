@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -19,8 +20,8 @@ from state_pipelines.operations.publishing import NewFile
 from state_pipelines.operations.rewriting import PartFile, merge_parts
 from state_pipelines.operations.writing import StateDescription, WritePlan, plan_write
 from state_pipelines.serializers.text import parse
-from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark.encoding import PartWriter, encode_frame
+from state_pipelines.spark.splits import open_with
 from state_pipelines.spark.tasks import run_tasks
 from state_pipelines.storage import SnapshotWriter, join, parent, resolve
 from state_pipelines.storage.files import exists, remove_directory
@@ -72,7 +73,7 @@ class StateWriter(DataSourceArrowWriter):
         first = next(batches, None)
         if first is None:
             return PartMessage(None)
-        return PartMessage(self.writer.write(_chain(first, batches)))
+        return PartMessage(self.writer.write(chain([first], batches)))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Merge and publish, on the driver; see `write_state` for doing that in tasks."""
@@ -127,9 +128,7 @@ def write_state(frame: DataFrame, target: str, **options: str) -> str:
 def plan_options(options: Mapping[str, str]) -> WritePlan:
     """The plan that writer options ask for."""
     base = options.get("base")
-    mapping = [each for each in options.get("pathMapping", "").split(",") if each]
-    uids = [each for each in options.get("uids", "").split(",") if each]
-    snapshot = open_snapshot(base, path_mapping=mapping, uids=uids) if base else None
+    snapshot = open_with(base, options) if base else None
     return plan_write(snapshot, parse_description(options))
 
 
@@ -166,8 +165,3 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
     if text is not None and not (text.isdecimal() and int(text) > 0):
         raise UsageError(f"the option {name} is {text!r}, not a positive number")
     return int(text) if text is not None else None
-
-
-def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest

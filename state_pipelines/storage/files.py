@@ -178,6 +178,13 @@ def copy_file(source: Location, target: Location) -> int:
     return size
 
 
+def remove_file(location: Location) -> None:
+    """Remove a file; nothing happens when there is none."""
+    with writing(location):
+        if location.filesystem.exists(location.path):
+            location.filesystem.rm_file(location.path)
+
+
 def remove_directory(location: Location) -> None:
     """Remove a directory and all that is in it; nothing happens when there is none."""
     with writing(location):

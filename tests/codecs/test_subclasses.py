@@ -10,7 +10,7 @@ from state_pipelines.codecs.kryo import dump_classes, load_classes
 from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.codecs.subclasses import complete, declare_subclasses
-from state_pipelines.errors import FormatError, UsageError
+from state_pipelines.errors import StateError, UsageError
 from state_pipelines.serializers.build import basic, enum, pojo
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Pojo, PojoSubclass
@@ -55,7 +55,7 @@ def test_an_object_of_a_declared_subclass_is_written() -> None:
 
 
 def test_without_declaration_it_cannot_be_read() -> None:
-    with pytest.raises(FormatError, match=r"shop\.Gift"):
+    with pytest.raises(StateError, match=r"shop\.Gift"):
         read_value(derive_layout(ORDER, LayoutContext()), Reader(bytes.fromhex(GIFT_BYTES)))
 
 

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import dagster as dg
+import pytest
 
 from assets.definitions import defs
 from assets.migration import migrated_savepoint
@@ -44,6 +45,8 @@ def test_loading_starts_neither_spark_nor_great_expectations(tmp_path: Path) -> 
     assert run_python("-c", code, home=tmp_path).stdout == "set()\n"
 
 
+@pytest.mark.slow
+@pytest.mark.spark
 def test_the_session_that_a_run_starts_ends_with_it(tmp_path: Path) -> None:
     code = (
         "import dagster as dg; from pyspark.sql import SparkSession; from resources import SparkResource\n"

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.spark import create_session, register
+from state_pipelines.spark import register
 from tests.flink import harness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -29,17 +29,10 @@ CHANGES: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = create_session("tests", cores=2, memory="1g")
-    register(session)
-    yield session
-    session.stop()
-
-
 @pytest.fixture
 def written(spark: SparkSession, orders: Path, tmp_path: Path) -> Path:
     """The savepoint of the example with three states written one after the other, each upon the one before."""
+    register(spark)
     (snapshot,) = orders.glob("savepoint-*")
     for state, (column, expression, _) in CHANGES.items():
         target = tmp_path / state
