@@ -11,7 +11,6 @@ from assets.inventory import snapshot_inventory
 from assets.partitions import open_partition, snapshots
 from resources import SparkResource, StorageResource
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.spark.failures import translate_failures
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,6 +41,8 @@ def state_tables(
     context: dg.AssetExecutionContext, storage: StorageResource, spark: SparkResource
 ) -> Iterator[dg.MaterializeResult[None]]:
     """Every state of a snapshot as a Parquet table: one row per entry, or per timer."""
+    from state_pipelines.spark.failures import translate_failures  # loading Spark takes seconds, so nobody else pays
+
     snapshot = open_partition(storage, context.partition_key)
     tables: list[dg.TableRecord] = []
     columns: list[dg.TableColumn] = []

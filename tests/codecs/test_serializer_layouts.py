@@ -20,7 +20,7 @@ from state_pipelines.codecs.dynamic import Undecoded
 from state_pipelines.codecs.program import compile_layout
 from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, collect_subclasses, derive_layout
-from state_pipelines.errors import FormatError, UnsupportedError
+from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers import build, tree
 from state_pipelines.serializers.registry import read_snapshot
 
@@ -334,7 +334,7 @@ def test_subclasses_that_another_serializer_lists_are_known() -> None:
     elsewhere = build.list_of(build.pojo("Base", {"age": INT}, non_registered={"Sub": SUBCLASS}))
     data = bytes.fromhex("0400035375620200000000070001")
     alone = derive_layout(build.pojo("Base", {"age": INT}), CONTEXT)
-    with pytest.raises(FormatError, match="an object is of class Sub, which the serializer of Base does not list"):
+    with pytest.raises(UnsupportedError, match="an object is of class Sub, which the serializer of Base does not list"):
         read_value(alone, Reader(data))
     context = LayoutContext(subclasses=collect_subclasses([elsewhere]))
     layout = derive_layout(build.pojo("Base", {"age": INT}), context)

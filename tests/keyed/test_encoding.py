@@ -43,8 +43,8 @@ def test_the_hash_of_the_key_gives_the_key_group() -> None:
 
 
 def test_a_key_is_followed_by_the_void_namespace() -> None:
-    assert encode(make_encoder("VALUE", INT), {"key_group": [7], "state_key": ["ab"], "value": [1]}) == [
-        (7, b"\x03ab\x00", b"\x00\x00\x00\x01")
+    assert encode(make_encoder("VALUE", INT), {"key_group": [33], "state_key": ["ab"], "value": [1]}) == [
+        (33, b"\x03ab\x00", b"\x00\x00\x00\x01")
     ]
 
 
@@ -55,52 +55,52 @@ def test_stored_keys_are_taken_as_they_are() -> None:
 
 def test_map_keys_follow_the_namespace_and_map_values_say_whether_they_are_null() -> None:
     rows: Rows = {
-        "key_group": [0, 0],
+        "key_group": [81, 81],
         "state_key": ["a", "a"],
         "map_key": [1, 2],
         "map_value": [5, None],
     }
     assert encode(make_encoder("MAP", map_of(INT, INT)), rows) == [
-        (0, b"\x02a\x00\x00\x00\x00\x01", b"\x00\x00\x00\x00\x05"),
-        (0, b"\x02a\x00\x00\x00\x00\x02", b"\x01"),
+        (81, b"\x02a\x00\x00\x00\x00\x01", b"\x00\x00\x00\x00\x05"),
+        (81, b"\x02a\x00\x00\x00\x00\x02", b"\x01"),
     ]
 
 
 def test_list_elements_are_joined_by_commas() -> None:
     rows: Rows = {
-        "key_group": [0, 0, 3],
+        "key_group": [81, 81, 22],
         "state_key": ["a", "a", "b"],
         "list_index": [0, 1, 0],
         "list_value": ["x", "y", "z"],
     }
     assert encode(make_encoder("LIST", list_of(STRING)), rows) == [
-        (0, b"\x02a\x00", b"\x02x,\x02y"),
-        (3, b"\x02b\x00", b"\x02z"),
+        (81, b"\x02a\x00", b"\x02x,\x02y"),
+        (22, b"\x02b\x00", b"\x02z"),
     ]
 
 
 def test_lists_may_come_whole() -> None:
-    rows: Rows = {"key_group": [0], "state_key": ["a"], "value": [["x", "y"]]}
-    assert encode(make_encoder("LIST", list_of(STRING)), rows) == [(0, b"\x02a\x00", b"\x02x,\x02y")]
+    rows: Rows = {"key_group": [81], "state_key": ["a"], "value": [["x", "y"]]}
+    assert encode(make_encoder("LIST", list_of(STRING)), rows) == [(81, b"\x02a\x00", b"\x02x,\x02y")]
 
 
 def test_a_list_may_go_on_in_the_next_batch() -> None:
     first: Rows = {
-        "key_group": [0, 0],
+        "key_group": [81, 22],
         "state_key": ["a", "b"],
         "list_index": [0, 0],
         "list_value": [1, 2],
     }
     second: Rows = {
-        "key_group": [0, 0],
+        "key_group": [22, 62],
         "state_key": ["b", "c"],
         "list_index": [1, 0],
         "list_value": [3, 4],
     }
     assert encode(make_encoder("LIST", list_of(INT)), first, second) == [
-        (0, b"\x02a\x00", b"\x00\x00\x00\x01"),
-        (0, b"\x02b\x00", b"\x00\x00\x00\x02,\x00\x00\x00\x03"),
-        (0, b"\x02c\x00", b"\x00\x00\x00\x04"),
+        (81, b"\x02a\x00", b"\x00\x00\x00\x01"),
+        (22, b"\x02b\x00", b"\x00\x00\x00\x02,\x00\x00\x00\x03"),
+        (62, b"\x02c\x00", b"\x00\x00\x00\x04"),
     ]
 
 
@@ -132,7 +132,7 @@ def test_a_list_index_of_null_is_told() -> None:
 
 def test_the_last_access_stands_before_the_value() -> None:
     batch = pa.RecordBatch.from_arrays(
-        [pa.array([0]), pa.array(["a"]), pa.array([1]), pa.array([1_000]).cast(pa.timestamp("ms", tz="UTC"))],
+        [pa.array([81]), pa.array(["a"]), pa.array([1]), pa.array([1_000]).cast(pa.timestamp("ms", tz="UTC"))],
         names=["key_group", "state_key", "value", "ttl_last_access"],
     )
     (rows,) = make_encoder("VALUE", ttl(INT)).encode([batch])
@@ -141,7 +141,7 @@ def test_the_last_access_stands_before_the_value() -> None:
 
 @pytest.mark.parametrize("column", ["state_key", "value"])
 def test_a_missing_column_is_told(column: str) -> None:
-    rows: Rows = {"key_group": [0], "state_key": ["a"], "value": [1]}
+    rows: Rows = {"key_group": [81], "state_key": ["a"], "value": [1]}
     del rows[column]
     with pytest.raises(UsageError, match=f"state prices have no column {column}"):
         encode(make_encoder("VALUE", INT), rows)
@@ -150,35 +150,41 @@ def test_a_missing_column_is_told(column: str) -> None:
 @pytest.mark.parametrize("key_group", [-1, 128])
 def test_a_key_group_that_does_not_exist_is_told(key_group: int) -> None:
     with pytest.raises(UsageError, match="outside 0 to 127"):
-        encode(make_encoder("VALUE", INT), {"key_group": [key_group], "state_key": ["a"], "value": [1]})
+        encode(make_encoder("VALUE", INT), {"key_group": [key_group], "key_bytes": [b"\x02a\x00"], "value": [1]})
 
 
 def test_a_key_group_of_null_is_told() -> None:
     batch = pa.RecordBatch.from_pydict(
         {"key_group": pa.array([None, 1], pa.int32()), "state_key": ["a", "b"], "value": [1, 2]}
     )
-    with pytest.raises(UsageError, match="outside 0 to 127"):
+    with pytest.raises(UsageError, match="belongs to key group 81"):
         list(make_encoder("VALUE", INT).encode([batch]))
 
 
-def test_a_key_in_a_key_group_that_its_hash_does_not_give_is_written_as_told() -> None:
+def test_a_key_in_a_key_group_that_its_hash_does_not_give_is_refused() -> None:
+    with pytest.raises(UsageError, match="'a' belongs to key group 81, the row says 99"):
+        encode(make_encoder("VALUE", INT), {"key_group": [99], "state_key": ["a"], "value": [1]})
+
+
+def test_a_key_whose_hash_is_not_known_is_written_as_told() -> None:
     # Keys of user classes have hashes that nobody knows here, so the column is trusted.
-    assert encode(make_encoder("VALUE", INT), {"key_group": [99], "state_key": ["a"], "value": [1]})[0][0] == 99
+    encoder = make_encoder("VALUE", INT, key=pojo("shop.Key", {"id": INT}))
+    assert encode(encoder, {"key_group": [99], "state_key": [{"id": 1}], "value": [1]})[0][0] == 99
 
 
 def test_null_has_no_place_in_a_primitive() -> None:
     with pytest.raises(ValueRangeError):
-        encode(make_encoder("VALUE", INT), {"key_group": [0, 0], "state_key": ["a", "b"], "value": [1, None]})
+        encode(make_encoder("VALUE", INT), {"key_group": [81, 22], "state_key": ["a", "b"], "value": [1, None]})
 
 
 def test_a_number_that_is_too_large_is_told() -> None:
     with pytest.raises(ValueRangeError):
-        encode(make_encoder("VALUE", INT), {"key_group": [0], "state_key": ["a"], "value": [1 << 40]})
+        encode(make_encoder("VALUE", INT), {"key_group": [81], "state_key": ["a"], "value": [1 << 40]})
 
 
 def test_fields_are_found_by_name() -> None:
     point = pojo("shop.Point", {"x": INT, "y": INT})
-    rows: Rows = {"key_group": [0], "state_key": ["a"], "value": [{"y": 2, "x": 1}]}
+    rows: Rows = {"key_group": [81], "state_key": ["a"], "value": [{"y": 2, "x": 1}]}
     ((_, _, value),) = encode(make_encoder("VALUE", point), rows)
     assert value == bytes.fromhex("02 00 00000001 00 00000002")
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from state_pipelines.codecs.kryo import load_classes
-from state_pipelines.errors import FormatError, UsageError
+from state_pipelines.errors import UnsupportedError, UsageError
 from state_pipelines.keyed.tables import KeyedTable, TableOptions
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.operations.dump import dump
@@ -232,7 +232,7 @@ def test_a_key_cannot_be_found_without_layouts() -> None:
 
 def test_bytes_that_do_not_fit_the_serializer_are_told_with_their_place() -> None:
     state = types("2.2", "heap").open().operator("composite-types").state("person-or-guest")
-    with pytest.raises(FormatError) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         state.to_arrow()
     where = caught.value.where
     assert (where.operator, where.state, where.path) == ("composite-types", "person-or-guest", "value")
