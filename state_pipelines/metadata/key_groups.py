@@ -59,8 +59,8 @@ def parse_key_groups(text: str) -> KeyGroupRange:
     Raises:
         UsageError: the text has another form.
     """
-    first, _, last = text.partition("-")
-    last = last or first
+    first, dash, last = text.partition("-")
+    last = last if dash else first
     if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
         raise UsageError(f"{text!r} is not a range of key groups", hint="Write it as a-b, both ends included")
     return KeyGroupRange(int(first), int(last) - int(first) + 1)
