@@ -22,7 +22,7 @@ install: $(PROJECT)
 
 $(INSTALLED):
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=...")'
-	@echo "Installing the packages of requirements.lock into .venv; the first time this takes a minute or two and 1.8 GB"
+	@echo "Installing the packages of requirements.lock into .venv; the first time this takes a minute or two and 1.8 GB of disk"
 	@rm -rf .venv
 	@$(PYTHON) -m venv .venv
 	@$(PIP) install --require-hashes -r requirements-build.lock

@@ -1,6 +1,6 @@
 """A large canonical savepoint: String keys with a `ValueState<Long>` and a `ValueState<POJO of 5 fields>`.
 
-python -m benchmarks.generate --keys 5000000 --out /tmp/large [--compressed]
+python -m benchmarks.generate --keys 5000000 --out .cache/large [--compressed]
 """
 
 from __future__ import annotations

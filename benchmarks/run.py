@@ -1,6 +1,6 @@
 """Times of the library on a savepoint of `benchmarks.generate`, without Spark.
 
-    python -m benchmarks.run --snapshot /tmp/large
+    python -m benchmarks.run --snapshot .cache/large
 
 Seconds of the process: CPU is user plus system. Kernels are warm (their first compilation is cached on disk).
 """
