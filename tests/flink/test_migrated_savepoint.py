@@ -40,5 +40,7 @@ def test_migrated_savepoint_restores_with_evolved_class(
 def test_flink_refuses_migrated_savepoint_with_old_class(version: str, migrated: Path, backend: str) -> None:
     result = harness.restore(version, migrated, harness.orders_job("v1"), backend=backend)
 
+    # The heap backend reads every value on restore and fails on the first amount, before it compares serializers.
+    refusals = {"hashmap": "Can not set long field", "rocksdb": "must not be incompatible"}
     assert not result.ok
-    assert "must not be incompatible" in result.error
+    assert refusals[backend] in result.error
