@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, TypeVar
 
+from state_pipelines.codecs.layout import ROW_KINDS
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError, Where
 from state_pipelines.serializers.tree import LogicalType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ROW_KINDS = ("+I", "-U", "+U", "-D")
 MAX_DEPTH = 100
 """How deep rows, arrays and maps may lie in each other."""
 _COMPACT_DECIMAL = 18

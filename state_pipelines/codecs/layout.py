@@ -128,6 +128,10 @@ class Mapping(Layout):
     value: Layout
 
 
+ROW_KINDS = ("+I", "-U", "+U", "-D")
+"""Short strings of `RowKind` in the order of their byte values."""
+
+
 @dataclass(frozen=True)
 class Masked(Layout):
     """`RowSerializer`: a bit mask (row kind in two bits if `kind`, then a null bit per field), then non-null fields."""

@@ -15,13 +15,11 @@ from state_pipelines.codecs import logical
 from state_pipelines.codecs import opcodes as op
 from state_pipelines.codecs.bignumbers import MAX_BYTES, format_numbers, parse_numbers
 from state_pipelines.codecs.conform import flatten_entries
+from state_pipelines.codecs.layout import ROW_KINDS
 from state_pipelines.errors import FormatError, ValueRangeError
 
 if TYPE_CHECKING:
     from state_pipelines.codecs.buffers import InputColumns, OutputColumns
-
-ROW_KINDS = ("+I", "-U", "+U", "-D")
-"""Short strings of `RowKind` in the order of their byte values."""
 
 _PRIMITIVES: dict[str, tuple[str, pa.DataType]] = {
     "bool": ("u1", pa.bool_()),

@@ -17,14 +17,12 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.families import read_dynamic, write_dynamic
+from state_pipelines.codecs.layout import ROW_KINDS
 from state_pipelines.codecs.leaves import Value, expect, read_leaf, write_leaf
 from state_pipelines.errors import StateError, UnsupportedError, ValueRangeError, Where
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-ROW_KINDS = ("+I", "-U", "+U", "-D")
-"""Short strings of `RowKind` in the order of their byte values."""
 
 MAX_EMPTY_ITEMS = 1 << 16
 """How many elements without bytes a list may have."""

@@ -7,6 +7,7 @@ value). Values in the form of `codecs.jsonlines`. What cannot be decoded is `@un
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from state_pipelines.binary.reader import Reader
@@ -121,8 +122,9 @@ def _dump_timers(state: KeyedState) -> Iterator[Line]:
 
 def _dump_list(state: OperatorListState) -> Iterator[Line]:
     context = state.operator.snapshot.layout_context
-    layout, serializer = derive_layout(state.serializer, context), complete(state.serializer, context)
     for part in state.parts:
+        stored = part.info.value_serializer
+        layout, serializer = derive_layout(stored, context), complete(stored, context)
         data, starts, ends = part.elements()
         raw = data.tobytes()
         for index in range(len(starts)):
@@ -130,21 +132,22 @@ def _dump_list(state: OperatorListState) -> Iterator[Line]:
             line |= {"subtask": part.subtask, "index": index}
             reader = Reader(raw, part.file.name, int(starts[index]), int(ends[index]))
             # An element ends where its serializer does; what follows may belong to the file.
-            _add_value(line, serializer, reader, lambda each: read_value(layout, each))
+            _add_value(line, serializer, reader, partial(read_value, layout))
             yield line
 
 
 def _dump_broadcast(state: BroadcastState) -> Iterator[Line]:
     context = state.operator.snapshot.layout_context
-    key = derive_layout(state.info.key_serializer, context)
-    value, serializer = derive_layout(state.serializer, context), complete(state.serializer, context)
     for part in state.parts:
+        stored = part.info.value_serializer
+        key = derive_layout(part.info.key_serializer, context)
+        value, serializer = derive_layout(stored, context), complete(stored, context)
         data, start, end, count = part.entries()
         reader = Reader(data.tobytes(), part.file.name, start, end)
         for _ in range(count):
             line: Line = {"kind": "broadcast", "op": state.operator.label, "state": state.name}
             line["subtask"] = part.subtask
-            line["ukey"] = to_json(state.info.key_serializer, read_value(key, reader))
+            line["ukey"] = to_json(part.info.key_serializer, read_value(key, reader))
             line["value"] = to_json(serializer, read_value(value, reader))
             yield line
 

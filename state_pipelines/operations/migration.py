@@ -238,7 +238,7 @@ def _replace_inside(node: tree.Serializer, old: tree.Serializer, new: tree.Seria
 def _apply(
     step: Step, fields: dict[str, tree.PojoField], pojo_class: str
 ) -> tuple[dict[str, tree.PojoField], Projection]:
-    columns = {name: _quote(name) for name in fields}
+    columns = {name: quote_name(name) for name in fields}
     after = dict(fields)
     match step:
         case Rename(names=names):
@@ -246,7 +246,7 @@ def _apply(
                 _require(old, fields)
             renamed = dict(names)
             after = {renamed.get(name, name): each for name, each in fields.items()}
-            columns = {renamed.get(name, name): _quote(name) for name in fields}
+            columns = {renamed.get(name, name): quote_name(name) for name in fields}
             if len(after) != len(fields):
                 raise MigrationError("a field would get the name of another one", hint="Drop that one first")
             after = {name: replace(each, name=name) for name, each in after.items()}
@@ -258,7 +258,7 @@ def _apply(
         case Cast(field=name):
             _require(name, fields)
             after[name] = replace(fields[name], serializer=step.type)
-            columns[name] = _required(step.expression or _quote(name), step)
+            columns[name] = _required(step.expression or quote_name(name), step)
         case Drop(field=name):
             _require(name, fields)
             del after[name], columns[name]
@@ -277,7 +277,8 @@ def _required(sql: str, step: Add | Cast) -> str:
     return f"coalesce({sql}, raise_error('{message}'))"
 
 
-def _quote(name: str) -> str:
+def quote_name(name: str) -> str:
+    """A column name for Spark SQL, whatever is in it."""
     return f"`{name.replace('`', '``')}`"
 
 

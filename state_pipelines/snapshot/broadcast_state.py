@@ -11,46 +11,29 @@ import pyarrow as pa
 from state_pipelines.errors import UsageError, at
 from state_pipelines.keyed.tables import TableOptions
 from state_pipelines.operatorstate.backend import read_broadcast_state
-from state_pipelines.snapshot.list_state import OperatorPart, ValueColumn, select_fields
-from state_pipelines.snapshot.state import State, StateStatistics
+from state_pipelines.snapshot.list_state import NonKeyedState, ValueColumn, select_fields
+from state_pipelines.snapshot.state import StateStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.serializers.metainfo import StateMetaInfo
-    from state_pipelines.snapshot.snapshot import Operator
 
 
-class BroadcastState(State):
+class BroadcastState(NonKeyedState):
     """A broadcast state.
 
     Columns: `subtask` int32, `map_key`, `map_value`; one row per pair and subtask. A state that cannot be decoded gives
     one row per subtask with all pairs in `value_bytes`, since nothing but the serializers tells where a pair ends.
     """
 
-    parts: tuple[OperatorPart, ...]
-
-    def __init__(self, operator: Operator, parts: tuple[OperatorPart, ...]) -> None:
-        super().__init__(operator)
-        self.parts = parts
-
-    @property
-    def info(self) -> StateMetaInfo:  # noqa: D102
-        return self.parts[0].info
-
     @property
     def kind(self) -> str:  # noqa: D102
         return "BROADCAST"
 
-    @property
-    def is_keyed(self) -> bool:  # noqa: D102
-        return False
-
     def _columns(self, options: TableOptions | None) -> tuple[ValueColumn, ValueColumn]:
-        options = options or TableOptions()
-        key = ValueColumn(self.operator, self.info.key_serializer, options)
-        return key, ValueColumn(self.operator, self.serializer, options)
+        keys = [part.info.key_serializer for part in self.parts]
+        return ValueColumn(self.operator, keys, options or TableOptions()), self.value_column(options)
 
     @cached_property
     def undecoded(self) -> str:  # noqa: D102

@@ -20,7 +20,7 @@ from state_pipelines.operatorstate.backend import OperatorStateFile, read_list_s
 from state_pipelines.snapshot.state import State, StateStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.serializers.metainfo import StateMetaInfo
@@ -54,25 +54,30 @@ class OperatorPart:
 
 
 class ValueColumn:
-    """Programs for one serializer of operator state, or why there is none."""
+    """A program for what all subtasks wrote, or why there is none.
 
-    def __init__(self, operator: Operator, serializer: Serializer, options: TableOptions) -> None:
+    Args:
+        operator: the operator.
+        serializers: one per subtask.
+        options: what is wanted.
+    """
+
+    def __init__(self, operator: Operator, serializers: Sequence[Serializer], options: TableOptions) -> None:
         self.program: Program | None = None
         self.reason = ""
         if options.raw:
             return
         try:
-            self.layout = derive_layout(serializer, operator.snapshot.layout_context)
-            self.program = compile_layout(self.layout)
+            layouts = {derive_layout(each, operator.snapshot.layout_context) for each in serializers}
+            if len(layouts) > 1:
+                raise UnsupportedError("the subtasks hold the state with different serializers")
+            self.program = compile_layout(layouts.pop())
         except UnsupportedError as error:
             self.reason = error.what
 
 
-class OperatorListState(State):
-    """A list state of an operator.
-
-    Columns: `subtask` int32, `list_index` int32 (position in the subtask's list), `value`.
-    """
+class NonKeyedState(State):
+    """What list and broadcast state have in common: parts per subtask, and no keys."""
 
     parts: tuple[OperatorPart, ...]
 
@@ -85,19 +90,31 @@ class OperatorListState(State):
         return self.parts[0].info
 
     @property
-    def kind(self) -> str:  # noqa: D102
-        return self.info.distribution_mode or "SPLIT_DISTRIBUTE"
-
-    @property
     def is_keyed(self) -> bool:  # noqa: D102
         return False
 
+    def value_column(self, options: TableOptions | None) -> ValueColumn:
+        """Program for the values of all subtasks."""
+        serializers = [part.info.value_serializer for part in self.parts]
+        return ValueColumn(self.operator, serializers, options or TableOptions())
+
+
+class OperatorListState(NonKeyedState):
+    """A list state of an operator.
+
+    Columns: `subtask` int32, `list_index` int32 (position in the subtask's list), `value`.
+    """
+
+    @property
+    def kind(self) -> str:  # noqa: D102
+        return self.info.distribution_mode or "SPLIT_DISTRIBUTE"
+
     @cached_property
     def undecoded(self) -> str:  # noqa: D102
-        return ValueColumn(self.operator, self.serializer, TableOptions()).reason
+        return self.value_column(None).reason
 
     def make_schema(self, options: TableOptions | None = None) -> pa.Schema:  # noqa: D102
-        column = ValueColumn(self.operator, self.serializer, options or TableOptions())
+        column = self.value_column(options)
         fields = [pa.field("subtask", pa.int32(), False), pa.field("list_index", pa.int32(), False)]
         if column.program is not None:
             fields.append(pa.field("value", column.program.type))
@@ -112,7 +129,7 @@ class OperatorListState(State):
     ) -> Iterator[pa.RecordBatch]:
         if key_groups is not None:
             raise UsageError("operator state has no key groups")
-        column = ValueColumn(self.operator, self.serializer, options or TableOptions())
+        column = self.value_column(options)
         schema = self.make_schema(options)
         for part in self.parts:
             data, starts, ends = part.elements()

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from state_pipelines.codecs.program import arrow_type
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.operations.migration import quote_name
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.types import spark_schema
 
@@ -48,7 +49,7 @@ def transform_payload(frame: DataFrame, payload: str, plan: ValuePlan, context: 
                 *(F.expr(sql).alias(name) for name, sql in projection.columns),
             )
         target = payload_type(plan, context)
-        struct = F.struct(*(F.col(_quoted(each.name)).cast(each.dataType).alias(each.name) for each in target))
+        struct = F.struct(*(F.col(quote_name(each.name)).cast(each.dataType).alias(each.name) for each in target))
         value = F.when(~F.col(KEPT), struct)
         columns = {name: F.col(KEPT + name).alias(name) for name in others}
         columns[payload] = value.alias(payload)
@@ -61,7 +62,3 @@ def payload_type(plan: ValuePlan, context: LayoutContext) -> StructType:
     data_type = schema["value"].dataType
     assert isinstance(data_type, StructType)
     return data_type
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
