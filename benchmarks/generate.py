@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.keyed.assignment import compute_key_group_range
 from state_pipelines.keyed.encoding import RecordEncoder
+from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.records import derive_keyed_layout
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id, write_metadata
@@ -74,10 +75,11 @@ def generate(target: str, keys: int, *, compressed: bool = False) -> None:
             )
             parts.append((state_id, (part,)))
         files = []
+        context = RecordContext(MAX_PARALLELISM, LayoutContext())
         for subtask in range(PARALLELISM):
             key_groups = compute_key_group_range(subtask, PARALLELISM, MAX_PARALLELISM)
             place = join(writer.target, make_file_name())
-            rewrite = FileRewrite(subtask, None, header, (), tuple(parts), key_groups, 1, place)
+            rewrite = FileRewrite(subtask, None, header, (), tuple(parts), key_groups, context, place)
             files.append(NewFile(rewrite, rewrite.run()))
         operator = OperatorState(compute_operator_id(OPERATOR), PARALLELISM, MAX_PARALLELISM)
         metadata = replace(CheckpointMetadata(3, 1), operator_states=(operator,))

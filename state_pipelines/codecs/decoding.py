@@ -536,6 +536,15 @@ def decode(program, pool, columns, base, starts, ends, sequential, exact, stops)
                     return op.FULL, record, position - base, column
                 position = end
                 pc += 1
+            elif code == op.POSITION:
+                count = columns[op.COUNT, column]
+                if count >= columns[op.CAPACITY, column]:
+                    return op.FULL, record, position - base, column
+                store_64(columns[op.VALUES, column] + 8 * count, position - base)
+                if columns[op.VALIDITY, column]:
+                    store_8(columns[op.VALIDITY, column] + count, 1)
+                columns[op.COUNT, column] = count + 1
+                pc += 1
             elif code == op.MARK:
                 if mark_depth >= op.MAX_DEPTH:
                     return op.TOO_DEEP, record, position - base, pc

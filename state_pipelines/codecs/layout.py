@@ -194,6 +194,16 @@ class Rest(Layout):
 
 
 @dataclass(frozen=True)
+class Span(Layout):
+    """Where `inner` lies, in place of its value: start and stop. For formats that do not say how long a value is.
+
+    It is read only; what it spans is written as bytes.
+    """
+
+    inner: Layout
+
+
+@dataclass(frozen=True)
 class Framed(Layout):
     """An i32 length, then a value that uses exactly that many bytes (`RawValueDataSerializer`); scalar codec only."""
 
@@ -251,6 +261,8 @@ def fixed_width(layout: Layout) -> int | None:
             return len(raw)
         case Constants():
             return 4
+        case Span(inner=inner):
+            return fixed_width(inner)
         case Optional(inner=inner, padding=padding):
             width = fixed_width(inner)
             return 1 + width if padding and width == padding else None

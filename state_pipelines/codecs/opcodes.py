@@ -32,6 +32,7 @@ MARK = 21
 LENGTH = 22  # length of what was written since the mark, little-endian base 256
 CLASS = 23  # class column, number of the class: which class a struct has
 REST = 24  # column: the rest of the span
+POSITION = 25  # column: where the cursor is (decoding only)
 
 ARGUMENTS = 6
 

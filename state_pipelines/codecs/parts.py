@@ -16,7 +16,7 @@ from state_pipelines.codecs import opcodes as op
 from state_pipelines.codecs.bignumbers import MAX_BYTES, format_numbers, parse_numbers
 from state_pipelines.codecs.conform import flatten_entries
 from state_pipelines.codecs.layout import ROW_KINDS
-from state_pipelines.errors import FormatError, ValueRangeError
+from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
 
 if TYPE_CHECKING:
     from state_pipelines.codecs.buffers import InputColumns, OutputColumns
@@ -278,6 +278,36 @@ class ConstantPart(Part):
             columns.set_validity(self.main, array)
         else:
             columns.set_length(self.main, len(array))
+
+
+@dataclass(frozen=True)
+class SpanPart(Part):
+    """Where a value lies: a struct of `start` and `stop`, positions in the data that are decoded.
+
+    Attributes:
+        stop: column of the position behind the value.
+    """
+
+    stop: int
+
+    @property
+    @override
+    def type(self) -> pa.DataType:
+        return pa.struct([pa.field("start", pa.int64(), False), pa.field("stop", pa.int64(), False)])
+
+    @override
+    def level_columns(self) -> tuple[int, ...]:
+        return (self.main, self.stop)
+
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
+        starts, stops = (pa.array(columns.fixed(column, "i8")) for column in (self.main, self.stop))
+        nulls = logical.bitmap(columns.valid(self.main))
+        return pa.Array.from_buffers(self.type, len(starts), [nulls], children=[starts, stops])
+
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
+        raise UnsupportedError("where a value lies cannot be written")
 
 
 @dataclass(frozen=True)

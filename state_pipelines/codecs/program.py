@@ -23,6 +23,7 @@ from state_pipelines.codecs.parts import (
     Part,
     PrimitivePart,
     SizedPart,
+    SpanPart,
     StructPart,
     TextPart,
 )
@@ -154,6 +155,8 @@ class _Compiler:
                 return ConstantPart(column(-1), empty)
             case lay.Optional(inner=inner):
                 return self.declare(inner, nullable=True, nested=nested, wanted=wanted)
+            case lay.Span(inner=inner):
+                return SpanPart(column(8), column(8))
             case lay.MeasuredKey(inner=inner):
                 return self.declare(inner, nullable=nullable, nested=nested, wanted=wanted)
             case lay.Struct(fields=fields):
@@ -265,6 +268,10 @@ class _Compiler:
                 flag = self.add(op.FLAG, part.main, layout.null_flag, padding)
                 self.emit(layout.inner, part)
                 self._otherwise(flag, 4, part)
+            case (lay.Span(inner=inner), SpanPart()):
+                self.add(op.POSITION, part.main)
+                self.emit(inner, self.declare(inner, nullable=False, nested=False, wanted=frozenset()))
+                self.add(op.POSITION, part.stop)
             case (lay.MeasuredKey(inner=inner), _):
                 self.add(op.MARK, -1)
                 self.emit(inner, part)
@@ -395,6 +402,8 @@ def smallest_size(layout: lay.Layout) -> int:
             return 4
         case lay.Delimited():
             return 0
+        case lay.Span(inner=inner):
+            return smallest_size(inner)
         case lay.MeasuredKey(inner=inner):
             return 1 + smallest_size(inner)
         case lay.Choice(left=left, right=right):

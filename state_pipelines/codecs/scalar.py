@@ -146,6 +146,13 @@ def _(layout: lay.Optional, writer: Writer, value: Value) -> None:
 
 
 @_read.register
+def _(layout: lay.Span, reader: Reader, tail: bool) -> Value:
+    start = reader.position
+    _read(layout.inner, reader, tail)
+    return {"start": start, "stop": reader.position}
+
+
+@_read.register
 def _(layout: lay.MeasuredKey, reader: Reader, tail: bool) -> Value:
     start = reader.position
     value = _read(layout.inner, reader, False)

@@ -5,7 +5,7 @@ Source: `FullSnapshotAsyncWriter`, `FullSnapshotRestoreOperation`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +23,8 @@ from state_pipelines.metadata.streams import StateStream, read_stream_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from state_pipelines.keyed.files import RecordContext, Runs
 
 WINDOW = 8 << 20
 """Bytes that are read at once."""
@@ -61,6 +63,56 @@ class CanonicalFile:
     header: KeyedHeader
     key_groups: KeyGroupRange
     sections: tuple[Section, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the stream."""
+        return self.stream.name
+
+    def scan(
+        self,
+        state_ids: Sequence[int],
+        context: RecordContext,
+        key_groups: KeyGroupRange | None = None,
+        *,
+        window: int = WINDOW,
+    ) -> Iterator[tuple[int, KeyedRecords]]:
+        """The records of some states in the order of the file, `window` bytes at a time (see `KeyedFile.scan`)."""
+        prefix = context.prefix
+        wanted = np.zeros(len(self.header.states), np.bool_)
+        wanted[list(state_ids)] = True
+        chosen = [each for each in self.sections if key_groups is None or each.key_group in key_groups]
+        for group in _group_sections(chosen, window):
+            if len(group) == 1 and group[0].end - group[0].start > _LARGE * window and not self.header.compressed:
+                yield from _scan_large(self, group[0], wanted, prefix, window)
+            else:
+                yield from _scan_window(self, _read_window(self, group), wanted, prefix, np.array([0, -1, 0], np.int64))
+
+    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+        """All records, one key group after the other; the states of a section come in their order."""
+        everything = range(len(self.header.states))
+        for section in sorted(self.sections, key=lambda each: each.key_group):
+            if section.key_group in key_groups:
+                only = KeyGroupRange(section.key_group, 1)
+                yield section.key_group, list(self.scan(everything, context, only))
+
+    def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[CanonicalFile]:
+        """Parts of about `size` bytes."""
+        wanted = [each for each in self.sections if key_groups is None or each.key_group in key_groups]
+        for sections in split_sections(wanted, size):
+            yield replace(self, sections=sections)
+
+
+def split_sections(sections: Sequence[Section], size: int) -> Iterator[tuple[Section, ...]]:
+    """Sections that follow each other, in groups of about `size` bytes."""
+    group: list[Section] = []
+    for section in sections:
+        if group and section.end - group[0].start > size:
+            yield tuple(group)
+            group = []
+        group.append(section)
+    if group:
+        yield tuple(group)
 
 
 @dataclass(frozen=True)
@@ -110,54 +162,6 @@ def open_canonical(stream: StateStream, key_groups: KeyGroupRange, offsets: Sequ
     ends = [*(offset for offset, _ in present[1:]), stream.size][: len(present)]
     sections = tuple(Section(group, start, end) for (start, group), end in zip(present, ends, strict=True))
     return CanonicalFile(stream, header, key_groups, sections)
-
-
-def scan_states(
-    file: CanonicalFile,
-    state_ids: Sequence[int],
-    prefix: int,
-    key_groups: KeyGroupRange | None = None,
-    *,
-    window: int = WINDOW,
-) -> Iterator[tuple[int, KeyedRecords]]:
-    """Find the records of some states, a window at a time, in the order of the file.
-
-    Args:
-        file: the stream.
-        state_ids: positions of the wanted states in the header.
-        prefix: bytes of the key-group prefix.
-        key_groups: only these.
-        window: bytes that are read at once.
-
-    Yields:
-        (state id, records). A state comes once per window that has records of it.
-
-    Raises:
-        FormatError: the stream is not what the format says; names file and offset.
-    """
-    wanted = np.zeros(len(file.header.states), np.bool_)
-    wanted[list(state_ids)] = True
-    chosen = [each for each in file.sections if key_groups is None or each.key_group in key_groups]
-    for group in _group_sections(chosen, window):
-        if len(group) == 1 and group[0].end - group[0].start > _LARGE * window and not file.header.compressed:
-            yield from _scan_large(file, group[0], wanted, prefix, window)
-        else:
-            yield from _scan_window(file, _read_window(file, group), wanted, prefix, np.array([0, -1, 0], np.int64))
-
-
-def scan_key_groups(
-    file: CanonicalFile, prefix: int, key_groups: KeyGroupRange
-) -> Iterator[tuple[int, list[tuple[int, KeyedRecords]]]]:
-    """All records, one key group after the other, ascending.
-
-    Yields:
-        (key group, [(state id, records)]): the states of the section in their order; large ones come in pieces.
-    """
-    everything = range(len(file.header.states))
-    for section in sorted(file.sections, key=lambda each: each.key_group):
-        if section.key_group in key_groups:
-            only = KeyGroupRange(section.key_group, 1)
-            yield section.key_group, list(scan_states(file, everything, prefix, only))
 
 
 def _group_sections(sections: list[Section], window: int) -> Iterator[list[Section]]:
@@ -276,7 +280,7 @@ def _scan_window(
 
 @dataclass
 class CanonicalWriter:
-    """Writes one canonical stream, key group after key group; the mirror of `open_canonical` and `scan_states`.
+    """Writes one canonical stream, key group after key group; the mirror of `open_canonical` and `CanonicalFile.scan`.
 
     Attributes:
         output: where the bytes go.

@@ -78,8 +78,15 @@ class KeyedRecords:
         """Number of records."""
         return len(self.key_groups)
 
+    def cut(self, start: int, stop: int) -> KeyedRecords:
+        """The records from `start` up to `stop`, nothing copied."""
+        return self._at(slice(start, stop))
+
     def select(self, rows: npt.NDArray[np.integer]) -> KeyedRecords:
         """Some of the records."""
+        return self._at(rows)
+
+    def _at(self, rows: slice | npt.NDArray[np.integer]) -> KeyedRecords:
         return KeyedRecords(
             self.key_groups[rows],
             self.data,

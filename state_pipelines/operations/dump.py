@@ -79,7 +79,7 @@ def _dump_keyed(state: KeyedState) -> Iterator[Line]:
     user_key = value.key if kind == "MAP" and isinstance(value, tree.MapOf) else None
     user_value = value.value if user_key is not None and isinstance(value, tree.MapOf) else value
     for part in state.parts:
-        for records in part.records(state.prefix):
+        for records in part.records(state.context):
             data = records.data.tobytes()
             for row in range(len(records)):
                 keys = Reader(data, records.file, int(records.key_starts[row]), int(records.key_ends[row]))
@@ -102,7 +102,7 @@ def _dump_timers(state: KeyedState) -> Iterator[Line]:
     if not isinstance(element, tree.Timer):
         raise UnsupportedError("a priority queue that does not hold timers is not read")
     for part in state.parts:
-        for records in part.records(state.prefix):
+        for records in part.records(state.context):
             data = records.data.tobytes()
             for row in range(len(records)):
                 reader = Reader(data, records.file, int(records.key_starts[row]), int(records.key_ends[row]))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from state_pipelines.errors import FormatError, Where, at
-from state_pipelines.keyed.canonical import CanonicalFile, CanonicalWriter, frame_run, reframe, scan_key_groups
+from state_pipelines.keyed.canonical import CanonicalWriter, frame_run, reframe
 from state_pipelines.keyed.framing import FLAG
 from state_pipelines.storage import Location, create_file, read_range
 from state_pipelines.storage.files import file_size, remove_file
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.codecs.columnar import Encoded
     from state_pipelines.keyed.encoding import RecordEncoder
+    from state_pipelines.keyed.files import KeyedFile, RecordContext
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.records import KeyedRecords
     from state_pipelines.metadata.key_groups import KeyGroupRange
@@ -67,17 +68,17 @@ class FileRewrite:
         copied: (new state id, old state id) of the states that are copied as bytes.
         encoded: (new state id, parts) of the states that are encoded anew; parts may hold other key groups too.
         key_groups: range of the subtask.
-        prefix: bytes of the key-group prefix.
+        context: what finding the records of the old file takes.
         target: the new file.
     """
 
     subtask: int
-    base: CanonicalFile | None
+    base: KeyedFile | None
     header: KeyedHeader
     copied: tuple[tuple[int, int], ...]
     encoded: tuple[tuple[int, tuple[PartFile, ...]], ...]
     key_groups: KeyGroupRange
-    prefix: int
+    context: RecordContext
     target: Location
 
     def run(self) -> WrittenFile:
@@ -171,18 +172,19 @@ def merge_parts(rewrite: FileRewrite) -> WrittenFile:
     runs = _find_runs(rewrite)
     copied = {old_id: new_id for new_id, old_id in rewrite.copied}
     counts: dict[int, int] = dict.fromkeys(range(len(rewrite.header.states)), 0)
-    old = iter(() if rewrite.base is None else scan_key_groups(rewrite.base, rewrite.prefix, rewrite.key_groups))
+    old = iter(() if rewrite.base is None else rewrite.base.scan_key_groups(rewrite.context, rewrite.key_groups))
     pending = next(old, None)
     # Whatever an attempt that died has left is ours: nobody else knows the name.
     remove_file(rewrite.target)
     with create_file(rewrite.target) as output:
-        writer = CanonicalWriter(output, rewrite.header, rewrite.key_groups, rewrite.prefix)
+        writer = CanonicalWriter(output, rewrite.header, rewrite.key_groups, rewrite.context.prefix)
         for key_group in rewrite.key_groups:
             sections: list[tuple[int, Sequence[npt.NDArray[np.uint8]]]] = []
             if pending is not None and pending[0] == key_group:
                 for old_id, pieces in _by_state(pending[1]):
                     if old_id in copied:
-                        sections.append((copied[old_id], _reframe_all(pieces, key_group, rewrite.prefix)))
+                        framed = reframe_all(pieces, key_group, rewrite.context.prefix)
+                        sections.append((copied[old_id], framed))
                         counts[copied[old_id]] += sum(len(piece) for piece in pieces)
                 pending = next(old, None)
             for state_id, found in runs.get(key_group, []):
@@ -225,6 +227,7 @@ def _by_state(pieces: list[tuple[int, KeyedRecords]]) -> Iterable[tuple[int, lis
     return grouped.items()
 
 
-def _reframe_all(pieces: list[KeyedRecords], key_group: int, prefix: int) -> list[npt.NDArray[np.uint8]]:
+def reframe_all(pieces: list[KeyedRecords], key_group: int, prefix: int) -> list[npt.NDArray[np.uint8]]:
+    """All records of one state in one key group, framed."""
     with at(file=pieces[0].file):
         return [reframe(piece, key_group, prefix, last=piece is pieces[-1]) for piece in pieces]

@@ -14,8 +14,8 @@ from state_pipelines.errors import UsageError, Where, at
 from state_pipelines.keyed.assignment import (
     compute_default_max_parallelism,
     compute_key_group_range,
-    key_group_prefix_size,
 )
+from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.records import KeyedLayout, derive_keyed_layout
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id
@@ -32,7 +32,7 @@ from state_pipelines.storage import Location, join
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from state_pipelines.keyed.canonical import CanonicalFile
+    from state_pipelines.keyed.files import KeyedFile
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Operator, Snapshot
@@ -77,6 +77,7 @@ class WritePlan:
         metadata: of the base, with the operator added when it had none.
         operator: what the metadata say of the operator.
         layout: layouts of the records.
+        context: what finding the records of the base takes.
         files: per subtask the old file or None, the new header, and the id of the state in it.
     """
 
@@ -84,7 +85,8 @@ class WritePlan:
     metadata: CheckpointMetadata
     operator: OperatorState
     layout: KeyedLayout
-    files: tuple[tuple[int, CanonicalFile | None, KeyedHeader, int], ...]
+    context: RecordContext
+    files: tuple[tuple[int, KeyedFile | None, KeyedHeader, int], ...]
 
     def rewrites(self, parts: tuple[PartFile, ...], target: Location) -> list[FileRewrite]:
         """The new file of every subtask."""
@@ -96,7 +98,7 @@ class WritePlan:
                 copied=tuple((each, each) for each in range(len(header.states)) if each != state_id),
                 encoded=((state_id, parts),),
                 key_groups=self._key_groups(subtask, file),
-                prefix=key_group_prefix_size(self.operator.max_parallelism),
+                context=self.context,
                 target=join(target, make_file_name()),
             )
             for subtask, file, header, state_id in self.files
@@ -107,7 +109,7 @@ class WritePlan:
         metadata = place_rewrites(self.metadata, self.operator.operator_id, files)
         return (metadata, []) if self.base is None else plan_copies(self.base, metadata, target)
 
-    def _key_groups(self, subtask: int, file: CanonicalFile | None) -> KeyGroupRange:
+    def _key_groups(self, subtask: int, file: KeyedFile | None) -> KeyGroupRange:
         if file is not None:
             return file.key_groups
         return compute_key_group_range(subtask, self.operator.parallelism, self.operator.max_parallelism)
@@ -125,7 +127,7 @@ def plan_write(base: Snapshot | None, description: StateDescription) -> WritePla
         state = _new_operator(description)
         metadata = CheckpointMetadata(NEW_METADATA_VERSION, 1) if base is None else base.metadata
         metadata = replace(metadata, operator_states=(*metadata.operator_states, state))
-        files: dict[int, CanonicalFile] = {}
+        files: dict[int, KeyedFile] = {}
     else:
         assert base is not None
         state, metadata = operator.metadata, base.metadata
@@ -146,10 +148,10 @@ def plan_write(base: Snapshot | None, description: StateDescription) -> WritePla
         (subtask, files.get(subtask), *_place_state(files.get(subtask), key, info))
         for subtask in range(state.parallelism)
     )
-    return WritePlan(base, metadata, state, layout, placed)
+    return WritePlan(base, metadata, state, layout, RecordContext(state.max_parallelism, context), placed)
 
 
-def _place_state(file: CanonicalFile | None, key: Serializer, info: StateMetaInfo) -> tuple[KeyedHeader, int]:
+def _place_state(file: KeyedFile | None, key: Serializer, info: StateMetaInfo) -> tuple[KeyedHeader, int]:
     if file is None:
         return KeyedHeader(key_serializer=key, states=(info,)), 0
     states = file.header.states

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from state_pipelines.errors import UnsupportedError, at
-from state_pipelines.keyed.assignment import key_group_prefix_size
-from state_pipelines.keyed.canonical import CanonicalFile, scan_states
 from state_pipelines.keyed.records import KeyedLayout, KeyedRecords, derive_keyed_layout
 from state_pipelines.keyed.tables import KeyedTable, TableOptions
 from state_pipelines.serializers.metainfo import StateKind, StateMetaInfo
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from state_pipelines.keyed.files import KeyedFile, RecordContext
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.snapshot import Operator
@@ -39,12 +38,12 @@ class KeyedPart:
     """
 
     subtask: int
-    file: CanonicalFile
+    file: KeyedFile
     state_id: int
 
-    def records(self, prefix: int, key_groups: KeyGroupRange | None = None) -> Iterator[KeyedRecords]:
+    def records(self, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[KeyedRecords]:
         """The records of the subtask, a window at a time."""
-        for _, records in scan_states(self.file, [self.state_id], prefix, key_groups):
+        for _, records in self.file.scan([self.state_id], context, key_groups):
             yield records
 
 
@@ -81,9 +80,9 @@ class KeyedState(State):
         return self.parts[0].file.header.key_serializer
 
     @property
-    def prefix(self) -> int:
-        """Bytes of the key-group prefix of every key, 1 or 2."""
-        return key_group_prefix_size(self.operator.max_parallelism)
+    def context(self) -> RecordContext:
+        """What finding its records takes."""
+        return self.operator.record_context
 
     @property
     def key_groups(self) -> tuple[KeyGroupRange, ...]:
@@ -143,7 +142,7 @@ class KeyedState(State):
         table = self.make_table(options)
         with at(operator=self.operator.label, state=self.name):
             for part in self.parts:
-                for records in part.records(self.prefix, key_groups):
+                for records in part.records(self.context, key_groups):
                     yield table.make_batch(records, part.subtask)
 
     def count(self) -> StateStatistics:  # noqa: D102
@@ -151,7 +150,7 @@ class KeyedState(State):
         size = 0
         with at(operator=self.operator.label, state=self.name):
             for part in self.parts:
-                for records in part.records(self.prefix):
+                for records in part.records(self.context):
                     groups += np.bincount(records.key_groups, minlength=len(groups))
                     size += int((records.key_ends - records.key_starts).sum())
                     size += int((records.value_ends - records.value_starts).sum())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext, collect_subclasses
 from state_pipelines.errors import NotFoundError, Where
+from state_pipelines.keyed.files import RecordContext
 from state_pipelines.metadata import (
     CheckpointMetadata,
     CheckpointProperties,
@@ -169,6 +170,11 @@ class Operator:
     def max_parallelism(self) -> int:
         """Number of key groups."""
         return self.metadata.max_parallelism
+
+    @property
+    def record_context(self) -> RecordContext:
+        """What finding records of its keyed state takes beyond the bytes."""
+        return RecordContext(self.max_parallelism, self.snapshot.layout_context)
 
     @cached_property
     def states(self) -> tuple[State, ...]:

@@ -128,7 +128,7 @@ def _write(
             copied=tuple((each, each) for each in range(len(part.file.header.states)) if each != part.state_id),
             encoded=((part.state_id, parts),),
             key_groups=part.file.key_groups,
-            prefix=state.prefix,
+            context=state.context,
             target=join(writer.target, make_file_name()),
         )
         for part in state.parts

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from state_pipelines.keyed.canonical import Section
+    from state_pipelines.keyed.files import RecordContext
     from state_pipelines.keyed.records import KeyedLayout
     from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
 
@@ -82,9 +82,9 @@ class KeyedSplit(InputPartition):
     """Some key groups of one subtask; all that a task needs.
 
     Attributes:
-        part: the subtask's file, with only the sections of the split.
+        part: the subtask's file, or only some key groups of it.
         layout: layouts of the records; None when `reason` says why there are none.
-        prefix: bytes of the key-group prefix.
+        context: what finding records takes.
         place: operator and state, for errors.
     """
 
@@ -92,7 +92,7 @@ class KeyedSplit(InputPartition):
     layout: KeyedLayout | None
     reason: str
     options: TableOptions
-    prefix: int
+    context: RecordContext
     place: tuple[str, str]
 
     def read(self) -> Iterator[pa.RecordBatch]:
@@ -100,7 +100,7 @@ class KeyedSplit(InputPartition):
         operator, state = self.place
         with at(operator=operator, state=state):
             table = KeyedTable(self.layout, self.options, self.reason)
-            for records in self.part.records(self.prefix):
+            for records in self.part.records(self.context):
                 yield from _slices(table.make_batch(records, self.part.subtask))
 
 
@@ -143,23 +143,9 @@ def split_state(state: KeyedState, options: StateOptions) -> Iterator[KeyedSplit
     layout, reason = state.find_layout()
     place = (state.operator.label, state.name)
     for part in state.parts:
-        groups = options.key_groups
-        wanted = [each for each in part.file.sections if groups is None or each.key_group in groups]
-        for sections in _split_sections(wanted, options.split_size):
-            file = replace(part.file, sections=sections)
+        for file in part.file.split(options.split_size, options.key_groups):
             split = replace(part, file=file)
-            yield KeyedSplit(split, layout, reason, options.table, state.prefix, place)
-
-
-def _split_sections(sections: list[Section], size: int) -> Iterator[tuple[Section, ...]]:
-    split: list[Section] = []
-    for section in sections:
-        if split and section.end - split[0].start > size:
-            yield tuple(split)
-            split = []
-        split.append(section)
-    if split:
-        yield tuple(split)
+            yield KeyedSplit(split, layout, reason, options.table, state.context, place)
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

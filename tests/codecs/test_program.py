@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs import opcodes as op
+from state_pipelines.codecs.columnar import decode_sequence
 from state_pipelines.codecs.program import arrow_type, compile_layout, smallest_size
 from state_pipelines.errors import UnsupportedError, UsageError
 from state_pipelines.serializers import build
@@ -135,3 +137,14 @@ def test_nesting_is_bounded() -> None:
 )
 def test_smallest_size_is_that_of_the_shortest_value(layout: lay.Layout, size: int) -> None:
     assert smallest_size(layout) == size
+
+
+def test_a_span_is_where_a_value_lies() -> None:
+    layout = lay.Struct((("name", lay.Span(lay.Text())), ("tags", lay.Sequence(lay.Span(lay.Optional(lay.Text()))))))
+    data = np.frombuffer(b"\x03ab" + b"\0\0\0\x02" + b"\x01" + b"\0\x02x" + b"\x01" + b"\0\0\0\0", np.uint8)
+    found, stops = decode_sequence(compile_layout(layout), data, 0, len(data), 2)
+    assert stops.tolist() == [11, len(data)]
+    assert found.to_pylist() == [
+        {"name": {"start": 0, "stop": 3}, "tags": [{"start": 7, "stop": 8}, {"start": 8, "stop": 11}]},
+        {"name": {"start": 11, "stop": 12}, "tags": []},
+    ]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_pipelines.binary.snappyframed import iter_chunks
+from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.keyed.canonical import (
     NO_SECTION,
@@ -18,9 +19,8 @@ from state_pipelines.keyed.canonical import (
     frame_run,
     open_canonical,
     reframe,
-    scan_key_groups,
-    scan_states,
 )
+from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
@@ -65,6 +65,10 @@ OFFSETS = (NO_SECTION, len(HEADER), NO_SECTION, NO_SECTION)
 Run = tuple[int, int, list[tuple[bytes, bytes]]]
 
 
+def context(prefix: int) -> RecordContext:
+    return RecordContext({1: 128, 2: 1024}[prefix], LayoutContext())
+
+
 def open_bytes(data: bytes, offsets: Sequence[int] = OFFSETS, key_groups: KeyGroupRange = FOUR) -> CanonicalFile:
     return open_canonical(StateStream("savepoint/file", len(data), data=data), key_groups, offsets)
 
@@ -84,7 +88,7 @@ def read_all(file: CanonicalFile, prefix: int, *, window: int = 1 << 20) -> list
     """Records by key group and state, in the order of the file."""
     runs: dict[tuple[int, int], list[tuple[bytes, bytes]]] = {}
     everything = range(len(file.header.states))
-    for state_id, records in scan_states(file, everything, prefix, window=window):
+    for state_id, records in file.scan(everything, context(prefix), window=window):
         for key_group, record in zip(records.key_groups.tolist(), unpack(records), strict=True):
             runs.setdefault((key_group, state_id), []).append(record)
     return [(*place, records) for place, records in runs.items()]
@@ -115,7 +119,7 @@ def write(header: KeyedHeader, key_groups: KeyGroupRange, prefix: int, runs: Ite
 def rewrite(file: CanonicalFile, prefix: int) -> tuple[bytes, tuple[int, ...]]:
     output = io.BytesIO()
     writer = CanonicalWriter(output, file.header, file.key_groups, prefix)
-    for key_group, found in scan_key_groups(file, prefix, file.key_groups):
+    for key_group, found in file.scan_key_groups(context(prefix), file.key_groups):
         runs: dict[int, list[KeyedRecords]] = {}
         for state_id, records in found:
             runs.setdefault(state_id, []).append(records)
@@ -168,28 +172,28 @@ def test_a_file_without_records_has_no_sections() -> None:
 def test_only_the_wanted_states_are_found() -> None:
     runs: list[Run] = [(0, 0, [(b"a", b"1")]), (0, 1, [(b"a", b"2")]), (0, 2, [(b"a", b"3")])]
     file = write(make_header(states=3), FOUR, 1, runs)
-    found = list(scan_states(file, [1], 1))
+    found = list(file.scan([1], context(1)))
     assert [(state_id, unpack(records)) for state_id, records in found] == [(1, [(b"a", b"2")])]
 
 
 def test_only_the_wanted_key_groups_are_found() -> None:
     runs: list[Run] = [(key_group, 0, [(b"a", b"1")]) for key_group in FOUR]
     file = write(make_header(), FOUR, 1, runs)
-    groups = [records.key_groups.tolist() for _, records in scan_states(file, [0], 1, KeyGroupRange(1, 2))]
+    groups = [records.key_groups.tolist() for _, records in file.scan([0], context(1), KeyGroupRange(1, 2))]
     assert groups == [[1, 2]]
 
 
 def test_states_of_a_section_come_in_the_order_of_the_file() -> None:
     runs: list[Run] = [(0, 1, [(b"a", b"2")]), (0, 0, [(b"a", b"1")])]
     file = write(make_header(states=2), FOUR, 1, runs)
-    ((_, found),) = scan_key_groups(file, 1, FOUR)
+    ((_, found),) = file.scan_key_groups(context(1), FOUR)
     assert [state_id for state_id, _ in found] == [1, 0]
 
 
 def test_key_groups_come_in_order_wherever_their_sections_lie() -> None:
     runs: list[Run] = [(3, 0, [(b"a", b"1")]), (0, 0, [(b"b", b"2")])]
     file = write(make_header(), FOUR, 1, runs)
-    assert [key_group for key_group, _ in scan_key_groups(file, 1, FOUR)] == [0, 3]
+    assert [key_group for key_group, _ in file.scan_key_groups(context(1), FOUR)] == [0, 3]
 
 
 RECORDS = st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=90)), min_size=1, max_size=8)
@@ -210,7 +214,7 @@ def test_what_is_written_reads_back_whatever_the_window(
 def test_a_large_section_is_read_in_windows() -> None:
     records = [(b"%04d" % number, bytes(number % 50)) for number in range(1000)]
     file = write(make_header(), FOUR, 1, [(2, 0, records)])
-    pieces = [records for _, records in scan_states(file, [0], 1, window=1000)]
+    pieces = [records for _, records in file.scan([0], context(1), window=1000)]
     assert len(pieces) > 20
     assert max(len(piece.data) for piece in pieces) == 1000
     assert [record for piece in pieces for record in unpack(piece)] == records

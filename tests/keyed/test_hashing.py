@@ -15,8 +15,9 @@ from state_pipelines.codecs.columnar import decode_spans
 from state_pipelines.codecs.program import arrow_type, compile_layout
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError
-from state_pipelines.keyed.assignment import assign_key_groups, key_group_prefix_size
-from state_pipelines.keyed.canonical import open_canonical, scan_states
+from state_pipelines.keyed.assignment import assign_key_groups
+from state_pipelines.keyed.canonical import open_canonical
+from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.hashing import hash_codes, make_pojo_hash, objects_hash, record_hash
 from state_pipelines.keyed.records import derive_keyed_layout
 from state_pipelines.metadata.checkpoint import read_metadata
@@ -331,10 +332,11 @@ def stored_keys(path: Path) -> Iterator[tuple[Serializer, pa.Array, np.ndarray, 
             key_serializer = file.header.key_serializer
             if isinstance(key_serializer, tree.RowData):
                 continue
+            context = RecordContext(operator.max_parallelism, LayoutContext())
             for number, info in enumerate(file.header.states):
                 layout = derive_keyed_layout(info, key_serializer, operator.max_parallelism, LayoutContext())
                 program = compile_layout(layout.key, frozenset({"state_key"}))
-                for _, found in scan_states(file, [number], key_group_prefix_size(operator.max_parallelism)):
+                for _, found in file.scan([number], context):
                     keys = decode_spans(program, found.data, found.key_starts, found.key_ends, exact=False)
                     yield key_serializer, keys.field("state_key"), found.key_groups, operator.max_parallelism
 

@@ -68,7 +68,7 @@ def plan(state: KeyedState, part: KeyedPart, parts: tuple[PartFile, ...], direct
         copied=tuple((each, each) for each in states if each != part.state_id),
         encoded=((part.state_id, parts),),
         key_groups=part.file.key_groups,
-        prefix=state.prefix,
+        context=state.context,
         target=join(resolve(str(directory)), f"subtask-{part.subtask}"),
     )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from state_pipelines.errors import UnsupportedError
+from state_pipelines.keyed.canonical import CanonicalFile
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.metainfo import VALUE_SERIALIZER
 from state_pipelines.snapshot import open_snapshot
@@ -20,6 +21,7 @@ def test_subtasks_that_hold_keyed_state_with_different_serializers_are_told() ->
     state = open_snapshot(str(ORDERS)).operator("revenue-per-minute").state("window-contents")
     assert isinstance(state, KeyedState)
     first, second = state.parts
+    assert isinstance(second.file, CanonicalFile)
     info = second.file.header.states[second.state_id]
     other = replace(
         info,
