@@ -11,43 +11,32 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.snappyframed import compress, iter_chunks
+from state_pipelines.binary.snappyframed import compress
 from state_pipelines.binary.writer import Writer
-from state_pipelines.errors import FormatError, StateError, Where, at
+from state_pipelines.errors import FormatError, Where, at
 from state_pipelines.keyed import framing
-from state_pipelines.keyed.header import KeyedHeader, read_keyed_header, write_keyed_header
+from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
 from state_pipelines.keyed.records import KeyedRecords
+from state_pipelines.keyed.sections import (
+    NO_SECTION,
+    WINDOW,
+    Section,
+    decompress_section,
+    group_sections,
+    open_sections,
+    read_sections,
+    select_sections,
+)
 from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.streams import StateStream, read_stream_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from state_pipelines.keyed.files import RecordContext, Runs
-
-WINDOW = 8 << 20
-"""Bytes that are read at once."""
+    from state_pipelines.metadata.streams import StateStream
 
 _LARGE = 4
 """A key group of more windows than this is read in several windows, any other one as a whole."""
-
-NO_SECTION = 0
-"""The offset of a key group without records."""
-
-
-@dataclass(frozen=True)
-class Section:
-    """The records of one key group.
-
-    Attributes:
-        start: first byte in the stream.
-        end: first byte of the next section, or the end of the stream.
-    """
-
-    key_group: int
-    start: int
-    end: int
 
 
 @dataclass(frozen=True)
@@ -81,8 +70,7 @@ class CanonicalFile:
         prefix = context.prefix
         wanted = np.zeros(len(self.header.states), np.bool_)
         wanted[list(state_ids)] = True
-        chosen = [each for each in self.sections if key_groups is None or each.key_group in key_groups]
-        for group in _group_sections(chosen, window):
+        for group in group_sections(select_sections(self.sections, key_groups), window):
             if len(group) == 1 and group[0].end - group[0].start > _LARGE * window and not self.header.compressed:
                 yield from _scan_large(self, group[0], wanted, prefix, window)
             else:
@@ -98,21 +86,8 @@ class CanonicalFile:
 
     def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[CanonicalFile]:
         """Parts of about `size` bytes."""
-        wanted = [each for each in self.sections if key_groups is None or each.key_group in key_groups]
-        for sections in split_sections(wanted, size):
+        for sections in group_sections(select_sections(self.sections, key_groups), size):
             yield replace(self, sections=sections)
-
-
-def split_sections(sections: Sequence[Section], size: int) -> Iterator[tuple[Section, ...]]:
-    """Sections that follow each other, in groups of about `size` bytes."""
-    group: list[Section] = []
-    for section in sections:
-        if group and section.end - group[0].start > size:
-            yield tuple(group)
-            group = []
-        group.append(section)
-    if group:
-        yield tuple(group)
 
 
 @dataclass(frozen=True)
@@ -147,43 +122,18 @@ def open_canonical(stream: StateStream, key_groups: KeyGroupRange, offsets: Sequ
     Raises:
         FormatError: an offset lies outside the stream, or the header is not one.
     """
-    present = sorted((offset, key_group) for offset, key_group in zip(offsets, key_groups, strict=True) if offset)
-    for offset, key_group in present:
-        if not 0 < offset < stream.size:
-            raise FormatError(
-                f"the offset {offset} of key group {key_group} lies outside the {stream.size} bytes of the file",
-                where=Where(file=stream.name, offset=offset),
-            )
-    # A state without any record still has a header; it then fills the stream.
-    header_end = present[0][0] if present else stream.size
-    reader = Reader(read_stream_range(stream, 0, header_end), stream.name)
-    header = read_keyed_header(reader)
-    reader.expect_end("the header")
-    ends = [*(offset for offset, _ in present[1:]), stream.size][: len(present)]
-    sections = tuple(Section(group, start, end) for (start, group), end in zip(present, ends, strict=True))
+    header, sections = open_sections(stream, key_groups, offsets)
     return CanonicalFile(stream, header, key_groups, sections)
 
 
-def _group_sections(sections: list[Section], window: int) -> Iterator[list[Section]]:
-    """Sections that lie side by side, in groups of about one window."""
-    group: list[Section] = []
-    for section in sections:
-        if group and (section.start != group[-1].end or section.end - group[0].start > window):
-            yield group
-            group = []
-        group.append(section)
-    if group:
-        yield group
-
-
-def _read_window(file: CanonicalFile, group: list[Section]) -> _Window:
+def _read_window(file: CanonicalFile, group: tuple[Section, ...]) -> _Window:
     first, last = group[0].start, group[-1].end
-    data = _read(file, first, last)
+    data = read_sections(file.stream, first, last)
     starts = np.array([each.start - first for each in group], np.int64)
     ends = np.array([each.end - first for each in group], np.int64)
     if file.header.compressed:
         pieces = [
-            _decompress(data, int(start), int(end), file.stream.name, first)
+            decompress_section(data, int(start), int(end), file.stream.name, first)
             for start, end in zip(starts, ends, strict=True)
         ]
         data = b"".join(pieces)
@@ -191,25 +141,6 @@ def _read_window(file: CanonicalFile, group: list[Section]) -> _Window:
         starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
     groups = np.array([each.key_group for each in group], np.int32)
     return _Window(np.frombuffer(data, np.uint8), first, groups, starts, ends)
-
-
-def _read(file: CanonicalFile, start: int, end: int) -> bytes:
-    raw = read_stream_range(file.stream, start, end)
-    if len(raw) < end - start:
-        raise FormatError(
-            f"the file ends {end - start - len(raw)} bytes before its key groups do",
-            where=Where(file=file.stream.name, offset=start + len(raw)),
-        )
-    return raw
-
-
-def _decompress(raw: bytes, start: int, end: int, name: str, offset: int) -> bytes:
-    try:
-        return b"".join(chunk.data for chunk in iter_chunks(raw, start, end, name=name))
-    except StateError as error:
-        if error.where.offset is not None:
-            error.where = Where(file=name, offset=error.where.offset + offset)
-        raise
 
 
 def _scan_large(
@@ -221,7 +152,7 @@ def _scan_large(
     groups = np.array([section.key_group], np.int32)
     while position < section.end:
         end = min(position + size, section.end)
-        data = np.frombuffer(_read(file, position, end), np.uint8)
+        data = np.frombuffer(read_sections(file.stream, position, end), np.uint8)
         spans = (np.zeros(1, np.int64), np.full(1, len(data), np.int64))
         part = _Window(data, position, groups, *spans, complete=end == section.end)
         yield from _scan_window(file, part, wanted, prefix, cursor)

@@ -10,15 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, fixed_length
 from state_pipelines.errors import UnsupportedError, Where
 from state_pipelines.keyed.assignment import key_group_prefix_size
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.metainfo import StateKind, StateMetaInfo
 
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
 VOID = lay.Constant(b"\0")
@@ -99,6 +102,27 @@ class KeyedRecords:
         )
 
 
+def concat_records(pieces: Sequence[KeyedRecords]) -> KeyedRecords:
+    """Records of one state from several places as one; positions in their files are lost unless there is one piece."""
+    if len(pieces) == 1:
+        return pieces[0]
+    shifts = np.concatenate([np.zeros(1, np.int64), np.cumsum([len(piece.data) for piece in pieces[:-1]])])
+
+    def shifted(name: str) -> npt.NDArray[np.int64]:
+        return np.concatenate([getattr(piece, name) + shift for piece, shift in zip(pieces, shifts, strict=True)])
+
+    return KeyedRecords(
+        np.concatenate([piece.key_groups for piece in pieces]),
+        np.concatenate([piece.data for piece in pieces]),
+        shifted("key_starts"),
+        shifted("key_ends"),
+        shifted("value_starts"),
+        shifted("value_ends"),
+        0,
+        pieces[0].file,
+    )
+
+
 def derive_keyed_layout(
     info: StateMetaInfo, key_serializer: tree.Serializer, max_parallelism: int, context: LayoutContext
 ) -> KeyedLayout:
@@ -113,7 +137,8 @@ def derive_keyed_layout(
         raise UnsupportedError(f"{info.kind} state is not read yet", where=Where(state=info.name))
     key = derive_layout(key_serializer, context)
     namespace = derive_layout(info.namespace_serializer, context)
-    if lay.fixed_width(key) is None and lay.fixed_width(namespace) is None:
+    lengths = [fixed_length(each, context) for each in (key_serializer, info.namespace_serializer)]
+    if lengths == [None, None]:
         key, namespace = lay.MeasuredKey(key), lay.MeasuredKey(namespace)
     fields = [("state_key", key), ("state_namespace", namespace)]
     state_type = info.state_type or "VALUE"

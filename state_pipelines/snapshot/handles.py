@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.reader import Reader
-from state_pipelines.errors import UnsupportedError, Where
-from state_pipelines.keyed.canonical import CanonicalFile, open_canonical
-from state_pipelines.keyed.framing import END_OF_KEY_GROUP
-from state_pipelines.keyed.header import KeyedHeader, read_keyed_header
+from state_pipelines.codecs.serializer_layouts import LayoutContext
+from state_pipelines.errors import FormatError, UnsupportedError
+from state_pipelines.keyed.canonical import open_canonical
+from state_pipelines.keyed.files import RecordContext
+from state_pipelines.keyed.heap import open_heap
 from state_pipelines.metadata.handles import EmptySegmentFileStateHandle, KeyGroupsStateHandle
+from state_pipelines.metadata.key_groups import MAX_PARALLELISM
 from state_pipelines.metadata.keyed import KeyedStateHandle, KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.streams import StateStream, open_stream, read_stream_range, read_whole_stream
 from state_pipelines.operatorstate.backend import OperatorStateFile, read_operator_file
 
 if TYPE_CHECKING:
+    from state_pipelines.keyed.files import KeyedFile
     from state_pipelines.metadata import SubtaskState
     from state_pipelines.metadata.operator import OperatorStateHandle
     from state_pipelines.serializers.tree import Serializer
@@ -38,7 +39,7 @@ class HandleReader:
         """The stream behind a handle of keyed state."""
         return open_stream(handle.delegate, self.directory, self.path_mapping)
 
-    def open_keyed(self, handle: KeyedStateHandle | None) -> CanonicalFile | None:
+    def open_keyed(self, handle: KeyedStateHandle | None) -> KeyedFile | None:
         """The keyed state behind a handle; None when there is none.
 
         Raises:
@@ -53,11 +54,7 @@ class HandleReader:
             )
         stream = self.open_stream(handle)
         if isinstance(handle, KeyGroupsStateHandle) and _is_heap_native(stream, handle):
-            raise UnsupportedError(
-                "keyed state in the native format of the heap backend is not covered yet",
-                where=Where(file=stream.name),
-                hint="Take a canonical savepoint (`flink savepoint --type canonical`)",
-            )
+            return open_heap(stream, handle.key_groups, handle.offsets)
         return open_canonical(stream, handle.key_groups, handle.offsets)
 
     def open_operator(self, handle: OperatorStateHandle | None) -> OperatorStateFile | None:
@@ -88,31 +85,25 @@ class HandleReader:
 def _is_heap_native(stream: StateStream, handle: KeyGroupsStateHandle) -> bool:
     """Tell the native format of the heap backend from the canonical one behind the same handle.
 
-    A native section begins with the key group as i32 and then, for every state, its id; a canonical one with a state
-    id and the length of the first key, whose prefix repeats the key group.
+    A native section begins with its key group as i32. Read as a canonical one, that is state 0 and a first key of at
+    least 64 KiB times the key group; only key group 0 leaves a doubt, which the whole section settles.
     """
-    present = [(offset, group) for offset, group in zip(handle.offsets, handle.key_groups, strict=True) if offset]
+    present = [(group, offset) for offset, group in zip(handle.offsets, handle.key_groups, strict=True) if offset]
     if not present:
         return False
-    offset, key_group = min(present)
-    header = parse_header(read_stream_range(stream, 0, offset), stream.name)
-    if header.compressed:
-        # Canonical sections are snappy streams as a whole; native ones begin with the bare key group.
+    key_group, offset = max(present)
+    if key_group:
         return read_stream_range(stream, offset, min(offset + 4, stream.size)) == key_group.to_bytes(4, "big")
-    reader = Reader(read_stream_range(stream, offset, min(offset + 9, stream.size)), stream.name)
-    if reader.remaining < 8:
-        return True
-    state_id, size = reader.i16(), reader.i32()
-    if not 0 <= state_id < len(header.states) or size < 1 or state_id == END_OF_KEY_GROUP:
-        return True
-    first = reader.u8() & 0x7F
-    if first == key_group:
+    file = open_canonical(stream, handle.key_groups, handle.offsets)
+    if file.header.compressed:
+        # Canonical sections are snappy streams as a whole; native ones begin with the bare key group.
+        return read_stream_range(stream, offset, min(offset + 4, stream.size)) == bytes(4)
+    for prefix_of in (1, MAX_PARALLELISM):
+        context = RecordContext(prefix_of, LayoutContext())
+        try:
+            for _ in file.scan(range(len(file.header.states)), context):
+                pass
+        except FormatError:
+            continue
         return False
-    return reader.remaining < 1 or (first << 8 | reader.u8()) != key_group
-
-
-@lru_cache(maxsize=256)
-def parse_header(data: bytes, name: str) -> KeyedHeader:
-    """The header of keyed state; subtasks mostly share its bytes."""
-    reader = Reader(data, name)
-    return read_keyed_header(reader)
+    return True

@@ -13,7 +13,6 @@ from state_pipelines.binary.snappyframed import iter_chunks
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.keyed.canonical import (
-    NO_SECTION,
     CanonicalFile,
     CanonicalWriter,
     frame_run,
@@ -22,6 +21,7 @@ from state_pipelines.keyed.canonical import (
 )
 from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.header import KeyedHeader
+from state_pipelines.keyed.sections import NO_SECTION
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.streams import StateStream, read_whole_stream

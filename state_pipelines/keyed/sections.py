@@ -1,0 +1,124 @@
+"""Key-group sections of a stream: where they lie, and their bytes.
+
+The canonical format and the native one of the heap backend both have a header, then a section per key group at the
+offset that the handle names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.snappyframed import iter_chunks
+from state_pipelines.errors import FormatError, StateError, Where
+from state_pipelines.keyed.header import KeyedHeader, read_keyed_header
+from state_pipelines.metadata.streams import StateStream, read_stream_range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from state_pipelines.metadata.key_groups import KeyGroupRange
+
+WINDOW = 8 << 20
+"""Bytes that are read at once."""
+
+NO_SECTION = 0
+"""The offset of a key group without records."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a stream holds of one key group.
+
+    Attributes:
+        start: first byte in the stream.
+        end: first byte of the next section, or the end of the stream.
+    """
+
+    key_group: int
+    start: int
+    end: int
+
+
+def open_sections(
+    stream: StateStream, key_groups: KeyGroupRange, offsets: Sequence[int]
+) -> tuple[KeyedHeader, tuple[Section, ...]]:
+    """Read the header of a stream and find its sections, ascending by position.
+
+    Args:
+        stream: the stream of the handle.
+        key_groups: range of the handle.
+        offsets: position per key group; `NO_SECTION` where there are no records.
+
+    Raises:
+        FormatError: an offset lies outside the stream, or the header is not one.
+    """
+    present = sorted((offset, key_group) for offset, key_group in zip(offsets, key_groups, strict=True) if offset)
+    for offset, key_group in present:
+        if not 0 < offset < stream.size:
+            raise FormatError(
+                f"the offset {offset} of key group {key_group} lies outside the {stream.size} bytes of the file",
+                where=Where(file=stream.name, offset=offset),
+            )
+    # A state without any record still has a header; it then fills the stream.
+    header_end = present[0][0] if present else stream.size
+    header = parse_header(read_stream_range(stream, 0, header_end), stream.name)
+    ends = [*(offset for offset, _ in present[1:]), stream.size][: len(present)]
+    return header, tuple(Section(group, start, end) for (start, group), end in zip(present, ends, strict=True))
+
+
+@lru_cache(maxsize=256)
+def parse_header(data: bytes, name: str) -> KeyedHeader:
+    """The header that fills `data`; subtasks mostly share its bytes.
+
+    Raises:
+        FormatError: it is not one.
+    """
+    reader = Reader(data, name)
+    header = read_keyed_header(reader)
+    reader.expect_end("the header")
+    return header
+
+
+def select_sections(sections: Sequence[Section], key_groups: KeyGroupRange | None) -> list[Section]:
+    """The sections of some key groups; of all when `key_groups` is None."""
+    return [each for each in sections if key_groups is None or each.key_group in key_groups]
+
+
+def group_sections(sections: Sequence[Section], size: int) -> Iterator[tuple[Section, ...]]:
+    """Sections that lie side by side, in groups of about `size` bytes."""
+    group: list[Section] = []
+    for section in sections:
+        if group and (section.start != group[-1].end or section.end - group[0].start > size):
+            yield tuple(group)
+            group = []
+        group.append(section)
+    if group:
+        yield tuple(group)
+
+
+def read_sections(stream: StateStream, start: int, end: int) -> bytes:
+    """The bytes of a stream from `start` to `end`.
+
+    Raises:
+        FormatError: the stream ends before.
+    """
+    raw = read_stream_range(stream, start, end)
+    if len(raw) < end - start:
+        raise FormatError(
+            f"the file ends {end - start - len(raw)} bytes before its key groups do",
+            where=Where(file=stream.name, offset=start + len(raw)),
+        )
+    return raw
+
+
+def decompress_section(raw: bytes, start: int, end: int, name: str, offset: int) -> bytes:
+    """The data of the snappy streams in `raw[start:end]`; `offset` is the position of `raw` in the file, for errors."""
+    try:
+        return b"".join(chunk.data for chunk in iter_chunks(raw, start, end, name=name))
+    except StateError as error:
+        if error.where.offset is not None:
+            error.where = Where(file=name, offset=error.where.offset + offset)
+        raise
