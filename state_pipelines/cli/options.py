@@ -12,7 +12,7 @@ import click
 from state_pipelines.cli.commands import set_debug
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.errors import UsageError, Where
-from state_pipelines.snapshot import Snapshot, open_snapshot
+from state_pipelines.snapshot import Snapshot, open_snapshot, parse_key_serializers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,13 @@ _MAP = click.option(
 )
 _UID = click.option(
     "--uid", "uids", metavar="NAME", multiple=True, help="A uid, to name an operator that is stored by its hash."
+)
+_KEY_SERIALIZER = click.option(
+    "--key-serializer",
+    "key_serializers",
+    metavar="OPERATOR=TYPE",
+    multiple=True,
+    help="The type of an operator's keys, where changelog state does not say it.",
 )
 _DEBUG = click.option("--debug", is_flag=True, expose_value=False, callback=set_debug, hidden=True)
 CLASSES = click.option(
@@ -46,24 +53,38 @@ class Source:
     Attributes:
         path_mapping: texts `FROM=TO`.
         uids: uids that the caller knows.
+        key_serializers: texts `OPERATOR=TYPE`.
     """
 
     path_mapping: tuple[str, ...]
     uids: tuple[str, ...]
+    key_serializers: tuple[str, ...] = ()
 
     def open(self, path: str, classes: FieldLists | None = None) -> Snapshot:
         """Open the snapshot at `path`."""
-        return open_snapshot(path, path_mapping=self.path_mapping, uids=self.uids, classes=classes)
+        return open_snapshot(
+            path,
+            path_mapping=self.path_mapping,
+            uids=self.uids,
+            classes=classes,
+            key_serializers=parse_key_serializers(self.key_serializers),
+        )
 
 
 def source_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `--map` and `--uid`; it gets them as its argument `source`."""
+    """Give a command `--map`, `--uid` and `--key-serializer`; it gets them as its argument `source`."""
 
     @wraps(command)
-    def call(*arguments: object, path_mapping: tuple[str, ...], uids: tuple[str, ...], **others: object) -> None:
-        command(*arguments, source=Source(path_mapping, uids), **others)
+    def call(
+        *arguments: object,
+        path_mapping: tuple[str, ...],
+        uids: tuple[str, ...],
+        key_serializers: tuple[str, ...],
+        **others: object,
+    ) -> None:
+        command(*arguments, source=Source(path_mapping, uids, key_serializers), **others)
 
-    return _MAP(_UID(_DEBUG(call)))
+    return _MAP(_UID(_KEY_SERIALIZER(_DEBUG(call))))
 
 
 def read_classes(path: str) -> FieldLists:

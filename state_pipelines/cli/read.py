@@ -1,4 +1,4 @@
-"""`read`: the rows of one state."""
+"""`read`: the rows of one state, or of all keyed states of an operator."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from state_pipelines.cli.dump import write_lines
 from state_pipelines.cli.options import AS_JSON, CLASSES, Source, source_options
 from state_pipelines.cli.rows import compact, to_rows
 from state_pipelines.errors import UnsupportedError, UsageError, Where
+from state_pipelines.keyed.operator_table import OperatorTableOptions
 from state_pipelines.keyed.tables import TableOptions
 from state_pipelines.metadata.key_groups import parse_key_groups
 from state_pipelines.storage import create_file, resolve
@@ -31,13 +32,15 @@ _CELL_SIZE = 300
 @click.command("read")
 @click.argument("path")
 @click.option("--operator", metavar="UID", required=True, help="The operator: uid, id or name.")
-@click.option("--state", metavar="NAME", required=True, help="The state.")
+@click.option("--state", metavar="NAME", help="The state; without it all keyed states, a row per key and namespace.")
+@click.option("--states", metavar="a,b", help="Without --state: only these states.")
+@click.option("--timers", is_flag=True, help="Without --state: timers too, a list per key and namespace.")
 @click.option("--columns", metavar="a,b.c", help="Only these columns, or fields of them.")
 @click.option("--key-groups", metavar="a-b", help="Only these key groups, both ends included.")
 @click.option("--key", metavar="JSON", help="Only the entries of this key.")
 @click.option("--limit", metavar="N", type=click.IntRange(min=0), help="At most so many rows; a table shows 20.")
 @click.option("--raw", is_flag=True, help="Keys and values as the bytes that are stored.")
-@click.option("--flatten/--no-flatten", default=True, help="A row per list element, or per key with a list.")
+@click.option("--flatten/--no-flatten", default=None, help="With --state: a row per list element, or per key.")
 @AS_JSON
 @click.option("--parquet", metavar="FILE", help="Write a Parquet file, which must not exist.")
 @CLASSES
@@ -46,40 +49,51 @@ def command(
     path: str,
     *,
     operator: str,
-    state: str,
+    state: str | None,
+    states: str | None,
+    timers: bool,
     columns: str | None,
     key_groups: str | None,
     key: str | None,
     limit: int | None,
     raw: bool,
-    flatten: bool,
+    flatten: bool | None,
     as_json: bool,
     parquet: str | None,
     source: Source,
     classes: FieldLists | None,
 ) -> None:
-    """Show the rows of one state of the snapshot at PATH.
+    """Show the rows of one state, or of all keyed states of an operator, of the snapshot at PATH.
 
     With --json one object per line: dates and times are ISO text, bytes hexadecimal text, maps arrays of [key, value].
     """
     if as_json and parquet is not None:
         raise UsageError("--json and --parquet exclude each other")
-    options = TableOptions(
-        columns=None if columns is None else tuple(each.strip() for each in columns.split(",")),
-        flatten=flatten,
-        raw=raw,
-        key=None if key is None else _parse_key(key),
-    )
-    found = source.open(path, classes).operator(operator).state(state)
-    batches = found.batches(options, None if key_groups is None else parse_key_groups(key_groups))
+    if state is None and flatten is not None:
+        raise UsageError("--flatten and --no-flatten are for one state; the table of all states holds lists")
+    if state is not None and (states is not None or timers):
+        raise UsageError("--states and --timers are for the table of all states, without --state")
+    chosen = None if columns is None else tuple(each.strip() for each in columns.split(","))
+    wanted_key = None if key is None else _parse_key(key)
+    groups = None if key_groups is None else parse_key_groups(key_groups)
+    place = source.open(path, classes).operator(operator)
+    if state is None:
+        names = None if states is None else tuple(each.strip() for each in states.split(","))
+        together = OperatorTableOptions(names, timers, chosen, raw, wanted_key)
+        schema, batches = place.make_schema(together), place.batches(together, groups)
+    else:
+        options = TableOptions(columns=chosen, flatten=flatten is not False, raw=raw, key=wanted_key)
+        found = place.state(state)
+        batches = found.batches(options, groups)
+        schema = found.make_schema(options)
     if parquet is not None:
-        rows = write_parquet(found.make_schema(options), take(batches, limit), parquet)
+        rows = write_parquet(schema, take(batches, limit), parquet)
         click.echo(f"{rows:,} rows written to {parquet}", err=True)
     elif as_json:
         lines = (json.dumps(row, separators=(",", ":")) for batch in take(batches, limit) for row in to_rows(batch))
         write_lines(lines, sys.stdout.buffer)
     else:
-        show_rows(found.make_schema(options).names, batches, _ROWS_FOR_PEOPLE if limit is None else limit)
+        show_rows(schema.names, batches, _ROWS_FOR_PEOPLE if limit is None else limit)
 
 
 def take(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.codecs.program import Program
 
+KEEPING = "Tables that are asked for the columns `reason` and `value_bytes` keep such rows as bytes"
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
 
@@ -114,11 +115,11 @@ def _decode(
         if status != op.FULL:
             break
         columns.enlarge(where)
-    if status == op.BAD_SUBCLASS:
+    if status in (op.BAD_SUBCLASS, op.BAD_KIND):
         raise UnsupportedError(
             f"record {record}: {op.MESSAGES[status]}",
             where=Where(offset=offset + position, path=program.paths[where] or None),
-            hint="Declare the class (`--classes`), or read the state as raw bytes",
+            hint=KEEPING if status == op.BAD_KIND else f"Declare the class (`--classes`). {KEEPING}",
         )
     if status != op.OK:
         place = Where(offset=offset + position, path=program.paths[where])

@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from state_pipelines.codecs import opcodes as op
+from state_pipelines.codecs.cells import append_list, append_wide, read_cell
 from state_pipelines.codecs.memory import (
     copy,
     load_i32,
@@ -14,6 +15,7 @@ from state_pipelines.codecs.memory import (
     load_i64_big,
     load_u8,
     load_u16_big,
+    load_u32,
     store_8,
     store_32,
     store_64,
@@ -186,7 +188,9 @@ def decode(program, pool, columns, base, starts, ends, sequential, exact, stops)
     Returns:
         (status, record, position, instruction or column): what went wrong and where; status 0 when nothing did.
     """
-    loops = np.empty((op.MAX_DEPTH, 2), np.int64)
+    loops = np.empty((op.MAX_DEPTH, 3), np.int64)
+    blocks = np.empty((op.MAX_DEPTH, op.BLOCK_STATE), np.int64)
+    frames = np.empty(op.MAX_DEPTH, np.int64)
     masks = np.empty(op.MAX_DEPTH, np.int64)
     marks = np.empty(op.MAX_DEPTH, np.int64)
     position = base + starts[0] if len(starts) else base
@@ -200,6 +204,8 @@ def decode(program, pool, columns, base, starts, ends, sequential, exact, stops)
         depth = 0
         mask_depth = 0
         mark_depth = 0
+        block_depth = 0
+        frame_depth = 0
         while True:
             code = program[pc, 0]
             column = program[pc, 1]
@@ -227,6 +233,66 @@ def decode(program, pool, columns, base, starts, ends, sequential, exact, stops)
                     columns[op.COUNT, column] = count + 1
                 position += width
                 pc += 1
+            elif code == op.CELL:
+                # The commonest cells are read here: a call for each would take longer than the reading.
+                at = blocks[block_depth - 1, op.BASE]
+                bit = program[pc, 2]
+                if load_u8(at + (bit >> 3)) >> (bit & 7) & 1:
+                    pc = program[pc, 4]
+                else:
+                    blocks[block_depth - 1, op.SLOT] = at + program[pc, 3]
+                    pc += 1
+            elif code == op.CELL_FIXED:
+                count = columns[op.COUNT, column]
+                if count >= columns[op.CAPACITY, column]:
+                    return op.FULL, record, position - base, column
+                at = blocks[block_depth - 1, op.SLOT]
+                width = program[pc, 2]
+                values = columns[op.VALUES, column] + width * count
+                if width == 8:
+                    store_64(values, load_i64(at))
+                elif width == 4:
+                    store_32(values, load_i32(at))
+                else:
+                    copy(values, at, width)
+                if columns[op.VALIDITY, column]:
+                    store_8(columns[op.VALIDITY, column] + count, 1)
+                columns[op.COUNT, column] = count + 1
+                pc += 1
+            elif code == op.CELL_BYTES:
+                at = blocks[block_depth - 1, op.SLOT]
+                mark = load_u8(at + 7)
+                if mark >= 0x80 and program[pc, 2]:
+                    size = mark & 0x7F
+                    if size > 7:
+                        return op.BAD_LENGTH, record, at - base, pc
+                else:
+                    start = blocks[block_depth - 1, op.BASE]
+                    size = load_u32(at)
+                    at = start + load_u32(at + 4)
+                    if at + size > blocks[block_depth - 1, op.STOP]:
+                        return op.BAD_LENGTH, record, start - base, pc
+                if not append_bytes(columns, column, at, size):
+                    return op.FULL, record, position - base, column
+                pc += 1
+            elif code == op.ITEM:
+                at = blocks[block_depth - 1, op.BASE]
+                index = blocks[block_depth - 1, op.AT]
+                if load_u8(at + 4 + (index >> 3)) >> (index & 7) & 1:
+                    pc = program[pc, 3]
+                else:
+                    at += blocks[block_depth - 1, op.HEADER]
+                    blocks[block_depth - 1, op.SLOT] = at + index * program[pc, 2]
+                    pc += 1
+            elif code == op.NEXT_ITEM:
+                index = blocks[block_depth - 1, op.AT] + 1
+                blocks[block_depth - 1, op.AT] = index
+                pc = program[pc, 2] if index < blocks[block_depth - 1, op.ITEM_COUNT] else pc + 1
+            elif code >= op.FIRST_CELL:
+                status, target, block_depth = read_cell(code, program, pc, columns, blocks, block_depth)
+                if status:
+                    return status, record, blocks[block_depth - 1, op.BASE] - base, target
+                pc = target
             elif code == op.TEXT:
                 if position >= end:
                     return op.TRUNCATED, record, position - base, pc
@@ -545,6 +611,161 @@ def decode(program, pool, columns, base, starts, ends, sequential, exact, stops)
                     store_8(columns[op.VALIDITY, column] + count, 1)
                 columns[op.COUNT, column] = count + 1
                 pc += 1
+            elif code == op.BLOCK or code == op.FRAME:
+                if position + 4 > end:
+                    return op.TRUNCATED, record, position - base, pc
+                size = load_i32_big(position)
+                if size < 0 or size > end - position - 4:
+                    return op.BAD_LENGTH, record, position - base, pc
+                position += 4
+                if code == op.BLOCK:
+                    blocks[0, op.BASE] = position
+                    blocks[0, op.STOP] = position + size
+                    block_depth = 1
+                    position += size
+                else:
+                    if frame_depth >= op.MAX_DEPTH:
+                        return op.TOO_DEEP, record, position - base, pc
+                    frames[frame_depth] = end
+                    frame_depth += 1
+                    end = position + size
+                pc += 1
+            elif code == op.UNBLOCK:
+                block_depth = 0
+                pc += 1
+            elif code == op.UNFRAME:
+                if position != end:
+                    return op.LEFT_OVER, record, position - base, pc
+                frame_depth -= 1
+                end = frames[frame_depth]
+                pc += 1
+            elif code == op.INDEX:
+                if position + 4 > end:
+                    return op.TRUNCATED, record, position - base, pc
+                index = load_i32_big(position)
+                if index < 0 or index > 1:
+                    return op.BAD_FLAG, record, position - base, pc
+                position += 4
+                pc = program[pc, 3] if index == program[pc, 2] else pc + 1
+            elif code == op.TAG:
+                width = program[pc, 2]
+                if position + width > end:
+                    return op.TRUNCATED, record, position - base, pc
+                index = load_u8(position) if width == 1 else load_i32_big(position)
+                target = -1
+                for case in range(program[pc, 3]):
+                    if program[pc + 1 + case, 2] == index:
+                        target = case
+                        break
+                if target < 0:
+                    return op.BAD_FLAG, record, position - base, pc
+                if column >= 0:
+                    count = columns[op.COUNT, column]
+                    if count >= columns[op.CAPACITY, column]:
+                        return op.FULL, record, position - base, column
+                    store_32(columns[op.VALUES, column] + 4 * count, target)
+                    columns[op.COUNT, column] = count + 1
+                position += width
+                pc = program[pc + 1 + target, 5]
+            elif code == op.BYTES:
+                size = program[pc, 2]
+                if position + size > end:
+                    return op.TRUNCATED, record, position - base, pc
+                if column >= 0 and not append_bytes(columns, column, position, size):
+                    return op.FULL, record, position - base, column
+                position += size
+                pc += 1
+            elif code == op.WIDE_DECIMAL:
+                if position + 4 > end:
+                    return op.TRUNCATED, record, position - base, pc
+                size = load_i32_big(position)
+                if size <= 0 or size > 16 or size > end - position - 4:
+                    return op.BAD_LENGTH, record, position - base, pc
+                if column >= 0 and not append_wide(columns, column, position + 4, size):
+                    return op.FULL, record, position - base, column
+                position += 4 + size
+                pc += 1
+            elif code == op.BLOCKS or code == op.BLOCKS_NEXT:
+                if code == op.BLOCKS:
+                    if depth >= op.MAX_DEPTH:
+                        return op.TOO_DEEP, record, position - base, pc
+                    if column >= 0:
+                        status = append_list(columns, column, 0)
+                        if status:
+                            return status, record, position - base, column if status == op.FULL else pc
+                    loops[depth, 0] = 0
+                    loops[depth, 1] = 0
+                    depth += 1
+                else:
+                    column = program[pc, 4]
+                loops[depth - 1, 0] -= 1
+                if loops[depth - 1, 0] > 0:
+                    pc = program[pc, 2]
+                    continue
+                smallest = program[pc, 2] if code == op.BLOCKS else program[pc, 3]
+                at = position
+                size = 0
+                shift = 0
+                while True:
+                    if position >= end:
+                        return op.TRUNCATED, record, at - base, pc
+                    if shift > 28:
+                        return op.BAD_LENGTH, record, at - base, pc
+                    byte = load_u8(position)
+                    position += 1
+                    size |= (byte & 0x7F) << shift
+                    if byte < 0x80:
+                        break
+                    shift += 7
+                if size * smallest > end - position:
+                    return op.BAD_LENGTH, record, at - base, pc
+                loops[depth - 1, 0] = size
+                loops[depth - 1, 1] += size
+                if loops[depth - 1, 1] > op.MAX_OFFSET or (smallest == 0 and loops[depth - 1, 1] > op.MAX_EMPTY_ITEMS):
+                    return op.BAD_LENGTH, record, at - base, pc
+                if size:
+                    pc = pc + 1 if code == op.BLOCKS else program[pc, 2]
+                    continue
+                depth -= 1
+                if column >= 0:
+                    values = columns[op.VALUES, column] + 4 * columns[op.COUNT, column]
+                    stop = load_i32(values) + loops[depth, 1]
+                    if stop > op.MAX_OFFSET:
+                        return op.BAD_LENGTH, record, at - base, pc
+                    store_32(values, stop)
+                pc = program[pc, 3] if code == op.BLOCKS else pc + 1
+            elif code == op.MASKED_LIST:
+                if position + 4 > end:
+                    return op.TRUNCATED, record, position - base, pc
+                size = load_i32_big(position)
+                mask = (size + 7) // 8 if program[pc, 4] else 0
+                smallest = program[pc, 2]
+                if size < 0 or mask + size * smallest > end - position - 4:
+                    return op.BAD_LENGTH, record, position - base, pc
+                if mask == 0 and smallest == 0 and size > op.MAX_EMPTY_ITEMS:
+                    return op.BAD_LENGTH, record, position - base, pc
+                position += 4 + mask
+                if column >= 0:
+                    status = append_list(columns, column, size)
+                    if status:
+                        return status, record, position - base, column if status == op.FULL else pc
+                if size == 0:
+                    pc = program[pc, 3]
+                else:
+                    if depth >= op.MAX_DEPTH:
+                        return op.TOO_DEEP, record, position - base, pc
+                    loops[depth, 0] = size
+                    loops[depth, 1] = position - mask
+                    loops[depth, 2] = -1
+                    depth += 1
+                    pc += 1
+            elif code == op.MASKED_ITEM:
+                loops[depth - 1, 2] += 1
+                index = loops[depth - 1, 2]
+                if load_u8(loops[depth - 1, 1] + (index >> 3)) & (0x80 >> (index & 7)):
+                    pc = program[pc, 2]
+                else:
+                    pc += 1
             elif code == op.MARK:
                 if mark_depth >= op.MAX_DEPTH:
                     return op.TOO_DEEP, record, position - base, pc

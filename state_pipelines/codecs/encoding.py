@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from state_pipelines.codecs import opcodes as op
+from state_pipelines.codecs.cell_encoding import store_wide, wide_size, write_cell
 from state_pipelines.codecs.memory import (
     copy,
     load_i32,
@@ -13,7 +14,9 @@ from state_pipelines.codecs.memory import (
     load_u8,
     store_8,
     store_16_big,
+    store_32,
     store_32_big,
+    store_64,
     store_64_big,
 )
 
@@ -111,7 +114,9 @@ def encode(program, pool, columns, count, base, capacity, stops):  # type: ignor
     Returns:
         (status, record, bytes written, instruction): status 0, or what went wrong and where; FULL asks for more output.
     """
-    loops = np.empty((op.MAX_DEPTH, 2), np.int64)
+    loops = np.empty((op.MAX_DEPTH, 3), np.int64)
+    blocks = np.empty((op.MAX_DEPTH, op.BLOCK_STATE), np.int64)
+    frames = np.empty(op.MAX_DEPTH, np.int64)
     masks = np.empty(op.MAX_DEPTH, np.int64)
     marks = np.empty(op.MAX_DEPTH, np.int64)
     out = base
@@ -121,6 +126,8 @@ def encode(program, pool, columns, count, base, capacity, stops):  # type: ignor
         depth = 0
         mask_depth = 0
         mark_depth = 0
+        block_depth = 0
+        frame_depth = 0
         while True:
             code = program[pc, 0]
             column = program[pc, 1]
@@ -133,7 +140,38 @@ def encode(program, pool, columns, count, base, capacity, stops):  # type: ignor
                 cursor = columns[op.COUNT, column]
                 if cursor >= columns[op.CAPACITY, column]:
                     return op.TRUNCATED, record, out - base, pc
-            if code == op.FIXED:
+            if code == op.CELL:
+                # The commonest cells are written here: a call for each would take longer than the writing.
+                at = blocks[block_depth - 1, op.BASE]
+                if is_null(columns, column, cursor):
+                    at += program[pc, 2] >> 3
+                    store_8(at, load_u8(at) | 1 << (program[pc, 2] & 7))
+                    pc = program[pc, 4]
+                else:
+                    blocks[block_depth - 1, op.SLOT] = at + program[pc, 3]
+                    pc += 1
+            elif code == op.CELL_FIXED:
+                if is_null(columns, column, cursor):
+                    return op.NULL_VALUE, record, out - base, pc
+                width = program[pc, 2]
+                at = blocks[block_depth - 1, op.SLOT]
+                values = columns[op.VALUES, column] + width * cursor
+                if width == 8:
+                    store_64(at, load_i64(values))
+                elif width == 4:
+                    store_32(at, load_i32(values))
+                else:
+                    copy(at, values, width)
+                columns[op.COUNT, column] = cursor + 1
+                pc += 1
+            elif code >= op.FIRST_CELL:
+                status, target, block_depth, out = write_cell(
+                    code, program, pc, columns, blocks, block_depth, out, limit
+                )
+                if status:
+                    return status, record, out - base, target
+                pc = target
+            elif code == op.FIXED:
                 if is_null(columns, column, cursor) and not program[pc, 3]:
                     return op.NULL_VALUE, record, out - base, pc
                 width = program[pc, 2]
@@ -337,6 +375,130 @@ def encode(program, pool, columns, count, base, capacity, stops):  # type: ignor
                 out += 1
                 columns[op.COUNT, column] = cursor + 1
                 pc = pc + 1 if flag else program[pc, 2]
+            elif code == op.BLOCK:
+                out += 4
+                blocks[0, op.BASE] = out
+                block_depth = 1
+                pc += 1
+            elif code == op.UNBLOCK:
+                start = blocks[0, op.BASE]
+                store_32_big(start - 4, out - start)
+                block_depth = 0
+                pc += 1
+            elif code == op.FRAME:
+                if frame_depth >= op.MAX_DEPTH:
+                    return op.TOO_DEEP, record, out - base, pc
+                out += 4
+                frames[frame_depth] = out
+                frame_depth += 1
+                pc += 1
+            elif code == op.UNFRAME:
+                frame_depth -= 1
+                store_32_big(frames[frame_depth] - 4, out - frames[frame_depth])
+                pc += 1
+            elif code == op.INDEX:
+                null = is_null(columns, column, cursor)
+                store_32_big(out, program[pc, 2] if null else 1 - program[pc, 2])
+                out += 4
+                pc = program[pc, 3] if null else pc + 1
+            elif code == op.TAG:
+                index = load_i32(columns[op.VALUES, column] + 4 * cursor)
+                if index < 0 or index >= program[pc, 3]:
+                    return op.BAD_FLAG, record, out - base, pc
+                columns[op.COUNT, column] = cursor + 1
+                case = pc + 1 + index
+                if program[pc, 2] == 1:
+                    store_8(out, program[case, 2])
+                    out += 1
+                else:
+                    store_32_big(out, program[case, 2])
+                    out += 4
+                pc = program[case, 5]
+            elif code == op.BYTES:
+                if is_null(columns, column, cursor):
+                    return op.NULL_VALUE, record, out - base, pc
+                offsets = columns[op.VALUES, column]
+                start = load_i32(offsets + 4 * cursor)
+                size = load_i32(offsets + 4 * (cursor + 1)) - start
+                if size != program[pc, 2]:
+                    return op.BAD_SIZE, record, out - base, pc
+                if out + 16 + size > limit:
+                    return op.FULL, record, out - base, pc
+                copy(out, columns[op.DATA, column] + start, size)
+                out += size
+                columns[op.COUNT, column] = cursor + 1
+                pc += 1
+            elif code == op.WIDE_DECIMAL:
+                if is_null(columns, column, cursor):
+                    return op.NULL_VALUE, record, out - base, pc
+                if out + 32 > limit:
+                    return op.FULL, record, out - base, pc
+                source = columns[op.VALUES, column] + 16 * cursor
+                size = wide_size(source)
+                store_32_big(out, size)
+                store_wide(out + 4, source, size)
+                out += 4 + size
+                columns[op.COUNT, column] = cursor + 1
+                pc += 1
+            elif code == op.BLOCKS:
+                if is_null(columns, column, cursor):
+                    return op.NULL_VALUE, record, out - base, pc
+                offsets = columns[op.VALUES, column]
+                size = load_i32(offsets + 4 * (cursor + 1)) - load_i32(offsets + 4 * cursor)
+                columns[op.COUNT, column] = cursor + 1
+                if size == 0:
+                    store_8(out, 0)
+                    out += 1
+                    pc = program[pc, 3]
+                else:
+                    if depth >= op.MAX_DEPTH:
+                        return op.TOO_DEEP, record, out - base, pc
+                    out = store_varint(out, size)
+                    loops[depth, 0] = size
+                    depth += 1
+                    pc += 1
+            elif code == op.BLOCKS_NEXT:
+                loops[depth - 1, 0] -= 1
+                if loops[depth - 1, 0] > 0:
+                    pc = program[pc, 2]
+                else:
+                    store_8(out, 0)
+                    out += 1
+                    depth -= 1
+                    pc += 1
+            elif code == op.MASKED_LIST:
+                if is_null(columns, column, cursor):
+                    return op.NULL_VALUE, record, out - base, pc
+                offsets = columns[op.VALUES, column]
+                size = load_i32(offsets + 4 * (cursor + 1)) - load_i32(offsets + 4 * cursor)
+                columns[op.COUNT, column] = cursor + 1
+                mask = (size + 7) // 8 if program[pc, 4] else 0
+                if out + 16 + mask > limit:
+                    return op.FULL, record, out - base, pc
+                store_32_big(out, size)
+                out += 4
+                if size == 0:
+                    pc = program[pc, 3]
+                else:
+                    if depth >= op.MAX_DEPTH:
+                        return op.TOO_DEEP, record, out - base, pc
+                    loops[depth, 0] = size
+                    loops[depth, 1] = out
+                    loops[depth, 2] = -1
+                    for i in range(mask):
+                        store_8(out + i, 0)
+                    out += mask
+                    depth += 1
+                    pc += 1
+            elif code == op.MASKED_ITEM:
+                loops[depth - 1, 2] += 1
+                if is_null(columns, column, cursor):
+                    index = loops[depth - 1, 2]
+                    at = loops[depth - 1, 1] + (index >> 3)
+                    store_8(at, load_u8(at) | (0x80 >> (index & 7)))
+                    pc = program[pc, 2]
+                else:
+                    pc += 1
             elif code == op.MARK:
                 if mark_depth >= op.MAX_DEPTH:
                     return op.TOO_DEEP, record, out - base, pc

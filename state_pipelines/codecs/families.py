@@ -7,10 +7,12 @@ anywhere else nothing behind it can be read, and that is an error.
 from __future__ import annotations
 
 from dataclasses import replace
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from state_pipelines.binary.javavalues import JavaContent, JavaEnum, JavaObject
+from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.avro import parse_avro_schema, read_avro, write_avro
 from state_pipelines.codecs.binaryrow import (
     BinaryRowValue,
@@ -27,14 +29,13 @@ from state_pipelines.codecs.binaryrow import (
 from state_pipelines.codecs.dynamic import TypedValue, Undecoded
 from state_pipelines.codecs.javaobject import read_java_object, write_java_object
 from state_pipelines.codecs.kryo import FieldLists, read_kryo, read_kryo_span, write_kryo
+from state_pipelines.codecs.writables import VARIABLE, read_writable, write_writable
 from state_pipelines.errors import StateError, UnsupportedError, ValueRangeError
 from state_pipelines.serializers import tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from state_pipelines.binary.reader import Reader
-    from state_pipelines.binary.writer import Writer
     from state_pipelines.codecs.kryo.wire import Version
     from state_pipelines.codecs.layout import Dynamic
 
@@ -105,6 +106,14 @@ def write_dynamic(layout: Dynamic, writer: Writer, value: Any) -> None:
             if value not in numbers:
                 raise ValueRangeError(f"{value!r} is not one of the enum's constants {', '.join(numbers)}")
             writer.i32(numbers[value])
+        case tree.ClassBound(type_class=name) if name in VARIABLE:
+            write_writable(name, writer, value)
+        case tree.PythonDecimal() | tree.Basic(kind="PythonBigDec"):
+            writer.bytes32(str(_expect(value, Decimal, "a decimal number")).encode())
+        case tree.Basic(kind="Variant"):
+            _write_variant(writer, value)
+        case tree.Basic(kind="StringValueArray"):
+            _write_string_values(writer, _expect(value, list, "a list"))
         case tree.Basic(kind="JavaObject"):
             write_java_object(writer, cast("JavaContent", value.value if isinstance(value, TypedValue) else value))
         case serializer:
@@ -136,6 +145,14 @@ def _read(layout: Dynamic, reader: Reader) -> object:
             if name is None:
                 raise reader.error(f"the enum has no constant of id {number}", start)
             return name
+        case tree.ClassBound(type_class=name) if name in VARIABLE:
+            return read_writable(name, reader)
+        case tree.PythonDecimal() | tree.Basic(kind="PythonBigDec"):
+            return _read_decimal_text(reader)
+        case tree.Basic(kind="Variant"):
+            return _read_variant(reader)
+        case tree.Basic(kind="StringValueArray"):
+            return _read_string_values(reader)
         case tree.Basic(kind="JavaObject"):
             return _typed(read_java_object(reader))
         case serializer:
@@ -169,6 +186,56 @@ def _write_timestamp(writer: Writer, precision: int, value: TimestampValue) -> N
         writer.i32(value.nano_of_milli)
     elif value.nano_of_milli:
         raise ValueRangeError(f"{value} has more digits than TIMESTAMP({precision})")
+
+
+def _read_decimal_text(reader: Reader) -> Decimal:
+    """PyFlink writes decimal numbers as text (`BigDecimal.toString`, which Python spells the same way)."""
+    start, text = reader.position, reader.bytes32()
+    try:
+        value = Decimal(text.decode("ascii"))
+    except (UnicodeDecodeError, InvalidOperation):
+        raise reader.error(f"{text[:40]!r} is not a decimal number", start) from None
+    if str(value).encode() != text:
+        raise reader.error(f"{text[:40]!r} is not a decimal number in the form of Java", start)
+    return value
+
+
+def _read_variant(reader: Reader) -> dict[str, bytes]:
+    """`VariantSerializer`: both lengths, then both parts of the binary form; what it says is not unfolded."""
+    start, sizes = reader.position, (reader.i32(), reader.i32())
+    if min(sizes) < 0 or sum(sizes) > reader.remaining:
+        raise reader.error(f"a variant of {sizes[0]} and {sizes[1]} bytes does not fit", start)
+    return {"value": reader.take(sizes[0]), "metadata": reader.take(sizes[1])}
+
+
+def _write_variant(writer: Writer, value: Any) -> None:
+    if not isinstance(value, dict) or value.keys() != {"value", "metadata"}:
+        raise ValueRangeError(f"{value!r:.80} is not a dict of value and metadata")
+    parts = [_expect(value[name], bytes, "bytes") for name in ("value", "metadata")]
+    for part in parts:
+        writer.i32(len(part))
+    for part in parts:
+        writer.take(part)
+
+
+def _read_string_values(reader: Reader) -> list[str]:
+    """`StringValueArray` of Gelly: how many, the bytes of all of them, then each as `StringValue` writes it."""
+    start, count, size = reader.position, reader.i32(), reader.i32()
+    if not 0 <= count <= size <= reader.remaining:
+        raise reader.error(f"{count} strings of {size} bytes do not fit", start)
+    part = Reader(reader.data, reader.name, reader.position, reader.position + size)
+    values = [part.vstr_plain() for _ in range(count)]
+    part.expect_end("the strings")
+    reader.skip(size)
+    return values
+
+
+def _write_string_values(writer: Writer, values: list[str]) -> None:
+    part = Writer()
+    for value in values:
+        part.vstr_plain(_expect(value, str, "text"))
+    writer.i32(len(values))
+    writer.bytes32(part.getvalue())
 
 
 def twos_complement(value: int) -> bytes:

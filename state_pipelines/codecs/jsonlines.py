@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import singledispatch
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
-from state_pipelines.codecs.binaryrow import BinaryRowValue, TimestampValue, part_of, write_row
+from state_pipelines.codecs.binaryrow import BinaryRowValue
+from state_pipelines.codecs.jsonsql import sql_array, sql_map, sql_row, sql_timestamp
 from state_pipelines.codecs.jsonvalues import (
     Json,
     big_integer,
@@ -30,20 +31,17 @@ from state_pipelines.codecs.jsonvalues import (
     tagged,
     value_json,
 )
+from state_pipelines.errors import UsageError
 from state_pipelines.serializers import tree
 
-if TYPE_CHECKING:
-    from state_pipelines.serializers.tree import LogicalType
+__all__ = ["Json", "access_times", "dumps", "register_json", "to_json", "value_json"]
 
-__all__ = ["Json", "access_times", "dumps", "to_json", "value_json"]
-
+Node = TypeVar("Node", bound=tree.Serializer)
+Render: TypeAlias = Callable[[Node, object], "Json"]
 Parts: TypeAlias = Mapping[str, object]
 Wrapping: TypeAlias = (
     tree.Nullable | tree.TtlAware | tree.RawValue | tree.External | tree.ListView | tree.MapView | tree.RowDataKey
 )
-_BINARY = "org.apache.flink.table.data.binary."
-_ARRAY_BASE = 16
-"""Where the elements of a byte[] begin in the memory of a 64-bit JVM."""
 _TABLE_WINDOWS = "org.apache.flink.table.runtime.operators.window."
 
 
@@ -73,6 +71,26 @@ def access_times(node: tree.Serializer, value: object) -> int | list[int] | None
     return None
 
 
+def register_json(node_class: type[Node]) -> Callable[[Render[Node]], Render[Node]]:
+    """Give the values of a family of one's own another form than `value_json`; decorates a function (node, value).
+
+    Args:
+        node_class: subclass of `tree.Serializer`. The function gets values other than null, and calls `to_json` for
+            those of nested serializers.
+
+    Raises:
+        UsageError: the class is one of Flink's families, whose forms are fixed.
+    """
+    if node_class.__module__ == tree.__name__:
+        raise UsageError(f"{node_class.__name__} is not a family of one's own", hint="Register the node class of yours")
+
+    def decorate(render: Render[Node]) -> Render[Node]:
+        _render.register(node_class, render)
+        return render
+
+    return decorate
+
+
 @singledispatch
 def _render(node: tree.Serializer, value: object) -> Json:
     """Families without a rule of their own show what the value itself tells."""
@@ -88,7 +106,8 @@ def _(node: tree.Basic, value: object) -> Json:
 @_render.register(tree.ListOf)
 @_render.register(tree.GenericArray)
 @_render.register(tree.LinkedListOf)
-def _(node: tree.ListOf | tree.GenericArray | tree.LinkedListOf, value: object) -> Json:
+@_render.register(tree.PythonArray)
+def _(node: tree.ListOf | tree.GenericArray | tree.LinkedListOf | tree.PythonArray, value: object) -> Json:
     return [to_json(node.element, item) for item in _items(value)]
 
 
@@ -99,7 +118,8 @@ def _(node: tree.SetOf, value: object) -> Json:
 
 @_render.register(tree.MapOf)
 @_render.register(tree.SortedMapOf)
-def _(node: tree.MapOf | tree.SortedMapOf, value: object) -> Json:
+@_render.register(tree.PythonMap)
+def _(node: tree.MapOf | tree.SortedMapOf | tree.PythonMap, value: object) -> Json:
     return sorted_map((to_json(node.key, key), to_json(node.value, item)) for key, item in _entries(value))
 
 
@@ -109,7 +129,8 @@ def _(node: tree.Tuple, value: object) -> Json:
 
 
 @_render.register(tree.Row)
-def _(node: tree.Row, value: object) -> Json:
+@_render.register(tree.PythonRow)
+def _(node: tree.Row | tree.PythonRow, value: object) -> Json:
     return {"@row": _fields(node.fields, value), "@kind": str(_parts(value).get("row_kind") or "+I")}
 
 
@@ -175,24 +196,67 @@ def _(node: tree.WindowKey, value: object) -> Json:
 def _(node: tree.Variants, value: object) -> Json:
     """Objects of the runtime go by their class and fields; where the class is not known, by their parts."""
     if node.kind not in _VARIANTS:
-        return value_json(value)
+        return _variant_parts(node, value)
     parts, (name, field, member) = _parts(value), _VARIANTS[node.kind]
     return {"@class": name, "element": to_json(node.parts[0], parts["element"]), member: value_json(parts[field])}
 
 
+def _variant_parts(node: tree.Variants, value: object) -> Json:
+    match node.kind:
+        case "ScalaOption" | "SharedBufferEdges":
+            return to_json(node.parts[0], value)
+        case "Traversable":
+            return [to_json(node.parts[0], item) for item in _items(value)]
+        case "Union" | "ScalaTry" | "StreamElement":
+            return _chosen(node, _parts(value))
+        case "TwoPhaseCommit":
+            parts = _parts(value)
+            return {
+                "pending": _transaction(node, parts["pending"]),
+                "committing": [_transaction(node, item) for item in _items(parts["committing"])],
+                "context": to_json(node.parts[1], parts["context"]),
+            }
+        case "SequencedNode" | "MetaSqnInfo" | "RowSqnInfo":
+            named = zip(_parts(value).items(), node.parts, strict=True)
+            return {name: to_json(part, item) for (name, item), part in named}
+        case _:
+            return value_json(value)
+
+
+def _chosen(node: tree.Variants, value: Parts) -> Json:
+    case, item = str(value["case"]), value["value"]
+    if case == "record":
+        record = _parts(item)
+        timed: dict[str, Json] = {"timestamp": value_json(record["timestamp"])}
+        return {"case": case, "value": {**timed, "value": to_json(node.parts[0], record["value"])}}
+    places = {"one": 0, "two": 1, "success": 0, "failure": 1, "record_without_timestamp": 0}
+    shown = to_json(node.parts[places[case]], item) if case in places else value_json(item)
+    return {"case": case, "value": shown}
+
+
+def _transaction(node: tree.Variants, value: object) -> Json:
+    if value is None:
+        return None
+    parts = _parts(value)
+    return {
+        "transaction": to_json(node.parts[0], parts["transaction"]),
+        "started": value_json(parts["started"]),
+    }
+
+
 @_render.register(tree.RowData)
 def _(node: tree.RowData, value: object) -> Json:
-    return _sql_row(value, node.types) if isinstance(value, BinaryRowValue) else value_json(value)
+    return sql_row(value, node.types) if isinstance(value, BinaryRowValue) else value_json(value)
 
 
 @_render.register(tree.ArrayData)
 def _(node: tree.ArrayData, value: object) -> Json:
-    return _sql_array(value, node.element_type)
+    return sql_array(value, node.element_type)
 
 
 @_render.register(tree.MapData)
 def _(node: tree.MapData, value: object) -> Json:
-    return _sql_map(value, node.key_type, node.value_type)
+    return sql_map(value, node.key_type, node.value_type)
 
 
 @_render.register(tree.BinaryRow)
@@ -205,7 +269,7 @@ def _(node: tree.BinaryRow, value: object) -> Json:
 
 @_render.register(tree.TimestampData)
 def _(node: tree.TimestampData, value: object) -> Json:
-    return _sql_timestamp(value)
+    return sql_timestamp(value)
 
 
 def _fields(serializers: Sequence[tree.Serializer], value: object) -> list[Json]:
@@ -220,74 +284,6 @@ def _field_serializers(node: tree.Pojo, class_name: str) -> Mapping[str, tree.Se
     )
     pojo = subclass if class_name != node.pojo_class and isinstance(subclass, tree.Pojo) else node
     return {field.name: field.serializer for field in pojo.fields}
-
-
-def _sql_row(row: BinaryRowValue, types: Sequence[LogicalType], *, nested: bool = False) -> Json:
-    values = [_sql_value(value, of) for of, value in zip(types, row.fields, strict=True)]
-    raw = [index for index, of in enumerate(types) if of.root == "RAW" and row.fields[index] is not None]
-    if raw and not nested:
-        block = write_row(row, types)
-        for index in raw:
-            values[index] = raw_value_json(block, *part_of(block, len(types), index))
-    return {"@rowdata": values, "@kind": row.kind}
-
-
-def raw_value_json(block: bytes, offset: int, size: int) -> Json:
-    """A RAW value goes by the fields of its object, as all objects without a tag do: a section of the row's memory."""
-    segment: dict[str, Json] = {
-        "@class": "org.apache.flink.core.memory.MemorySegment",
-        "address": _ARRAY_BASE,
-        "addressLimit": _ARRAY_BASE + len(block),
-        "allowWrap": True,
-        "cleaner": None,
-        "heapMemory": hex_bytes(block),
-        "isFreedAtomic": {"@class": "java.util.concurrent.atomic.AtomicBoolean", "value": 0},
-        "offHeapBuffer": None,
-        "owner": None,
-        "size": len(block),
-    }
-    section: dict[str, Json] = {
-        "@class": f"{_BINARY}BinarySection",
-        "offset": offset,
-        "segments": [segment],
-        "sizeInBytes": size,
-    }
-    return {"@class": f"{_BINARY}BinaryRawValueData", "binarySection": section, "javaObject": None}
-
-
-def _sql_array(value: object, of: LogicalType) -> list[Json]:
-    return [_sql_value(item, of) for item in _items(value)]
-
-
-def _sql_map(value: object, key_type: LogicalType, value_type: LogicalType | None) -> Json:
-    return sorted_map(
-        (_sql_value(key, key_type), value_json(item) if value_type is None else _sql_value(item, value_type))
-        for key, item in _entries(value)
-    )
-
-
-def _sql_value(value: object, of: LogicalType) -> Json:
-    if value is None:
-        return None
-    match of.root:
-        case "ROW" | "STRUCTURED_TYPE" if isinstance(value, BinaryRowValue):
-            return _sql_row(value, of.children, nested=True)
-        case "ARRAY":
-            return _sql_array(value, of.children[0])
-        case "MAP":
-            return _sql_map(value, of.children[0], of.children[1])
-        case "MULTISET":
-            return _sql_map(value, of.children[0], None)
-        case "DISTINCT_TYPE" if of.children:
-            return _sql_value(value, of.children[0])
-    return value_json(value)
-
-
-def _sql_timestamp(value: object) -> Json:
-    if isinstance(value, Mapping):
-        millis, nanos = (*value.values(), 0)[:2]
-        return value_json(TimestampValue(cast("int", millis), cast("int", nanos)))
-    return value_json(TimestampValue(value, 0) if isinstance(value, int) else value)
 
 
 def _parts(value: object) -> Parts:
@@ -347,5 +343,11 @@ _BASIC: dict[str, Callable[[object], Json]] = {
     "Tuple0": lambda value: tagged("@tuple", []),
     "CharPrimitiveArray": lambda value: [chr(item) if isinstance(item, int) else str(item) for item in _items(value)],
     "BytePrimitiveArray": hex_bytes,
+    "Bitmap": hex_bytes,
+    "Uuid": lambda value: {
+        "@class": "java.util.UUID",
+        **{name: cast("int", _parts(value)[name]) for name in ("leastSigBits", "mostSigBits")},
+    },
+    "PythonDate": java_date,
     "ByteArrayWrapper": hex_bytes,
 }

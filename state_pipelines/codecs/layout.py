@@ -60,6 +60,11 @@ class Sized(Layout):
 
 
 @dataclass(frozen=True)
+class JavaText(Layout):
+    """`DataOutput.writeUTF`, as classes that write themselves use it: u16 length, modified UTF-8; scalar codec only."""
+
+
+@dataclass(frozen=True)
 class BigInteger(Layout):
     """`BigIntSerializer`: i32 length + 4, short forms for null, 0, 1 and 10, two's complement bytes."""
 
@@ -205,14 +210,14 @@ class Span(Layout):
 
 @dataclass(frozen=True)
 class Framed(Layout):
-    """An i32 length, then a value that uses exactly that many bytes (`RawValueDataSerializer`); scalar codec only."""
+    """An i32 length, then a value that uses exactly that many bytes (`RawValueDataSerializer`)."""
 
     inner: Layout
 
 
 @dataclass(frozen=True)
 class NullMasked(Layout):
-    """`LinkedListSerializer`: an i32 count, a null bit per element, the elements that are not null; scalar codec only.
+    """`LinkedListSerializer`: an i32 count, a null bit per element, the elements that are not null.
 
     Attributes:
         mask: whether there are null bits.
@@ -224,18 +229,23 @@ class NullMasked(Layout):
 
 @dataclass(frozen=True)
 class Tagged(Layout):
-    """A byte that says which of several values follows (union, stream element); scalar codec only.
+    """A number that says which of several values follows (union, stream element).
 
     Attributes:
-        cases: byte, name and layout of each.
+        cases: number, name and layout of each.
+        width: bytes of the number, 1 or 4.
     """
 
     cases: tuple[tuple[int, str, Layout], ...]
+    width: int = 1
 
 
 @dataclass(frozen=True)
 class Dynamic(Layout):
-    """Data whose shape is not fixed by the serializer (Kryo, Avro, binary rows, Java objects); scalar codec only.
+    """Data whose shape is not fixed by the serializer (Kryo, Avro, binary rows, Java objects).
+
+    `program` compiles those whose shape follows from the serializer (Avro, the table runtime); `columns` says what
+    becomes of the others.
 
     Attributes:
         kryo_version: 2 up to Flink 1.20, 5 from 2.0.

@@ -177,6 +177,16 @@ def _(layout: lay.Sized, writer: Writer, value: Value) -> None:
 
 
 @read_leaf.register
+def _(layout: lay.JavaText, reader: Reader) -> Value:
+    return reader.utf()
+
+
+@write_leaf.register
+def _(layout: lay.JavaText, writer: Writer, value: Value) -> None:
+    writer.utf(expect(value, str, "text"))
+
+
+@read_leaf.register
 def _(layout: lay.Rest, reader: Reader) -> Value:
     return reader.take(reader.remaining)
 

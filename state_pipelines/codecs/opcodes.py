@@ -34,6 +34,50 @@ CLASS = 23  # class column, number of the class: which class a struct has
 REST = 24  # column: the rest of the span
 POSITION = 25  # column: where the cursor is (decoding only)
 
+# Avro (`avro_layout`) and other layouts of the stream.
+FRAME = 40  # i32 length; what follows up to UNFRAME uses exactly that many bytes
+UNFRAME = 41
+BLOCKS = 42  # column, smallest element, target behind the list: blocks of a varint count and elements, up to a zero
+BLOCKS_NEXT = 43  # -, target of the first instruction of the element, smallest element, column of the list
+TAG = 44  # column of the case (-1: none), bytes of the tag, number of CASE rows that follow
+INDEX = 45  # column, index that means null, target when null: i32, one of 0 and 1
+BYTES = 46  # column, length: that many bytes
+MASKED_LIST = 47  # column, smallest element, target behind the list, whether there is a mask: i32 count, null bits
+MASKED_ITEM = 48  # column, target when null
+WIDE_DECIMAL = 49  # column of 16 bytes: i32 length, two's complement
+
+# Blocks of the table runtime (`binaryrow`): little-endian, addressed from the start of the block.
+BLOCK = 50  # i32 length, then a block, which CELL instructions read
+UNBLOCK = 51
+FIRST_CELL = 60
+ROW = 60  # column of the row kind (-1: none), bytes of the bit set, bytes with slots, whether it may have a kind
+CELL = 61  # column, bit in the bit set, offset of the slot, target when null
+ITEMS = 62  # column of the list, bytes of an element, target behind the array, role (see below)
+ITEM = 63  # column, bytes of an element, target when null
+NEXT_ITEM = 64  # -, target of ITEM
+CELL_FIXED = 65  # column, width
+CELL_BYTES = 66  # column, whether up to 7 bytes stand in the slot itself
+CELL_DECIMAL = 67  # column of 16 bytes
+CELL_TIME = 68  # column of milliseconds, column of nanoseconds
+OPEN = 69  # the block that a slot points at
+CLOSE = 70
+KEYS = 71  # of a map: the block of its keys
+ITEM_VALUES = 72  # of a map: the block of its values in place of that of its keys
+MAP_END = 73
+
+ROLE_LIST = 0
+ROLE_KEYS = 1
+ROLE_VALUES = 2  # as many as there are keys; no list of their own
+
+# State of a block (i64 each).
+BASE = 0  # address
+STOP = 1  # address behind it
+SLOT = 2  # address of the cell at hand
+AT = 3  # number of the element at hand
+ITEM_COUNT = 4
+HEADER = 5  # bytes in front of the first element
+BLOCK_STATE = 6
+
 ARGUMENTS = 6
 
 # Rows of the column table that the kernels work on (i64 each).
@@ -60,6 +104,8 @@ BAD_TEXT = 8
 BAD_CONSTANT = 9
 NULL_VALUE = 10  # encoding: null where the layout has no form for it
 NOT_NULL = 11  # encoding: a value in a part that the object does not have
+BAD_SIZE = 12  # encoding: bytes of another length than the type has
+BAD_KIND = 13  # a row inside another one that is no insertion
 
 MESSAGES = {
     TRUNCATED: "the bytes end before the value does",
@@ -71,6 +117,8 @@ MESSAGES = {
     BAD_TEXT: "a string holds half of a surrogate pair or an impossible character",
     BAD_CONSTANT: "a constant byte is not what the serializer writes",
     NULL_VALUE: "a value is null where the serializer has no form for null",
+    BAD_SIZE: "the bytes are longer or shorter than the type says",
+    BAD_KIND: "a row inside another one has a row kind of its own, for which there is no column",
     NOT_NULL: "there is a value where the object has none (the other side of an Either, a field of another class)",
 }
 

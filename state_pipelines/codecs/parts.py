@@ -228,9 +228,14 @@ class NumberPart(Part):
 
 @dataclass(frozen=True)
 class ConstantsPart(Part):
-    """A constant of an enum, by name."""
+    """A constant of an enum, by name.
+
+    Attributes:
+        numbers: what stands for each name on the wire; None are the positions.
+    """
 
     names: tuple[str, ...]
+    numbers: tuple[int, ...] | None = None
 
     @property
     @override
@@ -241,6 +246,9 @@ class ConstantsPart(Part):
     def finish(self, columns: OutputColumns) -> pa.Array:
         indices = columns.fixed(self.main, np.int32)
         valid = columns.valid(self.main)
+        if self.numbers is not None:
+            places = pc.index_in(pa.array(indices), pa.array(self.numbers, pa.int32()))
+            indices = places.fill_null(-1).to_numpy()
         return _names(self.names, indices, valid)
 
     @override
@@ -250,7 +258,10 @@ class ConstantsPart(Part):
         if pc.any(unknown).as_py():
             name = array.filter(unknown)[0].as_py()
             raise ValueRangeError(f"{name!r} is not one of the enum's constants {', '.join(self.names)}")
-        columns.set_fixed(self.main, indices.fill_null(0).to_numpy(), array)
+        places = indices.fill_null(0).to_numpy()
+        if self.numbers is not None:
+            places = np.array(self.numbers, np.int32)[places]
+        columns.set_fixed(self.main, places, array)
 
 
 @dataclass(frozen=True)
@@ -405,6 +416,55 @@ class ChoicePart(Part):
 
 
 @dataclass(frozen=True)
+class CasePart(Part):
+    """One of several values: a struct of `case`, its name, and a field for each that has content.
+
+    Attributes:
+        case: column of the number of the case.
+        cases: name and part of each.
+    """
+
+    case: int
+    cases: tuple[tuple[str, Part], ...]
+
+    @property
+    def _fields(self) -> list[tuple[str, Part]]:
+        return [(name, part) for name, part in self.cases if not _is_void(part)]
+
+    @property
+    @override
+    def type(self) -> pa.DataType:
+        return pa.struct([("case", pa.string()), *((name, part.type) for name, part in self._fields)])
+
+    @override
+    def level_columns(self) -> tuple[int, ...]:
+        below = [column for _, part in self.cases for column in part.level_columns()]
+        return (self.main, self.case, *below)
+
+    @override
+    def finish(self, columns: OutputColumns) -> pa.Array:
+        names = tuple(name for name, _ in self.cases)
+        cases = _names(names, columns.fixed(self.case, np.int32), None)
+        children = [cases, *(part.finish(columns) for _, part in self._fields)]
+        nulls = logical.bitmap(columns.valid(self.main))
+        return pa.Array.from_buffers(self.type, columns.count(self.main), [nulls], children=children)
+
+    @override
+    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
+        columns.set_validity(self.main, array)
+        children = _children(array)
+        if children[0].null_count > array.null_count:
+            raise ValueRangeError("`case` is null where there is a value")
+        numbers = _numbers_of(tuple(name for name, _ in self.cases), children[0], "case")
+        columns.set_fixed(self.case, numbers.astype(np.int32), pa.array(numbers))
+        for index, (_, part) in enumerate(self._fields, 1):
+            part.prepare(children[index], columns)
+        for _, part in self.cases:
+            if _is_void(part):
+                part.prepare(pa.nulls(len(array)), columns)
+
+
+@dataclass(frozen=True)
 class ListPart(Part):
     """A list."""
 
@@ -455,6 +515,11 @@ class MapPart(Part):
         entries = flatten_entries(array)
         self.key.prepare(entries.field(0), columns)
         self.value.prepare(entries.field(1), columns)
+
+
+def _is_void(part: Part) -> bool:
+    """Whether there is nothing to say but null."""
+    return isinstance(part, ConstantPart) and not part.empty
 
 
 def _variable(target: pa.DataType, main: int, columns: OutputColumns) -> pa.Array:

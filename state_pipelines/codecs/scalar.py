@@ -332,7 +332,7 @@ def _(layout: lay.Choice, writer: Writer, value: Value) -> None:
 
 @_read.register
 def _(layout: lay.Tagged, reader: Reader, tail: bool) -> Value:
-    start, tag = reader.position, reader.u8()
+    start, tag = reader.position, reader.u8() if layout.width == 1 else reader.i32()
     for each, name, child in layout.cases:
         if each == tag:
             return {"case": name, "value": _read_fields(((name, child),), reader, tail)[name]}
@@ -344,7 +344,10 @@ def _(layout: lay.Tagged, writer: Writer, value: Value) -> None:
     case = expect(value, dict, "a dict of case and value").get("case")
     for tag, name, child in layout.cases:
         if name == case and value.keys() == {"case", "value"}:
-            writer.u8(tag)
+            if layout.width == 1:
+                writer.u8(tag)
+            else:
+                writer.i32(tag)
             _write_fields(((name, child),), writer, {name: value["value"]})
             return
     raise ValueRangeError(f"{case!r:.80} is not one of {', '.join(name for _, name, _ in layout.cases)}")

@@ -10,8 +10,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.extensions import find_layout, has_fixed_length, on_registration
 from state_pipelines.codecs.layout import Layout, Primitive
 from state_pipelines.codecs.subclasses import find_subclasses
+from state_pipelines.codecs.writables import WRITABLE_LAYOUTS
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers import tree
 
@@ -72,6 +74,11 @@ BASIC_LAYOUTS: dict[str, Layout] = {
     "NullValueArray": lay.Sequence(lay.Constant(b"")),
     **{f"{kind}ValueArray": lay.Sequence(_PRIMITIVES[kind]) for kind in ("Short", "Int", "Long", "Float", "Double")},
     "LongValueWithProperHashCode": _I64,
+    "Uuid": lay.Struct((("mostSigBits", _I64), ("leastSigBits", _I64))),
+    "Bitmap": lay.Sized(),
+    "PythonString": lay.Sized(text=True),
+    "PythonDate": _I32,
+    "PythonTime": _I32,
 }
 """Layout of each kind of `tree.Basic`; kinds that are not here have none (`Dynamic`)."""
 
@@ -149,8 +156,26 @@ def derive_layout(serializer: tree.Serializer, context: LayoutContext) -> Layout
             return lay.Struct((("window", _I64), ("key", derive(key))))
         case tree.Variants():
             return _derive_variants(serializer, context)
+        case tree.PythonRow(fields=fields):
+            return lay.Masked(_positional(fields, context), kind=True)
+        case tree.PythonArray(element=element):
+            return lay.Sequence(lay.Optional(derive(element), null_flag=0))
+        case tree.PythonMap(key=key, value=value):
+            return lay.Mapping(derive(key), lay.Optional(derive(value)))
+        case tree.ClassBound(type_class=name):
+            return find_layout(serializer, derive) or WRITABLE_LAYOUTS.get(name) or _dynamic(serializer, context)
         case _:
-            return _dynamic(serializer, context)
+            return find_layout(serializer, derive) or _dynamic(serializer, context)
+
+
+on_registration(derive_layout.cache_clear)
+
+
+def fixed_length(serializer: tree.Serializer, context: LayoutContext) -> int | None:
+    """What `TypeSerializer.getLength` says: bytes of every value, or None when they vary or the serializer says -1."""
+    if all(has_fixed_length(node) for node in walk(serializer)):
+        return lay.fixed_width(derive_layout(serializer, context))
+    return None
 
 
 def collect_subclasses(serializers: Iterable[tree.Serializer]) -> tuple[tuple[str, tuple[tree.PojoSubclass, ...]], ...]:
@@ -213,6 +238,8 @@ def _derive_variants(node: tree.Variants, context: LayoutContext) -> Layout:
             return lay.Struct((("target", parts[0]), ("version", parts[1])))
         case "SharedBufferNode":
             return lay.Sequence(lay.Struct((("reference_count", _I32), ("edge", parts[0]))))
+        case "SharedBufferEdges":
+            return parts[0]
         case "ScalaOption":
             return lay.Optional(parts[0], null_flag=0)
         case "Traversable":

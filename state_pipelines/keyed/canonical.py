@@ -84,7 +84,9 @@ class CanonicalFile:
                 only = KeyGroupRange(section.key_group, 1)
                 yield section.key_group, list(self.scan(everything, context, only))
 
-    def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[CanonicalFile]:
+    def split(
+        self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[CanonicalFile]:
         """Parts of about `size` bytes."""
         for sections in group_sections(select_sections(self.sections, key_groups), size):
             yield replace(self, sections=sections)

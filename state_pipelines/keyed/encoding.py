@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.columnar import Encoded, encode_array
+from state_pipelines.codecs.columnar import Encoded
+from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.conform import conform
-from state_pipelines.codecs.program import compile_layout
 from state_pipelines.errors import UnsupportedError, UsageError
 from state_pipelines.keyed.assignment import assign_key_groups
 from state_pipelines.keyed.hashing import hash_codes
@@ -47,7 +47,8 @@ class RecordEncoder:
 
     Columns of the rows: `key_group` (else computed from the key's hash), `key_bytes` or `state_key`,
     `state_namespace` (may be missing when void) and `map_key`; then the value columns of `tables`: `value`, or
-    `list_index, list_value`, or `map_value`; `ttl_last_access` when the state has TTL. Other columns are ignored.
+    `list_index, list_value`, or `map_value`; `ttl_last_access` when the state has TTL. Of a row with a `reason`, the
+    `value_bytes` are taken as they are. Other columns are ignored.
 
     Attributes:
         layout: layouts of the records.
@@ -76,13 +77,43 @@ class RecordEncoder:
                 yield self._encode_batch(batch)
 
     def _encode_batch(self, batch: pa.RecordBatch) -> EncodedRows:
-        values = encode_array(compile_layout(self.layout.value), self._values(batch))
-        return EncodedRows(self._key_groups(batch), self._encode_keys(batch), values)
+        return EncodedRows(self._key_groups(batch), self._encode_keys(batch), self._encode_values(batch))
+
+    def _encode_values(self, batch: pa.RecordBatch) -> Encoded:
+        """Values, or the bytes of those that could not be decoded (column `value_bytes`) as they are."""
+        columns = plan_columns(self.layout.value)
+        kept = self._kept(batch)
+        if kept is None:
+            return columns.encode(self._values(batch))
+        raw = plan_columns(lay.Rest()).encode(batch.column("value_bytes").filter(pa.array(kept)))
+        encoded = columns.encode(self._values(batch.filter(pa.array(~kept))))
+        data = np.concatenate([encoded.data, raw.data])
+        starts, stops = np.empty(len(batch), np.int64), np.empty(len(batch), np.int64)
+        starts[~kept], stops[~kept] = encoded.starts, encoded.stops
+        starts[kept], stops[kept] = raw.starts + len(encoded.data), raw.stops + len(encoded.data)
+        sizes = stops - starts
+        ends = np.cumsum(sizes, dtype=np.int64)
+        places = np.arange(int(ends[-1]), dtype=np.int64) + np.repeat(starts - (ends - sizes), sizes)
+        return Encoded(data[places], ends)
+
+    def _kept(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
+        """Rows that hold the bytes of a value that could not be decoded; None when there are none."""
+        if not {"reason", "value_bytes"} <= set(batch.schema.names):
+            return None
+        failed = np.asarray(pc.and_(batch.column("reason").is_valid(), batch.column("value_bytes").is_valid()))
+        return failed if failed.any() else None
 
     def _encode_keys(self, batch: pa.RecordBatch) -> Encoded:
         if "key_bytes" in batch.schema.names:
-            return encode_array(compile_layout(lay.Rest()), batch.column("key_bytes"))
-        return encode_array(compile_layout(self.layout.key), self._keys(batch))
+            raw = batch.column("key_bytes")
+            if raw.null_count == 0:
+                return plan_columns(lay.Rest()).encode(raw)
+            if raw.null_count < len(raw):
+                raise UsageError(
+                    f"only some of the rows for state {self.state} have key_bytes",
+                    hint="Read the state with the key as bytes for every row, or leave such rows out",
+                )
+        return plan_columns(self.layout.key).encode(self._keys(batch))
 
     def _key_groups(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
         names = batch.schema.names
@@ -97,8 +128,8 @@ class RecordEncoder:
 
     def _hash_keys(self, batch: pa.RecordBatch, stored: npt.NDArray[np.int32] | None) -> npt.NDArray[np.int32]:
         """Key groups by hash; `stored` ones must agree, and count alone where the hash is not known."""
-        program = compile_layout(dict(self.layout.key.fields)["state_key"])
-        keys = conform(self._column(batch, "state_key"), program.type, "state_key")
+        target = plan_columns(dict(self.layout.key.fields)["state_key"]).type
+        keys = conform(self._column(batch, "state_key"), target, "state_key")
         try:
             codes = hash_codes(self.layout.key_serializer, keys)
         except UnsupportedError:
@@ -115,17 +146,17 @@ class RecordEncoder:
         return groups
 
     def _keys(self, batch: pa.RecordBatch) -> pa.Array:
-        program = compile_layout(self.layout.key)
+        target = plan_columns(self.layout.key).type
         columns = []
-        for each in program.type:
+        for each in target:
             if each.name == "state_namespace" and each.name not in batch.schema.names and pa.types.is_null(each.type):
                 columns.append(pa.nulls(len(batch)))
             else:
                 columns.append(conform(self._column(batch, each.name), each.type, each.name))
-        return pa.StructArray.from_arrays(columns, fields=list(program.type))
+        return pa.StructArray.from_arrays(columns, fields=list(target))
 
     def _values(self, batch: pa.RecordBatch) -> pa.Array:
-        target = compile_layout(self.layout.value).type
+        target = plan_columns(self.layout.value).type
         if self.layout.state_type == "TIMER":
             return pa.nulls(len(batch))
         if self.layout.state_type == "LIST":

@@ -78,7 +78,7 @@ class KeyedFile(Protocol):
     def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """All records, one key group after the other, ascending; large runs come in pieces."""
 
-    def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[KeyedFile]:
+    def split(self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[KeyedFile]:
         """The file in parts of about `size` bytes, each some key groups of it; none when it has no records there."""
 
 

@@ -157,3 +157,39 @@ def frame_records(key_group, prefix, keys, key_starts, key_ends, values, value_s
         copy(at + 4, values + value_starts[record], size)
         at += 4 + size
     return at - target
+
+
+@njit(cache=True, nogil=True)
+def prefix_records(key_group, prefix, base, key_starts, key_ends, value_starts, value_ends, order, target, spans):  # type: ignore[no-untyped-def]
+    """Copy records of one key group in another order, with the key-group prefix in front of each key.
+
+    Args:
+        key_group: goes into the prefix of every key.
+        prefix: bytes of the prefix, 1 or 2.
+        base: address to which the spans i64[n] are relative.
+        key_starts: behind the prefix.
+        key_ends: see `key_starts`.
+        value_starts: of the values.
+        value_ends: of the values.
+        order: i64[n], rows in the wanted order.
+        target: address of the output; takes `prefix` bytes per record beside keys and values.
+        spans: i64[4, n], filled: key start (with prefix), key end, value start, value end in the output.
+    """
+    at = target
+    for number in range(len(order)):
+        row = order[number]
+        spans[0, number] = at - target
+        if prefix == 2:
+            store_16_big(at, key_group)
+        else:
+            store_8(at, key_group)
+        at += prefix
+        size = key_ends[row] - key_starts[row]
+        copy(at, base + key_starts[row], size)
+        at += size
+        spans[1, number] = at - target
+        spans[2, number] = at - target
+        size = value_ends[row] - value_starts[row]
+        copy(at, base + value_starts[row], size)
+        at += size
+        spans[3, number] = at - target

@@ -89,7 +89,7 @@ class HeapFile:
                 if runs:
                     yield key_group, runs
 
-    def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[HeapFile]:
+    def split(self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[HeapFile]:
         """Parts of about `size` bytes."""
         for sections in group_sections(select_sections(self.sections, key_groups), size):
             yield replace(self, sections=sections)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from state_pipelines.codecs.memory import load_u8
+from state_pipelines.codecs.memory import copy, load_i64, load_u8
+
+_MIX = -7046029254386353131  # 2^64 divided by the golden ratio, odd
 
 
 @njit(cache=True, nogil=True)
@@ -64,3 +66,96 @@ def find_changes(base, starts, ends):  # type: ignore[no-untyped-def]
                 break
         changed[row] = not same
     return changed
+
+
+@njit(cache=True, nogil=True)
+def number_keys(addresses, sizes, codes, rows):  # type: ignore[no-untyped-def]
+    """Number the distinct keys in the order of their first occurrence.
+
+    Args:
+        addresses: i64[n], address of each key.
+        sizes: i64[n], its bytes.
+        codes: i64[n], what must be equal besides the bytes.
+        rows: i64[n], gets the number of each key.
+
+    Returns:
+        i64[m], where each distinct key occurs first.
+    """
+    capacity = 16
+    while capacity < 2 * len(addresses):
+        capacity *= 2
+    table = np.full(capacity, -1, np.int64)
+    hashes = np.empty(len(addresses), np.int64)
+    firsts = np.empty(len(addresses), np.int64)
+    count = 0
+    for i in range(len(addresses)):
+        mixed = _mix_bytes(addresses[i], sizes[i], codes[i])
+        slot = mixed & (capacity - 1)
+        while True:
+            row = table[slot]
+            if row < 0:
+                table[slot] = count
+                hashes[count] = mixed
+                firsts[count] = i
+                rows[i] = count
+                count += 1
+                break
+            first = firsts[row]
+            alike = hashes[row] == mixed and codes[first] == codes[i] and sizes[first] == sizes[i]
+            if alike and _same_bytes(addresses[first], addresses[i], sizes[i]):
+                rows[i] = row
+                break
+            slot = (slot + 1) & (capacity - 1)
+    return firsts[:count]
+
+
+@njit(cache=True, nogil=True)
+def _mix_bytes(address, size, seed):  # type: ignore[no-untyped-def]
+    mixed = (seed ^ size) * _MIX
+    position = 0
+    while position + 8 <= size:
+        mixed = (mixed ^ load_i64(address + position)) * _MIX
+        mixed ^= mixed >> 29
+        position += 8
+    tail = 0
+    while position < size:
+        tail = tail << 8 | load_u8(address + position)
+        position += 1
+    mixed = (mixed ^ tail) * _MIX
+    return mixed ^ mixed >> 32
+
+
+@njit(cache=True, nogil=True)
+def _same_bytes(left, right, size):  # type: ignore[no-untyped-def]
+    position = 0
+    while position + 8 <= size:
+        if load_i64(left + position) != load_i64(right + position):
+            return False
+        position += 8
+    while position < size:
+        if load_u8(left + position) != load_u8(right + position):
+            return False
+        position += 1
+    return True
+
+
+@njit(cache=True, nogil=True)
+def join_spans(base, starts, ends, more_starts, more_ends, target, stops):  # type: ignore[no-untyped-def]
+    """Copy two spans of each row one behind the other.
+
+    Args:
+        base: address to which spans are relative.
+        starts: i64[n], of the first span.
+        ends: i64[n].
+        more_starts: i64[n], of the second span.
+        more_ends: i64[n].
+        target: address with room for all spans.
+        stops: i64[n], gets where each row ends behind `target`.
+    """
+    position = 0
+    for row in range(len(starts)):
+        copy(target + position, base + starts[row], ends[row] - starts[row])
+        position += ends[row] - starts[row]
+        copy(target + position, base + more_starts[row], more_ends[row] - more_starts[row])
+        position += more_ends[row] - more_starts[row]
+        stops[row] = position

@@ -4,6 +4,10 @@ Columns: `key_group` int32, `subtask` int32, `state_key`, `state_namespace` (nul
 time windows), then `value`, or `list_index, list_value`, or `map_key, map_value`, or for timers `timestamp`;
 `ttl_last_access` (timestamp in milliseconds) when the state has TTL. A state that has no columnar form gives
 `key_bytes`, `value_bytes` and `reason` in place of what cannot be decoded.
+
+Where single records may well fail to be decoded (Kryo), and where they are among the wanted columns, these columns
+stand beside the others: null but in the rows that failed, whose key or value is null; a list that failed is one row
+without `list_index`. Without the column `reason` such a record is an error.
 """
 
 from __future__ import annotations
@@ -13,10 +17,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.columnar import decode_spans, encode_array
-from state_pipelines.codecs.program import Program, Wanted, below, compile_layout
+from state_pipelines.codecs.columns import Columns, Decoded, plan_columns
+from state_pipelines.codecs.conform import dense_offsets
+from state_pipelines.codecs.declaring import Wanted, below
 from state_pipelines.errors import UnsupportedError, UsageError, at
 from state_pipelines.keyed.assignment import assign_key_groups
 from state_pipelines.keyed.hashing import hash_codes
@@ -53,10 +59,14 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class _Side:
-    """The key or the value side of records: a program, or the reason why there is none."""
+    """The key or the value side of records: its columns, or the reason why there are none."""
 
-    program: Program | None
+    columns: Columns | None
     reason: str = ""
+
+    def keeps_bytes(self, *, asked: bool) -> bool:
+        """Whether there is a column for the bytes of records that cannot be decoded."""
+        return self.columns is not None and (asked or self.columns.may_fail)
 
 
 class KeyedTable:
@@ -80,10 +90,10 @@ class KeyedTable:
         self._needle: np.ndarray | None = None
         if layout is not None:
             if not options.raw:
-                self._key = self._compile(layout.key, None if options.key_hash else self._key_paths(layout))
-                self._value = self._compile(layout.value, self._value_paths(layout))
+                self._key = self._plan(layout.key, None if options.key_hash else self._key_paths(layout))
+                self._value = self._plan(layout.value, self._value_paths(layout))
             if options.key is not None:
-                self._needle = _encode_key(layout.key, options.key)
+                self._needle = encode_key(layout.key, options.key)
         elif options.key is not None:
             raise UsageError(f"a key cannot be looked for: {reason}")
         self.schema = self._make_schema()
@@ -115,8 +125,9 @@ class KeyedTable:
             "subtask": pa.array(np.full(len(records), subtask, np.int32)),
         }
         with at(file=records.file):
-            self._add_key(records, columns)
-            repeat = self._add_value(records, columns)
+            keys = self._add_key(records, columns)
+            values, repeat = self._add_value(records, columns)
+            self._add_reasons(records, columns, keys, values)
         if repeat is not None:
             columns = {
                 name: column if name in ("list_index", "list_value", TTL_COLUMN) else column.take(repeat)
@@ -124,20 +135,47 @@ class KeyedTable:
             }
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
-    def _add_key(self, records: KeyedRecords, columns: dict[str, pa.Array]) -> None:
-        if self._key.program is not None:
-            array = decode_spans(
-                self._key.program, records.data, records.key_starts, records.key_ends, offset=records.offset
-            )
-            for index, each in enumerate(array.type):
-                columns[each.name] = array.field(index)
+    def _add_key(self, records: KeyedRecords, columns: dict[str, pa.Array]) -> Decoded | None:
+        spans = (records.data, records.key_starts, records.key_ends)
+        decoded = None
+        if self._key.columns is not None:
+            decoded = self._decode(self._key.columns, spans, records.offset)
+            for each, child in zip(decoded.array.type, _fields(decoded.array), strict=True):
+                columns[each.name] = child
                 if self._options.key_hash and each.name == "state_key":
-                    columns["hashed_key_group"] = self._hash(array.field(index))
+                    columns["hashed_key_group"] = self._hash(child)
         if self._options.raw or self._options.key_bytes or self._key.reason:
-            columns["key_bytes"] = _binary(records.data, records.key_starts, records.key_ends)
+            columns["key_bytes"] = _binary(*spans)
+        elif decoded is not None and "key_bytes" in self.schema.names:
+            columns["key_bytes"] = _keep(_binary(*spans), decoded.failed)
+        return decoded
+
+    def _decode(self, side: Columns, spans: tuple[np.ndarray, np.ndarray, np.ndarray], offset: int) -> Decoded:
+        return side.decode(*spans, offset=offset, lenient="reason" in self.schema.names)
+
+    def _add_reasons(
+        self, records: KeyedRecords, columns: dict[str, pa.Array], keys: Decoded | None, values: Decoded | None
+    ) -> None:
+        if "reason" not in self.schema.names:
+            return
+        if self.undecoded:
+            columns["reason"] = pa.array([self.undecoded], pa.string()).take(pa.array(np.zeros(len(records), np.int8)))
+            return
+        reasons: dict[int, list[str]] = {}
+        for side in (keys, values):
+            for row, reason in side.failures if side is not None else ():
+                reasons.setdefault(row, []).append(reason)
+        texts = (
+            ["; ".join(reasons[row]) if row in reasons else None for row in range(len(records))] if reasons else None
+        )
+        columns["reason"] = pa.nulls(len(records), pa.string()) if texts is None else pa.array(texts, pa.string())
 
     def _hash(self, keys: pa.Array) -> pa.Array:
         assert self._layout is not None
+        if keys.null_count and not pa.types.is_null(keys.type):
+            # Keys that could not be decoded; a key is never null.
+            places = pc.if_else(keys.is_valid(), pc.cumulative_sum(keys.is_valid().cast(pa.int64())), None)
+            return self._hash(keys.drop_null()).take(pc.subtract(places, 1))
         try:
             codes = hash_codes(self._layout.key_serializer, keys)
         except (UnsupportedError, UsageError):
@@ -145,40 +183,32 @@ class KeyedTable:
             return pa.nulls(len(keys), pa.int32())
         return pa.array(assign_key_groups(codes, self._layout.max_parallelism), pa.int32())
 
-    def _add_value(self, records: KeyedRecords, columns: dict[str, pa.Array]) -> pa.Array | None:
-        """Add the value columns; the row numbers by which the others are to be repeated, if so."""
+    def _add_value(self, records: KeyedRecords, columns: dict[str, pa.Array]) -> tuple[Decoded | None, pa.Array | None]:
+        """Add the value columns; also the row numbers by which the others are to be repeated, if so."""
+        spans = (records.data, records.value_starts, records.value_ends)
         if self._options.raw or self._value.reason:
-            columns["value_bytes"] = _binary(records.data, records.value_starts, records.value_ends)
-        if self.undecoded:
-            columns["reason"] = pa.array([self.undecoded], pa.string()).take(pa.array(np.zeros(len(records), np.int8)))
-        if self._value.program is None or self._layout is None:
-            return None
-        array = decode_spans(
-            self._value.program, records.data, records.value_starts, records.value_ends, offset=records.offset
-        )
-        repeat = None
+            columns["value_bytes"] = _binary(*spans)
+        if self._value.columns is None or self._layout is None:
+            return None, None
+        decoded = self._decode(self._value.columns, spans, records.offset)
+        if "value_bytes" in self.schema.names:
+            columns["value_bytes"] = _keep(_binary(*spans), decoded.failed)
+        array, repeat = decoded.array, None
         name = self._value_name()
         if self._layout.state_type == "LIST" and self._options.flatten:
-            lengths = np.diff(np.asarray(array.offsets))
-            starts = np.asarray(array.offsets)[:-1]
-            repeat = pa.array(np.repeat(np.arange(len(records), dtype=np.int64), lengths))
-            array = array.flatten()
-            columns["list_index"] = pa.array(
-                (np.arange(len(array), dtype=np.int64) - np.repeat(starts, lengths)).astype(np.int32)
-            )
+            repeat, columns["list_index"], array = _flatten(decoded)
         elif self._layout.state_type == "LIST" and self._layout.ttl:
             columns[name] = array
-            return None
+            return decoded, None
         if self._layout.ttl:
-            for index, each in enumerate(array.type):
-                child = array.flatten()[index] if array.null_count else array.field(index)
+            for each, child in zip(array.type, _fields(array), strict=True):
                 if each.name == "last_access":
                     columns[TTL_COLUMN] = child.cast(TTL_TYPE)
                 else:
                     columns[name] = child
         else:
             columns[name] = array
-        return repeat
+        return decoded, repeat
 
     def _value_name(self) -> str:
         state_type = self._layout.state_type if self._layout else "VALUE"
@@ -186,11 +216,11 @@ class KeyedTable:
             return "list_value"
         return "map_value" if state_type == "MAP" else "value"
 
-    def _compile(self, layout: lay.Layout, wanted: Wanted) -> _Side:
+    def _plan(self, layout: lay.Layout, wanted: Wanted) -> _Side:
         if wanted is not None and not wanted:
             return _Side(None)
         try:
-            return _Side(compile_layout(layout, wanted))
+            return _Side(plan_columns(layout, wanted))
         except UnsupportedError as error:
             return _Side(None, error.what)
 
@@ -216,19 +246,24 @@ class KeyedTable:
         return frozenset(prefixed | ({"last_access"} if TTL_COLUMN in top else set()))
 
     def _make_schema(self) -> pa.Schema:
+        asked = self._options.columns or ()
         fields: list[pa.Field] = [pa.field("key_group", pa.int32(), False), pa.field("subtask", pa.int32(), False)]
-        if self._key.program is not None:
-            fields += list(self._key.program.type)
-        if self._value.program is not None:
-            fields += self._value_fields(self._value.program.type)
+        if self._key.columns is not None:
+            fields += list(self._key.columns.type)
+        if self._value.columns is not None:
+            fields += self._value_fields(self._value.columns.type)
         if self._options.raw or self._options.key_bytes or self._key.reason:
             fields.append(pa.field("key_bytes", pa.binary(), False))
+        elif self._key.keeps_bytes(asked="key_bytes" in asked):
+            fields.append(pa.field("key_bytes", pa.binary()))
         if self._options.raw or self._value.reason:
             fields.append(pa.field("value_bytes", pa.binary(), False))
-        if self._options.key_hash and self._key.program is not None:
+        elif self._value.keeps_bytes(asked="value_bytes" in asked):
+            fields.append(pa.field("value_bytes", pa.binary()))
+        if self._options.key_hash and self._key.columns is not None:
             fields.append(pa.field("hashed_key_group", pa.int32()))
-        if self.undecoded:
-            fields.append(pa.field("reason", pa.string(), False))
+        if self.undecoded or any(side.keeps_bytes(asked="reason" in asked) for side in (self._key, self._value)):
+            fields.append(pa.field("reason", pa.string(), not self.undecoded))
         if self._wanted is not None:
             fields = self._select(fields)
         return pa.schema(fields)
@@ -238,7 +273,8 @@ class KeyedTable:
         name = self._value_name()
         fields = []
         if self._layout.state_type == "LIST" and self._options.flatten:
-            fields.append(pa.field("list_index", pa.int32(), False))
+            asked = "reason" in (self._options.columns or ())
+            fields.append(pa.field("list_index", pa.int32(), self._value.keeps_bytes(asked=asked)))
             array_type = array_type.value_type
         if not self._layout.ttl or (self._layout.state_type == "LIST" and not self._options.flatten):
             return [*fields, pa.field(name, array_type)]
@@ -258,25 +294,62 @@ class KeyedTable:
                 hint = f"it has {', '.join(by_name)}"
                 raise UsageError(f"the state has no column {name}", hint=hint)
             chosen[name] = by_name[name]
-        if "reason" in by_name:
+        if self.undecoded:
             chosen.update({name: by_name[name] for name in ("key_bytes", "value_bytes", "reason") if name in by_name})
         return list(chosen.values())
 
 
 def _binary(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> pa.Array:
     """Spans of bytes as a binary array."""
-    program = compile_layout(lay.Rest())
-    return decode_spans(program, data, starts, ends)
+    return plan_columns(lay.Rest()).decode(data, starts, ends).array
 
 
-def _encode_key(layout: lay.Struct, key: object) -> np.ndarray:
+def _keep(array: pa.Array, rows: np.ndarray) -> pa.Array:
+    """`array` with nulls but in `rows`."""
+    if not len(rows):
+        return pa.nulls(len(array), array.type)
+    kept = np.zeros(len(array), np.bool_)
+    kept[rows] = True
+    return pc.if_else(pa.array(kept), array, None)
+
+
+def _fields(array: pa.StructArray) -> list[pa.Array]:
+    """Children of structs, null where the struct is."""
+    if array.null_count:
+        children: list[pa.Array] = array.flatten()
+        return children
+    return [array.field(index) for index in range(array.type.num_fields)]
+
+
+def _flatten(decoded: Decoded) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Lists to (row of each element, its index, the element); a list that failed has one row without both."""
+    array = decoded.array
+    lengths = np.diff(dense_offsets(array).to_numpy())
+    values = array.flatten()
+    starts = np.cumsum(lengths) - lengths
+    rows = lengths.copy()
+    rows[decoded.failed] = 1
+    repeat = np.repeat(np.arange(len(array), dtype=np.int64), rows)
+    if not len(decoded.failed):
+        return pa.array(repeat), pa.array((np.arange(len(values)) - starts.repeat(lengths)).astype(np.int32)), values
+    failed = np.isin(repeat, decoded.failed)
+    index = np.arange(len(repeat)) - (np.cumsum(rows) - rows).repeat(rows)
+    places = index + starts.repeat(rows)
+    return (
+        pa.array(repeat),
+        pa.array(index.astype(np.int32), mask=failed),
+        values.take(pa.array(np.where(failed, 0, places), mask=failed)),
+    )
+
+
+def encode_key(layout: lay.Struct, key: object) -> np.ndarray:
     """Bytes with which every record of `key` begins (behind the prefix)."""
     fields = dict(layout.fields)
     if "timestamp" in fields:
         raise UsageError("timers cannot be looked for by key", hint="Read all and filter")
-    program = compile_layout(fields["state_key"])
+    columns = plan_columns(fields["state_key"])
     try:
-        array = key if isinstance(key, pa.Array) else pa.array([key], program.type)
+        array = key if isinstance(key, pa.Array) else pa.array([key], columns.type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
-        raise UsageError(f"{key!r} is not a key of type {program.type}: {error}") from None
-    return encode_array(program, array).data
+        raise UsageError(f"{key!r} is not a key of type {columns.type}: {error}") from None
+    return columns.encode(array).data

@@ -16,7 +16,12 @@ from state_pipelines.metadata.checkpoint import (
     write_metadata,
 )
 from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.operator_ids import compute_operator_id, format_operator_id, parse_operator_id
+from state_pipelines.metadata.operator_ids import (
+    compute_operator_id,
+    find_operator_id,
+    format_operator_id,
+    parse_operator_id,
+)
 from state_pipelines.metadata.properties import CheckpointProperties
 from state_pipelines.metadata.references import StreamReference, replace_stream_handles, stream_handles
 
@@ -29,6 +34,7 @@ __all__ = [
     "StreamReference",
     "SubtaskState",
     "compute_operator_id",
+    "find_operator_id",
     "format_operator_id",
     "parse_operator_id",
     "read_metadata",

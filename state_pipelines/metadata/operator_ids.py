@@ -39,6 +39,11 @@ def is_operator_id(text: str) -> bool:
     return _HEX.fullmatch(text) is not None
 
 
+def find_operator_id(name: str) -> bytes:
+    """The id of the operator that `name` means: 32 hexadecimal digits are an id, anything else is a uid."""
+    return parse_operator_id(name) if is_operator_id(name) else compute_operator_id(name)
+
+
 def murmur3_128(data: bytes, seed: int = 0) -> bytes:
     """MurmurHash3 x64 128 bit: both halves little-endian, as Guava's `Hashing.murmur3_128` gives them."""
     h1 = h2 = seed

@@ -24,7 +24,17 @@ from state_pipelines.metadata.handles import (
     RelativeFileStateHandle,
     StreamStateHandle,
 )
-from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
+from state_pipelines.metadata.keyed import (
+    ChangelogStateBackendHandle,
+    IncrementalRemoteKeyedStateHandle,
+    KeyedStateHandle,
+    KeyGroupsSavepointStateHandle,
+)
+from state_pipelines.metadata.operator import (
+    FileMergingOperatorStreamStateHandle,
+    OperatorStateHandle,
+    OperatorStreamStateHandle,
+)
 from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
 from state_pipelines.metadata.streams import StateStream, copy_stream, open_stream
 from state_pipelines.storage import Location, join
@@ -76,35 +86,50 @@ def place_rewrites(metadata: CheckpointMetadata, operator_id: bytes, files: Sequ
         operator_id: the operator.
         files: at most one per subtask; a subtask that the metadata do not mention is added.
     """
-    by_subtask = {each.rewrite.subtask: each for each in files}
+    handles = {}
+    for file in files:
+        stream = RelativeFileStateHandle(file.rewrite.target.name, file.written.size)
+        keyed = KeyGroupsSavepointStateHandle(file.rewrite.key_groups, file.written.offsets, stream)
+        handles[file.rewrite.subtask] = keyed
+    return place_keyed_state(metadata, operator_id, handles)
+
+
+def place_keyed_state(
+    metadata: CheckpointMetadata, operator_id: bytes, handles: Mapping[int, KeyedStateHandle]
+) -> CheckpointMetadata:
+    """`metadata` with other handles for the managed keyed state of some subtasks of an operator.
+
+    Args:
+        metadata: the old metadata.
+        operator_id: the operator.
+        handles: by subtask; a subtask that the metadata do not mention is added.
+    """
     return replace(
         metadata,
         operator_states=tuple(
-            _place(operator, by_subtask) if operator.operator_id == operator_id else operator
+            _place(operator, handles) if operator.operator_id == operator_id else operator
             for operator in metadata.operator_states
         ),
     )
 
 
-def _place(operator: OperatorState, files: Mapping[int, NewFile]) -> OperatorState:
+def _place(operator: OperatorState, handles: Mapping[int, KeyedStateHandle]) -> OperatorState:
     known = {subtask.index for subtask in operator.subtasks}
-    added = tuple(SubtaskState(index) for index in sorted(files) if index not in known)
+    added = tuple(SubtaskState(index) for index in sorted(handles) if index not in known)
     return replace(
         operator,
-        subtasks=tuple(_place_in_subtask(each, files.get(each.index)) for each in (*operator.subtasks, *added)),
+        subtasks=tuple(
+            replace(each, managed_keyed_state=handles.get(each.index, each.managed_keyed_state))
+            for each in (*operator.subtasks, *added)
+        ),
     )
 
 
-def _place_in_subtask(subtask: SubtaskState, file: NewFile | None) -> SubtaskState:
-    if file is None:
-        return subtask
-    handle = RelativeFileStateHandle(file.rewrite.target.name, file.written.size)
-    keyed = KeyGroupsSavepointStateHandle(file.rewrite.key_groups, file.written.offsets, handle)
-    return replace(subtask, managed_keyed_state=keyed)
-
-
 def plan_copies(
-    snapshot: Snapshot, metadata: CheckpointMetadata, target: Location
+    snapshot: Snapshot,
+    metadata: CheckpointMetadata,
+    target: Location,
+    properties: CheckpointProperties | None = None,
 ) -> tuple[CheckpointMetadata, list[FileCopy]]:
     """Metadata of the new snapshot, and the files that it takes over.
 
@@ -112,12 +137,14 @@ def plan_copies(
         snapshot: the old snapshot.
         metadata: its metadata, with new files already in place (see `place_rewrites`).
         target: directory of the new snapshot; handles of new files are relative to it and stay.
+        properties: of the new snapshot; by default those of a canonical savepoint.
 
     Returns:
         (metadata whose files all lie in `target`, what is to be copied there).
     """
     if metadata.version < FIRST_RELATIVE_VERSION:
         metadata = with_version(metadata, FIRST_RELATIVE_VERSION)
+    metadata = _separate_files(metadata)
     new = _new_names(snapshot.metadata, metadata)
     placed: dict[StreamStateHandle, RelativeFileStateHandle] = {}
     copies: list[FileCopy] = []
@@ -138,9 +165,47 @@ def plan_copies(
     relocated = replace_stream_handles(metadata, relocate)
     if isinstance(relocated.properties, CheckpointProperties | bytes):
         # The result belongs to nobody but its user, whatever the old snapshot was.
-        properties = make_savepoint_properties(SavepointFormatType.CANONICAL)
-        relocated = replace(relocated, properties=properties)
+        relocated = replace(
+            relocated, properties=properties or make_savepoint_properties(SavepointFormatType.CANONICAL)
+        )
     return relocated, copies
+
+
+def _separate_files(metadata: CheckpointMetadata) -> CheckpointMetadata:
+    """`metadata` without what ties a checkpoint to others: shared tables become private, merged files plain ones."""
+    return replace(
+        metadata,
+        operator_states=tuple(
+            replace(operator, subtasks=tuple(map(_separate_subtask, operator.subtasks)))
+            for operator in metadata.operator_states
+        ),
+    )
+
+
+def _separate_subtask(subtask: SubtaskState) -> SubtaskState:
+    return replace(
+        subtask,
+        managed_operator_state=_separate_operator_state(subtask.managed_operator_state),
+        raw_operator_state=_separate_operator_state(subtask.raw_operator_state),
+        managed_keyed_state=_separate_tables(subtask.managed_keyed_state),
+    )
+
+
+def _separate_operator_state(handle: OperatorStateHandle | None) -> OperatorStateHandle | None:
+    if not isinstance(handle, FileMergingOperatorStreamStateHandle):
+        return handle
+    if isinstance(handle.delegate, EmptySegmentFileStateHandle):
+        return None
+    return OperatorStreamStateHandle(handle.states, handle.delegate)
+
+
+def _separate_tables(handle: KeyedStateHandle | None) -> KeyedStateHandle | None:
+    if isinstance(handle, IncrementalRemoteKeyedStateHandle):
+        return replace(handle, shared_state=(), private_state=(*handle.shared_state, *handle.private_state))
+    if isinstance(handle, ChangelogStateBackendHandle):
+        bases = tuple(base for base in map(_separate_tables, handle.materialized) if base is not None)
+        return replace(handle, materialized=bases)
+    return handle
 
 
 def _new_names(old: CheckpointMetadata, new: CheckpointMetadata) -> set[str]:

@@ -18,8 +18,7 @@ from state_pipelines.keyed.assignment import (
 from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.records import KeyedLayout, derive_keyed_layout
-from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id
-from state_pipelines.metadata.operator_ids import is_operator_id, parse_operator_id
+from state_pipelines.metadata import CheckpointMetadata, OperatorState, find_operator_id
 from state_pipelines.operations.publishing import FileCopy, NewFile, make_file_name, place_rewrites, plan_copies
 from state_pipelines.operations.rewriting import FileRewrite, PartFile
 from state_pipelines.serializers import tree
@@ -165,12 +164,8 @@ def _place_state(file: KeyedFile | None, key: Serializer, info: StateMetaInfo) -
 def _find_operator(base: Snapshot | None, description: StateDescription) -> Operator | None:
     if base is None:
         return None
-    wanted = _operator_id(description.operator)
+    wanted = find_operator_id(description.operator)
     return next((each for each in base.operators if each.metadata.operator_id == wanted), None)
-
-
-def _operator_id(name: str) -> bytes:
-    return parse_operator_id(name) if is_operator_id(name) else compute_operator_id(name)
 
 
 def _new_operator(description: StateDescription) -> OperatorState:
@@ -179,7 +174,7 @@ def _new_operator(description: StateDescription) -> OperatorState:
     most = description.max_parallelism or compute_default_max_parallelism(description.parallelism)
     with at(operator=description.operator, state=description.name):
         compute_key_group_range(0, description.parallelism, most)
-    return OperatorState(_operator_id(description.operator), description.parallelism, most)
+    return OperatorState(find_operator_id(description.operator), description.parallelism, most)
 
 
 def _check_unchanged(state: OperatorState, description: StateDescription) -> None:

@@ -21,8 +21,9 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.snappyframed import STREAM_ID, compress_chunks, iter_chunks
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.columnar import Encoded, decode_sequence, decode_spans
-from state_pipelines.codecs.program import compile_layout, smallest_size
+from state_pipelines.codecs.columnar import Encoded
+from state_pipelines.codecs.columns import Decoded, plan_columns
+from state_pipelines.codecs.program import smallest_size
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import FormatError, NotFoundError, StateError, UsageError, Where, at
 from state_pipelines.metadata.operator import OperatorStateMetaInfo, OperatorStateMode
@@ -191,12 +192,29 @@ def read_list_state(
         exact: elements use up their spans; so they do when the handle names every element of the file.
 
     Raises:
-        UnsupportedError: the elements have no columnar form; `OperatorStateFile.elements` gives their bytes.
+        UnsupportedError: an element cannot be decoded; `OperatorStateFile.elements` gives their bytes.
         FormatError: the bytes do not fit the serializer; names file, offset, state and field.
     """
+    return decode_list_state(file, info, context, exact=exact).array
+
+
+def decode_list_state(
+    file: OperatorStateFile,
+    info: StateMetaInfo,
+    context: LayoutContext,
+    *,
+    exact: bool = False,
+    lenient: bool = False,
+) -> Decoded:
+    """As `read_list_state`; with `lenient`, elements that cannot be decoded are told beside the others.
+
+    Raises:
+        UnsupportedError: the elements have no columnar form.
+        FormatError: as `read_list_state`.
+    """
     with _at_state(file, info.name):
-        program = compile_layout(derive_layout(info.element, context))
-        return decode_spans(program, *file.elements(info.name), exact=exact)
+        columns = plan_columns(derive_layout(info.element, context))
+        return columns.decode(*file.elements(info.name), exact=exact, lenient=lenient)
 
 
 def read_broadcast_state(
@@ -218,10 +236,10 @@ def read_broadcast_state(
     with _at_state(file, info.name):
         key, value = derive_layout(info.key_serializer, context), derive_layout(info.value_serializer, context)
         entry = lay.Struct((("key", key), ("value", value)))
-        program = compile_layout(entry)
+        columns = plan_columns(entry)
         if count * smallest_size(entry) > end - start:
             raise FormatError(f"{count} entries do not fit in {end - start} bytes", where=Where(offset=start))
-        entries, stops = decode_sequence(program, data, start, end, count)
+        entries, stops = columns.decode_sequence(data, start, end, count)
         stop = int(stops[-1]) if count else start
         if exact and stop != end:
             raise FormatError(f"{end - stop} bytes are left over behind {count} entries", where=Where(offset=stop))

@@ -11,6 +11,7 @@ from state_pipelines.serializers import (  # noqa: F401  the families register t
     enums,
     kryo,
     pojo,
+    python,
     runtime,
     scala,
     table,

@@ -20,12 +20,13 @@ _STREAMING_WINDOWS = "org.apache.flink.streaming.api.windowing.windows."
 _TABLE_WINDOWS = "org.apache.flink.table.runtime.operators.window."
 _GELLY = "org.apache.flink.graph.types.valuearray."
 _CEP = "org.apache.flink.cep.nfa."
+_PYTHON = "org.apache.flink.table.runtime.typeutils.serializers.python."
 
 _PRIMITIVES = ("Boolean", "Byte", "Short", "Char", "Int", "Long", "Float", "Double")
 _BASE_KINDS = (
     *_PRIMITIVES,
     *(f"{name}Value" for name in _PRIMITIVES),
-    *("String", "StringValue", "NullValue", "Void", "BigInt", "BigDec", "Variant"),
+    *("String", "StringValue", "NullValue", "Void", "BigInt", "BigDec", "Variant", "Uuid", "Bitmap"),
     *("Date", "SqlDate", "SqlTime", "SqlTimestamp", "Instant", "LocalDate", "LocalTime", "LocalDateTime"),
 )
 _ARRAY_KINDS = (*(f"{name}PrimitiveArray" for name in _PRIMITIVES), "StringArray")
@@ -52,6 +53,12 @@ SNAPSHOT_CLASSES: dict[str, str] = {
     "$ByteArrayWrapperSerializerSnapshot",
     "DeweyNumber": f"{_CEP}DeweyNumber$DeweyNumberSerializer$DeweyNumberSerializerSnapshot",
     "EventId": f"{_CEP}sharedbuffer.EventId$EventIdSerializer$EventIdSerializerSnapshot",
+    **{
+        f"Python{kind}": f"{_PYTHON}{kind}Serializer${kind}SerializerSnapshot"
+        for kind in ("String", "BigDec", "Date", "Time")
+    },
+    "LongValueWithProperHashCode": "org.apache.flink.graph.drivers.transform.LongValueWithProperHashCode"
+    "$LongValueWithProperHashCodeSerializer$LongValueWithProperHashCodeSerializerSnapshot",
     "JavaObject": "org.apache.flink.runtime.state.JavaSerializer$JavaSerializerSnapshot",
 }
 """Kind of a `Basic` node -> snapshot class."""

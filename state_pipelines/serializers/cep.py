@@ -45,6 +45,12 @@ def build_shared_buffer_node(marks: CompositeMarks, parts: tuple[Serializer, ...
     return Variants(**marks, kind="SharedBufferNode", parts=parts)
 
 
+@register_composite(f"{_BUFFER}SharedBufferNode$SharedBufferNodeSerializer$SharedBufferNodeSerializerSnapshot", arity=1)
+def build_shared_buffer_edges(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+    """Edges of a node as a list, without reference counts of their own (before 1.16)."""
+    return Variants(**marks, kind="SharedBufferEdges", parts=parts)
+
+
 @register_composite(f"{_BUFFER}LockableTypeSerializerSnapshot", arity=1)
 def build_lockable(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
     """An element with a reference count."""

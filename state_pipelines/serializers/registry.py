@@ -115,7 +115,7 @@ def lookup(head: Head) -> Family:
     """
     family = _families.get(head.snapshot_class)
     if family is None:
-        _load_plugins()
+        load_plugins()
         family = _families.get(head.snapshot_class)
     if family is None:
         raise UnknownSerializerError(
@@ -203,7 +203,12 @@ def write_composite(writer: Writer, node: Serializer) -> None:
     write_parts(writer, node.nested)
 
 
-def _load_plugins() -> None:
+def load_plugins() -> None:
+    """Load the modules that installed packages name as entry points of `ENTRY_POINT_GROUP`; once per process.
+
+    Raises:
+        UsageError: one of them cannot be loaded.
+    """
     global _plugins_loaded
     with _plugins_lock:
         if _plugins_loaded:

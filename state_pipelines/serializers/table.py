@@ -30,6 +30,9 @@ from state_pipelines.serializers.tree import (
     External,
     LinkedListOf,
     MapData,
+    PythonArray,
+    PythonMap,
+    PythonRow,
     RawValue,
     RowData,
     RowDataKey,
@@ -56,7 +59,7 @@ FIRST_LIST_WITH_NULLS = 2
 _SMALLEST_STREAM = 5
 
 
-def write_row_data(writer: Writer, node: RowData) -> None:
+def write_row_data(writer: Writer, node: RowData | PythonRow) -> None:
     """Mirror of `read_row_data`."""
     writer.i32(len(node.java_types))
     for raw in node.java_types:
@@ -89,7 +92,7 @@ def read_binary_row(reader: Reader, head: Head) -> BinaryRow:
     return BinaryRow(**head.marks, num_fields=reader.i32())
 
 
-def write_java(writer: Writer, node: ArrayData | MapData) -> None:
+def write_java(writer: Writer, node: ArrayData | MapData | PythonArray | PythonMap) -> None:
     """Write the Java streams that are the whole body."""
     for raw in node.java:
         writer.take(raw)

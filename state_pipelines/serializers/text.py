@@ -33,6 +33,10 @@ from state_pipelines.serializers.tree import (
     Pojo,
     PojoField,
     PojoSubclass,
+    PythonArray,
+    PythonDecimal,
+    PythonMap,
+    PythonRow,
     Row,
     RowData,
     ScalaEnum,
@@ -264,6 +268,26 @@ def _decimal(node: Decimal) -> str:
 @describe.register
 def _timestamp(node: TimestampData) -> str:
     return f"TimestampData({node.precision})"
+
+
+@describe.register
+def _python_row(node: PythonRow) -> str:
+    return f"PythonRow({', '.join(map(describe_type, node.types))})"
+
+
+@describe.register
+def _python_array(node: PythonArray) -> str:
+    return _generic("PythonArray", [describe_type(node.element_type)])
+
+
+@describe.register
+def _python_map(node: PythonMap) -> str:
+    return _generic("PythonMap", [describe_type(node.key_type), describe_type(node.value_type)])
+
+
+@describe.register
+def _python_decimal(node: PythonDecimal) -> str:
+    return f"PythonDecimal({node.precision}, {node.scale})"
 
 
 @describe.register

@@ -52,7 +52,8 @@ class Basic(Serializer):
             (`BooleanPrimitiveArray` … ), `StringArray`, `Tuple0`, and the namespaces `VoidNamespace`, `TimeWindow`,
             `GlobalWindow`, `TableTimeWindow`, `CountWindow`; `StringData`, `Null`, `Unit`, `ByteArrayWrapper`,
             `DeweyNumber`, `EventId`, `JavaObject` (Java serialization); `Variant`, `TableGlobalWindow`, `Nothing`,
-            and the value arrays of Gelly (`LongValueArray` …).
+            and the value arrays of Gelly (`LongValueArray` …); `Uuid`, `Bitmap` (newer 2.x); `PythonString`,
+            `PythonBigDec`, `PythonDate`, `PythonTime`.
         serializer_class: serializer class that snapshots of version 2 (1.6 and 1.7) name; empty in later ones.
     """
 
@@ -502,7 +503,8 @@ class Variants(Composite):
     """Composite families of the streaming, CEP and sink runtime whose data layout is one of a kind.
 
     Attributes:
-        kind: Union, BufferEntry, StreamElement, NodeId, SharedBufferEdge, SharedBufferNode, Lockable, NFAState,
+        kind: Union, BufferEntry, StreamElement, NodeId, SharedBufferEdge, SharedBufferNode,
+            SharedBufferEdges (before reference counts), Lockable, NFAState,
             TwoPhaseCommit, ScalaOption, ScalaTry, Traversable; MetaSqnInfo, RowSqnInfo, SequencedNode (sequenced
             multiset state of SQL in 2.2).
         parts: nested serializers.
@@ -529,6 +531,54 @@ class ScalaEnum(Serializer):
 
     enum_class: str
     constants: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonRow(Serializer):
+    """`RowDataSerializer` of PyFlink: row kind and null bits in a mask, then the fields one behind the other.
+
+    Attributes:
+        types: one logical type per field.
+        fields: one serializer per field (nested snapshots).
+        java_types: the Java streams of the types as written.
+    """
+
+    types: tuple[LogicalType, ...]
+    fields: tuple[Serializer, ...]
+    java_types: tuple[bytes, ...] = field(repr=False, default=())
+
+    @property
+    def nested(self) -> tuple[Serializer, ...]:
+        """The field serializers."""
+        return self.fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonArray(Serializer):
+    """`ArrayDataSerializer` of PyFlink; `java` holds the Java streams as written, `element` follows from the type."""
+
+    element_type: LogicalType
+    element: Serializer
+    java: tuple[bytes, ...] = field(repr=False, default=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonMap(Serializer):
+    """`MapDataSerializer` of PyFlink; as `PythonArray`."""
+
+    key_type: LogicalType
+    value_type: LogicalType
+    key: Serializer
+    value: Serializer
+    java: tuple[bytes, ...] = field(repr=False, default=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonDecimal(Serializer):
+    """`DecimalDataSerializer` of PyFlink: decimal numbers as text."""
+
+    precision: int
+    scale: int
 
 
 @dataclass(frozen=True, kw_only=True)

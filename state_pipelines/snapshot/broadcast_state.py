@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from state_pipelines.errors import UsageError, at
+from state_pipelines.codecs.columns import explain
+from state_pipelines.errors import UnsupportedError, UsageError, at
 from state_pipelines.keyed.tables import TableOptions
 from state_pipelines.operatorstate.backend import read_broadcast_state
 from state_pipelines.snapshot.list_state import NonKeyedState, ValueColumn, select_fields
@@ -24,7 +25,8 @@ class BroadcastState(NonKeyedState):
     """A broadcast state.
 
     Columns: `subtask` int32, `map_key`, `map_value`; one row per pair and subtask. A state that cannot be decoded gives
-    one row per subtask with all pairs in `value_bytes`, since nothing but the serializers tells where a pair ends.
+    one row per subtask with all pairs in `value_bytes`, since nothing but the serializers tells where a pair ends; so
+    does a subtask with a pair that cannot be decoded, where that is possible.
     """
 
     @property
@@ -43,12 +45,14 @@ class BroadcastState(NonKeyedState):
     def make_schema(self, options: TableOptions | None = None) -> pa.Schema:  # noqa: D102
         key, value = self._columns(options)
         fields = [pa.field("subtask", pa.int32(), False)]
-        if key.program is not None and value.program is not None:
-            fields += [pa.field("map_key", key.program.type), pa.field("map_value", value.program.type)]
-        else:
-            fields.append(pa.field("value_bytes", pa.binary(), False))
-        if key.reason or value.reason:
-            fields.append(pa.field("reason", pa.string(), False))
+        may_fail = False
+        if key.columns is not None and value.columns is not None:
+            fields += [pa.field("map_key", key.columns.type), pa.field("map_value", value.columns.type)]
+            may_fail = key.keeps_bytes or value.keeps_bytes
+        if may_fail or key.columns is None or value.columns is None:
+            fields.append(pa.field("value_bytes", pa.binary(), may_fail))
+        if key.reason or value.reason or may_fail:
+            fields.append(pa.field("reason", pa.string(), may_fail))
         return select_fields(fields, options)
 
     def batches(  # noqa: D102
@@ -61,15 +65,26 @@ class BroadcastState(NonKeyedState):
         for part in self.parts:
             data, start, end, count = part.entries()
             columns: dict[str, pa.Array] = {}
+            reason = key.reason or value.reason
+            whole = pa.array([data[start:end].tobytes()], pa.binary())
             with at(operator=self.operator.label, state=self.name, file=part.file.name):
-                if key.program is not None and value.program is not None:
+                if key.columns is not None and value.columns is not None:
                     context = self.operator.snapshot.layout_context
-                    columns["map_key"], columns["map_value"] = read_broadcast_state(part.file, part.info, context)
+                    try:
+                        columns["map_key"], columns["map_value"] = read_broadcast_state(part.file, part.info, context)
+                        columns["value_bytes"] = pa.nulls(count, pa.binary())
+                    except UnsupportedError as error:
+                        if "reason" not in schema.names:
+                            raise
+                        reason, count = explain(error), 1
+                        columns["map_key"] = pa.nulls(1, key.columns.type)
+                        columns["map_value"] = pa.nulls(1, value.columns.type)
+                        columns["value_bytes"] = whole
                 else:
                     count = 1
-                    columns["value_bytes"] = pa.array([data[start:end].tobytes()], pa.binary())
+                    columns["value_bytes"] = whole
             columns["subtask"] = pa.array(np.full(count, part.subtask, np.int32))
-            columns["reason"] = pa.array([key.reason or value.reason] * count, pa.string())
+            columns["reason"] = pa.array([reason or None] * count, pa.string())
             yield pa.RecordBatch.from_arrays([columns[each] for each in schema.names], schema=schema)
 
     def count(self) -> StateStatistics:  # noqa: D102

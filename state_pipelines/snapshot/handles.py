@@ -7,18 +7,27 @@ from typing import TYPE_CHECKING
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.keyed.canonical import open_canonical
+from state_pipelines.keyed.changelog import open_changelog
 from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.heap import open_heap
+from state_pipelines.keyed.raw_timers import open_raw_timers
+from state_pipelines.keyed.rocksdb import open_rocksdb
 from state_pipelines.metadata.handles import EmptySegmentFileStateHandle, KeyGroupsStateHandle
 from state_pipelines.metadata.key_groups import MAX_PARALLELISM
-from state_pipelines.metadata.keyed import KeyedStateHandle, KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.streams import StateStream, open_stream, read_stream_range, read_whole_stream
+from state_pipelines.metadata.keyed import (
+    ChangelogStateBackendHandle,
+    IncrementalRemoteKeyedStateHandle,
+    KeyedStateHandle,
+    KeyGroupsSavepointStateHandle,
+)
+from state_pipelines.metadata.streams import open_stream, read_stream_range, read_whole_stream
 from state_pipelines.operatorstate.backend import OperatorStateFile, read_operator_file
 
 if TYPE_CHECKING:
     from state_pipelines.keyed.files import KeyedFile
-    from state_pipelines.metadata import SubtaskState
+    from state_pipelines.metadata.handles import StreamStateHandle
     from state_pipelines.metadata.operator import OperatorStateHandle
+    from state_pipelines.metadata.streams import StateStream
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.storage import Location, PathMapping
 
@@ -35,51 +44,58 @@ class HandleReader:
         self.directory = directory
         self.path_mapping = path_mapping
 
-    def open_stream(self, handle: KeyGroupsStateHandle | KeyGroupsSavepointStateHandle) -> StateStream:
-        """The stream behind a handle of keyed state."""
-        return open_stream(handle.delegate, self.directory, self.path_mapping)
+    def open_stream(self, handle: StreamStateHandle) -> StateStream:
+        """The bytes behind a handle."""
+        return open_stream(handle, self.directory, self.path_mapping)
 
-    def open_keyed(self, handle: KeyedStateHandle | None) -> KeyedFile | None:
-        """The keyed state behind a handle; None when there is none.
+    def open_keyed(
+        self, handle: KeyedStateHandle | None, key_serializer: Serializer | None = None
+    ) -> KeyedFile | None:
+        """The managed keyed state behind a handle; None when there is none.
+
+        Args:
+            handle: the handle.
+            key_serializer: what the caller knows of the keys, for changelog state that does not say it.
 
         Raises:
-            UnsupportedError: the handle is of a format that is not covered.
+            UnsupportedError: the handle is not one that stands alone.
         """
-        if handle is None:
+        match handle:
+            case None:
+                return None
+            case KeyGroupsSavepointStateHandle():
+                return open_canonical(self.open_stream(handle.delegate), handle.key_groups, handle.offsets)
+            case KeyGroupsStateHandle():
+                stream = self.open_stream(handle.delegate)
+                opened = open_heap if _is_heap_native(stream, handle) else open_canonical
+                return opened(stream, handle.key_groups, handle.offsets)
+            case IncrementalRemoteKeyedStateHandle():
+                files = (*handle.shared_state, *handle.private_state)
+                tables = {each.local_path: self.open_stream(each.handle) for each in files}
+                return open_rocksdb(self.open_stream(handle.meta_data_state), handle.key_groups, tables)
+            case ChangelogStateBackendHandle():
+                bases = [each for each in map(self.open_keyed, handle.materialized) if each is not None]
+                return open_changelog(handle, bases, self.open_stream, key_serializer=key_serializer)
+            case _:
+                raise UnsupportedError(f"a {type(handle).__name__} holds changes without the state that they change")
+
+    def open_raw_keyed(self, handle: KeyedStateHandle | None, context: LayoutContext) -> KeyedFile | None:
+        """The timers in raw keyed state; None when there are none.
+
+        Raises:
+            UnsupportedError: the state is not timers, or in a form of releases before 1.8.
+            FormatError: the state is not timers.
+        """
+        if not isinstance(handle, KeyGroupsStateHandle | KeyGroupsSavepointStateHandle):
             return None
-        if not isinstance(handle, KeyGroupsSavepointStateHandle | KeyGroupsStateHandle):
-            raise UnsupportedError(
-                f"keyed state in a {type(handle).__name__} is not covered yet",
-                hint="Take a canonical savepoint (`flink savepoint --type canonical`)",
-            )
-        stream = self.open_stream(handle)
-        if isinstance(handle, KeyGroupsStateHandle) and _is_heap_native(stream, handle):
-            return open_heap(stream, handle.key_groups, handle.offsets)
-        return open_canonical(stream, handle.key_groups, handle.offsets)
+        return open_raw_timers(self.open_stream(handle.delegate), handle.key_groups, handle.offsets, context)
 
     def open_operator(self, handle: OperatorStateHandle | None) -> OperatorStateFile | None:
         """The operator state behind a handle; None when there is none."""
         if handle is None or isinstance(handle.delegate, EmptySegmentFileStateHandle):
             return None
-        stream = open_stream(handle.delegate, self.directory, self.path_mapping)
+        stream = self.open_stream(handle.delegate)
         return read_operator_file(read_whole_stream(stream), handle, stream.name)
-
-    def read_serializers(self, subtask: SubtaskState) -> list[Serializer]:
-        """Every serializer that the managed state of a subtask names; none for formats that are not covered."""
-        found: list[Serializer] = []
-        try:
-            keyed = self.open_keyed(subtask.managed_keyed_state)
-        except UnsupportedError:
-            # Whoever reads that state is told; here it has nothing to give.
-            keyed = None
-        if keyed is not None:
-            found.append(keyed.header.key_serializer)
-            found += [serializer for info in keyed.header.states for _, serializer in info.serializers]
-        operator = self.open_operator(subtask.managed_operator_state)
-        if operator is not None:
-            infos = (*operator.header.lists, *operator.header.broadcasts)
-            found += [serializer for info in infos for _, serializer in info.serializers]
-        return found
 
 
 def _is_heap_native(stream: StateStream, handle: KeyGroupsStateHandle) -> bool:

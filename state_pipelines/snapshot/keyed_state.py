@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from state_pipelines.codecs import layout as lay
 from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.records import KeyedLayout, KeyedRecords, derive_keyed_layout
+from state_pipelines.keyed.state_columns import StateLayout
 from state_pipelines.keyed.tables import KeyedTable, TableOptions
-from state_pipelines.serializers.metainfo import StateKind, StateMetaInfo
+from state_pipelines.serializers.build import VOID_NAMESPACE
+from state_pipelines.serializers.metainfo import StateKind, StateMetaInfo, keyed_state
 from state_pipelines.snapshot.state import State, StateStatistics
 
 if TYPE_CHECKING:
@@ -122,6 +125,37 @@ class KeyedState(State):
             return self.layout, ""
         except UnsupportedError as error:
             return None, error.what
+
+    @cached_property
+    def table_layout(self) -> StateLayout:
+        """Layouts for the table of all states of the operator (see `OperatorTable`).
+
+        Raises:
+            UnsupportedError: the keys have no layout, or subtasks have different ones.
+        """
+        layout, reason = self.find_layout()
+        if layout is not None:
+            return StateLayout(self.name, self.kind, layout.key, layout.value, layout.ttl)
+        if self.kind == TIMER or len(keys := self._key_layouts()) > 1:
+            # Raises: tables match by key.
+            return StateLayout(self.name, self.kind, self.layout.key, None)
+        fields = next(iter(keys)).fields
+        if self.kind == "MAP":
+            fields = (*fields, ("map_key", lay.Rest()))
+        return StateLayout(self.name, self.kind, lay.Struct(fields), None, reason=reason)
+
+    def _key_layouts(self) -> set[lay.Struct]:
+        """Layouts of key and namespace, whatever the values are."""
+        found = set()
+        with at(operator=self.operator.label, state=self.name):
+            for part in self.parts:
+                header = part.file.header
+                info = header.states[part.state_id]
+                bare = keyed_state(info.name, "VALUE", VOID_NAMESPACE, info.namespace_serializer)
+                context = self.operator.snapshot.layout_context
+                max_parallelism = self.operator.max_parallelism
+                found.add(derive_keyed_layout(bare, header.key_serializer, max_parallelism, context).key)
+        return found
 
     def make_table(self, options: TableOptions | None = None) -> KeyedTable:
         """What turns records of the state into batches."""

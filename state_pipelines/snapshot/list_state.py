@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.columnar import decode_spans
-from state_pipelines.codecs.program import Program, compile_layout
+from state_pipelines.codecs.columns import Columns, plan_columns
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import UnsupportedError, UsageError, at
 from state_pipelines.keyed.tables import TableOptions
-from state_pipelines.operatorstate.backend import OperatorStateFile, read_list_state
+from state_pipelines.operatorstate.backend import OperatorStateFile, decode_list_state
 from state_pipelines.snapshot.state import State, StateStatistics
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class OperatorPart:
 
 
 class ValueColumn:
-    """A program for what all subtasks wrote, or why there is none.
+    """Columns of what all subtasks wrote, or why there are none.
 
     Args:
         operator: the operator.
@@ -63,17 +63,23 @@ class ValueColumn:
     """
 
     def __init__(self, operator: Operator, serializers: Sequence[Serializer], options: TableOptions) -> None:
-        self.program: Program | None = None
+        self.columns: Columns | None = None
         self.reason = ""
+        self._asked = {"reason", "value_bytes"} & set(options.columns or ())
         if options.raw:
             return
         try:
             layouts = {derive_layout(each, operator.snapshot.layout_context) for each in serializers}
             if len(layouts) > 1:
                 raise UnsupportedError("the subtasks hold the state with different serializers")
-            self.program = compile_layout(layouts.pop())
+            self.columns = plan_columns(layouts.pop())
         except UnsupportedError as error:
             self.reason = error.what
+
+    @property
+    def keeps_bytes(self) -> bool:
+        """Whether there are columns for the values that cannot be decoded."""
+        return self.columns is not None and (self.columns.may_fail or bool(self._asked))
 
 
 class NonKeyedState(State):
@@ -94,7 +100,7 @@ class NonKeyedState(State):
         return False
 
     def value_column(self, options: TableOptions | None) -> ValueColumn:
-        """Program for the values of all subtasks."""
+        """Columns for the values of all subtasks."""
         serializers = [part.info.value_serializer for part in self.parts]
         return ValueColumn(self.operator, serializers, options or TableOptions())
 
@@ -102,7 +108,8 @@ class NonKeyedState(State):
 class OperatorListState(NonKeyedState):
     """A list state of an operator.
 
-    Columns: `subtask` int32, `list_index` int32 (position in the subtask's list), `value`.
+    Columns: `subtask` int32, `list_index` int32 (position in the subtask's list), `value`; also `value_bytes` and
+    `reason` for elements that cannot be decoded, where that may well be or they are asked for.
     """
 
     @property
@@ -116,12 +123,13 @@ class OperatorListState(NonKeyedState):
     def make_schema(self, options: TableOptions | None = None) -> pa.Schema:  # noqa: D102
         column = self.value_column(options)
         fields = [pa.field("subtask", pa.int32(), False), pa.field("list_index", pa.int32(), False)]
-        if column.program is not None:
-            fields.append(pa.field("value", column.program.type))
-        else:
-            fields.append(pa.field("value_bytes", pa.binary(), False))
-        if column.reason:
-            fields.append(pa.field("reason", pa.string(), False))
+        may_fail = column.keeps_bytes
+        if column.columns is not None:
+            fields.append(pa.field("value", column.columns.type))
+        if column.columns is None or may_fail:
+            fields.append(pa.field("value_bytes", pa.binary(), may_fail))
+        if column.reason or may_fail:
+            fields.append(pa.field("reason", pa.string(), may_fail))
         return select_fields(fields, options)
 
     def batches(  # noqa: D102
@@ -139,10 +147,15 @@ class OperatorListState(NonKeyedState):
                     "list_index": pa.array(np.arange(len(starts), dtype=np.int32)),
                     "reason": pa.array([column.reason] * len(starts), pa.string()),
                 }
-                if column.program is not None:
-                    columns["value"] = read_list_state(part.file, part.info, self.operator.snapshot.layout_context)
+                raw = plan_columns(lay.Rest()).decode(data, starts, ends).array
+                if column.columns is None:
+                    columns["value_bytes"] = raw
                 else:
-                    columns["value_bytes"] = decode_spans(compile_layout(lay.Rest()), data, starts, ends)
+                    context, lenient = self.operator.snapshot.layout_context, "reason" in schema.names
+                    decoded = decode_list_state(part.file, part.info, context, lenient=lenient)
+                    columns["value"] = decoded.array
+                    columns["reason"] = decoded.reasons()
+                    columns["value_bytes"] = pc.if_else(columns["reason"].is_valid(), raw, None)
             yield pa.RecordBatch.from_arrays([columns[each] for each in schema.names], schema=schema)
 
     def count(self) -> StateStatistics:  # noqa: D102

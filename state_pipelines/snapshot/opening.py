@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from state_pipelines.errors import UsageError
 from state_pipelines.metadata import read_metadata
+from state_pipelines.serializers.text import parse
 from state_pipelines.snapshot.snapshot import Snapshot
 from state_pipelines.storage import PathMapping, parse_path_mapping, read_file, resolve_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from state_pipelines.codecs.kryo.fieldlists import FieldLists
+    from state_pipelines.serializers.tree import Serializer
 
 
 def open_snapshot(
@@ -20,6 +23,7 @@ def open_snapshot(
     path_mapping: PathMapping | Iterable[str] = (),
     uids: Iterable[str] = (),
     classes: FieldLists | None = None,
+    key_serializers: Mapping[str, Serializer] | None = None,
 ) -> Snapshot:
     """Open a checkpoint or savepoint.
 
@@ -29,6 +33,8 @@ def open_snapshot(
         uids: operator uids, to name the operators of snapshots that store only hashes (before Flink 2.0).
         classes: fields of classes that the snapshot does not describe (see `codecs.kryo.load_classes`): those behind
             Kryo, and subclasses of POJOs in snapshots of the heap backend.
+        key_serializers: by uid or operator id the serializer of the keys, for changelog state of which nothing was
+            materialized yet and whose keys are of a type that cannot be found out.
 
     Raises:
         NotFoundError: there is no snapshot.
@@ -38,4 +44,19 @@ def open_snapshot(
     location = resolve_snapshot(path)
     mapping = path_mapping if isinstance(path_mapping, PathMapping) else parse_path_mapping(path_mapping)
     metadata = read_metadata(read_file(location.metadata), str(location.metadata))
-    return Snapshot(location, metadata, mapping, tuple(uids), classes)
+    return Snapshot(location, metadata, mapping, tuple(uids), classes, key_serializers)
+
+
+def parse_key_serializers(texts: Iterable[str]) -> dict[str, Serializer]:
+    """Serializers by operator from texts `OPERATOR=TYPE`, types in the readable form of `inspect`.
+
+    Raises:
+        UsageError: a text has another form, or the type is not known.
+    """
+    found = {}
+    for text in texts:
+        operator, equals, described = text.partition("=")
+        if not operator or not equals:
+            raise UsageError(f"{text!r} does not have the form OPERATOR=TYPE", hint="Such as orders=String")
+        found[operator] = parse(described)
+    return found

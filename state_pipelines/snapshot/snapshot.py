@@ -6,14 +6,19 @@ import hashlib
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from state_pipelines.codecs.serializer_layouts import LayoutContext, collect_subclasses
-from state_pipelines.errors import NotFoundError, Where
+from state_pipelines.errors import NotFoundError, StateError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.files import RecordContext
+from state_pipelines.keyed.key_rows import unmeasured
+from state_pipelines.keyed.operator_table import OperatorTable, OperatorTableOptions
 from state_pipelines.metadata import (
     CheckpointMetadata,
     CheckpointProperties,
     OperatorState,
     compute_operator_id,
+    find_operator_id,
     format_operator_id,
     stream_handles,
     write_metadata,
@@ -21,11 +26,17 @@ from state_pipelines.metadata import (
 from state_pipelines.metadata.properties import SavepointType
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.handles import HandleReader
-from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
+from state_pipelines.snapshot.keyed_files import KeyedFiles
+from state_pipelines.snapshot.keyed_state import TIMER, KeyedPart, KeyedState
 from state_pipelines.snapshot.list_state import OperatorListState, OperatorPart
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from state_pipelines.codecs.kryo.fieldlists import FieldLists
+    from state_pipelines.keyed.files import KeyedFile
+    from state_pipelines.keyed.state_columns import StateLayout
+    from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.state import State
     from state_pipelines.storage import PathMapping, SnapshotLocation
@@ -43,6 +54,7 @@ class Snapshot:
         path_mapping: where directories that absolute handles name are now.
         uids: uids that the caller knows.
         classes: fields of classes that the caller knows.
+        key_serializers: by uid or operator id, where the snapshot does not say it.
     """
 
     def __init__(
@@ -52,13 +64,17 @@ class Snapshot:
         path_mapping: PathMapping,
         uids: tuple[str, ...] = (),
         classes: FieldLists | None = None,
+        key_serializers: Mapping[str, Serializer] | None = None,
     ) -> None:
         self.location = location
         self.metadata = metadata
         self.path_mapping = path_mapping
         self.uids = uids
         self.classes = classes
+        self.key_serializers = dict(key_serializers or {})
         self.handles = HandleReader(location.directory, path_mapping)
+        told = {find_operator_id(name): serializer for name, serializer in self.key_serializers.items()}
+        self.keyed_files = KeyedFiles(metadata, self.handles, told)
 
     @property
     def path(self) -> str:
@@ -125,10 +141,16 @@ class Snapshot:
     @cached_property
     def layout_context(self) -> LayoutContext:
         """What the layouts of data depend on beyond their serializers (see `LayoutContext`)."""
-        serializers: list[Serializer] = []
-        for operator in self.operators:
-            for subtask in operator.metadata.subtasks:
-                serializers += self.handles.read_serializers(subtask)
+        serializers = [*self.keyed_files.serializers()]
+        for operator in self.metadata.operator_states:
+            for subtask in operator.subtasks:
+                try:
+                    file = self.handles.open_operator(subtask.managed_operator_state)
+                except StateError:
+                    # Whoever asks for that state is told; here it has nothing to give.
+                    continue
+                infos = () if file is None else (*file.header.lists, *file.header.broadcasts)
+                serializers += [serializer for info in infos for _, serializer in info.serializers]
         return LayoutContext(self.kryo_version, collect_subclasses(serializers), self.classes)
 
 
@@ -201,13 +223,90 @@ class Operator:
             hint=f"It has {known}" if known else "It has no states",
         )
 
+    def make_table(self, options: OperatorTableOptions | None = None) -> OperatorTable:
+        """What turns the records of the keyed states into one table, see `batches`."""
+        options = options or OperatorTableOptions()
+        with at(operator=self.label):
+            return OperatorTable(self.choose_states(options), options)
+
+    def choose_states(self, options: OperatorTableOptions) -> list[StateLayout]:
+        """The keyed states that take part in one table.
+
+        Raises:
+            UsageError: there are none.
+            NotFoundError: `options` names a state that is not there.
+            UnsupportedError: the keys of a state are not known, or subtasks have different ones.
+        """
+        keyed = {state.name: state for state in self.states if isinstance(state, KeyedState)}
+        wanted = set(options.states if options.states is not None else keyed)
+        for name in wanted - set(keyed):
+            raise NotFoundError(
+                f"the operator has no keyed state {name}",
+                where=Where(operator=self.label),
+                hint=f"It has {', '.join(keyed)}" if keyed else "It has none at all",
+            )
+        timers = {name for name, state in keyed.items() if state.kind == TIMER}
+        if options.states is None:
+            wanted -= timers
+        if options.timers:
+            wanted |= timers
+        chosen = [state for name, state in keyed.items() if name in wanted]
+        if not chosen:
+            hint = "Name one of its other states (option stateVarName)" if self.states else ""
+            if keyed:
+                hint = "It has timers, which take part when asked for (option readRegisteredTimers)"
+            raise UsageError("the operator has no keyed state", where=Where(operator=self.label), hint=hint)
+        layouts = [state.table_layout for state in chosen]
+        if len({unmeasured(dict(each.key.fields)["state_key"]) for each in layouts}) > 1:
+            raise UnsupportedError(
+                "the subtasks hold keys with different serializers",
+                where=Where(operator=self.label),
+                hint="Read its states one by one (option stateVarName), or let the job touch every key once",
+            )
+        return layouts
+
+    def make_schema(self, options: OperatorTableOptions | None = None) -> pa.Schema:
+        """Schema of the batches under `options`."""
+        return self.make_table(options).schema
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the table of all keyed states."""
+        return self.make_schema()
+
+    def batches(
+        self, options: OperatorTableOptions | None = None, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """All keyed states as one table, a row per key and namespace, a batch at a time.
+
+        Args:
+            options: what is wanted; default all keyed states, without timers.
+            key_groups: only these.
+
+        Raises:
+            StateError: the state cannot be read, or has no such table; see `OperatorTable`.
+        """
+        table = self.make_table(options)
+        with at(operator=self.label):
+            for subtask, file in self.keyed_files:
+                yield from table.batches(file, subtask, self.record_context, key_groups)
+
+    def to_arrow(
+        self, options: OperatorTableOptions | None = None, key_groups: KeyGroupRange | None = None
+    ) -> pa.Table:
+        """All keyed states as one table, see `batches`."""
+        return pa.Table.from_batches(self.batches(options, key_groups), self.make_schema(options))
+
+    @cached_property
+    def keyed_files(self) -> tuple[tuple[int, KeyedFile], ...]:
+        """Index of each subtask that has keyed state, and its file."""
+        return self.snapshot.keyed_files.open(self.metadata, self.snapshot.layout_context)
+
     def _keyed_states(self) -> list[State]:
         parts: dict[str, list[KeyedPart]] = {}
-        for subtask in self.metadata.subtasks:
-            file = self.snapshot.handles.open_keyed(subtask.managed_keyed_state)
-            if file is not None:
-                for state_id, info in enumerate(file.header.states):
-                    parts.setdefault(info.name, []).append(KeyedPart(subtask.index, file, state_id))
+        for subtask, file in self.keyed_files:
+            for state_id, info in enumerate(file.header.states):
+                parts.setdefault(info.name, []).append(KeyedPart(subtask, file, state_id))
         return [KeyedState(self, tuple(each)) for each in parts.values()]
 
     def _operator_states(self) -> list[State]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from state_pipelines.codecs.program import compile_layout
+from state_pipelines.codecs.columns import column_type
 from state_pipelines.errors import at
 from state_pipelines.operations.publishing import make_file_name
 from state_pipelines.operations.rewriting import PartFile, write_part
@@ -54,8 +54,8 @@ class PartWriter:
 
     def _targets(self) -> dict[str, pa.DataType]:
         layout = self.encoder.layout
-        targets = {each.name: each.type for each in compile_layout(layout.key).type}
-        value = compile_layout(layout.value).type
+        targets = {each.name: each.type for each in column_type(layout.key)}
+        value = column_type(layout.value)
         if layout.state_type == "LIST":
             targets["value"] = value
             element = value.value_type

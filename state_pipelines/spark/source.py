@@ -1,4 +1,4 @@
-"""`spark.read.format("flink-state")`: one state of a snapshot as a DataFrame, many tasks per file.
+"""`spark.read.format("flink-state")`: a state, or an operator as one table, as a DataFrame, many tasks per file.
 
 Filters are not pushed down: PySpark's Python data source lets a pushed filter leak into later queries on the same
 DataFrame. Options select instead, and reach the kernels: `columns`, `keyGroups`, `key`.
@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition
 
 from state_pipelines.errors import UsageError
+from state_pipelines.snapshot import Operator
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.splits import (
     BatchSplit,
     KeyedSplit,
+    OperatorSplit,
     StateOptions,
+    find_schema,
     find_state,
     open_options,
+    split_operator,
     split_state,
 )
 from state_pipelines.spark.types import spark_schema
@@ -39,12 +43,12 @@ class FlinkStateSource(DataSource):
         return "flink-state"
 
     def schema(self) -> StructType:
-        """Schema of the state that the options name."""
+        """Schema of what the options name."""
         options = StateOptions.parse(self.options)
-        return spark_schema(find_state(open_options(self.options), options).make_schema(options.table))
+        return spark_schema(find_schema(find_state(open_options(self.options), options), options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reader of that state."""
+        """Reader of that."""
         return StateReader(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -53,7 +57,7 @@ class FlinkStateSource(DataSource):
 
 
 class StateReader(DataSourceReader):
-    """Splits a state into tasks and reads them."""
+    """Splits a state, or all keyed states of an operator, into tasks and reads them."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
@@ -62,8 +66,10 @@ class StateReader(DataSourceReader):
         """One per run of key groups of about `splitSize` bytes."""
         options = StateOptions.parse(self._options)
         state = find_state(open_options(self._options), options)
-        if isinstance(state, KeyedState):
-            splits: list[InputPartition] = [*split_state(state, options)]
+        if isinstance(state, KeyedState | Operator):
+            splits: list[InputPartition] = (
+                [*split_operator(state, options)] if isinstance(state, Operator) else [*split_state(state, options)]
+            )
             return splits or [BatchSplit(())]
         if options.key_groups is not None:
             raise UsageError("the option keyGroups is for keyed state", hint="Operator state has no key groups")
@@ -71,6 +77,6 @@ class StateReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split."""
-        if not isinstance(partition, KeyedSplit | BatchSplit):
+        if not isinstance(partition, KeyedSplit | OperatorSplit | BatchSplit):
             raise UsageError(f"{type(partition).__name__} is not a split of this source")
         return partition.read()

@@ -10,9 +10,10 @@ from pyspark.sql.datasource import InputPartition
 
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.errors import UsageError, at
+from state_pipelines.keyed.operator_table import OperatorTable, OperatorTableOptions
 from state_pipelines.keyed.tables import KeyedTable, TableOptions
 from state_pipelines.metadata.key_groups import KeyGroupRange, parse_key_groups
-from state_pipelines.snapshot import Snapshot, State, open_snapshot
+from state_pipelines.snapshot import Operator, Snapshot, State, open_snapshot, parse_key_serializers
 from state_pipelines.spark.types import to_spark
 from state_pipelines.storage import read_file, resolve
 
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from state_pipelines.keyed.files import RecordContext
+    from state_pipelines.keyed.files import KeyedFile, RecordContext
     from state_pipelines.keyed.records import KeyedLayout
+    from state_pipelines.keyed.state_columns import StateLayout
     from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
 
 SPLIT_SIZE = 32 << 20
@@ -38,17 +40,26 @@ class StateOptions:
 
     Attributes:
         operator: `operatorId`: uid, 32-digit id or name.
-        state: `stateVarName`.
+        state: `stateVarName`; None is all keyed states as one table.
         table: `columns` (comma separated, dotted paths), `flattenCollectionTypes` (default true), `raw`, `key` (JSON).
+        states: `states` (comma separated), those that take part in the one table.
+        timers: `readRegisteredTimers` (default false), timers take part in the one table.
         key_groups: `keyGroups` as `a-b`, inclusive.
         split_size: `splitSize`, bytes of file per task.
     """
 
     operator: str
-    state: str
+    state: str | None
     table: TableOptions
     key_groups: KeyGroupRange | None
     split_size: int
+    states: tuple[str, ...] | None = None
+    timers: bool = False
+
+    @property
+    def operator_table(self) -> OperatorTableOptions:
+        """What of all states is wanted."""
+        return OperatorTableOptions(self.states, self.timers, self.table.columns, self.table.raw, self.table.key)
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> StateOptions:
@@ -60,9 +71,13 @@ class StateOptions:
         operator, state = options.get("operatorId"), options.get("stateVarName")
         if not operator:
             raise UsageError("the option operatorId is missing", hint="`flink-state-metadata` lists the operators")
-        if not state:
-            raise UsageError("the option stateVarName is missing", hint="`flink-state-metadata` lists the states")
-        columns = options.get("columns")
+        alone = ("states", "readRegisteredTimers") if state else ("flattenCollectionTypes",)
+        for name in alone:
+            if options.get(name, "false").lower() != "false":
+                what = "the table of all states" if state else "the table of one state; this one holds lists"
+                hint = f"Leave the option {'stateVarName' if state else name} out"
+                raise UsageError(f"the option {name} is for {what}", hint=hint)
+        columns, states = options.get("columns"), options.get("states")
         key = options.get("key")
         table = TableOptions(
             columns=tuple(name.strip() for name in columns.split(",")) if columns else None,
@@ -74,7 +89,15 @@ class StateOptions:
         size = options.get("splitSize", str(SPLIT_SIZE))
         if not size.isdecimal() or int(size) == 0:
             raise UsageError(f"the option splitSize is {size!r}, not a number of bytes")
-        return StateOptions(operator, state, table, parse_key_groups(groups) if groups else None, int(size))
+        return StateOptions(
+            operator,
+            state or None,
+            table,
+            parse_key_groups(groups) if groups else None,
+            int(size),
+            tuple(name.strip() for name in states.split(",")) if states else None,
+            _flag(options, "readRegisteredTimers", default=False),
+        )
 
 
 @dataclass(frozen=True)
@@ -105,6 +128,32 @@ class KeyedSplit(InputPartition):
 
 
 @dataclass(frozen=True)
+class OperatorSplit(InputPartition):
+    """Some key groups of one subtask, all states of them.
+
+    Attributes:
+        subtask: its index.
+        file: the subtask's file, or only some key groups of it.
+        states: those that take part.
+        context: what finding records takes.
+        operator: for errors.
+    """
+
+    subtask: int
+    file: KeyedFile
+    states: tuple[StateLayout, ...]
+    options: OperatorTableOptions
+    context: RecordContext
+    operator: str
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The batches of the split, in the types of Spark."""
+        with at(operator=self.operator):
+            for batch in OperatorTable(self.states, self.options).batches(self.file, self.subtask, self.context):
+                yield from _slices(batch)
+
+
+@dataclass(frozen=True)
 class BatchSplit(InputPartition):
     """Operator state, which is small: the batches themselves."""
 
@@ -125,17 +174,38 @@ def open_options(options: Mapping[str, str]) -> Snapshot:
 
 
 def open_with(path: str, options: Mapping[str, str]) -> Snapshot:
-    """The snapshot at `path`, with the options `pathMapping`, `uids` (comma separated) and `classes` (a file)."""
+    """The snapshot at `path`, with the options `pathMapping`, `uids` (comma separated), `classes` (a file) and more.
+
+    `keySerializers` is `OPERATOR=TYPE`, separated by `;`, for changelog state that does not say it.
+    """
     mapping = [each for each in options.get("pathMapping", "").split(",") if each]
     uids = [each for each in options.get("uids", "").split(",") if each]
     declared = options.get("classes")
     classes = load_classes(read_file(resolve(declared)).decode()) if declared else None
-    return open_snapshot(path, path_mapping=mapping, uids=uids, classes=classes)
+    keys = parse_key_serializers(each for each in options.get("keySerializers", "").split(";") if each)
+    return open_snapshot(path, path_mapping=mapping, uids=uids, classes=classes, key_serializers=keys)
 
 
-def find_state(snapshot: Snapshot, options: StateOptions) -> State:
-    """The state that the options name."""
-    return snapshot.operator(options.operator).state(options.state)
+def find_state(snapshot: Snapshot, options: StateOptions) -> State | Operator:
+    """The state that the options name, or the operator when they name none."""
+    operator = snapshot.operator(options.operator)
+    return operator if options.state is None else operator.state(options.state)
+
+
+def find_schema(found: State | Operator, options: StateOptions) -> pa.Schema:
+    """Schema of the batches of what the options name."""
+    if isinstance(found, Operator):
+        return found.make_schema(options.operator_table)
+    return found.make_schema(options.table)
+
+
+def split_operator(operator: Operator, options: StateOptions) -> Iterator[OperatorSplit]:
+    """Tasks over all keyed states; as `split_state`."""
+    wanted = options.operator_table
+    states, context = tuple(operator.choose_states(wanted)), operator.record_context
+    for subtask, whole in operator.keyed_files:
+        for file in whole.split(options.split_size, context, options.key_groups):
+            yield OperatorSplit(subtask, file, states, wanted, context, operator.label)
 
 
 def split_state(state: KeyedState, options: StateOptions) -> Iterator[KeyedSplit]:
@@ -143,7 +213,7 @@ def split_state(state: KeyedState, options: StateOptions) -> Iterator[KeyedSplit
     layout, reason = state.find_layout()
     place = (state.operator.label, state.name)
     for part in state.parts:
-        for file in part.file.split(options.split_size, options.key_groups):
+        for file in part.file.split(options.split_size, state.context, options.key_groups):
             split = replace(part, file=file)
             yield KeyedSplit(split, layout, reason, options.table, state.context, place)
 

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from state_pipelines.codecs.program import arrow_type
+from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.operations.migration import quote_name
 from state_pipelines.spark.failures import translate_failures
@@ -58,7 +58,7 @@ def transform_payload(frame: DataFrame, payload: str, plan: ValuePlan, context: 
 
 def payload_type(plan: ValuePlan, context: LayoutContext) -> StructType:
     """Spark type of the new values."""
-    schema = spark_schema(pa.schema([("value", arrow_type(derive_layout(plan.new, context)))]))
+    schema = spark_schema(pa.schema([("value", column_type(derive_layout(plan.new, context)))]))
     data_type = schema["value"].dataType
     assert isinstance(data_type, StructType)
     return data_type

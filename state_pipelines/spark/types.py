@@ -6,6 +6,9 @@
 | empty struct (global windows) | STRING, empty | Parquet refuses empty structs |
 | `time64[ns]` | BIGINT, nanoseconds of the day | Spark's TIME ends at microseconds |
 | `timestamp[ms]` | TIMESTAMP | Spark knows microseconds only; values beyond its range are an error |
+| `timestamp[ms]` without zone | TIMESTAMP_NTZ | likewise |
+| `timestamp[ns]` | BIGINT, nanoseconds since 1970 | Spark's timestamps end at microseconds |
+| `duration[ms]` | INTERVAL DAY TO SECOND | Spark knows microseconds only |
 """
 
 from __future__ import annotations
@@ -24,12 +27,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
-
 
 def spark_schema(schema: pa.Schema) -> StructType:
     """Schema of the DataFrame that holds batches of `schema`."""
-    return from_arrow_schema(spark_arrow_schema(schema))
+    return from_arrow_schema(spark_arrow_schema(schema), prefer_timestamp_ntz=True)
 
 
 def spark_arrow_schema(schema: pa.Schema) -> pa.Schema:
@@ -57,6 +58,8 @@ def from_spark(array: pa.Array, target: pa.DataType) -> pa.Array:
         return _map_struct(array, lambda child, each: from_spark(child, target.field(each).type), by_name=target)
     if pa.types.is_list(target) and pa.types.is_list(array.type):
         return _relist(array, from_spark(array.flatten(), target.value_type))
+    if pa.types.is_timestamp(target) and pa.types.is_integer(array.type):
+        return array.cast(pa.int64()).cast(target)
     if pa.types.is_map(target) and pa.types.is_map(array.type):
         entries = flatten_entries(array)
         keys = from_spark(entries.field(0), target.key_type)
@@ -70,7 +73,9 @@ def _spark_type(of: pa.DataType) -> pa.DataType:
     if pa.types.is_time64(of):
         return pa.int64()
     if pa.types.is_timestamp(of):
-        return _TIMESTAMP
+        return pa.int64() if of.unit == "ns" else pa.timestamp("us", of.tz)
+    if pa.types.is_duration(of):
+        return pa.duration("us")
     if pa.types.is_struct(of):
         return pa.struct([pa.field(each.name, _spark_type(each.type), each.nullable) for each in of])
     if pa.types.is_map(of):
@@ -88,7 +93,7 @@ def _to_spark(array: pa.Array) -> pa.Array:
         return pa.nulls(len(array), pa.string())
     if pa.types.is_struct(of) and of.num_fields == 0:
         return pc.if_else(array.is_valid(), "", None)
-    if pa.types.is_timestamp(of):
+    if pa.types.is_timestamp(of) and of.unit != "ns":
         try:
             return array.cast(target, safe=True)
         except pa.ArrowInvalid:

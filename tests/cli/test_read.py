@@ -87,6 +87,28 @@ def test_no_rows(call: Callable[..., Called], savepoint: Path) -> None:
     assert call("read", savepoint, *ORDER, "--key", '"nobody"').out == "no rows\n"
 
 
+def test_an_operator_is_a_table(call: Callable[..., Called], savepoint: Path) -> None:
+    (row,) = call("read", savepoint, "--operator", "orders", "--key", '"order-0064"', "--json").lines
+    assert (row["state_key"], row["order"]["id"], row["order"]["amount"]) == ("order-0064", "order-0064", -616)
+    columns = ("--columns", "state_key,order.amount", "--states", "order", "--key", '"order-0064"')
+    (row,) = call("read", savepoint, "--operator", "orders", *columns, "--json").lines
+    assert row == {"state_key": "order-0064", "order": {"amount": -616}}
+
+
+def test_timers_of_an_operator(call: Callable[..., Called], savepoint: Path) -> None:
+    place = ("read", savepoint, "--operator", "orders")
+    rows = call(*place, "--timers", "--json").lines
+    singles = call(*place, "--state", "_timer_state/event_user-timers", "--json").lines
+    found = [(row["state_key"], time) for row in rows for time in row["_timer_state/event_user-timers"] or ()]
+    assert sorted(found) == sorted((row["state_key"], row["timestamp"]) for row in singles)
+
+
+def test_parquet_holds_an_operator(call: Callable[..., Called], savepoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    call("read", savepoint, "--operator", "orders", "--parquet", file)
+    assert pq.read_table(file).equals(open_snapshot(str(savepoint)).operator("orders").to_arrow())
+
+
 def test_operator_state(call: Callable[..., Called], savepoint: Path) -> None:
     rows = call("read", savepoint, "--operator", "order-counter", "--state", "counts", "--json").lines
     assert {tuple(row) for row in rows} == {("subtask", "list_index", "value")}
@@ -128,6 +150,9 @@ def test_a_failed_parquet_file_is_removed(call: Callable[..., Called], broken: P
     [
         (("--operator", "nobody", "--state", "order"), "the snapshot has no operator nobody"),
         (("--operator", "orders", "--state", "nothing"), "the operator has no state nothing"),
+        ((*ORDER, "--states", "order"), "--states and --timers are for the table of all states"),
+        (("--operator", "orders", "--flatten"), "--flatten and --no-flatten are for one state"),
+        (("--operator", "pricing"), "the operator has no keyed state"),
         ((*ORDER, "--columns", "nothing"), "the state has no column nothing"),
         ((*ORDER, "--key-groups", "5-2"), "'5-2' is not a range of key groups"),
         ((*ORDER, "--key", "order-1"), "the key is not JSON"),

@@ -87,6 +87,9 @@ def layouts(depth: int = MAX_DEPTH) -> st.SearchStrategy[lay.Layout]:
         st.builds(lay.Masked, fields, st.booleans()),
         st.builds(lay.Choice, inner, inner),
         st.builds(lay.MeasuredKey, inner),
+        st.builds(lay.Framed, inner),
+        st.builds(lay.NullMasked, inner.filter(_has_values), st.booleans()),
+        tagged(inner),
         pojos(inner),
     )
 
@@ -98,6 +101,15 @@ def span_bound_layouts() -> st.SearchStrategy[lay.Layout]:
         st.builds(lay.Optional, layouts(2), rest_is_null=st.just(True)),
         st.just(lay.Rest()),
     )
+
+
+def tagged(inner: st.SearchStrategy[lay.Layout]) -> st.SearchStrategy[lay.Tagged]:
+    """Layouts of one of several values."""
+    cases = st.lists(
+        st.tuples(st.integers(0, 127), NAMES, inner), min_size=1, max_size=3, unique_by=lambda each: each[0]
+    )
+    unique = cases.filter(lambda each: len({name for _, name, _ in each}) == len(each))
+    return st.builds(lay.Tagged, unique.map(tuple), st.sampled_from((1, 4)))
 
 
 @st.composite
@@ -123,7 +135,7 @@ def _has_values(layout: lay.Layout) -> bool:
     match layout:
         case lay.Constant(empty=empty):
             return empty
-        case lay.Optional(inner=inner) | lay.MeasuredKey(inner=inner):
+        case lay.Optional(inner=inner) | lay.MeasuredKey(inner=inner) | lay.Framed(inner=inner):
             return _has_values(inner)
         case _:
             return True
@@ -176,8 +188,14 @@ def draw_value(draw: st.DrawFn, layout: lay.Layout) -> Any:
             is_left = draw(st.booleans())
             sides = {"left": draw_value(draw, left) if is_left else None}
             return {"is_left": is_left, **sides, "right": None if is_left else draw_value(draw, right)}
-        case lay.MeasuredKey(inner=inner):
+        case lay.MeasuredKey(inner=inner) | lay.Framed(inner=inner):
             return draw_value(draw, inner)
+        case lay.NullMasked(element=element, mask=mask):
+            one = draw_nullable if mask else draw_value
+            return [one(draw, element) for _ in range(draw(COUNTS))]
+        case lay.Tagged(cases=cases):
+            _, name, child = draw(st.sampled_from(cases))
+            return {"case": name, "value": draw_value(draw, child)}
         case lay.PojoObject(variants=variants):
             classes = [None, layout, *(variant.layout for variant in variants)]
             of = draw(st.sampled_from(classes))
@@ -212,8 +230,15 @@ def to_arrow_value(layout: lay.Layout, value: Any) -> Any:
             return {"date": value["date"], "time": value["nano_of_day"]}
         case lay.Struct(fields=fields):
             return {name: to_arrow_value(child, value[name]) for name, child in fields}
-        case lay.Optional(inner=inner) | lay.MeasuredKey(inner=inner):
+        case lay.Optional(inner=inner) | lay.MeasuredKey(inner=inner) | lay.Framed(inner=inner):
             return to_arrow_value(inner, value)
+        case lay.NullMasked(element=element):
+            return [to_arrow_value(element, each) for each in value]
+        case lay.Tagged(cases=cases):
+            names = {name: None for _, name, child in cases if not isinstance(child, lay.Constant) or child.empty}
+            child = next(each for _, name, each in cases if name == value["case"])
+            content = {value["case"]: to_arrow_value(child, value["value"])} if value["case"] in names else {}
+            return {"case": value["case"], **names, **content}
         case lay.Sequence(element=element) | lay.Delimited(element=element):
             return [to_arrow_value(element, each) for each in value]
         case lay.Mapping(key=key, value=item):

@@ -159,6 +159,62 @@ def test_families(node: tree.Serializer, value: object, expected: object) -> Non
     assert to_json(node, value) == expected
 
 
+def variants(kind: str, *parts: tree.Serializer) -> tree.Variants:
+    return tree.Variants(snapshot_class=HERE, kind=kind, parts=parts)
+
+
+DATE, EPOCH = basic("LocalDate"), {"@date": "1970-01-01"}
+
+
+@pytest.mark.parametrize(
+    ("node", "value", "expected"),
+    [
+        (variants("ScalaOption", DATE), 0, EPOCH),
+        (variants("Traversable", DATE), [0, None], [EPOCH, None]),
+        (variants("Union", LONG, DATE), {"case": "two", "value": 0}, {"case": "two", "value": EPOCH}),
+        (variants("ScalaTry", DATE, LONG), {"case": "success", "value": 0}, {"case": "success", "value": EPOCH}),
+        (
+            variants("StreamElement", DATE),
+            {"case": "record", "value": {"timestamp": 7, "value": 0}},
+            {"case": "record", "value": {"timestamp": 7, "value": EPOCH}},
+        ),
+        (
+            variants("StreamElement", DATE),
+            {"case": "record_without_timestamp", "value": 0},
+            {"case": "record_without_timestamp", "value": EPOCH},
+        ),
+        (variants("StreamElement", DATE), {"case": "watermark", "value": 7}, {"case": "watermark", "value": 7}),
+        (
+            variants("TwoPhaseCommit", DATE, DATE),
+            {"pending": None, "committing": [{"transaction": 0, "started": 5}], "context": 0},
+            {"pending": None, "committing": [{"transaction": EPOCH, "started": 5}], "context": EPOCH},
+        ),
+        (variants("SharedBufferEdges", list_of(LONG)), [1], [1]),
+        (variants("MetaSqnInfo", DATE, LONG), {"high_sqn": 0, "size": 2}, {"high_sqn": EPOCH, "size": 2}),
+        (
+            tree.PythonRow(snapshot_class=HERE, types=(), fields=(DATE, LONG)),
+            {"row_kind": "-D", "f0": 0, "f1": None},
+            {"@row": [EPOCH, None], "@kind": "-D"},
+        ),
+        (
+            tree.PythonArray(snapshot_class=HERE, element_type=LogicalType(root="BIGINT"), element=DATE),
+            [0, None],
+            [EPOCH, None],
+        ),
+        (
+            basic("Uuid"),
+            {"mostSigBits": 1, "leastSigBits": 2},
+            {"@class": "java.util.UUID", "leastSigBits": 2, "mostSigBits": 1},
+        ),
+        (basic("Variant"), {"value": b"\1", "metadata": b""}, {"value": {"@bytes": "01"}, "metadata": {"@bytes": ""}}),
+    ],
+)
+def test_what_is_nested_in_objects_of_the_runtime_keeps_its_form(
+    node: tree.Serializer, value: object, expected: object
+) -> None:
+    assert to_json(node, value) == expected
+
+
 def test_pojo_has_its_class_and_sorted_fields() -> None:
     node = pojo("a.B", z=basic("LocalDate"), b=STRING)
     rendered = to_json(node, {"class": "a.B", "z": 0, "b": None})

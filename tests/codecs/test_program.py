@@ -11,7 +11,7 @@ from state_pipelines.codecs import opcodes as op
 from state_pipelines.codecs.columnar import decode_sequence
 from state_pipelines.codecs.program import arrow_type, compile_layout, smallest_size
 from state_pipelines.errors import UnsupportedError, UsageError
-from state_pipelines.serializers import build
+from state_pipelines.serializers import build, tree
 
 I32, TEXT = lay.Primitive("i32"), lay.Text()
 ADDRESS = lay.PojoObject("Address", (("zip", I32), ("city", TEXT)))
@@ -95,18 +95,15 @@ def test_every_program_ends() -> None:
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        (lay.Dynamic(build.basic("JavaObject")), "Basic data have no columnar form yet"),
-        (lay.Struct((("f0", lay.Framed(I32)),)), "Framed data have no columnar form yet"),
-        (lay.NullMasked(I32), "NullMasked data have no columnar form yet"),
-        (lay.Tagged(((0, "a", I32),)), "Tagged data have no columnar form yet"),
+        (lay.Dynamic(build.basic("JavaObject")), "Basic data cannot be read by the kernels"),
+        (lay.Struct((("f0", lay.Dynamic(tree.Kryo(type_class="a.B"))),)), "Kryo data cannot be read by the kernels"),
         (
-            lay.PojoObject("A", (("x", I32),), (lay.PojoVariant("B", 0, lay.PojoObject("B", (("x", TEXT),))),)),
-            "field x of B has another type than in A",
+            lay.Dynamic(tree.Decimal(snapshot_class="D", snapshot_version=3, precision=39, scale=0)),
+            r"DECIMAL\(39, 0\) has no Arrow type",
         ),
-        (lay.PojoObject("A", (), (lay.PojoVariant("B", 0, TEXT),)), "objects of class B have no columnar form yet"),
     ],
 )
-def test_what_has_no_columnar_form_is_named(layout: lay.Layout, message: str) -> None:
+def test_what_the_kernels_do_not_run_is_named(layout: lay.Layout, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         compile_layout(layout)
 

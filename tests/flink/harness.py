@@ -1,4 +1,4 @@
-"""Drives the real Flink: installs it, runs a job on a mini cluster, takes savepoints and restores them.
+"""Drives the real Flink: installs it, runs a job on a mini cluster, takes snapshots of every format and restores them.
 
 Flink comes from the package index (`apache-flink-libraries` carries `flink-dist`), once per version, into an ignored
 folder of the tree. The Java programs beside this module (`java/harness`) do the work inside one JVM per call.
@@ -22,6 +22,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ class Job:
     """A Java job: its main class, its source folders and the Flink options that it needs.
 
     Attributes:
-        main: class with `build(StreamExecutionEnvironment)` and `RECORDS`.
+        main: class with `build(StreamExecutionEnvironment)` and constants that say when it has run far enough
+            (`RunningJob.runRound`).
         sources: source folders, relative to the root of the tree; `{line}` stands for `1.20` or `2.2`.
         max_parallelism: number of key groups.
         settings: Flink options.
@@ -89,8 +91,37 @@ def orders_job(classes: str = "v1") -> Job:
 
 def types_job(max_parallelism: int = 128) -> Job:
     """The job with every type and every kind of state."""
+    return _job_of_types("types.TypesJob", max_parallelism)
+
+
+def rounds_job(max_parallelism: int = 128) -> Job:
+    """A smaller job with every kind of state, which changes its state in three rounds with a checkpoint after each."""
+    return _job_of_types("types.RoundsJob", max_parallelism)
+
+
+def few_states_job(max_parallelism: int = 128) -> Job:
+    """The rounds of `rounds_job` with one operator of three keyed states and timers."""
+    return _job_of_types("types.FewStatesJob", max_parallelism)
+
+
+def in_flight_job(max_parallelism: int = 128) -> Job:
+    """A job between whose operators records wait; with unaligned checkpoints these become part of the state."""
+    return _job_of_types("types.InFlightJob", max_parallelism)
+
+
+def finished_job(max_parallelism: int = 128) -> Job:
+    """A job one source of which comes to an end."""
+    return _job_of_types("types.FinishedJob", max_parallelism)
+
+
+def async_job(max_parallelism: int = 128) -> Job:
+    """A job with the asynchronous state API of Flink 2."""
+    return _job_of_types("types.AsyncJob", max_parallelism)
+
+
+def _job_of_types(main: str, max_parallelism: int) -> Job:
     return Job(
-        "types.TypesJob",
+        main,
         (
             "tests/flink/java/types",
             "tests/flink/java/types-flink-{line}",
@@ -240,7 +271,10 @@ def _extract_jars(archive: Path, lib: Path) -> None:
 
 def compile_job(home: FlinkHome, job: Job) -> Path:
     """Folder with the classes of the job and of the harness; compiled once per content of the sources."""
-    folders = ["tests/flink/java/harness", *(folder.format(line=home.line) for folder in job.sources)]
+    return _compile(home, ["tests/flink/java/harness", *(folder.format(line=home.line) for folder in job.sources)])
+
+
+def _compile(home: FlinkHome, folders: list[str]) -> Path:
     files = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.java"))
     digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:16]
     classes = home.path / "classes" / digest
@@ -261,19 +295,36 @@ def _class_path(parts: Iterable[Path]) -> str:
     return os.pathsep.join(map(str, parts))
 
 
-def _run(home: FlinkHome, program: str, job: Job, scratch: Path, options: Mapping[str, object]) -> tuple[int, str]:
+def _run_job(
+    home: FlinkHome, program: str, job: Job, scratch: Path, mapping: Mapping[str, Path], options: Mapping[str, object]
+) -> tuple[int, str]:
+    arguments = {"job": job.main, "max-parallelism": job.max_parallelism, **options}
+    return _run(home, compile_job(home, job), program, scratch, arguments, job.settings, mapping)
+
+
+def _run(
+    home: FlinkHome,
+    classes: Path,
+    program: str,
+    scratch: Path,
+    options: Mapping[str, object],
+    settings: Mapping[str, str] = MappingProxyType({}),
+    mapping: Mapping[str, Path] = MappingProxyType({}),
+) -> tuple[int, str]:
     command = [_tool("java"), "-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC"]
     command += [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED_PACKAGES]
     command += [f"-Djava.io.tmpdir={scratch}", f"-Dlog4j.configurationFile={HERE / 'log4j2.properties'}"]
-    command += ["-cp", _class_path([compile_job(home, job), *home.jars]), f"harness.{program}"]
-    for name, value in {"job": job.main, "max-parallelism": job.max_parallelism, **options}.items():
+    command += ["-Dharness.mapping=" + "\n".join(f"{written}={local}" for written, local in mapping.items())]
+    command += ["-cp", _class_path([classes, HERE / "java" / "services", *home.jars]), f"harness.{program}"]
+    for name, value in options.items():
         command += [f"--{name}", str(value)]
-    for key, value in job.settings.items():
+    for key, value in settings.items():
         command += ["-D", f"{key}={value}"]
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=TIMEOUT_SECONDS
-    )
-    return done.returncode, done.stdout
+    # Not through a pipe: a JVM that does not end would keep it open.
+    log = scratch / "output.log"
+    with log.open("wb") as output:
+        done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False, timeout=TIMEOUT_SECONDS)
+    return done.returncode, log.read_text(encoding="utf-8", errors="replace")
 
 
 def _causes(output: str) -> str:
@@ -281,37 +332,104 @@ def _causes(output: str) -> str:
 
 
 def make_snapshot(
-    version: str, job: Job, target: Path, *, backend: str = "hashmap", parallelism: int = 2
+    version: str,
+    job: Job,
+    target: Path,
+    *,
+    backend: str = "hashmap",
+    parallelism: int = 2,
+    kind: str = "canonical",
+    checkpoint_type: str = "CONFIGURED",
+    pause_ms: int = 0,
+    written: str | None = None,
 ) -> tuple[Path, list[Entry]]:
-    """Runs a job to the end of its input and takes a canonical savepoint below `target`.
+    """Runs a job to the end of its input and takes a snapshot below `target`.
+
+    Args:
+        version: of Flink.
+        job: what to run; a job with rounds takes a checkpoint after each.
+        target: directory of the snapshot; of a checkpoint, Flink's checkpoint directory.
+        backend: `hashmap`, `rocksdb` or `forst`.
+        parallelism: of the job.
+        kind: `canonical` or `native` savepoint, or `checkpoint`.
+        checkpoint_type: Flink's `CheckpointType`.
+        pause_ms: how long the job rests after the first round.
+        written: absolute path that Flink takes for `target`, and which the snapshot names; `target` itself by default.
 
     Returns:
-        The savepoint and its entries as the operators of the running job see them.
+        The snapshot and its entries as the operators of the running job see them.
     """
     home = install(version)
     target.mkdir(parents=True, exist_ok=True)
+    path = written or str(target)
     with tempfile.TemporaryDirectory() as scratch:
         entries = Path(scratch) / "entries.jsonl"
-        options = {"backend": backend, "parallelism": parallelism, "directory": target, "entries": entries}
-        code, output = _run(home, "MakeSnapshot", job, Path(scratch), options)
-        found = re.search(r"^SAVEPOINT (.+)$", output, re.MULTILINE)
+        options = {"backend": backend, "parallelism": parallelism, "directory": path, "entries": entries, "kind": kind}
+        options |= {"checkpoint-type": checkpoint_type, "pause-ms": pause_ms}
+        if kind == "checkpoint":
+            options["checkpoints"] = path
+        code, output = _run_job(home, "MakeSnapshot", job, Path(scratch), {path: target}, options)
+        found = re.search(r"^SNAPSHOT (.+)$", output, re.MULTILINE)
         if code or found is None:
-            raise HarnessError(f"no savepoint of {job.main} with Flink {version}:\n{output}")
-        return Path(found[1]), read_entries(entries)
+            raise HarnessError(f"no snapshot of {job.main} with Flink {version}:\n{output}")
+        return target / Path(found[1]).relative_to(path), read_entries(entries)
 
 
-def restore(version: str, snapshot: Path, job: Job, *, backend: str = "hashmap", parallelism: int = 2) -> RestoreResult:
-    """Restores a job from a snapshot and reads every entry through the state API of the restored operators."""
+def restore(
+    version: str,
+    snapshot: Path,
+    job: Job,
+    *,
+    backend: str = "hashmap",
+    parallelism: int = 2,
+    mapping: Mapping[str, Path] = MappingProxyType({}),
+) -> RestoreResult:
+    """Restores a job from a snapshot and reads every entry through the state API of the restored operators.
+
+    Args:
+        version: of Flink.
+        snapshot: directory with the `_metadata`; a savepoint of either format or a checkpoint, whoever wrote it.
+        job: what to run, with the max parallelism of the snapshot.
+        backend: `hashmap`, `rocksdb` or `forst`.
+        parallelism: of the restored job.
+        mapping: absolute directories that the snapshot names, and where they are.
+    """
     home = install(version)
     with tempfile.TemporaryDirectory() as scratch:
         entries = Path(scratch) / "entries.jsonl"
         options = {"backend": backend, "parallelism": parallelism, "snapshot": snapshot, "entries": entries}
-        code, output = _run(home, "RestoreCheck", job, Path(scratch), options)
+        code, output = _run_job(home, "RestoreCheck", job, Path(scratch), mapping, options)
         if code == REFUSED:
             return RestoreResult(ok=False, error=_causes(output), entries=[])
         if code:
             raise HarnessError(f"the restore check of {snapshot} with Flink {version} failed:\n{output}")
         return RestoreResult(ok=True, error="", entries=read_entries(entries))
+
+
+def dump_rocksdb(version: str, directory: Path) -> dict[str, list[tuple[bytes, bytes]]]:
+    """Keys and values of every column family of a RocksDB directory, in order, as Flink's own RocksDB reads them.
+
+    Operands of a list that were not merged yet come merged (`StringAppendTESTOperator`, a comma between).
+
+    Args:
+        version: of Flink.
+        directory: with `CURRENT`, a manifest and the SST files under the names that the manifest gives; only read.
+    """
+    home = install(version)
+    families: dict[str, list[tuple[bytes, bytes]]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        entries = Path(scratch) / "entries.hex"
+        options = {"directory": directory, "entries": entries}
+        classes = _compile(home, ["tests/flink/java/harness"])
+        code, output = _run(home, classes, "DumpRocksDB", Path(scratch), options)
+        if code:
+            raise HarnessError(f"Flink {version} cannot read the RocksDB directory {directory}:\n{output}")
+        for line in entries.read_text().splitlines():
+            name, *entry = (bytes.fromhex(word) for word in line.split(" "))
+            family = families.setdefault(name.decode(), [])
+            if entry:
+                family.append((entry[0], entry[1]))
+    return families
 
 
 def read_entries(path: Path) -> list[Entry]:

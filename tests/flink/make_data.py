@@ -1,59 +1,201 @@
-"""Makes the savepoints under `tests/data/types` anew: `python -m tests.flink.make_data`."""
+"""Makes the snapshots under `tests/data/types` anew: `python -m tests.flink.make_data [CASE...]`."""
 
 from __future__ import annotations
 
+import json
 import shutil
-from dataclasses import dataclass, replace
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.flink import harness
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
+
+    from tests.snapshots import Case
 
 TYPES = harness.ROOT / "tests" / "data" / "types"
+# What the snapshots take for the directory of these data, so that they name no directory of a machine.
+WRITTEN = "/flink-data/types"
+# RocksDB works here, and writes the path into its OPTIONS files; it must exist under this very name.
+LOCAL = Path("/flink-data/local")
+JOBS: dict[str, Callable[[int], harness.Job]] = {
+    "types": harness.types_job,
+    "rounds": harness.rounds_job,
+    "few-states": harness.few_states_job,
+    "in-flight": harness.in_flight_job,
+    "finished": harness.finished_job,
+    "async": harness.async_job,
+}
+
 FILES_ONLY = {"execution.checkpointing.data-inline-threshold": "0"}
 SNAPPY = {"execution.checkpointing.snapshot-compression": "true"}
+INCREMENTAL = {"execution.checkpointing.incremental": "true"}
+CHANGELOG = {"state.changelog.enabled": "true", "state.changelog.periodic-materialize.enabled": "false"}
+MEMORY = CHANGELOG | {"state.changelog.storage": "memory"}
+FILESYSTEM = CHANGELOG | {"state.changelog.storage": "filesystem"}
+MATERIALIZED = {
+    "state.changelog.periodic-materialize.enabled": "true",
+    "state.changelog.periodic-materialize.interval": "1 s",
+}
+HEAP_TIMERS = {"state.backend.rocksdb.timer-service.factory": "HEAP"}
+COMPRESSED_CHANGES = {"state.changelog.dstl.dfs.compression.enabled": "true"}
+FILE_MERGING = {"execution.checkpointing.file-merging.enabled": "true"}
+UNALIGNED = {"execution.checkpointing.unaligned.enabled": "true"}
+FLINK_2 = ("2.2.1",)
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to write the same state; the 2-byte key-group prefix comes with 1024 key groups."""
+    """One way to write the same state; the 2-byte key-group prefix comes with 1024 key groups.
+
+    Attributes:
+        name: folder.
+        backend: as Flink's option says it.
+        kind: `canonical`, `native` or `checkpoint`.
+        job: key of `JOBS`.
+        max_parallelism: number of key groups.
+        settings: Flink options besides those of the job.
+        checkpoint_type: Flink's `CheckpointType`.
+        pause_ms: rest after the first round.
+        versions: of Flink that can write it.
+    """
 
     name: str
     backend: str
-    max_parallelism: int
-    settings: dict[str, str]
+    kind: str = "canonical"
+    job: str = "rounds"
+    max_parallelism: int = 128
+    settings: dict[str, str] = field(default_factory=dict)
+    checkpoint_type: str = "CONFIGURED"
+    pause_ms: int = 0
+    versions: tuple[str, ...] = harness.VERSIONS
 
 
 VARIANTS = (
-    Variant("heap", "hashmap", 128, FILES_ONLY),
-    Variant("heap-snappy", "hashmap", 1024, SNAPPY),
-    Variant("rocksdb", "rocksdb", 1024, FILES_ONLY),
-    Variant("rocksdb-snappy", "rocksdb", 128, SNAPPY | FILES_ONLY),
+    Variant("heap", "hashmap", job="types", settings=FILES_ONLY),
+    Variant("heap-snappy", "hashmap", job="types", max_parallelism=1024, settings=SNAPPY),
+    Variant("rocksdb", "rocksdb", job="types", max_parallelism=1024, settings=FILES_ONLY),
+    Variant("rocksdb-snappy", "rocksdb", job="types", settings=SNAPPY | FILES_ONLY),
+    Variant("heap-native", "hashmap", "native", "types", settings=FILES_ONLY),
+    Variant("rocksdb-native", "rocksdb", "native", settings=FILES_ONLY),
+    Variant("heap-native-snappy", "hashmap", "native", settings=SNAPPY),
+    Variant("heap-checkpoint", "hashmap", "checkpoint", "few-states"),
+    Variant(
+        "rocksdb-incremental",
+        "rocksdb",
+        "checkpoint",
+        settings=FILES_ONLY | INCREMENTAL | {"execution.checkpointing.num-retained": "2"},
+    ),
+    Variant("rocksdb-full", "rocksdb", "checkpoint", "few-states", settings=FILES_ONLY),
+    Variant("rocksdb-heap-timers", "rocksdb", "checkpoint", "few-states", settings=INCREMENTAL | HEAP_TIMERS),
+    Variant(
+        "rocksdb-file-merging", "rocksdb", "checkpoint", "few-states", settings=FILES_ONLY | INCREMENTAL | FILE_MERGING
+    ),
+    Variant("changelog-heap-memory", "hashmap", "checkpoint", "few-states", settings=MEMORY),
+    Variant("changelog-heap-files", "hashmap", "checkpoint", "few-states", settings=FILES_ONLY | FILESYSTEM),
+    Variant(
+        "changelog-heap-materialized",
+        "hashmap",
+        "checkpoint",
+        "few-states",
+        settings=FILES_ONLY | FILESYSTEM | MATERIALIZED | COMPRESSED_CHANGES,
+        pause_ms=3_000,
+    ),
+    Variant("changelog-rocksdb-memory", "rocksdb", "checkpoint", "few-states", settings=MEMORY),
+    Variant("changelog-rocksdb-files", "rocksdb", "checkpoint", "few-states", settings=FILESYSTEM | COMPRESSED_CHANGES),
+    Variant(
+        "changelog-rocksdb-materialized",
+        "rocksdb",
+        "checkpoint",
+        "few-states",
+        settings=FILESYSTEM | MATERIALIZED | INCREMENTAL,
+        pause_ms=3_000,
+    ),
+    Variant("unaligned", "hashmap", "checkpoint", "in-flight", settings=UNALIGNED),
+    Variant("finished", "hashmap", "checkpoint", "finished"),
+    Variant("rocksdb-async-native", "rocksdb", "native", "async", versions=FLINK_2),
+    Variant("forst", "forst", "checkpoint", "few-states", settings=FILES_ONLY | INCREMENTAL, versions=FLINK_2),
 )
 
 
 def job_of(variant: Variant) -> harness.Job:
     """The job with the settings of the variant."""
-    job = harness.types_job(variant.max_parallelism)
+    job = JOBS[variant.job](variant.max_parallelism)
     return replace(job, settings={**job.settings, **variant.settings})
 
 
+def job_of_case(case: Case) -> harness.Job:
+    """The job that wrote a snapshot of this tree, with the options that it needs to be restored."""
+    job = JOBS[case.job](case.max_parallelism)
+    return replace(job, settings={**job.settings, **case.settings})
+
+
+def _making_job(variant: Variant) -> harness.Job:
+    job = job_of(variant)
+    directories = {
+        "state.backend.rocksdb.localdir": str(LOCAL),
+        "state.backend.forst.local-dir": str(LOCAL),
+    }
+    return replace(job, settings={**job.settings, **directories})
+
+
 def folder_of(version: str, variant: Variant) -> Path:
-    """Where the savepoint of the variant lies."""
+    """Where the snapshot of the variant lies."""
     return TYPES / f"flink-{version.rpartition('.')[0]}" / variant.name
 
 
-def main() -> None:
-    """Makes every variant with every version."""
-    for version in harness.VERSIONS:
-        for variant in VARIANTS:
-            folder = folder_of(version, variant)
-            shutil.rmtree(folder, ignore_errors=True)
-            _, entries = harness.make_snapshot(version, job_of(variant), folder, backend=variant.backend)
-            harness.write_entries(folder / "expected.jsonl.gz", entries)
+def make(version: str, variant: Variant) -> None:
+    """Makes the snapshot, its expected entries and its description."""
+    folder = folder_of(version, variant)
+    shutil.rmtree(folder, ignore_errors=True)
+    LOCAL.mkdir(parents=True, exist_ok=True)
+    written = f"{WRITTEN}/{folder.relative_to(TYPES)}"
+    snapshot, entries = harness.make_snapshot(
+        version,
+        _making_job(variant),
+        folder,
+        backend=variant.backend,
+        kind=variant.kind,
+        checkpoint_type=variant.checkpoint_type,
+        pause_ms=variant.pause_ms,
+        written=written,
+    )
+    shutil.rmtree(LOCAL)
+    for empty in sorted(folder.rglob("*"), reverse=True):
+        if empty.is_dir() and not any(empty.iterdir()):
+            empty.rmdir()
+    harness.write_entries(folder / "expected.jsonl.gz", entries)
+    describe(version, variant, snapshot, entries)
+
+
+def describe(version: str, variant: Variant, snapshot: Path, entries: list[harness.Entry]) -> None:
+    """Writes the `case.json` of a snapshot."""
+    folder = folder_of(version, variant)
+    case = {
+        "flink": version,
+        "job": variant.job,
+        "backend": variant.backend,
+        "kind": variant.kind,
+        "snapshot": str(snapshot.relative_to(folder)),
+        "written": f"{WRITTEN}/{folder.relative_to(TYPES)}",
+        "parallelism": 2,
+        "max_parallelism": variant.max_parallelism,
+        "settings": variant.settings,
+        "uids": sorted({entry["op"] for entry in entries}),
+    }
+    (folder / "case.json").write_text(json.dumps(case, indent=2) + "\n")
+
+
+def main(names: list[str]) -> None:
+    """Makes the named variants, or every one, with every version."""
+    for variant in VARIANTS:
+        for version in variant.versions:
+            if not names or variant.name in names:
+                make(version, variant)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from state_pipelines.binary.snappyframed import STREAM_ID, compress_chunks, iter_chunks
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.columnar import Encoded, encode_array
+from state_pipelines.codecs.kryo import kryo_version
 from state_pipelines.codecs.program import compile_layout
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import FormatError, NotFoundError, StateError, UnsupportedError, UsageError
@@ -43,6 +44,7 @@ from state_pipelines.operatorstate.backend import (
 from state_pipelines.operatorstate.header import OperatorHeader, write_operator_header
 from state_pipelines.serializers.build import basic, pojo
 from state_pipelines.serializers.metainfo import broadcast_state, operator_list
+from state_pipelines.serializers.tree import ClassBound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -299,7 +301,8 @@ def test_a_damaged_file_gives_state_errors() -> None:
 
 
 def test_elements_without_a_columnar_form_keep_their_bytes() -> None:
-    info = operator_list("objects", basic("JavaObject"))
+    name = "org.apache.flink.api.java.typeutils.runtime.ValueSerializer$ValueSerializerSnapshot"
+    info = operator_list("objects", ClassBound(snapshot_class=name, snapshot_version=2, kind="Value", type_class="a.B"))
     data, states = write_operator_file(
         OperatorHeader(lists=(info,)), {"objects": Encoded(np.frombuffer(b"ab", np.uint8), np.array([1, 2]))}, {}
     )
@@ -413,11 +416,12 @@ def test_compressed_files_that_flink_wrote_are_written_chunk_for_chunk(path: Pat
 
 @pytest.mark.parametrize("path", snapshots(), ids=str)
 def test_elements_that_flink_wrote_use_up_their_bytes(path: Path) -> None:
+    context = LayoutContext(kryo_version(read_metadata(path.read_bytes(), str(path)).version))
     for data, handle in operator_files(path):
         file = read_operator_file(data, handle, str(path))
         for info in (*file.header.lists, *file.header.broadcasts):
             read = read_list_state if info in file.header.lists else read_broadcast_state
             try:
-                read(file, info, CONTEXT, exact=True)
+                read(file, info, context, exact=True)
             except UnsupportedError:
                 continue

@@ -50,6 +50,10 @@ EDGE = (
     "org.apache.flink.cep.nfa.sharedbuffer.SharedBufferEdge$SharedBufferEdgeSerializer"
     "$SharedBufferEdgeSerializerSnapshot"
 )
+NODE = (
+    "org.apache.flink.cep.nfa.sharedbuffer.SharedBufferNode$SharedBufferNodeSerializer"
+    "$SharedBufferNodeSerializerSnapshot"
+)
 SCALA = "org.apache.flink.api.scala.typeutils."
 
 # Snapshot as stored -> readable form.
@@ -172,6 +176,9 @@ SNAPSHOTS = {
     "nfa state": (versioned(NFA, 3, composite(2, b"\1", LONG, LONG, LONG)), "NFAState<Long, Long, Long>"),
     "nfa state, 1": (versioned(NFA, 3, composite(1, b"", LONG, LONG, LONG)), "NFAState<Long, Long, Long>"),
     "edge": (versioned(EDGE, 3, composite(1, b"", LONG, LONG)), "SharedBufferEdge<Long, Long>"),
+    "node before reference counts": (versioned(NODE, 3, composite(1, b"", LONG)), "SharedBufferEdges<Long>"),
+    "uuid": (versioned(f"{BASE}UuidSerializer$UuidSerializerSnapshot", 3), "Uuid"),
+    "bitmap": (versioned(f"{BASE}BitmapSerializer$BitmapSerializerSnapshot", 3), "Bitmap"),
     "scala collection": (
         versioned(f"{SCALA}TraversableSerializerSnapshot", 3, composite(2, utf("Seq"), LONG)),
         "Traversable<Long>",

@@ -4,14 +4,16 @@ import pytest
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.errors import FormatError
+from state_pipelines.errors import FormatError, UnsupportedError
+from state_pipelines.serializers.python import to_internal
 from state_pipelines.serializers.registry import read_nested, write_nested
 from state_pipelines.serializers.text import describe, describe_type
-from state_pipelines.serializers.tree import LogicalType, RowData, Serializer
+from state_pipelines.serializers.tree import LogicalType, PythonArray, RowData, Serializer
 from tests.serializers.literals import LONG, STRING, composite, i32, parts, utf, versioned
 
 LOGICAL = "org.apache.flink.table.types.logical."
 TYPEUTILS = "org.apache.flink.table.runtime.typeutils."
+PYTHON = f"{TYPEUTILS}serializers.python."
 HEADER = bytes.fromhex("aced0005")
 SUID_1 = (1).to_bytes(8, "big")
 
@@ -62,6 +64,30 @@ SNAPSHOTS = {
     "map": (
         versioned(f"{TYPEUTILS}MapDataSerializer$MapDataSerializerSnapshot", 3, VARCHAR + BIGINT + NULL + NULL),
         "MapData<VARCHAR(2147483647), BIGINT>",
+    ),
+    "PyFlink row": (
+        versioned(f"{PYTHON}RowDataSerializer$RowDataSerializerSnapshot", 3, i32(1) + BIGINT + parts(LONG)),
+        "PythonRow(BIGINT)",
+    ),
+    "PyFlink array": (
+        versioned(f"{PYTHON}ArrayDataSerializer$ArrayDataSerializerSnapshot", 1, BIGINT + NULL),
+        "PythonArray<BIGINT>",
+    ),
+    "PyFlink map": (
+        versioned(f"{PYTHON}MapDataSerializer$BaseMapSerializerSnapshot", 1, VARCHAR + BIGINT + NULL + NULL),
+        "PythonMap<VARCHAR(2147483647), BIGINT>",
+    ),
+    "PyFlink decimal": (
+        versioned(f"{PYTHON}DecimalDataSerializer$DecimalSerializerSnapshot", 1, i32(10) + i32(2)),
+        "PythonDecimal(10, 2)",
+    ),
+    "PyFlink timestamp": (
+        versioned(f"{PYTHON}TimestampSerializer$TimestampSerializerSnapshot", 1, i32(6)),
+        "TimestampData(6)",
+    ),
+    "PyFlink string": (
+        versioned(f"{PYTHON}StringSerializer$StringSerializerSnapshot", 3),
+        "PythonString",
     ),
     "external": (
         versioned(f"{TYPEUTILS}ExternalSerializer$ExternalSerializerSnapshot", 3, composite(1, NULL + b"\1", LONG)),
@@ -143,3 +169,35 @@ def test_a_number_of_serializers_unlike_the_number_of_types_is_refused() -> None
 )
 def test_sql_types_are_shown_in_sql_words(kind: LogicalType, text: str) -> None:
     assert describe_type(kind) == text
+
+
+def test_the_type_of_an_array_of_pyflink_says_how_its_elements_are_written() -> None:
+    snapshot = versioned(f"{PYTHON}ArrayDataSerializer$ArrayDataSerializerSnapshot", 1, VARCHAR + NULL)
+    node = read(snapshot)
+    assert isinstance(node, PythonArray)
+    assert describe(node.element) == "StringData"
+
+
+@pytest.mark.parametrize(
+    ("of", "text"),
+    [
+        (LogicalType(root="INTEGER"), "Int"),
+        (LogicalType(root="DATE"), "Int"),
+        (LogicalType(root="VARBINARY", length=5), "BytePrimitiveArray"),
+        (LogicalType(root="TIMESTAMP_WITHOUT_TIME_ZONE", length=3), "TimestampData(3)"),
+        (LogicalType(root="DECIMAL", length=10, scale=2), "PythonDecimal(10, 2)"),
+        (LogicalType(root="ARRAY", children=(LogicalType(root="BIGINT"),)), "PythonArray<BIGINT>"),
+        (
+            LogicalType(root="MAP", children=(LogicalType(root="BIGINT"), LogicalType(root="DATE"))),
+            "PythonMap<BIGINT, DATE>",
+        ),
+        (LogicalType(root="ROW", children=(LogicalType(root="BIGINT"),), names=("a",)), "PythonRow(BIGINT)"),
+    ],
+)
+def test_pyflink_has_a_serializer_for_a_type(of: LogicalType, text: str) -> None:
+    assert describe(to_internal(of)) == text
+
+
+def test_pyflink_has_no_serializer_for_raw_values() -> None:
+    with pytest.raises(UnsupportedError, match="PyFlink has no serializer for values of SQL type RAW"):
+        to_internal(LogicalType(root="RAW"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+from state_pipelines.keyed.operator_table import OperatorTableOptions
 from state_pipelines.spark import register
 from tests.snapshot.savepoints import Savepoint, orders, types
 
@@ -132,11 +133,62 @@ def test_nested_types_are_read(spark: SparkSession, state: str) -> None:
     assert load(spark, "composite-types", state, types()).count() == 12
 
 
+def load_operator(spark: SparkSession, operator: str, savepoint: Savepoint | None = None, **options: Any) -> DataFrame:
+    reader = spark.read.format("flink-state").option("path", str((savepoint or orders()).path))
+    return reader.options(operatorId=operator, **options).load()
+
+
+def test_an_operator_is_a_table(spark: SparkSession) -> None:
+    rows = collect(load_operator(spark, "orders"))
+    assert len(rows) == 200
+    assert "_timer_state/event_user-timers" not in rows[0]
+    by_key = {row["state_key"]: row for row in rows}
+    assert {key: row["order"]["id"] for key, row in by_key.items()} == {key: key for key in by_key}
+    quantities = [(row["state_key"], *entry) for row in rows for entry in (row["quantities"] or {}).items()]
+    singles = arrow_rows("orders", "quantities")
+    assert sorted(quantities) == sorted((row["state_key"], row["map_key"], row["map_value"]) for row in singles)
+
+
+def test_a_small_split_size_gives_the_same_rows_of_an_operator(spark: SparkSession) -> None:
+    whole = load_operator(spark, "orders", columns="key_group,subtask,state_key,order,history")
+    split = load_operator(spark, "orders", columns="key_group,subtask,state_key,order,history", splitSize="2000")
+    assert split.rdd.getNumPartitions() > 10
+    assert collect(split) == collect(whole)
+
+
+def test_timers_are_columns_when_asked_for(spark: SparkSession) -> None:
+    frame = load_operator(spark, "orders", readRegisteredTimers="true", states="order")
+    timers = "_timer_state/event_user-timers"
+    assert dict(frame.dtypes)[timers] == "array<bigint>"
+    expected = Counter((row["state_key"], row["timestamp"]) for row in arrow_rows("orders", timers))
+    assert Counter((row["state_key"], time) for row in collect(frame) for time in row[timers] or ()) == expected
+
+
+@pytest.mark.parametrize("operator", ["state-kinds", "ttl-states", "tumbling-windows", "session-windows"])
+def test_operators_of_every_kind_of_state_are_tables(spark: SparkSession, operator: str) -> None:
+    frame = load_operator(spark, operator, types(), readRegisteredTimers="true")
+    found = types().open().operator(operator)
+    assert frame.columns == found.make_schema(OperatorTableOptions(timers=True)).names
+    assert frame.count() == len(found.to_arrow(OperatorTableOptions(timers=True)))
+    assert collect(frame)
+
+
+def test_key_groups_and_a_key_of_an_operator_are_read(spark: SparkSession) -> None:
+    (row,) = collect(load_operator(spark, "orders", key='"order-0064"'))
+    assert row["order"]["id"] == "order-0064"
+    assert load_operator(spark, "orders", keyGroups="500-600").count() == 0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"stateVarName": "order"}, "operatorId is missing"),
-        ({"operatorId": "orders"}, "stateVarName is missing"),
+        ({"operatorId": "returns"}, "no operator returns"),
+        ({"operatorId": "pricing"}, "no keyed state"),
+        ({"operatorId": "orders", "states": "orders"}, "no keyed state orders"),
+        ({"operatorId": "orders", "stateVarName": "order", "states": "order"}, "states is for the table of all"),
+        ({"operatorId": "orders", "stateVarName": "order", "readRegisteredTimers": "true"}, "for the table of all"),
+        ({"operatorId": "orders", "flattenCollectionTypes": "true"}, "for the table of one state"),
         ({"operatorId": "order", "stateVarName": "order"}, "no operator order"),
         ({"operatorId": "orders", "stateVarName": "orders"}, "no state orders"),
         ({"operatorId": "orders", "stateVarName": "order", "splitSize": "many"}, "splitSize"),

@@ -8,8 +8,9 @@ the finding says so (`unnoticed`). A family of one's own adds a rule with `rule.
 from __future__ import annotations
 
 from state_pipelines.serializers.compatibility import avro, classes, composites, kryo, pojo, table, ttl
+from state_pipelines.serializers.compatibility.classes import compare_class
 from state_pipelines.serializers.compatibility.outcome import Compatibility, Finding, Outcome, combine
-from state_pipelines.serializers.compatibility.rules import resolve, resolve_nested, rule
+from state_pipelines.serializers.compatibility.rules import compare_nested, resolve, resolve_nested, rule
 from state_pipelines.serializers.compatibility.ttl import wrap_ttl_aware
 
 __all__ = [
@@ -19,6 +20,8 @@ __all__ = [
     "avro",
     "classes",
     "combine",
+    "compare_class",
+    "compare_nested",
     "composites",
     "kryo",
     "pojo",

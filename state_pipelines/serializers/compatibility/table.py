@@ -19,6 +19,10 @@ from state_pipelines.serializers.tree import (
     BinaryRow,
     Decimal,
     MapData,
+    PythonArray,
+    PythonDecimal,
+    PythonMap,
+    PythonRow,
     RowData,
     RowDataKey,
     SortedMapOf,
@@ -32,7 +36,8 @@ _REMEDY = "Keep the query and its types, or migrate the state"
 
 
 @rule.register(RowData)
-def _row_data(old: RowData, new: RowData) -> Compatibility:
+@rule.register(PythonRow)
+def _row_data(old: RowData | PythonRow, new: RowData | PythonRow) -> Compatibility:
     if old.types == new.types:
         return compare_nested(old, new)
     pairs = enumerate(zip_longest(old.types, new.types))
@@ -40,14 +45,16 @@ def _row_data(old: RowData, new: RowData) -> Compatibility:
 
 
 @rule.register(ArrayData)
-def _array_data(old: ArrayData, new: ArrayData) -> Compatibility:
+@rule.register(PythonArray)
+def _array_data(old: ArrayData | PythonArray, new: ArrayData | PythonArray) -> Compatibility:
     if old.element_type == new.element_type:
         return SAME
     return single(_type_differs("[]", old.element_type, new.element_type))
 
 
 @rule.register(MapData)
-def _map_data(old: MapData, new: MapData) -> Compatibility:
+@rule.register(PythonMap)
+def _map_data(old: MapData | PythonMap, new: MapData | PythonMap) -> Compatibility:
     pairs = {"{key}": (old.key_type, new.key_type), "{value}": (old.value_type, new.value_type)}
     return combine(single(_type_differs(step, *pair)) for step, pair in pairs.items() if pair[0] != pair[1])
 
@@ -58,7 +65,8 @@ def _binary_row(old: BinaryRow, new: BinaryRow) -> Compatibility:
 
 
 @rule.register(Decimal)
-def _decimal(old: Decimal, new: Decimal) -> Compatibility:
+@rule.register(PythonDecimal)
+def _decimal(old: Decimal | PythonDecimal, new: Decimal | PythonDecimal) -> Compatibility:
     return _compare_parameters(old, new, (old.precision, old.scale), (new.precision, new.scale))
 
 

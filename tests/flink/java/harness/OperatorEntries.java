@@ -14,7 +14,6 @@ import org.apache.flink.api.common.state.MapState;
 import org.apache.flink.api.common.state.ReducingState;
 import org.apache.flink.api.common.state.ValueState;
 import org.apache.flink.api.java.tuple.Tuple2;
-import org.apache.flink.runtime.state.AbstractKeyedStateBackend;
 import org.apache.flink.runtime.state.KeyGroupRangeAssignment;
 import org.apache.flink.runtime.state.KeyGroupedInternalPriorityQueue;
 import org.apache.flink.runtime.state.KeyedStateBackend;
@@ -43,9 +42,12 @@ final class OperatorEntries {
     }
 
     List<String> read() throws Exception {
-        KeyedStateBackend<?> keyed = operator.getKeyedStateBackend();
+        if (Reflection.field(operator, "stateHandler") == null) {
+            return lines; // had ended before the snapshot was taken
+        }
+        KeyedStateBackend<?> keyed = keyedBackend();
         if (keyed != null) {
-            readKeyed((AbstractKeyedStateBackend<?>) keyed);
+            readKeyed(keyed);
         }
         OperatorStateBackend backend = operator.getOperatorStateBackend();
         if (backend != null) {
@@ -53,6 +55,16 @@ final class OperatorEntries {
             readBroadcasts(backend);
         }
         return lines;
+    }
+
+    /** The backend of the operator; that of an operator with asynchronous state (Flink 2) lies behind an adaptor. */
+    private KeyedStateBackend<?> keyedBackend() throws Exception {
+        Object handler = Reflection.field(operator, "stateHandler");
+        if (operator.getKeyedStateBackend() != null || !Reflection.hasField(handler, "asyncKeyedStateBackend")) {
+            return operator.getKeyedStateBackend();
+        }
+        Object adaptor = Reflection.field(handler, "asyncKeyedStateBackend");
+        return adaptor == null ? null : (KeyedStateBackend<?>) Reflection.field(adaptor, "keyedStateBackend");
     }
 
     private JsonObject line(String kind) {
@@ -64,7 +76,7 @@ final class OperatorEntries {
     }
 
     @SuppressWarnings({"unchecked", "rawtypes"})
-    private void readKeyed(AbstractKeyedStateBackend backend) throws Exception {
+    private void readKeyed(KeyedStateBackend backend) throws Exception {
         Map<String, InternalKvState> states =
                 new TreeMap<>((Map<String, InternalKvState>) Reflection.field(backend, "keyValueStatesByName"));
         for (Map.Entry<String, InternalKvState> state : states.entrySet()) {
@@ -75,23 +87,27 @@ final class OperatorEntries {
             for (Tuple2 key : keys) {
                 backend.setCurrentKey(key.f0);
                 state.getValue().setCurrentNamespace(key.f1);
-                readEntry(backend, state.getKey(), state.getValue(), key);
+                readEntry(state.getKey(), state.getValue(), key);
             }
         }
-        readTimers(backend);
+        readTimers();
     }
 
-    private JsonObject keyedLine(AbstractKeyedStateBackend<?> backend, String name, Object state, Tuple2<?, ?> key) {
+    private int keyGroup(Object key) {
+        return KeyGroupRangeAssignment.assignToKeyGroup(
+                key, operator.getRuntimeContext().getTaskInfo().getMaxNumberOfParallelSubtasks());
+    }
+
+    private JsonObject keyedLine(String name, Object state, Tuple2<?, ?> key) {
         return line("keyed").put("state", name).put("type", type(state))
-                .put("kg", KeyGroupRangeAssignment.assignToKeyGroup(key.f0, backend.getNumberOfKeyGroups()))
+                .put("kg", keyGroup(key.f0))
                 .put("key", key.f0).put("ns", key.f1);
     }
 
-    private void readEntry(AbstractKeyedStateBackend<?> backend, String name, Object state, Tuple2<?, ?> key)
-            throws Exception {
+    private void readEntry(String name, Object state, Tuple2<?, ?> key) throws Exception {
         if (state instanceof MapState) {
             for (Map.Entry<?, ?> entry : ((MapState<?, ?>) state).entries()) {
-                emit(keyedLine(backend, name, state, key).put("ukey", entry.getKey()).put("value", entry.getValue()));
+                emit(keyedLine(name, state, key).put("ukey", entry.getKey()).put("value", entry.getValue()));
             }
             return;
         }
@@ -109,7 +125,7 @@ final class OperatorEntries {
             value = ((InternalAppendingState<?, ?, ?, ?, ?>) state).getInternal(); // accumulator, not the result
         }
         if (value != null) {
-            emit(keyedLine(backend, name, state, key).put("value", value));
+            emit(keyedLine(name, state, key).put("value", value));
         }
     }
 
@@ -128,27 +144,25 @@ final class OperatorEntries {
         throw new IllegalArgumentException(state.getClass().getName());
     }
 
-    private void readTimers(AbstractKeyedStateBackend<?> backend) throws Exception {
+    private void readTimers() throws Exception {
         Object manager = Reflection.field(operator, "timeServiceManager");
         if (manager == null) {
             return;
         }
         for (Map.Entry<?, ?> service : ((Map<?, ?>) Reflection.field(manager, "timerServices")).entrySet()) {
-            readQueue(backend, service, "event", "eventTimeTimersQueue");
-            readQueue(backend, service, "processing", "processingTimeTimersQueue");
+            readQueue(service, "event", "eventTimeTimersQueue");
+            readQueue(service, "processing", "processingTimeTimersQueue");
         }
     }
 
-    private void readQueue(
-            AbstractKeyedStateBackend<?> backend, Map.Entry<?, ?> service, String domain, String field)
-            throws Exception {
+    private void readQueue(Map.Entry<?, ?> service, String domain, String field) throws Exception {
         KeyGroupedInternalPriorityQueue<?> queue =
                 (KeyGroupedInternalPriorityQueue<?>) Reflection.field(service.getValue(), field);
         try (CloseableIterator<?> timers = queue.iterator()) {
             while (timers.hasNext()) {
                 InternalTimer<?, ?> timer = (InternalTimer<?, ?>) timers.next();
-                int keyGroup = KeyGroupRangeAssignment.assignToKeyGroup(timer.getKey(), backend.getNumberOfKeyGroups());
-                emit(line("timer").put("service", service.getKey()).put("domain", domain).put("kg", keyGroup)
+                emit(line("timer").put("service", service.getKey()).put("domain", domain)
+                        .put("kg", keyGroup(timer.getKey()))
                         .put("key", timer.getKey()).put("ns", timer.getNamespace()).put("ts", timer.getTimestamp()));
             }
         }

@@ -3,6 +3,7 @@ package harness;
 import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
+import java.util.Arrays;
 
 /** Private fields and methods of Flink's own objects. */
 final class Reflection {
@@ -18,6 +19,10 @@ final class Reflection {
             }
         }
         throw new NoSuchFieldException(owner.getClass().getName() + "." + name);
+    }
+
+    static boolean hasField(Object owner, String name) {
+        return Arrays.stream(owner.getClass().getDeclaredFields()).anyMatch(field -> field.getName().equals(name));
     }
 
     static Object call(Object owner, String name) throws ReflectiveOperationException {

@@ -17,6 +17,7 @@ public final class RestoreCheck {
         Args args = Args.parse(words);
         try (RunningJob job = new RunningJob(args, args.get("snapshot"))) {
             code = 1; // from here on a failure is ours, not a refusal
+            job.awaitDrained();
             Files.write(Path.of(args.get("entries")), job.entries(true));
             code = 0;
         } catch (Exception e) {

@@ -1,17 +1,19 @@
 package harness;
 
-import java.io.IOException;
 import java.nio.file.Files;
+import java.lang.reflect.Field;
 import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.concurrent.Callable;
 import java.util.concurrent.TimeUnit;
 import org.apache.flink.api.common.JobID;
 import org.apache.flink.api.common.JobStatus;
 import org.apache.flink.configuration.Configuration;
+import org.apache.flink.core.execution.CheckpointType;
 import org.apache.flink.core.execution.SavepointFormatType;
 import org.apache.flink.runtime.execution.ExecutionState;
 import org.apache.flink.runtime.executiongraph.AccessExecutionVertex;
@@ -38,13 +40,17 @@ final class RunningJob implements AutoCloseable {
 
     private final MiniCluster cluster;
     private final Map<OperatorID, String> uids = new LinkedHashMap<>();
-    private final long records;
+    private final Class<?> job;
+    private final String checkpoints;
     private JobID id;
 
     /** {@code restorePath} is null for a job that starts empty. */
     RunningJob(Args args, String restorePath) throws Exception {
         int parallelism = args.number("parallelism");
-        Configuration configuration = configuration(args);
+        checkpoints = args.values.containsKey("checkpoints")
+                ? args.get("checkpoints")
+                : Files.createTempDirectory("checkpoints").toString();
+        Configuration configuration = configuration(args, checkpoints);
         cluster = new MiniCluster(new MiniClusterConfiguration.Builder()
                 .setConfiguration(configuration)
                 .setNumTaskManagers(1)
@@ -54,9 +60,8 @@ final class RunningJob implements AutoCloseable {
         StreamExecutionEnvironment env = StreamExecutionEnvironment.getExecutionEnvironment(configuration);
         env.setParallelism(parallelism);
         env.setMaxParallelism(args.number("max-parallelism"));
-        Class<?> job = Class.forName(args.get("job"));
+        job = Class.forName(args.get("job"));
         job.getMethod("build", StreamExecutionEnvironment.class).invoke(null, env);
-        records = job.getField("RECORDS").getLong(null);
         StreamGraph graph = env.getStreamGraph();
         Map<Integer, byte[]> hashes = new StreamGraphHasherV2().traverseStreamGraphAndGenerateHashes(graph);
         for (StreamNode node : graph.getStreamNodes()) {
@@ -71,13 +76,14 @@ final class RunningJob implements AutoCloseable {
         awaitRunning();
     }
 
-    private static Configuration configuration(Args args) throws IOException {
+    private static Configuration configuration(Args args, String checkpoints) {
         Configuration configuration = new Configuration();
         configuration.setString("state.backend.type", args.get("backend"));
         configuration.setString("state.backend.rocksdb.memory.managed", "false");
         configuration.setString("execution.checkpointing.interval", "100 d");
         // without a directory the savepoint would keep all data inside _metadata
-        configuration.setString("execution.checkpointing.dir", Files.createTempDirectory("checkpoints").toUri().toString());
+        configuration.setString("execution.checkpointing.dir", "file://" + checkpoints);
+        configuration.setString("execution.checkpointing.externalized-checkpoint-retention", "RETAIN_ON_CANCELLATION");
         configuration.setString("restart-strategy.type", "none");
         configuration.setString("taskmanager.memory.network.min", "64mb");
         configuration.setString("taskmanager.memory.network.max", "64mb");
@@ -86,6 +92,7 @@ final class RunningJob implements AutoCloseable {
         configuration.setString("rest.bind-port", "0");
         configuration.setString("rest.address", "localhost");
         configuration.setString("pipeline.generic-types", "false"); // no state of these jobs may fall back to Kryo
+        configuration.setString("state.changelog.dstl.dfs.base-path", "file://" + checkpoints + "/changelog");
         args.settings.forEach(configuration::setString);
         return configuration;
     }
@@ -104,7 +111,8 @@ final class RunningJob implements AutoCloseable {
         }
         for (AccessExecutionVertex vertex :
                 cluster.getExecutionGraph(id).get(30, TimeUnit.SECONDS).getAllExecutionVertices()) {
-            if (vertex.getExecutionState() != ExecutionState.RUNNING) {
+            ExecutionState state = vertex.getExecutionState();
+            if (state != ExecutionState.RUNNING && state != ExecutionState.FINISHED) {
                 return false;
             }
         }
@@ -125,12 +133,54 @@ final class RunningJob implements AutoCloseable {
         }
     }
 
-    /** Returns when the sources have emitted all that the job's {@code RECORDS} promises. */
-    void awaitRecords() throws Exception {
+    /** How often the job's sources pause for a checkpoint; a job says so with {@code ROUNDS} and {@code open(round)}. */
+    int rounds() throws Exception {
+        return (int) Math.max(1, number("ROUNDS"));
+    }
+
+    /** A constant of the job, 0 if it has none of this name. */
+    private long number(String name) throws Exception {
+        for (Field field : job.getFields()) {
+            if (field.getName().equals(name)) {
+                return field.getLong(null);
+            }
+        }
+        return 0;
+    }
+
+    /**
+     * Returns when the sources have emitted the {@code RECORDS} of every round so far and the {@code FIRST_RECORDS} of the
+     * job; the last round of a job with {@code FINISHED} ends when so many tasks have ended, which they do only after a
+     * checkpoint.
+     */
+    void runRound(int round) throws Exception {
+        if (number("ROUNDS") > 0) {
+            job.getMethod("open", int.class).invoke(null, round);
+        }
+        long records = round * number("RECORDS") + number("FIRST_RECORDS");
+        boolean ending = round == rounds() && number("FINISHED") > 0;
         long end = System.currentTimeMillis() + PATIENCE_MS;
-        while (emitted() < records) {
-            failIfOver(end, "the sources emit less than " + records + " records");
+        while (ending ? finished() < number("FINISHED") : emitted() < records) {
+            failIfOver(end, ending ? "no task ends" : "the sources emit less than " + records + " records");
             Thread.sleep(50);
+        }
+    }
+
+    private long finished() throws Exception {
+        long sum = 0;
+        for (AccessExecutionVertex vertex :
+                cluster.getExecutionGraph(id).get(30, TimeUnit.SECONDS).getAllExecutionVertices()) {
+            sum += vertex.getExecutionState() == ExecutionState.FINISHED ? 1 : 0;
+        }
+        return sum;
+    }
+
+    /** Returns when the operators have taken in what the channels between them hold, if the job is one that is slow. */
+    void awaitDrained() throws Exception {
+        List<String> before = List.of();
+        for (List<String> now = entries(true); number("SLOW_MS") > 0 && !now.equals(before); now = entries(true)) {
+            before = now;
+            Thread.sleep(number("SLOW_MS"));
         }
     }
 
@@ -148,11 +198,19 @@ final class RunningJob implements AutoCloseable {
         return sum;
     }
 
-    /** Takes a canonical savepoint below {@code directory} and returns its path. */
-    String savepoint(String directory) throws Exception {
-        return cluster.triggerSavepoint(id, directory, false, SavepointFormatType.CANONICAL)
+    /** Takes a savepoint of a kind ({@code canonical} or {@code native}) below {@code directory} and returns its path. */
+    String savepoint(String directory, String kind) throws Exception {
+        SavepointFormatType format = SavepointFormatType.valueOf(kind.toUpperCase(Locale.ROOT));
+        return cluster.triggerSavepoint(id, "file://" + directory, false, format)
                 .get(120, TimeUnit.SECONDS)
                 .replaceFirst("^file:(//)?", "");
+    }
+
+    /** Takes a checkpoint that stays when the job is cancelled, and returns its path. */
+    String checkpoint(String type) throws Exception {
+        long number = cluster.triggerCheckpoint(id, CheckpointType.valueOf(type)).get(120, TimeUnit.SECONDS);
+        Thread.sleep(500); // the next one may refer to this one only when the operators have heard that it is complete
+        return checkpoints + "/" + id + "/chk-" + number;
     }
 
     /** Every entry of every state of the job, sorted; {@code restored} says that a union list is whole in each subtask. */
@@ -174,6 +232,9 @@ final class RunningJob implements AutoCloseable {
             TaskSlotTable<?> slots = (TaskSlotTable<?>) Reflection.field(taskManager, "taskSlotTable");
             for (Iterator<?> tasks = slots.getTasks(id); tasks.hasNext(); ) {
                 Task task = (Task) tasks.next();
+                if (task.getExecutionState() != ExecutionState.RUNNING) {
+                    continue;
+                }
                 StreamTask<?, ?> streamTask = (StreamTask<?, ?>) Reflection.field(task, "invokable");
                 Callable<List<String>> visitAll = () -> visitChain(visit, streamTask, task);
                 lines.addAll(streamTask.getMailboxExecutorFactory()

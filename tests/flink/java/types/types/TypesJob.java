@@ -80,7 +80,7 @@ public final class TypesJob {
     }
 
     /** Keeps the elements of a window until it ends, which it never does. */
-    private static final class Nothing extends ProcessWindowFunction<Integer, String, Integer, TimeWindow> {
+    static final class Nothing extends ProcessWindowFunction<Integer, String, Integer, TimeWindow> {
         @Override
         public void process(Integer key, Context context, Iterable<Integer> numbers, Collector<String> out) {}
     }

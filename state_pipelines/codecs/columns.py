@@ -1,0 +1,342 @@
+"""Columns of any layout: records to Arrow arrays and back, by the kernels where they can, else one value at a time.
+
+Callers need not know which: `plan_columns` gives the type, and a batch of records goes through `decode` and `encode`.
+A value that cannot be decoded (a class without field list, a POJO subclass that no serializer lists, a timestamp that
+Arrow has no place for) is an error, unless its caller is lenient: then it is null in the array, and `Decoded` says
+which it is and why.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from typing_extensions import override
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.writer import Writer
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.columnar import (
+    Bytes,
+    Encoded,
+    Offsets,
+    decode_sequence,
+    decode_spans,
+    encode_array,
+)
+from state_pipelines.codecs.program import Program, compile_layout
+from state_pipelines.codecs.scalar import read_value, write_value
+from state_pipelines.codecs.standin import StandIn, find_stand_in
+from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, ValueRangeError, Where
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from state_pipelines.codecs.declaring import Wanted
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A decoded batch.
+
+    Attributes:
+        array: one value per record; null where the record could not be decoded.
+        failures: row and reason of each record that could not be decoded, in order.
+    """
+
+    array: pa.Array
+    failures: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def failed(self) -> Offsets:
+        """i64[k], rows that could not be decoded."""
+        return np.array([row for row, _ in self.failures], np.int64)
+
+    def reasons(self) -> pa.Array:
+        """Why each row could not be decoded; null for those that were."""
+        texts: list[str | None] = [None] * len(self.array)
+        for row, reason in self.failures:
+            texts[row] = reason
+        return pa.array(texts, pa.string())
+
+
+class Columns(ABC):
+    """The way between the records of one layout and Arrow arrays.
+
+    Attributes:
+        may_fail: records that cannot be decoded are nothing unusual, so that callers had better be lenient.
+    """
+
+    may_fail: bool
+
+    @property
+    @abstractmethod
+    def type(self) -> pa.DataType:
+        """Arrow type of the values."""
+
+    @abstractmethod
+    def decode(
+        self, data: Bytes, starts: Offsets, ends: Offsets, *, exact: bool = True, offset: int = 0, lenient: bool = False
+    ) -> Decoded:
+        """Decode records that lie in `data[starts[i]:ends[i]]`.
+
+        Args:
+            data: u8, holds the records.
+            starts: i64[n].
+            ends: i64[n].
+            exact: each record must use up its bytes.
+            offset: position of `data` in its file, for errors.
+            lenient: records that cannot be decoded become failures in place of an error.
+
+        Raises:
+            FormatError: the bytes do not fit the layout.
+            UnsupportedError: a record cannot be decoded for want of its class.
+            ValueRangeError: Arrow has no place for a value.
+        """
+
+    @abstractmethod
+    def decode_sequence(
+        self, data: Bytes, start: int, end: int, count: int, *, offset: int = 0
+    ) -> tuple[pa.Array, Offsets]:
+        """Decode records that follow each other; as `columnar.decode_sequence`.
+
+        Raises:
+            UnsupportedError: a record cannot be decoded, so that the next one cannot be found.
+        """
+
+    @abstractmethod
+    def encode(self, array: pa.Array) -> Encoded:
+        """Encode every value; as `columnar.encode_array`.
+
+        Raises:
+            ValueRangeError: a value has no place in the layout.
+            UnsupportedError: values of this kind cannot be written.
+        """
+
+
+@lru_cache(maxsize=512)
+def plan_columns(layout: lay.Layout, wanted: Wanted = None) -> Columns:
+    """The columns of `layout`; with `wanted`, of these fields only (decoding).
+
+    Raises:
+        UnsupportedError: some part of the layout has a form that nothing here knows.
+        UsageError: `wanted` names a field that the layout does not have, or nothing at all.
+    """
+    for part in walk_layout(layout):
+        if isinstance(part, lay.Dynamic):
+            _require_known(part)
+    stand_in = find_stand_in(layout)
+    if stand_in is None:
+        return KernelColumns(compile_layout(layout, wanted))
+    return ScalarColumns(layout, stand_in, compile_layout(lay.Optional(stand_in.layout), wanted))
+
+
+def column_type(layout: lay.Layout) -> pa.DataType:
+    """Arrow type of the values of `layout`; errors as `plan_columns`."""
+    return plan_columns(layout).type
+
+
+@dataclass(frozen=True, eq=False)
+class KernelColumns(Columns):
+    """Columns that the kernels make."""
+
+    program: Program
+    may_fail: bool = field(default=False, init=False)
+
+    @property
+    @override
+    def type(self) -> pa.DataType:
+        return self.program.type
+
+    @override
+    def decode(
+        self, data: Bytes, starts: Offsets, ends: Offsets, *, exact: bool = True, offset: int = 0, lenient: bool = False
+    ) -> Decoded:
+        try:
+            return Decoded(decode_spans(self.program, data, starts, ends, exact=exact, offset=offset))
+        except (UnsupportedError, ValueRangeError):
+            if not lenient:
+                raise
+        pieces: list[pa.Array] = []
+        failures: list[tuple[int, str]] = []
+
+        def salvage(first: int, last: int) -> None:
+            """Halve until the records stand alone that cannot be decoded."""
+            try:
+                piece = decode_spans(
+                    self.program, data, starts[first:last], ends[first:last], exact=exact, offset=offset
+                )
+            except (UnsupportedError, ValueRangeError) as error:
+                if last - first > 1:
+                    salvage(first, (first + last) // 2)
+                    salvage((first + last) // 2, last)
+                    return
+                failures.append((first, explain(error)))
+                piece = pa.nulls(1, self.type)
+            pieces.append(piece)
+
+        salvage(0, len(starts))
+        return Decoded(pa.concat_arrays(pieces), tuple(failures))
+
+    @override
+    def decode_sequence(
+        self, data: Bytes, start: int, end: int, count: int, *, offset: int = 0
+    ) -> tuple[pa.Array, Offsets]:
+        return decode_sequence(self.program, data, start, end, count, offset=offset)
+
+    @override
+    def encode(self, array: pa.Array) -> Encoded:
+        return encode_array(self.program, array)
+
+
+@dataclass(frozen=True, eq=False)
+class ScalarColumns(Columns):
+    """Columns that the scalar codec makes, by way of the bytes of another layout, which the kernels run.
+
+    Attributes:
+        layout: of the records.
+        stand_in: what the kernels run in its place.
+        program: of the stand-in behind a flag, which is null for records that cannot be decoded.
+    """
+
+    layout: lay.Layout
+    stand_in: StandIn
+    program: Program
+    may_fail: bool = field(default=True, init=False)
+
+    @property
+    @override
+    def type(self) -> pa.DataType:
+        return self.program.type
+
+    @override
+    def decode(
+        self, data: Bytes, starts: Offsets, ends: Offsets, *, exact: bool = True, offset: int = 0, lenient: bool = False
+    ) -> Decoded:
+        if len(starts) and (starts.min() < 0 or ends.max() > len(data) or bool((starts > ends).any())):
+            raise UsageError(f"a record lies outside the {len(data)} bytes given")
+        records: list[bytes] = []
+        failures: dict[int, str] = {}
+        for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            try:
+                reader = Reader(data[start:end].tobytes())
+                value = read_value(self.layout, reader)
+                if exact:
+                    reader.expect_end("the value")
+                records.append(self._change(value))
+            except (UnsupportedError, ValueRangeError) as error:
+                if not lenient:
+                    error.what = f"record {row}: {error.what}"
+                    _move(error, offset + start)
+                    raise
+                failures[row] = explain(error)
+                records.append(b"\1")
+            except FormatError as error:
+                _move(error, offset + start)
+                raise
+        decoded = self._finish(records, lenient=lenient)
+        failures.update(decoded.failures)
+        return Decoded(decoded.array, tuple(sorted(failures.items())))
+
+    @override
+    def decode_sequence(
+        self, data: Bytes, start: int, end: int, count: int, *, offset: int = 0
+    ) -> tuple[pa.Array, Offsets]:
+        if not 0 <= start <= end <= len(data):
+            raise UsageError(f"bytes {start} to {end} lie outside the {len(data)} bytes given")
+        records: list[bytes] = []
+        stops = np.zeros(count, np.int64)
+        reader = Reader(data[start:end].tobytes())
+        for row in range(count):
+            try:
+                records.append(self._change(read_value(self.layout, reader, tail=False)))
+            except StateError as error:
+                _move(error, offset + start)
+                raise
+            stops[row] = start + reader.position
+        return self._finish(records, lenient=False).array, stops
+
+    def _change(self, value: object) -> bytes:
+        changed = None if value is None else self.stand_in.read(value)
+        writer = Writer()
+        writer.u8(0)
+        write_value(self.stand_in.layout, writer, changed)
+        return writer.getvalue()
+
+    def _finish(self, records: list[bytes], *, lenient: bool) -> Decoded:
+        sizes = np.array([len(each) for each in records], np.int64)
+        stops = np.cumsum(sizes, dtype=np.int64)
+        data = np.frombuffer(b"".join(records), np.uint8)
+        return KernelColumns(self.program).decode(data, stops - sizes, stops, lenient=lenient)
+
+    @override
+    def encode(self, array: pa.Array) -> Encoded:
+        between = encode_array(self.program, array)
+        writer = Writer()
+        stops = np.zeros(len(array), np.int64)
+        raw = between.data.tobytes()
+        ends = between.stops.tolist()
+        for row, (start, end) in enumerate(zip(between.starts.tolist(), ends, strict=True)):
+            reader = Reader(raw, None, start, end)
+            value = None if reader.u8() else read_value(self.stand_in.layout, reader)
+            try:
+                write_value(self.layout, writer, None if value is None else self.stand_in.write(value))
+            except StateError as error:
+                error.what = f"row {row}: {error.what}"
+                raise
+            stops[row] = len(writer)
+        return Encoded(np.frombuffer(writer.getvalue(), np.uint8), stops)
+
+
+def explain(error: StateError) -> str:
+    """An error as the reason of a row."""
+    return f"{error.what}. {error.hint}" if error.hint else error.what
+
+
+def walk_layout(layout: lay.Layout) -> Iterator[lay.Layout]:
+    """The layout and all inside it."""
+    yield layout
+    for child in _children(layout):
+        yield from walk_layout(child)
+
+
+def _children(layout: lay.Layout) -> list[lay.Layout]:
+    match layout:
+        case lay.Struct(fields=fields) | lay.Masked(fields=fields):
+            return [child for _, child in fields]
+        case lay.PojoObject(fields=fields, variants=variants):
+            return [*(child for _, child in fields), *(variant.layout for variant in variants)]
+        case lay.Optional(inner=inner) | lay.MeasuredKey(inner=inner) | lay.Framed(inner=inner) | lay.Span(inner=inner):
+            return [inner]
+        case lay.Sequence(element=element) | lay.Delimited(element=element) | lay.NullMasked(element=element):
+            return [element]
+        case lay.Mapping(key=key, value=value):
+            return [key, value]
+        case lay.Choice(left=left, right=right):
+            return [left, right]
+        case lay.Tagged(cases=cases):
+            return [child for _, _, child in cases]
+        case _:
+            return []
+
+
+def _require_known(layout: lay.Dynamic) -> None:
+    """Raise unless something here reads the values: those whose code is not in the snapshot fail without any bytes."""
+    try:
+        read_value(layout, Reader(b""), tail=False)
+    except FormatError:
+        pass
+    except UnsupportedError as error:
+        raise UnsupportedError(
+            f"there is no columnar form: {error.what}",
+            hint="Tables give the raw bytes, which can be copied as they are",
+        ) from None
+
+
+def _move(error: StateError, offset: int) -> None:
+    place = error.where
+    error.where = replace(place, offset=offset + (place.offset or 0)) if isinstance(place, Where) else place

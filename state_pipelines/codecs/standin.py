@@ -1,0 +1,204 @@
+"""Layouts that kernels can run in place of those that only the scalar codec reads, and the way between their values.
+
+Where the shape of a value does not follow from its serializer (Kryo, Java objects), another layout stands in: that of
+the natural type where the class is known (see `kryo_columns`), else text, the JSON of the value as `dump` prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.dynamic import Undecoded
+from state_pipelines.codecs.jsonlines import dumps, to_json
+from state_pipelines.codecs.kryo_columns import find_kryo
+from state_pipelines.codecs.program import compile_layout
+from state_pipelines.errors import UnsupportedError
+from state_pipelines.serializers import tree
+
+if TYPE_CHECKING:
+    from state_pipelines.codecs.layout import Layout
+
+Change = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A layout in place of another.
+
+    Attributes:
+        layout: what the kernels run.
+        read: a value of the scalar codec (not null) to one of `layout`; UnsupportedError when it does not fit.
+        write: the way back; UnsupportedError when there is none.
+    """
+
+    layout: Layout
+    read: Change
+    write: Change
+
+
+def find_stand_in(layout: Layout) -> StandIn | None:
+    """What stands in for `layout`; None when it stands for itself."""
+    match layout:
+        case lay.Dynamic():
+            return None if _runs(layout) else _wrap_unknown(_find_dynamic(layout))
+        case lay.Optional(inner=inner) | lay.MeasuredKey(inner=inner) | lay.Framed(inner=inner):
+            found = find_stand_in(inner)
+            return found and StandIn(replace(layout, inner=found.layout), found.read, found.write)
+        case lay.Sequence(element=element) | lay.Delimited(element=element) | lay.NullMasked(element=element):
+            found = find_stand_in(element)
+            return found and StandIn(replace(layout, element=found.layout), _each(found.read), _each(found.write))
+        case lay.Struct(fields=fields) | lay.Masked(fields=fields):
+            return _find_fields(layout, fields)
+        case lay.Mapping(key=key, value=value):
+            return _find_mapping(key, value)
+        case lay.Choice(left=left, right=right):
+            found = _find_fields(lay.Struct((("left", left), ("right", right))), (("left", left), ("right", right)))
+            if found is None:
+                return None
+            sides = dict(found.layout.fields)  # type: ignore[attr-defined]
+            return StandIn(lay.Choice(sides["left"], sides["right"]), found.read, found.write)
+        case lay.Tagged():
+            return _find_cases(layout)
+        case lay.PojoObject():
+            return _find_pojo(layout)
+        case _:
+            return None
+
+
+def _runs(layout: Layout) -> bool:
+    try:
+        compile_layout(layout)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _find_dynamic(layout: lay.Dynamic) -> StandIn:
+    if isinstance(layout.serializer, tree.Kryo):
+        layout_in, read, write = find_kryo(layout)
+        return StandIn(layout_in, read, write)
+    serializer = layout.serializer
+
+    def refuse(value: Any) -> Any:
+        raise UnsupportedError(
+            f"values of {type(serializer).__name__} are JSON text in tables, which is not written back",
+            hint="Keep the bytes of these values as they are",
+        )
+
+    return StandIn(lay.Text(), lambda value: dumps(to_json(serializer, value)), refuse)  # type: ignore[arg-type]
+
+
+def _wrap_unknown(found: StandIn) -> StandIn:
+    def read(value: Any) -> Any:
+        if isinstance(value, Undecoded):
+            raise UnsupportedError(value.reason)
+        return found.read(value)
+
+    # A flag of its own: values of these families may be null whatever the layout around them says.
+    return StandIn(lay.Optional(found.layout), read, found.write)
+
+
+def nullable(change: Change) -> Change:
+    """`change`, with None for None."""
+    return lambda value: None if value is None else change(value)
+
+
+def _each(change: Change) -> Change:
+    one = nullable(change)
+    return lambda values: [one(value) for value in values]
+
+
+def _find_fields(layout: Layout, fields: tuple[tuple[str, Layout], ...]) -> StandIn | None:
+    found = {name: stand_in for name, child in fields if (stand_in := find_stand_in(child)) is not None}
+    if not found:
+        return None
+    changed = tuple((name, found[name].layout if name in found else child) for name, child in fields)
+    reads = {name: nullable(each.read) for name, each in found.items()}
+    writes = {name: nullable(each.write) for name, each in found.items()}
+    new = lay.Struct(changed) if isinstance(layout, lay.Struct) else replace(layout, fields=changed)  # type: ignore[call-arg]
+    return StandIn(new, _change_fields(reads), _change_fields(writes))
+
+
+def _change_fields(changes: dict[str, Change]) -> Change:
+    def change(value: Any) -> Any:
+        return {name: changes[name](item) if name in changes else item for name, item in value.items()}
+
+    return change
+
+
+def _find_mapping(key: Layout, value: Layout) -> StandIn | None:
+    found = (find_stand_in(key), find_stand_in(value))
+    if found == (None, None):
+        return None
+    keys, values = (each or StandIn(layout, _same, _same) for each, layout in zip(found, (key, value), strict=True))
+
+    def along(first: Change, second: Change) -> Change:
+        first, second = nullable(first), nullable(second)
+        return lambda entries: [(first(name), second(item)) for name, item in entries]
+
+    new = lay.Mapping(keys.layout, values.layout)
+    return StandIn(new, along(keys.read, values.read), along(keys.write, values.write))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _find_cases(layout: lay.Tagged) -> StandIn | None:
+    found = {name: each for _, name, child in layout.cases if (each := find_stand_in(child)) is not None}
+    if not found:
+        return None
+    cases = tuple((tag, name, found[name].layout if name in found else child) for tag, name, child in layout.cases)
+
+    def along(changes: dict[str, Change]) -> Change:
+        return lambda value: {**value, "value": changes.get(value["case"], lambda item: item)(value["value"])}
+
+    reads = {name: nullable(each.read) for name, each in found.items()}
+    writes = {name: nullable(each.write) for name, each in found.items()}
+    return StandIn(replace(layout, cases=cases), along(reads), along(writes))
+
+
+def _find_pojo(layout: lay.PojoObject) -> StandIn | None:
+    """Every class of its own; a subclass that is no POJO becomes one with a single field, its short name."""
+    own = _find_fields(lay.Struct(layout.fields), layout.fields)
+    others = [find_stand_in(variant.layout) for variant in layout.variants]
+    if own is None and not any(others):
+        return None
+    reads: dict[str, Change] = {}
+    writes: dict[str, Change] = {}
+    if own is not None:
+        reads[layout.class_name], writes[layout.class_name] = own.read, own.write
+    variants = []
+    for variant, found in zip(layout.variants, others, strict=True):
+        inner = found.layout if found else variant.layout
+        if found is not None:
+            reads[variant.class_name], writes[variant.class_name] = found.read, found.write
+        if not isinstance(inner, lay.PojoObject):
+            short = variant.class_name.replace("$", ".").rpartition(".")[2]
+            inner = lay.PojoObject(variant.class_name, ((short, inner),))
+            reads[variant.class_name] = _enclose(variant.class_name, short, found.read if found else None)
+            writes[variant.class_name] = _disclose(short, found.write if found else None)
+        variants.append(replace(variant, layout=inner))
+    fields = own.layout.fields if own else layout.fields  # type: ignore[attr-defined]
+
+    def read(value: Any) -> Any:
+        name = value.get("class") if isinstance(value, dict) else getattr(value, "class_name", None)
+        if name is None:
+            raise UnsupportedError(f"the class of {value!r:.80} is not known")
+        return reads.get(name, lambda item: item)(value)
+
+    def write(value: Any) -> Any:
+        return writes.get(value.get("class", layout.class_name), lambda item: item)(value)
+
+    return StandIn(lay.PojoObject(layout.class_name, fields, tuple(variants)), read, write)
+
+
+def _enclose(class_name: str, short: str, change: Change | None) -> Change:
+    return lambda value: {"class": class_name, short: change(value) if change else value}
+
+
+def _disclose(short: str, change: Change | None) -> Change:
+    return lambda value: change(value[short]) if change and value[short] is not None else value[short]

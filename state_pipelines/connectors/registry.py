@@ -1,0 +1,234 @@
+"""Registry of connectors: which names their state has, and the functions that read and write its elements.
+
+A connector registers a pair of functions per kind of state with `connector_state` (any serializer) or
+`versioned_state` (elements are byte arrays of a `SimpleVersionedSerializer`, as for all new sources and sinks), and its
+split enumerator with `enumerator_state`. The connectors of this package register on import. One of your own registers
+the same way, or through an entry point of the group `state_pipelines.connectors` whose module does so; entry points are
+loaded the first time a state is to be recognised.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.writer import Writer
+from state_pipelines.connectors.framing import Versioned, read_versioned_array, write_versioned_array
+from state_pipelines.errors import UsageError
+from state_pipelines.serializers import tree
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from state_pipelines.codecs.serializer_layouts import LayoutContext
+
+ENTRY_POINT_GROUP = "state_pipelines.connectors"
+
+Value = TypeVar("Value")
+Rows = Callable[[Any], Iterable[Mapping[str, Any]]]
+ReadElement = Callable[[bytes, tree.Serializer, "LayoutContext"], Value]
+WriteElement = Callable[[Value, tree.Serializer, "LayoutContext"], bytes]
+ReadVersioned = Callable[[Versioned], Value]
+WriteVersioned = Callable[[Value], Versioned]
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How one kind of state of one connector is read, written and shown.
+
+    Attributes:
+        connector: its name.
+        kind: `split`, `writer`, `committer` or `enumerator`.
+        state_names: names of the operator list states that hold it; none for an enumerator.
+        accepts: whether the state could be stored with a serializer.
+        read: (element, serializer, layout context) -> value.
+        write: the mirror.
+        rows: value -> its rows.
+        columns: schema of the rows.
+        last_resort: only asked when no other codec can read the state.
+    """
+
+    connector: str
+    kind: str
+    state_names: tuple[str, ...]
+    accepts: Callable[[tree.Serializer], bool]
+    read: ReadElement[Any]
+    write: WriteElement[Any]
+    rows: Rows
+    columns: pa.Schema
+    last_resort: bool = False
+
+
+_codecs: dict[tuple[str, str], Codec] = {}
+_plugins_loaded = False
+_plugins_lock = threading.Lock()
+
+
+def connector_state(
+    connector: str,
+    *,
+    kind: str,
+    operator_state_names: Iterable[str],
+    accepts: Callable[[tree.Serializer], bool],
+    write: WriteElement[Value],
+    rows: Callable[[Value], Iterable[Mapping[str, Any]]],
+    columns: pa.Schema,
+) -> Callable[[ReadElement[Value]], ReadElement[Value]]:
+    """Make a kind of state of a connector known; decorates the function that reads an element.
+
+    The reader must fail (`StateError`) on bytes that the connector could not have written: recognising states rests on
+    that.
+
+    Args:
+        connector: name of the connector.
+        kind: `split`, `writer` or `committer`.
+        operator_state_names: names of the list states.
+        accepts: whether the state could be stored with a serializer.
+        write: mirror of the reader.
+        rows: rows of a value.
+        columns: schema of the rows.
+
+    Raises:
+        UsageError: another reader is registered for this kind of state of the connector.
+    """
+
+    def decorate(read: ReadElement[Value]) -> ReadElement[Value]:
+        _register(Codec(connector, kind, tuple(operator_state_names), accepts, read, write, rows, columns))
+        return read
+
+    return decorate
+
+
+def versioned_state(
+    connector: str,
+    *,
+    kind: str,
+    operator_state_names: Iterable[str],
+    write: WriteVersioned[Value],
+    rows: Callable[[Value], Iterable[Mapping[str, Any]]],
+    columns: pa.Schema,
+    last_resort: bool = False,
+) -> Callable[[ReadVersioned[Value]], ReadVersioned[Value]]:
+    """As `connector_state`, for states whose elements are arrays of a `SimpleVersionedSerializer`.
+
+    Example::
+
+        @versioned_state("acme", kind="split", operator_state_names=["SourceReaderState"], write=write_split,
+                         rows=lambda split: [{"shelf": split.shelf}], columns=pa.schema([("shelf", pa.string())]))
+        def read_split(versioned):
+            versioned.expect("a split of acme", 1)
+            reader = versioned.reader()
+            split = AcmeSplit(reader.utf())
+            reader.expect_end("a split of acme")
+            return split
+
+    Args:
+        connector: name of the connector.
+        kind: `split`, `writer` or `committer`.
+        operator_state_names: names of the list states.
+        write: mirror of the reader.
+        rows: rows of a value.
+        columns: schema of the rows.
+        last_resort: only asked when no other reader can read the state.
+    """
+
+    def decorate(read: ReadVersioned[Value]) -> ReadVersioned[Value]:
+        _register(
+            Codec(
+                connector,
+                kind,
+                tuple(operator_state_names),
+                is_byte_array,
+                lambda element, _serializer, _context: read(read_array_element(element)),
+                lambda value, _serializer, _context: write_array_element(write(value)),
+                rows,
+                columns,
+                last_resort,
+            )
+        )
+        return read
+
+    return decorate
+
+
+def enumerator_state(
+    connector: str,
+    *,
+    write: WriteVersioned[Value],
+    rows: Callable[[Value], Iterable[Mapping[str, Any]]],
+    columns: pa.Schema,
+) -> Callable[[ReadVersioned[Value]], ReadVersioned[Value]]:
+    """Make the split enumerator of a connector known; decorates the function that reads its checkpoint."""
+
+    def decorate(read: ReadVersioned[Value]) -> ReadVersioned[Value]:
+        _register(
+            Codec(
+                connector,
+                "enumerator",
+                (),
+                is_byte_array,
+                lambda element, _serializer, _context: read(read_versioned_array(element)),
+                lambda value, _serializer, _context: write_versioned_array(write(value)),
+                rows,
+                columns,
+            )
+        )
+        return read
+
+    return decorate
+
+
+def list_codecs(kind: str | None = None) -> tuple[Codec, ...]:
+    """Everything that is registered, plug-ins included."""
+    _load_plugins()
+    return tuple(codec for codec in _codecs.values() if kind is None or codec.kind == kind)
+
+
+def is_byte_array(serializer: tree.Serializer) -> bool:
+    """Whether a state holds byte arrays (`BytePrimitiveArraySerializer`)."""
+    return isinstance(serializer, tree.Basic) and serializer.kind == "BytePrimitiveArray"
+
+
+def read_array_element(element: bytes) -> Versioned:
+    """Read an element of a state of byte arrays: i32 length, then version, mostly length, and bytes.
+
+    Bytes behind the array are passed over: where the handle leaves out elements, theirs lie there.
+
+    Raises:
+        FormatError: the length does not fit.
+    """
+    return read_versioned_array(Reader(element).bytes32())
+
+
+def write_array_element(value: Versioned) -> bytes:
+    """Mirror of `read_array_element`."""
+    writer = Writer()
+    writer.bytes32(write_versioned_array(value))
+    return writer.getvalue()
+
+
+def _register(codec: Codec) -> None:
+    key = (codec.connector, codec.kind)
+    if key in _codecs:
+        raise UsageError(f"a reader for the {codec.kind} state of {codec.connector} is registered already")
+    _codecs[key] = codec
+
+
+def _load_plugins() -> None:
+    global _plugins_loaded
+    with _plugins_lock:
+        if _plugins_loaded:
+            return
+        _plugins_loaded = True
+    for plugin in entry_points(group=ENTRY_POINT_GROUP):
+        try:
+            plugin.load()
+        except (ImportError, AttributeError) as error:
+            raise UsageError(
+                f"the connector plug-in {plugin.name} ({plugin.value}) cannot be loaded: {error}",
+                hint="Repair or uninstall the package that declares it",
+            ) from error

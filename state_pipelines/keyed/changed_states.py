@@ -1,0 +1,231 @@
+"""States that have logged changes: where the parts of a change lie, and records made of them.
+
+Source: the appliers in `org.apache.flink.state.changelog.restore`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_pipelines.binary.writer import Writer
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.scalar import write_value
+from state_pipelines.errors import FormatError, UnsupportedError, Where
+from state_pipelines.keyed.changes import Operation
+from state_pipelines.keyed.measuring import Measure, take_bytes
+from state_pipelines.keyed.records import KeyedRecords, concat_records
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from state_pipelines.keyed.changelog_streams import Changes
+    from state_pipelines.keyed.records import KeyedLayout
+
+HEAD = 3
+"""Bytes of operation and state id."""
+
+REST = lay.Span(lay.Rest())
+SETS = (Operation.SET, Operation.SET_INTERNAL)
+_VALUE_OPERATIONS = {
+    "VALUE": (Operation.CLEAR, Operation.SET),
+    "REDUCING": (Operation.CLEAR, *SETS, Operation.MERGE_NS),
+    "AGGREGATING": (Operation.CLEAR, *SETS, Operation.MERGE_NS),
+    "LIST": (Operation.CLEAR, *SETS, Operation.ADD, Operation.ADD_ELEMENT, Operation.MERGE_NS),
+    "MAP": (
+        Operation.CLEAR,
+        Operation.ADD,
+        Operation.ADD_ELEMENT,
+        Operation.ADD_OR_UPDATE_ELEMENT,
+        Operation.REMOVE_ELEMENT,
+    ),
+    "TIMER": (Operation.ADD_ELEMENT, Operation.REMOVE_ELEMENT),
+}
+
+
+@dataclass(frozen=True)
+class ChangedState:
+    """A state that has changes.
+
+    Attributes:
+        name: its name, for errors.
+        layout: of its records.
+        file: name of the log, for errors.
+    """
+
+    name: str
+    layout: KeyedLayout
+    file: str
+
+    @property
+    def scope(self) -> tuple[tuple[str, lay.Layout], ...]:
+        """Where key and namespace of a change lie; changes hold no lengths."""
+        return tuple((name, lay.Span(each)) for name, each in self.bare[:2])
+
+    @property
+    def bare(self) -> tuple[tuple[str, lay.Layout], ...]:
+        """The parts of a key without the lengths that ambiguous ones have in records."""
+        return tuple(
+            (name, each.inner if isinstance(each, lay.MeasuredKey) else each) for name, each in self.layout.key.fields
+        )
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Records have lengths behind key and namespace."""
+        return isinstance(self.layout.key.fields[0][1], lay.MeasuredKey)
+
+    @property
+    def value(self) -> lay.Layout:
+        """Of the value; of a list one element, of a map one value without its null flag."""
+        value = self.layout.value
+        match self.layout.state_type, value:
+            case "LIST", lay.Delimited(element=element):
+                return element
+            case "MAP", lay.Optional(inner=inner):
+                return inner
+            case _:
+                return value
+
+
+def operations_of(changes: Changes) -> npt.NDArray[np.uint8]:
+    """u8[n], the operation of each change."""
+    operations: npt.NDArray[np.uint8] = changes.data[changes.starts]
+    return operations
+
+
+def state_ids_of(changes: Changes) -> npt.NDArray[np.int64]:
+    """i64[n], the state id of each change, as its own log numbers states."""
+    return changes.data[changes.starts + 1].astype(np.int64) << 8 | changes.data[changes.starts + 2]
+
+
+def check_operations(changes: Changes, state_type: str) -> None:
+    """Make sure that a state has only operations that belong to it.
+
+    Raises:
+        UnsupportedError: timers were polled in the way of Flink 1.14, which does not say which one.
+        FormatError: another operation.
+    """
+    known = _VALUE_OPERATIONS[state_type]
+    for operation in np.unique(operations_of(changes)).tolist():
+        if operation in known:
+            continue
+        row = int(np.flatnonzero(operations_of(changes) == operation)[0])
+        where = Where(offset=int(changes.starts[row]))
+        if operation == Operation.METADATA and state_type == "TIMER":
+            raise UnsupportedError(
+                "the log says that a timer fired, but not which one, as Flink 1.14 wrote it",
+                where=where,
+                hint="Take a savepoint (`flink savepoint --type canonical`), and use that",
+            )
+        raise FormatError(f"operation {operation} is none of a {state_type} state", where=where)
+
+
+def find_scopes(state: ChangedState, changes: Changes) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+    """(key and namespace of each change as records have them, where its payload starts)."""
+    spans = measure(lay.Struct((*state.scope, ("rest", REST))), changes, HEAD, state)
+    (key_starts, key_ends), (starts, ends) = span(spans.field(0)), span(spans.field(1))
+    if not state.is_ambiguous:
+        return take_bytes(changes.data, key_starts, ends), ends
+    keys, namespaces = (
+        take_bytes(changes.data, *each).to_pylist() for each in ((key_starts, key_ends), (starts, ends))
+    )
+    scopes = [compose(key, namespace, ambiguous=True) for key, namespace in zip(keys, namespaces, strict=True)]
+    return pa.array(scopes, pa.binary()), ends
+
+
+def compose(key: bytes, namespace: bytes, *, ambiguous: bool) -> bytes:
+    """Key and namespace as a record has them: with their lengths when `ambiguous`."""
+    if not ambiguous:
+        return key + namespace
+    writer = Writer()
+    for part in (key, namespace):
+        write_value(lay.MeasuredKey(lay.Rest()), writer, part)
+    return writer.getvalue()
+
+
+def measure(layout: lay.Layout, changes: Changes, start: npt.NDArray[np.int64] | int, state: ChangedState) -> pa.Array:
+    """Measure what every change holds from `start` on: `HEAD` behind its first byte, or positions."""
+    starts = changes.starts + start if isinstance(start, int) else start
+    return Measure(layout).spans(changes.data, starts, changes.ends, offset=0, name=state.file)
+
+
+def span(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Starts and stops of an array of spans."""
+    start, stop = (array.field(name).to_numpy(zero_copy_only=False) for name in ("start", "stop"))
+    return start, stop
+
+
+def parents(lists: pa.Array) -> npt.NDArray[np.int64]:
+    """i64, the list that each element is in."""
+    return np.repeat(np.arange(len(lists)), pc.list_value_length(lists).to_numpy(zero_copy_only=False))
+
+
+def base_scopes(state: ChangedState, base: KeyedRecords) -> pa.Array:
+    """Key and namespace of the records of a map."""
+    names = ("state_key", "state_namespace")
+    fields = dict(state.layout.key.fields)
+    layout = lay.Struct((*((name, lay.Span(fields[name])) for name in names), ("map_key", REST)))
+    spans = Measure(layout).spans(base.data, base.key_starts, base.key_ends, offset=base.offset, name=base.file)
+    return take_bytes(base.data, base.key_starts, span(spans.field(1))[1])
+
+
+def keep(base: KeyedRecords | None, touched: pa.Array, keys: pa.Array | None = None) -> KeyedRecords | None:
+    """The records whose key (or what stands for it in `keys`) is not one of `touched`."""
+    if base is None:
+        return None
+    if keys is None:
+        keys = take_bytes(base.data, base.key_starts, base.key_ends)
+    return base.select(np.flatnonzero(pc.invert(pc.is_in(keys, value_set=touched))))
+
+
+def make_records(
+    state: ChangedState,
+    keys: pa.Array,
+    values: pa.Array,
+    key_groups: npt.NDArray[np.int32],
+    rows: npt.NDArray[np.int64],
+) -> KeyedRecords:
+    """Records of some rows, those without a value left out."""
+    rows = rows[values.take(pa.array(rows)).is_valid().to_numpy(zero_copy_only=False)]
+    taken = pa.array(rows)
+    parts = [flatten_bytes(array.take(taken)) for array in (keys, values)]
+    shift = len(parts[0][0])
+    (key_starts, key_ends), (value_starts, value_ends) = parts[0][1:], (each + shift for each in parts[1][1:])
+    data = np.concatenate([parts[0][0], parts[1][0]])
+    return KeyedRecords(key_groups[rows], data, key_starts, key_ends, value_starts, value_ends, 0, state.file)
+
+
+def flatten_bytes(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(bytes, starts, ends) of a binary array without nulls."""
+    _, offset_buffer, data = array.buffers()
+    if not len(array) or offset_buffer is None:
+        none = np.zeros(0, np.int64)
+        return np.zeros(0, np.uint8), none, none
+    offsets = np.frombuffer(offset_buffer, np.int32, len(array) + 1, 4 * array.offset).astype(np.int64)
+    flat = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return flat[offsets[0] : offsets[-1]], offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
+
+
+def merge_pieces(pieces: Sequence[KeyedRecords]) -> KeyedRecords:
+    """Pieces of one state as one; pieces that share their bytes are joined without copying them."""
+    joined: list[KeyedRecords] = []
+    for piece in pieces:
+        last = joined[-1] if joined else None
+        if last is None or last.data is not piece.data or last.offset != piece.offset:
+            joined.append(piece)
+            continue
+        both = (last, piece)
+        joined[-1] = replace(
+            last,
+            key_groups=np.concatenate([each.key_groups for each in both]),
+            key_starts=np.concatenate([each.key_starts for each in both]),
+            key_ends=np.concatenate([each.key_ends for each in both]),
+            value_starts=np.concatenate([each.value_starts for each in both]),
+            value_ends=np.concatenate([each.value_ends for each in both]),
+        )
+    return concat_records(joined)

@@ -1,0 +1,414 @@
+"""Timers in raw keyed state: what RocksDB checkpoints hold instead of timer states when timers are kept on the heap.
+
+Every key group has a section: `F1 CD 85 9F`, an i32 version, an i32 number of timer services, and per service its name
+(UTF), the key and the namespace serializer (versioned snapshots), an i32 count and the event-time timers, an i32 count
+and the processing-time timers. A timer is key, namespace and an i64 timestamp, without lengths. Up to 1.4.0 marker and
+version were missing; up to 1.5 the serializers are Java objects.
+Read, timers look like those of the canonical format: a priority queue per service and time domain, whose elements are
+the timestamp with its sign flipped, key and namespace.
+Source: `InternalTimerServiceSerializationProxy`, `InternalTimersSnapshotReaderWriters`,
+`PostVersionedIOReadableWritable`, `InternalTimeServiceManagerImpl`.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.writer import Writer
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.columnar import Encoded, decode_sequence
+from state_pipelines.codecs.program import compile_layout, smallest_size
+from state_pipelines.codecs.scalar import read_value
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, Where
+from state_pipelines.keyed.files import gather_key_groups
+from state_pipelines.keyed.header import KeyedHeader
+from state_pipelines.keyed.records import KeyedRecords
+from state_pipelines.keyed.sections import WINDOW, Section, group_sections, read_sections, select_sections
+from state_pipelines.serializers.build import timer
+from state_pipelines.serializers.metainfo import StateMetaInfo, priority_queue
+from state_pipelines.serializers.registry import read_nested, write_nested
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from state_pipelines.keyed.files import RecordContext, Runs
+    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.streams import StateStream
+    from state_pipelines.serializers.tree import Serializer
+
+MARKER = bytes.fromhex("f1cd859f")
+VERSION = 2
+NEVER_STARTED = -1
+"""The offset of a key group that has no section; 0 is a position like any other."""
+
+_TIMESTAMP_SIZE = 8
+# A service has a name, two snapshots (name and version each) and two counts.
+_SMALLEST_SERVICE = 2 + 2 * 6 + 2 * 4
+_JAVA_STREAM = bytes.fromhex("aced0005")
+_TAKE_SAVEPOINT = (
+    "Take a canonical savepoint with a Flink release from 1.8 on that restores this snapshot, and use that"
+)
+
+
+@dataclass(frozen=True)
+class TimerService:
+    """The timers of one service in one key group.
+
+    Attributes:
+        name: such as `user-timers` or `window-timers`.
+        key: key serializer.
+        namespace: namespace serializer.
+        event: event-time timers as canonical elements: timestamp with its sign flipped, key, namespace.
+        processing: processing-time timers, likewise.
+    """
+
+    name: str
+    key: Serializer
+    namespace: Serializer
+    event: Encoded
+    processing: Encoded
+
+    @property
+    def states(self) -> tuple[StateMetaInfo, StateMetaInfo]:
+        """The states of the canonical format that hold such timers: event time, processing time."""
+        element = timer(self.key, self.namespace)
+        event, processing = (f"_timer_state/{domain}_{self.name}" for domain in ("event", "processing"))
+        return priority_queue(event, element), priority_queue(processing, element)
+
+
+@dataclass(frozen=True)
+class RawTimersFile:
+    """A stream of raw keyed state with timers, and its handle; a `keyed.files.KeyedFile`.
+
+    Attributes:
+        stream: the stream of the handle.
+        header: key serializer and timer states, as a canonical file would have them.
+        key_groups: range of the handle.
+        sections: of the key groups that have one, ascending by position.
+    """
+
+    stream: StateStream
+    header: KeyedHeader
+    key_groups: KeyGroupRange
+    sections: tuple[Section, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the stream."""
+        return self.stream.name
+
+    def scan(
+        self,
+        state_ids: Sequence[int],
+        context: RecordContext,
+        key_groups: KeyGroupRange | None = None,
+        *,
+        window: int = WINDOW,
+    ) -> Iterator[tuple[int, KeyedRecords]]:
+        """The timers of some states in the order of the stream (see `KeyedFile.scan`).
+
+        Raises:
+            FormatError: the bytes are no timers, or a key group has other services than the first one.
+            UnsupportedError: the timers are in a form of releases before 1.8.
+        """
+        wanted = {self.header.states[state_id]: state_id for state_id in state_ids}
+        known = set(self.header.states)
+        for group in group_sections(select_sections(self.sections, key_groups), window):
+            found: dict[int, list[tuple[int, Encoded]]] = {}
+            start = group[0].start
+            data = read_sections(self.stream, start, group[-1].end)
+            for section in group:
+                with _placed(self.name, start):
+                    services = read_raw_timers(data, context.layouts, section.start - start, section.end - start)
+                for service in services:
+                    for info, timers in zip(service.states, (service.event, service.processing), strict=True):
+                        if info not in known:
+                            raise FormatError(
+                                f"key group {section.key_group} has timers of {service.name!r} that other key groups "
+                                "do not have, or have with other serializers",
+                                where=Where(file=self.name, offset=section.start, state=info.name),
+                            )
+                        if info in wanted and len(timers.stops):
+                            found.setdefault(wanted[info], []).append((section.key_group, timers))
+            for state_id in sorted(found):
+                yield state_id, _join(found[state_id], start, self.name)
+
+    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+        """All timers, one key group after the other, ascending."""
+        ordered = replace(self, sections=tuple(sorted(self.sections, key=lambda each: each.key_group)))
+        for part in ordered.split(WINDOW, context, key_groups):
+            pieces: dict[int, list[KeyedRecords]] = {}
+            for state_id, records in part.scan(range(len(self.header.states)), context):
+                pieces.setdefault(state_id, []).append(records)
+            yield from gather_key_groups({state_id: iter(each) for state_id, each in sorted(pieces.items())})
+
+    def split(
+        self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[RawTimersFile]:
+        """Parts of about `size` bytes."""
+        for sections in group_sections(select_sections(self.sections, key_groups), size):
+            yield replace(self, sections=sections)
+
+
+def open_raw_timers(
+    stream: StateStream, key_groups: KeyGroupRange, offsets: Sequence[int], context: LayoutContext
+) -> RawTimersFile | None:
+    """Find the sections behind a handle of raw keyed state, and what timers they hold.
+
+    Args:
+        stream: the stream of the handle.
+        key_groups: range of the handle.
+        offsets: position per key group, or `NEVER_STARTED`.
+        context: what layouts depend on beyond serializers; timers have no lengths, so their layouts say where the
+            second service begins.
+
+    Returns:
+        None when no key group has a timer service.
+
+    Raises:
+        FormatError: an offset lies outside the stream, or the bytes are no timers.
+        UnsupportedError: the raw keyed state is not timers, or timers in a form of releases before 1.8; the bytes can
+            still be read with `read_section_bytes` and copied.
+    """
+    sections = find_raw_sections(stream, key_groups, offsets)
+    for group in group_sections(sections, WINDOW):
+        start = group[0].start
+        data = read_sections(stream, start, group[-1].end)
+        for section in group:
+            with _placed(stream.name, start):
+                services = read_raw_timers(data, context, section.start - start, section.end - start)
+            if services:
+                states = tuple(info for service in services for info in service.states)
+                header = KeyedHeader(key_serializer=services[0].key, states=states)
+                return RawTimersFile(stream, header, key_groups, sections)
+    return None
+
+
+def find_raw_sections(stream: StateStream, key_groups: KeyGroupRange, offsets: Sequence[int]) -> tuple[Section, ...]:
+    """The sections of a stream of raw keyed state, ascending by position; each ends where the next one begins.
+
+    Raises:
+        FormatError: an offset lies outside the stream.
+    """
+    present = sorted(
+        (offset, key_group) for offset, key_group in zip(offsets, key_groups, strict=True) if offset != NEVER_STARTED
+    )
+    for offset, key_group in present:
+        if not 0 <= offset <= stream.size:
+            raise FormatError(
+                f"the offset {offset} of key group {key_group} lies outside the {stream.size} bytes of the file",
+                where=Where(file=stream.name, offset=offset),
+            )
+    ends = [*(offset for offset, _ in present[1:]), stream.size][: len(present)]
+    return tuple(Section(group, start, end) for (start, group), end in zip(present, ends, strict=True))
+
+
+def read_section_bytes(stream: StateStream, section: Section) -> bytes:
+    """The raw keyed state of one key group, whatever it is."""
+    return read_sections(stream, section.start, section.end)
+
+
+def read_raw_timers(
+    data: bytes, context: LayoutContext, start: int = 0, end: int | None = None
+) -> tuple[TimerService, ...]:
+    """Read the section of one key group.
+
+    Args:
+        data: holds the section.
+        context: what layouts depend on beyond serializers.
+        start: first byte of the section in `data`.
+        end: behind its last byte (default: the end of `data`).
+
+    Raises:
+        FormatError: the section is cut off, or bytes are left over.
+        UnsupportedError: the section is not timers, or its serializers are Java objects (before 1.6).
+    """
+    reader = Reader(data, None, start, end)
+    _read_version(reader)
+    count = reader.count(_SMALLEST_SERVICE)
+    view = np.frombuffer(data, np.uint8)
+    services = tuple(_read_service(reader, view, context) for _ in range(count))
+    reader.expect_end("the timers")
+    return services
+
+
+def write_raw_timers(services: Sequence[TimerService]) -> bytes:
+    """Mirror of `read_raw_timers`."""
+    writer = Writer()
+    writer.take(MARKER)
+    writer.i32(VERSION)
+    writer.i32(len(services))
+    for service in services:
+        writer.utf(service.name)
+        write_nested(writer, service.key)
+        write_nested(writer, service.namespace)
+        for timers in (service.event, service.processing):
+            writer.i32(len(timers.stops))
+            writer.take(move_timestamps(timers.data, timers.starts, timers.stops, to_front=False).tobytes())
+    return writer.getvalue()
+
+
+def write_raw_sections(sections: Mapping[int, bytes], key_groups: KeyGroupRange) -> tuple[bytes, tuple[int, ...]]:
+    """The stream of raw keyed state with these sections, and the offsets for its handle.
+
+    Args:
+        sections: section by key group; key groups without one get `NEVER_STARTED`.
+        key_groups: range of the handle.
+
+    Raises:
+        UsageError: a key group lies outside the range.
+    """
+    for key_group in sections:
+        if key_group not in key_groups:
+            raise UsageError(f"key group {key_group} is not one of {key_groups.start} to {key_groups.end}")
+    offsets, pieces, position = [], [], 0
+    for key_group in key_groups:
+        offsets.append(position if key_group in sections else NEVER_STARTED)
+        pieces.append(sections.get(key_group, b""))
+        position += len(pieces[-1])
+    return b"".join(pieces), tuple(offsets)
+
+
+def move_timestamps(
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64], *, to_front: bool
+) -> npt.NDArray[np.uint8]:
+    """Turn timers of raw keyed state into canonical elements, or back; each keeps its size.
+
+    Args:
+        data: u8, holds the timers.
+        starts: i64[n] in `data`.
+        stops: i64[n] in `data`; a timer has at least 8 bytes.
+        to_front: to canonical elements: timestamp first, its sign flipped.
+
+    Returns:
+        u8, the timers one behind the other.
+
+    Raises:
+        UsageError: a timer is shorter than its timestamp, or lies outside `data`.
+    """
+    sizes = stops - starts
+    if len(sizes) and (sizes.min() < _TIMESTAMP_SIZE or starts.min() < 0 or stops.max() > len(data)):
+        raise UsageError(f"a timer has at least {_TIMESTAMP_SIZE} bytes, inside the {len(data)} bytes given")
+    moved = np.empty(int(sizes.sum()), np.uint8)
+    _move(data, starts, stops, to_front, moved)
+    return moved
+
+
+@njit(cache=True, nogil=True)
+def _move(data, starts, stops, to_front, moved):  # type: ignore[no-untyped-def]
+    at = 0
+    for row in range(len(starts)):
+        first = at
+        middle = stops[row] - 8 if to_front else starts[row] + 8
+        for position in range(middle, stops[row]):
+            moved[at] = data[position]
+            at += 1
+        for position in range(starts[row], middle):
+            moved[at] = data[position]
+            at += 1
+        sign = first if to_front else at - 8
+        moved[sign] = moved[sign] ^ 0x80
+
+
+def _read_version(reader: Reader) -> None:
+    start = reader.position
+    if reader.remaining >= len(MARKER) and reader.data[start : start + len(MARKER)] == MARKER:
+        reader.skip(len(MARKER))
+        version = reader.i32()
+        if version == VERSION or (version == 1 and _has_no_services(reader)):
+            return
+        what = f"timers of version {version} in raw keyed state are not covered"
+        if version == 1:
+            what = "the serializers of these timers are Java objects of a release before 1.6"
+        raise UnsupportedError(what, where=Where(offset=start), hint=_TAKE_SAVEPOINT)
+    if reader.remaining == 4 and _has_no_services(reader):
+        return
+    what = "the raw keyed state of the operator is not timers"
+    hint = "Only the operator itself can read it; copies keep it unchanged"
+    if _is_unversioned(reader):
+        what, hint = "these timers are of Flink 1.4.0 or before, their serializers Java objects", _TAKE_SAVEPOINT
+    raise UnsupportedError(what, where=Where(offset=start), hint=hint)
+
+
+def _has_no_services(reader: Reader) -> bool:
+    """Whether the count of services is 0; then versions make no difference."""
+    return reader.data[reader.position : reader.position + 4] == bytes(4)
+
+
+def _is_unversioned(reader: Reader) -> bool:
+    """Whether a count, a name and a Java object follow; nothing is consumed."""
+    ahead = Reader(reader.data, reader.name, reader.position, reader.end)
+    try:
+        ahead.count(_SMALLEST_SERVICE)
+        ahead.utf()
+        return ahead.take(len(_JAVA_STREAM)) == _JAVA_STREAM
+    except FormatError:
+        return False
+
+
+def _read_service(reader: Reader, data: npt.NDArray[np.uint8], context: LayoutContext) -> TimerService:
+    name = reader.utf()
+    key, namespace = read_nested(reader), read_nested(reader)
+    layout = lay.Struct(
+        (
+            ("state_key", derive_layout(key, context)),
+            ("state_namespace", derive_layout(namespace, context)),
+            ("timestamp", lay.Primitive("i64")),
+        )
+    )
+    event, processing = (_read_timers(reader, data, layout) for _ in range(2))
+    return TimerService(name, key, namespace, event, processing)
+
+
+def _read_timers(reader: Reader, data: npt.NDArray[np.uint8], layout: lay.Struct) -> Encoded:
+    count, start = reader.count(smallest_size(layout)), reader.position
+    try:
+        # Of all fields the timestamp is the cheapest; what counts is where the timers end.
+        program = compile_layout(layout, frozenset({"timestamp"}))
+    except UnsupportedError:
+        stops = _find_stops(reader, layout, count)
+    else:
+        _, stops = decode_sequence(program, data, start, reader.end, count)
+        reader.position = int(stops[-1]) if count else start
+    starts = np.concatenate([np.array([start], np.int64), stops[:-1]])[:count]
+    return Encoded(move_timestamps(data, starts, stops, to_front=True), stops - start)
+
+
+def _find_stops(reader: Reader, layout: lay.Struct, count: int) -> npt.NDArray[np.int64]:
+    stops = np.empty(count, np.int64)
+    for row in range(count):
+        read_value(layout, reader, tail=False)
+        stops[row] = reader.position
+    return stops
+
+
+def _join(parts: list[tuple[int, Encoded]], offset: int, name: str) -> KeyedRecords:
+    sizes = [len(timers.data) for _, timers in parts]
+    bases = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
+    starts = np.concatenate([timers.starts + base for (_, timers), base in zip(parts, bases, strict=True)])
+    stops = np.concatenate([timers.stops + base for (_, timers), base in zip(parts, bases, strict=True)])
+    key_groups = np.repeat(
+        np.array([key_group for key_group, _ in parts], np.int32), [len(timers.stops) for _, timers in parts]
+    )
+    data = np.concatenate([timers.data for _, timers in parts])
+    none = np.zeros(len(starts), np.int64)
+    return KeyedRecords(key_groups, data, starts, stops, none, none, offset, name)
+
+
+@contextmanager
+def _placed(name: str, start: int) -> Iterator[None]:
+    """Name the file in errors, and turn their position in the bytes at hand into one in the file."""
+    try:
+        yield
+    except StateError as error:
+        offset = None if error.where.offset is None else error.where.offset + start
+        error.where = replace(error.where, file=name, offset=offset)
+        raise

@@ -1,0 +1,210 @@
+"""Keyed state in a RocksDB database: incremental and native full checkpoints, native savepoints.
+
+The meta stream is the header of keyed state and nothing else; each state is a column family of its name, whose keys and
+values have the canonical form already. Source: `RocksIncrementalSnapshotStrategy`, `RocksNativeFullSnapshotStrategy`,
+`RocksDBIncrementalRestoreOperation`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from state_pipelines.binary.writer import Writer
+from state_pipelines.errors import FormatError, Where, at
+from state_pipelines.keyed import framing
+from state_pipelines.keyed.files import gather_key_groups
+from state_pipelines.keyed.header import write_keyed_header
+from state_pipelines.keyed.matching import find_changes
+from state_pipelines.keyed.measuring import take_bytes
+from state_pipelines.keyed.records import KeyedRecords, concat_records
+from state_pipelines.keyed.sections import parse_header
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.streams import read_whole_stream
+from state_pipelines.rocksdb.manifest import ColumnFamily, read_database
+from state_pipelines.rocksdb.scan import Entries, scan
+from state_pipelines.rocksdb.writer import DEFAULT_FAMILY, DatabaseWriter, list_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from state_pipelines.keyed.files import KeyedFile, RecordContext, Runs
+    from state_pipelines.keyed.header import KeyedHeader
+    from state_pipelines.metadata.streams import StateStream
+    from state_pipelines.serializers.metainfo import StateMetaInfo
+
+
+@dataclass(frozen=True)
+class RocksFile:
+    """The database of one subtask.
+
+    Attributes:
+        name: of the meta stream, for errors.
+        key_groups: range of the handle, or the part of it that is read; a database may hold more.
+        families: by state id.
+    """
+
+    name: str
+    header: KeyedHeader
+    key_groups: KeyGroupRange
+    families: tuple[ColumnFamily, ...]
+
+    def scan(
+        self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[tuple[int, KeyedRecords]]:
+        """The records of some states, one state after the other (see `KeyedFile.scan`)."""
+        for state_id in state_ids:
+            for records in self._scan_family(state_id, context.prefix, key_groups):
+                yield state_id, records
+
+    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+        """All records, one key group after the other."""
+        states = range(len(self.header.states))
+        return gather_key_groups({each: self._scan_family(each, context.prefix, key_groups) for each in states})
+
+    def split(self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[RocksFile]:
+        """Parts of about `size` bytes, by what the manifest says of the tables."""
+        groups = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
+        if not groups.number or not any(family.files for family in self.families):
+            return
+        sizes = self._estimate_key_groups(context.prefix)
+        start, total = groups.start, 0.0
+        for key_group in groups:
+            if key_group > start and total + sizes[key_group] > size:
+                yield replace(self, key_groups=KeyGroupRange(start, key_group - start))
+                start, total = key_group, 0.0
+            total += sizes[key_group]
+        yield replace(self, key_groups=KeyGroupRange(start, groups.end + 1 - start))
+
+    def _estimate_key_groups(self, prefix: int) -> npt.NDArray[np.float64]:
+        """Bytes per key group; a table counts as even over those that it spans."""
+        sizes = np.zeros(self.key_groups.end + 1, np.float64)
+        for file in (file for family in self.families for file in family.files):
+            bounds = (key[:prefix].ljust(prefix, b"\0") for key in (file.smallest, file.end))
+            first, last = (min(int.from_bytes(bound, "big"), self.key_groups.end) for bound in bounds)
+            sizes[first : last + 1] += file.size / (last + 1 - first)
+        return sizes
+
+    def _scan_family(self, state_id: int, prefix: int, key_groups: KeyGroupRange | None) -> Iterator[KeyedRecords]:
+        groups = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
+        if not groups.number:
+            return
+        start, end = (each.to_bytes(prefix, "big") for each in (groups.start, groups.end + 1))
+        with at(state=self.header.states[state_id].name):
+            for entries in scan(self.families[state_id], start, end):
+                yield _to_records(entries, prefix, self.name)
+
+
+def open_rocksdb(meta: StateStream, key_groups: KeyGroupRange, files: Mapping[str, StateStream]) -> RocksFile:
+    """Read the header and the manifest behind a handle.
+
+    Args:
+        meta: the meta stream.
+        key_groups: range of the handle.
+        files: the files of the database by local name.
+
+    Raises:
+        FormatError: the states of the header and the column families of the database are not the same.
+        MissingFileError: a table that is live is not among the files.
+    """
+    header = parse_header(read_whole_stream(meta), meta.name)
+    families = {each.name: each for each in read_database(files).column_families if each.name != DEFAULT_FAMILY}
+    names = [info.name for info in header.states]
+    unknown = ", ".join(sorted(families.keys() ^ set(names)))
+    if unknown:
+        raise FormatError(
+            f"the meta stream and the database do not have the same states: {unknown} is in one of them only",
+            where=Where(file=meta.name),
+            hint="The files of the handle do not belong together",
+        )
+    return RocksFile(meta.name, header, key_groups, tuple(families[name] for name in names))
+
+
+def _to_records(entries: Entries, prefix: int, name: str) -> KeyedRecords:
+    data, starts = entries.data, entries.key_starts
+    if len(starts) and int((entries.key_ends - starts).min()) < prefix:
+        raise FormatError(f"a key is shorter than its key-group prefix of {prefix} bytes", where=Where(file=name))
+    groups = data[starts].astype(np.int32)
+    if prefix == 2:
+        groups = groups << 8 | data[starts + 1]
+    return KeyedRecords(
+        groups, data, starts + prefix, entries.key_ends, entries.value_starts, entries.value_ends, 0, name
+    )
+
+
+@dataclass
+class RocksWriter:
+    """Writes one database, state after state; the mirror of `open_rocksdb` and `RocksFile`.
+
+    Args:
+        directory: local, empty or not there yet; it holds the database afterwards.
+        header: what the meta stream says.
+        context: of the operator.
+    """
+
+    directory: Path
+    header: KeyedHeader
+    context: RecordContext
+
+    def write(self, file: KeyedFile, key_groups: KeyGroupRange) -> dict[int, int]:
+        """Write all records of `file` that lie in some key groups; how many there are of each state.
+
+        Raises:
+            FormatError: a key comes twice.
+        """
+        counts: dict[int, int] = {}
+        names = [info.name for info in self.header.states]
+        with DatabaseWriter(self.directory, names) as database:
+            for state_id, info in enumerate(self.header.states):
+                with at(state=info.name):
+                    records = (each for _, each in file.scan([state_id], self.context, key_groups))
+                    counts[state_id] = self._write_state(database, info, records)
+            database.finish()
+        return counts
+
+    def _write_state(self, database: DatabaseWriter, info: StateMetaInfo, records: Iterator[KeyedRecords]) -> int:
+        count = 0
+        for _, runs in gather_key_groups({0: records}):
+            run = concat_records([each for _, each in runs])
+            count += len(run)
+            database.write(info.name, _to_entries(run, self.context.prefix, is_map=info.state_type == "MAP"))
+        return count
+
+    @property
+    def meta(self) -> bytes:
+        """Content of the meta stream."""
+        writer = Writer()
+        # RocksDB compresses its own blocks.
+        write_keyed_header(writer, replace(self.header, compressed=False))
+        return writer.getvalue()
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that the handle names, once everything is written."""
+        return list_files(self.directory)
+
+
+def _to_entries(records: KeyedRecords, prefix: int, *, is_map: bool) -> Entries:
+    """Records of one state and key group in the order of their keys, with the key-group prefix."""
+    data, value_ends = records.data, records.value_ends
+    if is_map:
+        # A null is its flag alone; a canonical savepoint of the heap backend may have bytes behind it.
+        value_ends = np.where(data[records.value_starts] != 0, records.value_starts + 1, value_ends)
+    order = np.asarray(pc.sort_indices(take_bytes(data, records.key_starts, records.key_ends))).astype(np.int64)
+    size = int((records.key_ends - records.key_starts).sum() + (value_ends - records.value_starts).sum())
+    target = np.empty(size + prefix * len(records), np.uint8)
+    spans = np.empty((4, len(records)), np.int64)
+    sources = (records.key_starts, records.key_ends, records.value_starts, value_ends)
+    framing.prefix_records(
+        int(records.key_groups[0]), prefix, data.ctypes.data, *sources, order, target.ctypes.data, spans
+    )
+    repeated = np.flatnonzero(~find_changes(target.ctypes.data, spans[0], spans[1]))
+    if len(repeated):
+        key = target[spans[0, repeated[0]] : spans[1, repeated[0]]].tobytes().hex()
+        raise FormatError(f"the key {key} comes twice", where=Where(file=records.file))
+    return Entries(target, spans[0], spans[1], spans[2], spans[3])

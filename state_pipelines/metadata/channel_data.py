@@ -1,0 +1,205 @@
+"""In-flight data of unaligned checkpoints: the buffers behind channel state handles, and how much of it there is.
+
+A stream of channel state begins with an i32 version, 0; at every offset of a handle stand an i32 length and the bytes
+of one network buffer. Channels, subtasks and even operators share a stream.
+Inside the buffers records lie as `i32 length, StreamElement`, and straddle them: the buffers of input channel i of a
+subtask j, then those of subpartition j of the upstream subtask i, are one stream of records.
+Source: `ChannelStateSerializerImpl`, `ChannelStateCheckpointWriter`, `SequentialChannelStateReaderImpl`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.writer import Writer
+from state_pipelines.errors import FormatError, UnsupportedError, Where
+from state_pipelines.metadata.channel import (
+    ChannelDirection,
+    ChannelInfo,
+    ChannelState,
+    ChannelStateHandle,
+    MergedChannelStateHandle,
+)
+from state_pipelines.metadata.streams import StateStream, read_stream_range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from state_pipelines.metadata.checkpoint import OperatorState
+
+VERSION = 0
+HEADER_SIZE = 4
+LENGTH_SIZE = 4
+
+AnyChannelStateHandle = ChannelStateHandle | MergedChannelStateHandle
+
+
+@dataclass(frozen=True)
+class ChannelData:
+    """In-flight data of one channel of a subtask.
+
+    Attributes:
+        direction: in front of the subtask or behind it.
+        subtask: index of the subtask.
+        info: gate and channel, or partition and subpartition.
+        buffers: bytes of its network buffers, in the order in which they travel.
+    """
+
+    direction: ChannelDirection
+    subtask: int
+    info: ChannelInfo
+    buffers: tuple[bytes, ...] = field(repr=False)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each buffer."""
+        return tuple(len(buffer) for buffer in self.buffers)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all buffers."""
+        return sum(self.sizes)
+
+    @property
+    def state_size(self) -> int:
+        """Bytes that they take in a stream, lengths included."""
+        return self.size + LENGTH_SIZE * len(self.buffers)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSummary:
+    """How much in-flight data there is; known from the handles alone.
+
+    Attributes:
+        handles: channel state handles.
+        channels: channels (or subpartitions) with data.
+        buffers: network buffers.
+        bytes: bytes of the buffers, without their lengths.
+    """
+
+    handles: int = 0
+    channels: int = 0
+    buffers: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: ChannelSummary) -> ChannelSummary:
+        """Both together."""
+        return ChannelSummary(
+            self.handles + other.handles,
+            self.channels + other.channels,
+            self.buffers + other.buffers,
+            self.bytes + other.bytes,
+        )
+
+
+def channel_states(handle: AnyChannelStateHandle) -> tuple[ChannelState, ...]:
+    """The channels that a handle names, one or many."""
+    return handle.states if isinstance(handle, MergedChannelStateHandle) else (handle.state,)
+
+
+def summarise_channels(handles: Iterable[AnyChannelStateHandle]) -> ChannelSummary:
+    """How much in-flight data some handles name; no stream is read."""
+    total = ChannelSummary()
+    for handle in handles:
+        states = channel_states(handle)
+        buffers = sum(len(state.offsets) for state in states)
+        size = sum(state.state_size for state in states) - LENGTH_SIZE * buffers
+        total += ChannelSummary(1, sum(bool(state.offsets) for state in states), buffers, size)
+    return total
+
+
+def summarise_in_flight(operator: OperatorState) -> tuple[ChannelSummary, ChannelSummary]:
+    """In-flight data of an operator: (in front of its subtasks, behind them)."""
+    return (
+        summarise_channels(handle for subtask in operator.subtasks for handle in subtask.input_channel_state),
+        summarise_channels(handle for subtask in operator.subtasks for handle in subtask.result_subpartition_state),
+    )
+
+
+def read_channel_data(
+    handle: AnyChannelStateHandle, direction: ChannelDirection, stream: StateStream
+) -> tuple[ChannelData, ...]:
+    """Read the buffers that a handle names.
+
+    Args:
+        handle: of one channel, or merged.
+        direction: the list of the subtask that the handle stands in.
+        stream: the stream of the handle; only the part with its buffers is read.
+
+    Raises:
+        FormatError: a buffer lies outside the stream, or the buffers of a channel have another size than the handle
+            says.
+        UnsupportedError: the stream has a version that is not known.
+        MissingFileError: no such file.
+    """
+    states = channel_states(handle)
+    offsets = [offset for state in states for offset in state.offsets]
+    if offsets:
+        _check_header(stream)
+    for offset in offsets:
+        if not HEADER_SIZE <= offset <= stream.size - LENGTH_SIZE:
+            what = f"a buffer at {offset} lies outside the {stream.size} bytes of the channel state"
+            raise FormatError(what, where=Where(file=stream.name, offset=offset))
+    # The last buffer of a channel ends at most its whole size behind its offset.
+    ends = [max(state.offsets) + max(state.state_size, LENGTH_SIZE) for state in states if state.offsets]
+    start, end = min(offsets, default=0), min(max(ends, default=0), stream.size)
+    data = read_stream_range(stream, start, end)
+    return tuple(
+        ChannelData(direction, handle.subtask_index, state.info, tuple(_read_buffers(state, data, start, stream.name)))
+        for state in states
+    )
+
+
+def write_channel_data(channels: Sequence[ChannelData], position: int = 0) -> tuple[bytes, tuple[ChannelState, ...]]:
+    """Write buffers one behind the other; the mirror of `read_channel_data`.
+
+    Args:
+        channels: the channels, in their order in the stream.
+        position: where the bytes go in the stream; at 0 the header is written too.
+
+    Returns:
+        (the bytes, the state of each channel for its handle).
+    """
+    writer = Writer()
+    if position == 0:
+        writer.i32(VERSION)
+    states = []
+    for channel in channels:
+        sizes = [LENGTH_SIZE + size for size in channel.sizes]
+        *offsets, _ = accumulate(sizes, initial=position + len(writer))
+        states.append(ChannelState(channel.info, tuple(offsets), channel.state_size))
+        for buffer in channel.buffers:
+            writer.bytes32(buffer)
+    return writer.getvalue(), tuple(states)
+
+
+def _check_header(stream: StateStream) -> None:
+    reader = Reader(read_stream_range(stream, 0, min(HEADER_SIZE, stream.size)), stream.name)
+    version = reader.i32()
+    if version != VERSION:
+        raise UnsupportedError(
+            f"version {version} of channel state is not supported (known: {VERSION})",
+            where=Where(file=stream.name, offset=0),
+            hint="Savepoints hold no channel state; take one with the Flink release of this checkpoint",
+        )
+
+
+def _read_buffers(state: ChannelState, data: bytes, start: int, name: str) -> Iterator[bytes]:
+    size = 0
+    for offset in state.offsets:
+        reader = Reader(data, name, offset - start)
+        length = reader.i32() if reader.remaining >= LENGTH_SIZE else -1
+        if not 0 <= length <= reader.remaining:
+            what = f"the length {length} of a buffer does not fit in the bytes of its channel"
+            raise FormatError(what, where=Where(file=name, offset=offset))
+        size += LENGTH_SIZE + length
+        yield reader.take(length)
+    if size != state.state_size:
+        raise FormatError(
+            f"the buffers of channel {state.info.channel} of {state.info.group} have {size} bytes, its handle says "
+            f"{state.state_size}",
+            where=Where(file=name, offset=state.offsets[0] if state.offsets else None),
+        )

@@ -1,0 +1,24 @@
+"""The files of a RocksDB database, read without RocksDB and written through rocksdict; nothing of Flink's state in it.
+
+The modules: `manifest` (the column families and their tables), `table` (one SST file), `scan` (entries of a column
+family, size estimates, splits), `writer` (a new database); `blocks`, `checksums`, `varints`, `kernels` and `versions`
+serve them.
+"""
+
+from __future__ import annotations
+
+from state_pipelines.rocksdb.manifest import ColumnFamily, Database, TableFile, read_database
+from state_pipelines.rocksdb.scan import Entries, estimate, scan, split_keys
+from state_pipelines.rocksdb.writer import DatabaseWriter
+
+__all__ = [
+    "ColumnFamily",
+    "Database",
+    "DatabaseWriter",
+    "Entries",
+    "TableFile",
+    "estimate",
+    "read_database",
+    "scan",
+    "split_keys",
+]

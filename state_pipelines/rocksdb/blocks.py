@@ -1,0 +1,237 @@
+"""Blocks of a table: checked against their checksums and decompressed.
+
+Source: `table/format.cc` and `util/compression.h` of RocksDB. All compressions but snappy have the decompressed size in
+front, as a varint (compression format 2, since table format 2).
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import cramjam
+import numpy as np
+from numba import njit
+
+from state_pipelines.errors import FormatError, UnsupportedError, Where
+from state_pipelines.rocksdb.checksums import TRAILER_SIZE, find_wrong_block
+from state_pipelines.rocksdb.kernels import load_varint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+_NONE = 0
+_SNAPPY = 1
+_ZLIB = 2
+_LZ4 = 4
+_LZ4HC = 5
+_ZSTD = 7
+_NAMES = {3: "bzip2", 6: "xpress"}
+# Most bytes that one compressed byte can stand for, so that a wrong size cannot demand the memory.
+_RATIOS = np.ones(256, np.int64)
+_RATIOS[[_SNAPPY, _ZLIB, _LZ4, _LZ4HC, _ZSTD]] = (32, 1100, 256, 256, 1 << 16)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFormat:
+    """What all blocks of a table have in common.
+
+    Attributes:
+        name: of the file, for errors.
+        checksum: one of `CHECKSUM_TYPES`.
+        base_context: of the footer since table format 6, mixed into every checksum; else 0.
+    """
+
+    name: str
+    checksum: int
+    base_context: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Decompressed blocks.
+
+    Attributes:
+        data: u8.
+        starts: i64[b] first byte of each block in `data`.
+        ends: i64[b].
+    """
+
+    data: npt.NDArray[np.uint8]
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+
+
+def decode_blocks(
+    form: BlockFormat,
+    data: npt.NDArray[np.uint8],
+    offset: int,
+    offsets: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+) -> Blocks:
+    """Check and decompress blocks.
+
+    Args:
+        form: of the table.
+        data: u8, a piece of the file.
+        offset: position of `data` in the file.
+        offsets: i64[b] positions of the blocks in the file; with their trailers they lie inside `data`.
+        sizes: i64[b] their sizes without the trailers.
+
+    Raises:
+        FormatError: a block does not match its checksum or cannot be decompressed.
+        UnsupportedError: a block is compressed in a way that is not supported.
+    """
+    verify_blocks(form, data, offset, offsets, sizes)
+    starts = offsets - offset
+    ends = starts + sizes
+    kinds = data[ends]
+    if not kinds.any():
+        return Blocks(data, starts, ends)
+    return _decompress(form, data, starts, ends, kinds, offsets)
+
+
+def verify_blocks(
+    form: BlockFormat,
+    data: npt.NDArray[np.uint8],
+    offset: int,
+    offsets: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+) -> None:
+    """Check blocks against their checksums; arguments as for `decode_blocks`.
+
+    Raises:
+        FormatError: a block does not match.
+    """
+    modifiers = _compute_modifiers(form.base_context, offsets)
+    wrong = find_wrong_block(form.checksum, data, offsets - offset, sizes, modifiers)
+    if wrong >= 0:
+        hint = "The file was changed after RocksDB wrote it"
+        raise FormatError("a block does not match its checksum", where=_place(form, offsets[wrong]), hint=hint)
+
+
+def _compute_modifiers(base: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    if not base:
+        return np.zeros(len(offsets), np.int64)
+    return base ^ ((offsets & 0xFFFFFFFF) + (offsets >> 32) & 0xFFFFFFFF)
+
+
+def _decompress(
+    form: BlockFormat,
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    kinds: npt.NDArray[np.uint8],
+    offsets: npt.NDArray[np.int64],
+) -> Blocks:
+    for kind in np.unique(kinds).tolist():
+        if kind not in _DECOMPRESSORS:
+            what = f"a block is compressed by {_NAMES.get(kind, f'method {kind}')}"
+            hint = "Compact the database with a RocksDB that uses snappy, lz4, zstd, zlib or no compression"
+            raise UnsupportedError(what, where=_place(form, offsets[np.argmax(kinds == kind)]), hint=hint)
+    plain_sizes, sources = ends - starts, starts.copy()
+    read_plain_sizes(data.ctypes.data, ends, kinds, plain_sizes, sources)
+    wrong = np.flatnonzero((plain_sizes < 0) | (plain_sizes > (ends - starts) * _RATIOS[kinds]))
+    if len(wrong):
+        block = wrong[0]
+        what = f"a block of {ends[block] - starts[block]} bytes says that it holds {plain_sizes[block]}"
+        raise FormatError(what, where=_place(form, offsets[block]))
+    plain_ends = np.cumsum(plain_sizes)
+    plain_starts = plain_ends - plain_sizes
+    plain = np.empty(int(plain_ends[-1]), np.uint8)
+    _decompress_into(form, data.data, (sources, ends, kinds, plain_starts, plain_ends), plain.data, offsets)
+    return Blocks(plain, plain_starts, plain_ends)
+
+
+def _decompress_into(
+    form: BlockFormat,
+    source: memoryview,
+    places: tuple[npt.NDArray[Any], ...],
+    target: memoryview,
+    offsets: npt.NDArray[np.int64],
+) -> None:
+    # Everything that can be done for all blocks at once is done before: this loop costs about what decompression does.
+    block = -1
+    try:
+        for start, end, kind, plain_start, plain_end in zip(*(part.tolist() for part in places), strict=True):
+            block += 1
+            written = _DECOMPRESSORS[kind](source[start:end], target[plain_start:plain_end])
+            if written != plain_end - plain_start:
+                what = f"a block holds {written} bytes, it says {plain_end - plain_start}"
+                raise FormatError(what, where=_place(form, offsets[block]))
+    except (cramjam.DecompressionError, zlib.error, ValueError, OSError) as error:
+        what = f"a block cannot be decompressed: {error}"
+        raise FormatError(what, where=_place(form, offsets[block])) from None
+
+
+@njit(cache=True, nogil=True)
+def read_plain_sizes(base, ends, kinds, sizes, sources):  # type: ignore[no-untyped-def]
+    """Read the decompressed sizes that stand in front of compressed blocks.
+
+    Args:
+        base: address of the data.
+        ends: i64[b] of the blocks, relative to `base`.
+        kinds: u8[b] how each block is compressed.
+        sizes: i64[b], the sizes of the blocks as they are; replaced where a block is compressed, by -1 if it has none.
+        sources: i64[b], the starts of the blocks; moved behind the sizes, but for snappy, which has them itself.
+    """
+    for block in range(len(ends)):
+        if kinds[block] == _NONE:
+            continue
+        size, behind = load_varint(base + sources[block], base + ends[block])
+        sizes[block] = size if behind >= 0 else -1
+        if kinds[block] != _SNAPPY:
+            sources[block] = behind - base
+
+
+def _copy(source: memoryview, target: memoryview) -> int:
+    target[:] = source
+    return len(target)
+
+
+def _inflate(source: memoryview, target: memoryview) -> int:
+    # Without a header, as all of RocksDB's (a negative `window_bits`).
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    data = inflater.decompress(source, len(target) + 1)
+    target[: len(data)] = data
+    return len(data)
+
+
+_snappy: Any = cramjam.snappy
+_lz4: Any = cramjam.lz4
+_zstd: Any = cramjam.zstd
+_DECOMPRESSORS: dict[int, Callable[[memoryview, memoryview], int]] = {
+    _NONE: _copy,
+    _SNAPPY: _snappy.decompress_raw_into,
+    _ZLIB: _inflate,
+    _LZ4: _lz4.decompress_block_into,
+    _LZ4HC: _lz4.decompress_block_into,
+    _ZSTD: _zstd.decompress_into,
+}
+
+
+def _place(form: BlockFormat, offset: int | np.int64) -> Where:
+    return Where(file=form.name, offset=int(offset))
+
+
+def read_block(form: BlockFormat, data: bytes, offset: int) -> bytes:
+    """Check and decompress one block.
+
+    Args:
+        form: of the table.
+        data: the block with its trailer.
+        offset: position of the block in the file.
+
+    Raises:
+        FormatError: as for `decode_blocks`.
+        UnsupportedError: as for `decode_blocks`.
+    """
+    size = len(data) - TRAILER_SIZE
+    if size < 0:
+        raise FormatError("a block is shorter than its trailer", where=_place(form, offset))
+    place = np.array([offset], np.int64)
+    blocks = decode_blocks(form, np.frombuffer(data, np.uint8), offset, place, np.array([size], np.int64))
+    return blocks.data[int(blocks.starts[0]) : int(blocks.ends[0])].tobytes()

@@ -1,0 +1,132 @@
+"""The checksums of RocksDB's files: masked CRC-32C in logs, and whichever a table's footer names in its blocks.
+
+Source: `util/crc32c.h` (the mask), `ComputeBuiltinChecksum` of `table/format.cc`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xxhash
+from numba import njit
+
+from state_pipelines.binary.memory import load_u8, load_u32
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+NO_CHECKSUM = 0
+CRC32C = 1
+XXHASH32 = 2
+XXHASH64 = 3
+XXH3 = 4
+CHECKSUM_TYPES = (NO_CHECKSUM, CRC32C, XXHASH32, XXHASH64, XXH3)
+
+TRAILER_SIZE = 5
+"""Bytes behind every block: the compression type and the checksum."""
+
+_POLYNOMIAL = 0x82F63B78
+_LAST_BYTE_FACTOR = 0x6B9083D9
+
+
+def _make_tables() -> npt.NDArray[np.int64]:
+    tables = np.zeros((8, 256), np.int64)
+    crcs = np.arange(256, dtype=np.int64)
+    for _ in range(8):
+        crcs = (crcs >> 1) ^ np.where(crcs & 1, _POLYNOMIAL, 0)
+    tables[0] = crcs
+    for row in range(1, 8):
+        tables[row] = (tables[row - 1] >> 8) ^ tables[0][tables[row - 1] & 0xFF]
+    return tables
+
+
+# Slicing by eight: the effect of each byte of a word, by the bytes that follow it in the word.
+_TABLES = _make_tables()
+
+
+@njit(cache=True, nogil=True)
+def masked_crc32c(address, size):  # type: ignore[no-untyped-def]
+    """The CRC-32C of `size` bytes at an address, rotated and shifted as RocksDB and snappy store it."""
+    tables = _TABLES
+    crc = 0xFFFFFFFF
+    at = address
+    end = address + size
+    while at + 8 <= end:
+        low = crc ^ load_u32(at)
+        high = load_u32(at + 4)
+        crc = (
+            tables[7, low & 0xFF]
+            ^ tables[6, low >> 8 & 0xFF]
+            ^ tables[5, low >> 16 & 0xFF]
+            ^ tables[4, low >> 24]
+            ^ tables[3, high & 0xFF]
+            ^ tables[2, high >> 8 & 0xFF]
+            ^ tables[1, high >> 16 & 0xFF]
+            ^ tables[0, high >> 24]
+        )
+        at += 8
+    while at < end:
+        crc = crc >> 8 ^ tables[0, (crc ^ load_u8(at)) & 0xFF]
+        at += 1
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17 & 0xFFFFFFFF) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@njit(cache=True, nogil=True)
+def find_wrong_crc32c(base, starts, sizes, modifiers):  # type: ignore[no-untyped-def]
+    """Check the CRC-32C of blocks, which covers the block and its compression type.
+
+    Args:
+        base: address of the data.
+        starts: i64[b] first byte of each block, relative to `base`; `sizes` + `TRAILER_SIZE` bytes are there.
+        sizes: i64[b] bytes of each block without its trailer.
+        modifiers: i64[b] what the place of the block adds to its checksum.
+
+    Returns:
+        The first block that does not match; -1 if all do.
+    """
+    for block in range(len(starts)):
+        at = base + starts[block]
+        crc = (masked_crc32c(at, sizes[block] + 1) + modifiers[block]) & 0xFFFFFFFF
+        if crc != load_u32(at + sizes[block] + 1):
+            return block
+    return -1
+
+
+def find_wrong_block(
+    kind: int,
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    modifiers: npt.NDArray[np.int64],
+) -> int:
+    """Check blocks against the checksums in their trailers; arguments and result as for `find_wrong_crc32c`.
+
+    Args:
+        kind: one of `CHECKSUM_TYPES`.
+        data: u8, holds the blocks.
+        starts: see `find_wrong_crc32c`.
+        sizes: see `find_wrong_crc32c`.
+        modifiers: see `find_wrong_crc32c`.
+    """
+    if kind == NO_CHECKSUM:
+        return -1
+    if kind == CRC32C:
+        return int(find_wrong_crc32c(data.ctypes.data, starts, sizes, modifiers))
+    view = data.data
+    places = zip(starts.tolist(), (starts + sizes).tolist(), modifiers.tolist(), strict=True)
+    for block, (start, end, modifier) in enumerate(places):
+        stored = int.from_bytes(view[end + 1 : end + TRAILER_SIZE], "little")
+        if (_compute_xxhash(kind, view, start, end) + modifier) & 0xFFFFFFFF != stored:
+            return block
+    return -1
+
+
+def _compute_xxhash(kind: int, view: memoryview, start: int, end: int) -> int:
+    # The two older kinds cover the compression type as one more byte; XXH3 has it mixed in afterwards.
+    if kind == XXHASH32:
+        return xxhash.xxh32_intdigest(view[start : end + 1])
+    if kind == XXHASH64:
+        return xxhash.xxh64_intdigest(view[start : end + 1]) & 0xFFFFFFFF
+    return (xxhash.xxh3_64_intdigest(view[start:end]) ^ view[end] * _LAST_BYTE_FACTOR) & 0xFFFFFFFF

@@ -1,0 +1,292 @@
+"""Kernels over the blocks of tables: entries and index parsed, keys found.
+
+Layout of a block, from `table/block_based/block_builder.cc` of RocksDB: entries `varint shared, varint notShared,
+varint valueSize, rest of the key, value`, then the positions of the restart points as u32 and their number. A key ends
+with eight bytes, `sequence << 8 | type`, little-endian (`db/dbformat.h`).
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from state_pipelines.binary.memory import copy, load_i64, load_i64_big, load_u8, load_u32, store_64
+
+DELETION = 0
+VALUE = 1
+MERGE = 2
+SINGLE_DELETION = 7
+RANGE_DELETION = 15
+KEY_TRAILER_SIZE = 8
+
+NOT_PLAIN = 1  # versions of one key, deletions or merge operands are among the entries
+HAS_MERGES = 2
+
+BAD_BLOCK = -1
+BAD_ORDER = -2
+BAD_TYPE = -3
+
+MESSAGES = {
+    BAD_BLOCK: "a block does not have the layout of entries and restart points",
+    BAD_ORDER: "the keys of a table are not in order",
+    BAD_TYPE: "an entry has a type that is not supported (a wide column, blob or transaction)",
+}
+
+_HASH_INDEX = 1 << 31
+_SIGN = -(1 << 63)
+
+
+@njit(cache=True, nogil=True)
+def load_varint(at, end):  # type: ignore[no-untyped-def]
+    """A varint of at most 63 bits: value and the position behind it, which is -1 when there is none."""
+    value = 0
+    shift = 0
+    while at < end and shift < 63:
+        byte = load_u8(at)
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    return 0, -1
+
+
+@njit(cache=True, nogil=True)
+def compare(left, left_size, right, right_size):  # type: ignore[no-untyped-def]
+    """Order of two keys at addresses, by their bytes: below 0, 0 or above 0."""
+    size = min(left_size, right_size)
+    at = 0
+    while at + 8 <= size:
+        a = load_i64_big(left + at)
+        b = load_i64_big(right + at)
+        if a != b:
+            # With the sign bit turned, signed order is the order of the bytes.
+            return -1 if (a ^ _SIGN) < (b ^ _SIGN) else 1
+        at += 8
+    while at < size:
+        a = load_u8(left + at)
+        b = load_u8(right + at)
+        if a != b:
+            return -1 if a < b else 1
+        at += 1
+    return left_size - right_size
+
+
+@njit(cache=True, nogil=True)
+def count_entries(base, starts, ends, entries_ends):  # type: ignore[no-untyped-def]
+    """Walk the entries of blocks and check every length in them.
+
+    Args:
+        base: address of the blocks, decompressed.
+        starts: i64[b] relative to `base`.
+        ends: i64[b].
+        entries_ends: i64[b], filled: where the restart points start.
+
+    Returns:
+        (entries, bytes of their keys and values, -1), or (0, 0, block) for the first block that is not one.
+    """
+    count = 0
+    total = 0
+    for block in range(len(starts)):
+        at = base + starts[block]
+        end = base + ends[block] - 4
+        if end < at:
+            return 0, 0, block
+        restarts = load_u32(end)
+        if restarts & _HASH_INDEX:
+            restarts &= 0x7FFFFFFF
+            if end - 2 < at:
+                return 0, 0, block
+            end -= 2 + (load_u8(end - 2) | load_u8(end - 1) << 8)
+        end -= 4 * restarts
+        if end < at:
+            return 0, 0, block
+        entries_ends[block] = end - base
+        key_size = 0
+        while at < end:
+            shared, at = load_varint(at, end)
+            if at < 0:
+                return 0, 0, block
+            rest, at = load_varint(at, end)
+            if at < 0:
+                return 0, 0, block
+            value_size, at = load_varint(at, end)
+            if at < 0 or shared > key_size or rest > end - at or value_size > end - at - rest:
+                return 0, 0, block
+            key_size = shared + rest
+            if key_size < KEY_TRAILER_SIZE:
+                return 0, 0, block
+            at += rest + value_size
+            total += key_size + value_size
+            count += 1
+    return count, total, -1
+
+
+@njit(cache=True, nogil=True)
+def parse_entries(base, starts, entries_ends, sequence, target, key_starts, key_ends, value_starts, value_ends):  # type: ignore[no-untyped-def]
+    """Write keys and values out in full; behind a key stay the eight bytes of its sequence and type.
+
+    Args:
+        base: address of the blocks that `count_entries` has checked.
+        starts: i64[b] relative to `base`.
+        entries_ends: i64[b].
+        sequence: the one of all entries of an ingested table; -1 to take each entry's own.
+        target: address of the output.
+        key_starts: i64[n], filled, relative to `target`; so are the other three.
+        key_ends: i64[n], behind the user key.
+        value_starts: i64[n].
+        value_ends: i64[n].
+
+    Returns:
+        (flags, -1), or (a negative code of `MESSAGES`, block).
+    """
+    flags = 0
+    count = 0
+    to = target
+    previous = to
+    previous_size = 0
+    for block in range(len(starts)):
+        at = base + starts[block]
+        end = base + entries_ends[block]
+        while at < end:
+            shared, at = load_varint(at, end)
+            rest, at = load_varint(at, end)
+            value_size, at = load_varint(at, end)
+            copy(to, previous, shared)
+            copy(to + shared, at, rest)
+            at += rest
+            size = shared + rest - KEY_TRAILER_SIZE
+            trailer = load_i64(to + size)
+            kind = trailer & 0xFF
+            if trailer < 0:
+                return BAD_TYPE, block
+            if kind != VALUE:
+                if kind == MERGE:
+                    flags |= HAS_MERGES
+                elif kind != DELETION and kind != SINGLE_DELETION:
+                    return BAD_TYPE, block
+                flags |= NOT_PLAIN
+            if count > 0:
+                common = min(shared, min(size, previous_size))
+                order = compare(previous + common, previous_size - common, to + common, size - common)
+                if order > 0:
+                    return BAD_ORDER, block
+                if order == 0:
+                    if load_i64(previous + previous_size) <= load_i64(to + size):
+                        return BAD_ORDER, block
+                    flags |= NOT_PLAIN
+            key_starts[count] = to - target
+            key_ends[count] = to + size - target
+            value = to + size + KEY_TRAILER_SIZE
+            copy(value, at, value_size)
+            at += value_size
+            value_starts[count] = value - target
+            value_ends[count] = value + value_size - target
+            previous = to
+            previous_size = size
+            to = value + value_size
+            count += 1
+    if sequence >= 0:
+        # Not before, because what a key shares with the one before it may reach into the trailer.
+        for entry in range(count):
+            at = target + key_ends[entry]
+            store_64(at, sequence << 8 | load_u8(at))
+    return flags, -1
+
+
+@njit(cache=True, nogil=True)
+def parse_index(base, entries_end, delta, trailer_size, target, key_starts, key_ends, offsets, sizes):  # type: ignore[no-untyped-def]
+    """Read an index block (`IndexBlockIter` of `table/block_based/block.h`).
+
+    Args:
+        base: address of the block.
+        entries_end: where its restart points start.
+        delta: values have no size, and only the sizes' differences stand behind keys that share bytes.
+        trailer_size: bytes behind the user key of a separator, 0 or 8.
+        target: address of the keys, or 0 to count only.
+        key_starts: i64[n], filled, relative to `target`; so are the others.
+        key_ends: i64[n].
+        offsets: i64[n] of the blocks in the file.
+        sizes: i64[n] of the blocks, without their trailers.
+
+    Returns:
+        (entries, bytes of their keys); (-1, 0) if this is no index block.
+    """
+    at = base
+    end = base + entries_end
+    count = 0
+    total = 0
+    previous = 0
+    previous_size = 0
+    offset = 0
+    size = 0
+    while at < end:
+        shared, at = load_varint(at, end)
+        if at < 0:
+            return -1, 0
+        rest, at = load_varint(at, end)
+        if at < 0 or shared > previous_size:
+            return -1, 0
+        behind = -1
+        if not delta:
+            value_size, at = load_varint(at, end)
+            if at < 0:
+                return -1, 0
+            behind = rest + value_size
+        if rest > end - at or shared + rest < trailer_size:
+            return -1, 0
+        if not delta:
+            behind += at
+        if target:
+            copy(target + total, previous, shared)
+            copy(target + total + shared, at, rest)
+        at += rest
+        if delta and shared > 0:
+            change, at = load_varint(at, end)
+            if at < 0:
+                return -1, 0
+            offset += size + 5
+            size += change >> 1 ^ -(change & 1)
+        else:
+            offset, at = load_varint(at, end)
+            if at < 0:
+                return -1, 0
+            size, at = load_varint(at, end)
+            if at < 0:
+                return -1, 0
+        if not delta and at != behind:
+            return -1, 0
+        if target:
+            key_starts[count] = total
+            key_ends[count] = total + shared + rest - trailer_size
+            offsets[count] = offset
+            sizes[count] = size
+            previous = target + total
+        previous_size = shared + rest
+        total += previous_size
+        count += 1
+    return count, total
+
+
+@njit(cache=True, nogil=True)
+def find_key(base, starts, ends, key, size):  # type: ignore[no-untyped-def]
+    """Position of the first of ascending keys that is not below `key`."""
+    low = 0
+    high = len(starts)
+    while low < high:
+        middle = (low + high) // 2
+        if compare(base + starts[middle], ends[middle] - starts[middle], key, size) < 0:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True, nogil=True)
+def find_disorder(base, starts, ends):  # type: ignore[no-untyped-def]
+    """Position of the first key that is not above the one before it; -1 if all are in order and distinct."""
+    for entry in range(1, len(starts)):
+        left = base + starts[entry - 1]
+        right = base + starts[entry]
+        if compare(left, ends[entry - 1] - starts[entry - 1], right, ends[entry] - starts[entry]) >= 0:
+            return entry
+    return -1

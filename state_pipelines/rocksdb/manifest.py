@@ -1,0 +1,289 @@
+"""CURRENT and MANIFEST: the column families of a database and the tables that each consists of.
+
+Sources in RocksDB: `db/log_format.h`, `db/log_reader.cc` (records), `db/version_edit.h`, `db/version_edit.cc` (edits).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from state_pipelines.errors import FormatError, MissingFileError, UnsupportedError, Where
+from state_pipelines.metadata.streams import read_whole_stream
+from state_pipelines.rocksdb.checksums import masked_crc32c
+from state_pipelines.rocksdb.varints import Cursor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from state_pipelines.metadata.streams import StateStream
+
+CURRENT = "CURRENT"
+BYTEWISE = "leveldb.BytewiseComparator"
+RANGE_BOUND_TRAILER = b"\x0f" + b"\xff" * 7
+"""Trailer of a largest key that only ends a range tombstone: the key itself is not in the table."""
+
+_BLOCK_SIZE = 1 << 15
+_HEADER_SIZE = 7
+_ZERO, _FULL, _FIRST, _MIDDLE, _LAST = range(5)
+
+_COMPARATOR = 1
+_LOG_NUMBER = 2
+_NEXT_FILE = 3
+_LAST_SEQUENCE = 4
+_COMPACT_CURSOR = 5
+_DELETED_FILE = 6
+_NEW_FILE = 7
+_PREVIOUS_LOG = 9
+_MIN_LOG = 10
+_NEW_FILE_2 = 100
+_NEW_FILE_3 = 102
+_NEW_FILE_4 = 103
+_COLUMN_FAMILY = 200
+_ADD_COLUMN_FAMILY = 201
+_DROP_COLUMN_FAMILY = 202
+_MAX_COLUMN_FAMILY = 203
+_ATOMIC_GROUP = 300
+_SKIPPABLE = 1 << 13
+_NUMBERS = (_LOG_NUMBER, _NEXT_FILE, _LAST_SEQUENCE, _PREVIOUS_LOG, _MIN_LOG, _MAX_COLUMN_FAMILY)
+
+_FIELD_END = 1
+_FIELD_PATH = 65
+_FIELD_NOT_SKIPPABLE = 1 << 6
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A table of sorted entries (SST file) that is live.
+
+    Attributes:
+        number: of the file.
+        level: 0 to 6.
+        size: bytes.
+        smallest: no user key of the table, nor of its range tombstones, is below it.
+        end: every user key of the table, and of its range tombstones, is below it.
+        smallest_sequence: of the entries.
+        largest_sequence: of the entries; of an ingested table the one that all its entries have.
+        stream: the bytes.
+    """
+
+    number: int
+    level: int
+    size: int
+    smallest: bytes
+    end: bytes
+    smallest_sequence: int
+    largest_sequence: int
+    stream: StateStream
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFamily:
+    """A column family: what Flink's RocksDB backend keeps for one state.
+
+    Attributes:
+        id: number in the database.
+        name: the state's name.
+        files: its tables, by smallest key.
+    """
+
+    id: int
+    name: str
+    files: tuple[TableFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A database at rest.
+
+    Attributes:
+        column_families: by id; `default` is one of them.
+    """
+
+    column_families: tuple[ColumnFamily, ...]
+
+
+@dataclass
+class _Family:
+    name: str
+    tables: dict[int, tuple[int, int, bytes, bytes, int, int]] = field(default_factory=dict)
+
+
+@dataclass
+class _Edit:
+    family: int = 0
+    comparator: str | None = None
+    added: str | None = None
+    dropped: bool = False
+    group: int | None = None
+    deleted: list[tuple[int, int]] = field(default_factory=list)
+    tables: list[tuple[int, int, int, bytes, bytes, int, int]] = field(default_factory=list)
+
+
+def read_database(files: Mapping[str, StateStream]) -> Database:
+    """What the files of a database directory hold; only CURRENT and the MANIFEST are read.
+
+    Args:
+        files: the files by their names in the directory; names that are not needed do no harm.
+
+    Raises:
+        FormatError: the MANIFEST is damaged, or contradicts itself.
+        MissingFileError: CURRENT, the MANIFEST or a live table is not among the files.
+        UnsupportedError: keys are not ordered by their bytes, the MANIFEST has parts that must be understood but are
+            not, or entries wait in a write-ahead log.
+    """
+    current = _find(files, CURRENT)
+    name = read_whole_stream(current).decode("utf-8", "replace").rstrip("\n")
+    manifest = _find(files, name)
+    families = _replay(read_whole_stream(manifest), manifest.name)
+    for log, stream in files.items():
+        if log.endswith(".log") and stream.size:
+            what = "the database has a write-ahead log, whose entries are in no table yet"
+            hint = "Flink's snapshots have none; open the database with RocksDB and flush it"
+            raise UnsupportedError(what, where=Where(file=stream.name), hint=hint)
+    return Database(tuple(_to_family(files, number, families[number]) for number in sorted(families)))
+
+
+def _find(files: Mapping[str, StateStream], name: str) -> StateStream:
+    if name not in files:
+        what = f"the handle of the RocksDB state names no file {name!r}"
+        raise MissingFileError(what, hint=f"It names {', '.join(sorted(files)) or 'none'}; the snapshot is incomplete")
+    return files[name]
+
+
+def _to_family(files: Mapping[str, StateStream], number: int, family: _Family) -> ColumnFamily:
+    tables = []
+    for table, (level, size, smallest, largest, first, last) in family.tables.items():
+        stream = _find(files, f"{table:06d}.sst")
+        if stream.size != size:
+            what = f"table {table} of column family {family.name!r} has {stream.size} bytes, the MANIFEST says {size}"
+            raise FormatError(what, where=Where(file=stream.name))
+        end = largest[:-8] if largest[-8:] == RANGE_BOUND_TRAILER else largest[:-8] + b"\0"
+        if smallest[:-8] >= end:
+            what = f"the bounds of table {table} in the MANIFEST are not in order"
+            raise FormatError(what, where=Where(file=stream.name))
+        tables.append(TableFile(table, level, size, smallest[:-8], end, first, last, stream))
+    return ColumnFamily(number, family.name, tuple(sorted(tables, key=lambda file: (file.smallest, file.number))))
+
+
+def _replay(data: bytes, name: str) -> dict[int, _Family]:
+    families = {0: _Family("default")}
+    group = 0
+    for offset, record in _iter_records(data, name):
+        cursor = Cursor(record, name, offset)
+        edit = _read_edit(cursor)
+        if edit.comparator not in (None, BYTEWISE):
+            what = f"the keys of a column family are ordered by {edit.comparator}, not by their bytes"
+            raise UnsupportedError(what, where=Where(file=name, offset=offset))
+        if edit.added is not None:
+            families[edit.family] = _Family(edit.added)
+        if edit.family not in families:
+            raise cursor.error(f"an edit is for column family {edit.family}, which does not exist")
+        if edit.dropped:
+            del families[edit.family]
+        else:
+            _apply(families[edit.family], edit, cursor)
+        group = edit.group or 0
+    if group:
+        what = f"the MANIFEST ends inside an atomic group, {group} edits are missing"
+        raise FormatError(what, where=Where(file=name, offset=len(data)))
+    return families
+
+
+def _apply(family: _Family, edit: _Edit, cursor: Cursor) -> None:
+    # A table that moves to another level is deleted and added by the same edit.
+    for level, number in edit.deleted:
+        if number not in family.tables or family.tables[number][0] != level:
+            raise cursor.error(f"an edit deletes table {number} of level {level}, which is not there")
+        del family.tables[number]
+    for level, number, size, smallest, largest, first, last in edit.tables:
+        if number in family.tables:
+            raise cursor.error(f"an edit adds table {number} again")
+        family.tables[number] = (level, size, smallest, largest, first, last)
+
+
+def _iter_records(data: bytes, name: str) -> Iterator[tuple[int, bytes]]:
+    """The records of a log: position and payload."""
+    base = np.frombuffer(data, np.uint8).ctypes.data
+    parts: list[bytes] = []
+    position = start = 0
+    while position < len(data):
+        left = _BLOCK_SIZE - position % _BLOCK_SIZE
+        if left < _HEADER_SIZE:
+            position += left
+            continue
+        where = Where(file=name, offset=position)
+        crc = int.from_bytes(data[position : position + 4], "little")
+        size = int.from_bytes(data[position + 4 : position + 6], "little")
+        end = position + _HEADER_SIZE + size
+        if end > len(data) or _HEADER_SIZE + size > left:
+            raise FormatError("a record of the log is cut off", where=where)
+        kind = data[position + 6]
+        if kind == _ZERO and size == 0 and not any(data[position:]):
+            # Space that was allocated ahead and never written.
+            break
+        if masked_crc32c(base + position + 6, size + 1) != crc:
+            raise FormatError("a record of the log does not match its checksum", where=where)
+        if kind not in (_FULL, _FIRST, _MIDDLE, _LAST) or (kind in (_FULL, _FIRST)) == bool(parts):
+            raise FormatError(f"a record of type {kind} of the log is not expected here", where=where)
+        start = start if parts else position
+        parts.append(data[position + _HEADER_SIZE : end])
+        if kind in (_FULL, _LAST):
+            yield start, b"".join(parts)
+            parts = []
+        position = end
+    if parts:
+        raise FormatError("the log ends inside a record", where=Where(file=name, offset=start))
+
+
+def _read_edit(cursor: Cursor) -> _Edit:
+    edit = _Edit()
+    while cursor.remaining:
+        tag = cursor.varint()
+        if tag == _COMPARATOR:
+            edit.comparator = cursor.text()
+        elif tag in _NUMBERS:
+            cursor.varint()
+        elif tag == _COMPACT_CURSOR:
+            cursor.varint()
+            cursor.prefixed()
+        elif tag == _DELETED_FILE:
+            edit.deleted.append((cursor.varint(), cursor.varint()))
+        elif tag in (_NEW_FILE, _NEW_FILE_2, _NEW_FILE_3, _NEW_FILE_4):
+            edit.tables.append(_read_new_file(cursor, tag))
+        elif tag == _COLUMN_FAMILY:
+            edit.family = cursor.varint()
+        elif tag == _ADD_COLUMN_FAMILY:
+            edit.added = cursor.text()
+        elif tag == _DROP_COLUMN_FAMILY:
+            edit.dropped = True
+        elif tag == _ATOMIC_GROUP:
+            edit.group = cursor.varint()
+        elif tag & _SKIPPABLE:
+            cursor.prefixed()
+        else:
+            raise _unknown(cursor, f"an edit of the MANIFEST has the unknown part {tag}")
+    return edit
+
+
+def _read_new_file(cursor: Cursor, tag: int) -> tuple[int, int, int, bytes, bytes, int, int]:
+    level, number = cursor.varint(), cursor.varint()
+    if tag == _NEW_FILE_3:
+        cursor.varint()  # which of several data directories; a snapshot has one
+    size, smallest, largest = cursor.varint(), cursor.prefixed(), cursor.prefixed()
+    if min(len(smallest), len(largest)) < 8:
+        raise cursor.error(f"a bound of table {number} is shorter than the trailer of a key")
+    first, last = (0, 0) if tag == _NEW_FILE else (cursor.varint(), cursor.varint())
+    if tag == _NEW_FILE_4:
+        while (part := cursor.varint()) != _FIELD_END:
+            if part & _FIELD_NOT_SKIPPABLE and part != _FIELD_PATH:
+                raise _unknown(cursor, f"table {number} has the unknown property {part} in the MANIFEST")
+            cursor.prefixed()
+    return level, number, size, smallest, largest, first, last
+
+
+def _unknown(cursor: Cursor, what: str) -> UnsupportedError:
+    where = Where(file=cursor.name, offset=cursor.offset + cursor.position)
+    return UnsupportedError(what, where=where, hint="A newer RocksDB, or blob files: neither is Flink's")

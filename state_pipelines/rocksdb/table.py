@@ -1,0 +1,357 @@
+"""A table (SST file) opened: its footer, properties, block index and range tombstones; no data are read.
+
+Sources in RocksDB: `table/format.cc` (footer), `table/block_based/block_based_table_reader.cc`,
+`table/table_properties.cc`, `db/range_tombstone_fragmenter.cc`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from state_pipelines.errors import FormatError, UnsupportedError, Where
+from state_pipelines.metadata.streams import read_stream_range
+from state_pipelines.rocksdb.blocks import BlockFormat, read_block, verify_blocks
+from state_pipelines.rocksdb.checksums import CHECKSUM_TYPES, NO_CHECKSUM, TRAILER_SIZE
+from state_pipelines.rocksdb.kernels import KEY_TRAILER_SIZE, RANGE_DELETION, parse_index
+from state_pipelines.rocksdb.manifest import BYTEWISE
+from state_pipelines.rocksdb.varints import Cursor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from state_pipelines.rocksdb.manifest import TableFile
+
+FOOTER_SIZE = 53
+MAGIC = 0x88E241B785F4CFF7
+FORMAT_VERSIONS = range(2, 7)
+
+_TAIL_SIZE = 1 << 16
+_EXTENDED_MAGIC = b"\x3e\x00\x7a\x00"
+_FIRST_EXTENDED = 6
+_HASH_INDEX = 1 << 31
+_TWO_LEVEL_INDEX = 2
+_INDEX_TYPES = (0, 1, _TWO_LEVEL_INDEX)
+_HINT = "Compact the database with the RocksDB that Flink uses and its default table options"
+_MOST_EXPANSION = 64.0
+_GLOBAL_SEQUENCE = b"rocksdb.external_sst_file.global_seqno"
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTombstone:
+    """Keys from `start` up to `end` (exclusive) whose entries are older than `sequence` are deleted."""
+
+    start: bytes
+    end: bytes
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockIndex:
+    """Where the data blocks of a table are.
+
+    A separator is not below any key of its block; it is below every key of the next block, or, unless `has_user_keys`,
+    not above any.
+
+    Attributes:
+        keys: u8, holds the separators.
+        key_starts: i64[b].
+        key_ends: i64[b].
+        offsets: i64[b] positions of the blocks in the file, ascending.
+        sizes: i64[b] without trailers.
+        has_user_keys: versions of one key never lie in two blocks.
+    """
+
+    keys: npt.NDArray[np.uint8]
+    key_starts: npt.NDArray[np.int64]
+    key_ends: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    has_user_keys: bool
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def separator(self, block: int) -> bytes:
+        """The user key of a block's separator."""
+        return self.keys[self.key_starts[block] : self.key_ends[block]].tobytes()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """An open table.
+
+    Attributes:
+        file: the table file.
+        form: of its blocks.
+        sequence: that of every entry, for an ingested table; else -1.
+        merge_operator: name of the operator that its merge operands are for.
+        expansion: bytes of keys and values per byte of data blocks, roughly.
+        index: of its data blocks.
+        tombstones: cut to the bounds of the table.
+    """
+
+    file: TableFile
+    form: BlockFormat
+    sequence: int
+    merge_operator: str
+    expansion: float
+    index: BlockIndex
+    tombstones: tuple[RangeTombstone, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """The last bytes of a table, which hold most of what is read to open it."""
+
+    file: TableFile
+    data: bytes
+
+    def read(self, offset: int, size: int) -> bytes:
+        if not 0 <= offset <= offset + size <= self.file.size:
+            what = f"a block of {size} bytes does not lie inside the {self.file.size} bytes of the table"
+            raise FormatError(what, where=Where(file=self.file.stream.name, offset=offset))
+        start = offset - (self.file.size - len(self.data))
+        if start < 0:
+            return read_stream_range(self.file.stream, offset, offset + size)
+        return self.data[start : start + size]
+
+
+def open_table(file: TableFile) -> Table:
+    """Read all but the data of a table.
+
+    Raises:
+        FormatError: the table is damaged.
+        MissingFileError: the file does not exist.
+        UnsupportedError: the table has a format that this release does not cover.
+    """
+    name = file.stream.name
+    if file.size < FOOTER_SIZE:
+        raise FormatError(f"a table of {file.size} bytes has no footer", where=Where(file=name))
+    tail = _Tail(file, read_stream_range(file.stream, max(0, file.size - _TAIL_SIZE), file.size))
+    form, metaindex_place, index_place = _read_footer(tail)
+    metaindex = {key: _read_place(Cursor(value, name)) for key, value, _ in _read_meta(tail, form, metaindex_place)}
+    if b"rocksdb.properties" not in metaindex:
+        raise FormatError("a table has no properties", where=Where(file=name))
+    if b"rocksdb.compression_dict" in metaindex:
+        raise UnsupportedError(
+            "the blocks of a table are compressed with a dictionary", where=Where(file=name), hint=_HINT
+        )
+    properties = _read_properties(tail, form, metaindex[b"rocksdb.properties"])
+    index_place = index_place or metaindex.get(b"rocksdb.index")
+    if index_place is None:
+        raise FormatError("a table has no index", where=Where(file=name))
+    _check(properties, name)
+    sequence = _find_sequence(properties, file)
+    tombstones: tuple[RangeTombstone, ...] = ()
+    if b"rocksdb.range_del" in metaindex:
+        entries = _read_meta(tail, form, metaindex[b"rocksdb.range_del"])
+        tombstones = tuple(_cut_tombstones(entries, file, sequence))
+    data_size = _read_number(properties, b"rocksdb.data.size", name)
+    raw = _read_number(properties, b"rocksdb.raw.key.size", name)
+    raw += _read_number(properties, b"rocksdb.raw.value.size", name)
+    return Table(
+        file,
+        form,
+        sequence,
+        properties.get(b"rocksdb.merge.operator", b"").decode("utf-8", "replace"),
+        min(max(raw / data_size, 1.0), _MOST_EXPANSION) if data_size else 1.0,
+        _read_index(tail, form, properties, index_place),
+        tombstones,
+    )
+
+
+def _read_footer(tail: _Tail) -> tuple[BlockFormat, tuple[int, int], tuple[int, int] | None]:
+    file = tail.file
+    start = file.size - FOOTER_SIZE
+    where = Where(file=file.stream.name, offset=start)
+    footer = tail.read(start, FOOTER_SIZE)
+    if int.from_bytes(footer[-8:], "little") != MAGIC:
+        hint = "Plain and cuckoo tables, and tables of RocksDB before 2.8, have another; Flink writes none of them"
+        raise FormatError("a table does not end with the magic number of block-based tables", where=where, hint=hint)
+    version = int.from_bytes(footer[-12:-8], "little")
+    if version not in FORMAT_VERSIONS:
+        raise UnsupportedError(f"tables of format version {version}", where=where, hint=_HINT)
+    if footer[0] not in CHECKSUM_TYPES:
+        raise UnsupportedError(f"block checksums of type {footer[0]}", where=where, hint=_HINT)
+    if version < _FIRST_EXTENDED:
+        cursor = Cursor(footer[1:-12], file.stream.name, start + 1)
+        return BlockFormat(file.stream.name, footer[0]), _read_place(cursor), _read_place(cursor)
+    if footer[1:5] != _EXTENDED_MAGIC:
+        raise FormatError("the footer of a table lacks its second magic number", where=where)
+    context = int.from_bytes(footer[9:13], "little")
+    form = BlockFormat(file.stream.name, footer[0], context)
+    _check_footer(form, footer, start)
+    size = int.from_bytes(footer[13:17], "little")
+    return form, (start - size - TRAILER_SIZE, size), None
+
+
+def _check_footer(form: BlockFormat, footer: bytes, start: int) -> None:
+    if form.checksum == NO_CHECKSUM:
+        return
+    # Its own checksum counts as zero; the last byte stands where a block has its compression type.
+    trailed = np.frombuffer(footer[:5] + bytes(4) + footer[9:] + footer[5:9], np.uint8)
+    verify_blocks(form, trailed, start, np.array([start], np.int64), np.array([FOOTER_SIZE - 1], np.int64))
+
+
+def _read_place(cursor: Cursor) -> tuple[int, int]:
+    return cursor.varint(), cursor.varint()
+
+
+def _read_meta(tail: _Tail, form: BlockFormat, place: tuple[int, int]) -> list[tuple[bytes, bytes, int]]:
+    offset, size = place
+    block = read_block(form, tail.read(offset, size + TRAILER_SIZE), offset)
+    return list(_iter_entries(Cursor(block, form.name, offset)))
+
+
+def _find_entries_end(block: bytes, form: BlockFormat, offset: int) -> int:
+    end = len(block) - 4
+    restarts = int.from_bytes(block[-4:], "little")
+    if end < 0 or restarts & _HASH_INDEX or 4 * restarts > end:
+        raise FormatError("a block has no restart points", where=Where(file=form.name, offset=offset))
+    return end - 4 * restarts
+
+
+def _iter_entries(cursor: Cursor) -> Iterator[tuple[bytes, bytes, int]]:
+    """Key, value and the value's position of each entry of a small block."""
+    end = _find_entries_end(cursor.data, BlockFormat(cursor.name, NO_CHECKSUM), cursor.offset)
+    key = b""
+    while cursor.position < end:
+        shared, rest, size = cursor.varint(), cursor.varint(), cursor.varint()
+        if shared > len(key):
+            raise cursor.error("a key shares more bytes than the key before it has")
+        key = key[:shared] + cursor.take(rest)
+        yield key, cursor.take(size), cursor.position - size
+
+
+def _read_properties(tail: _Tail, form: BlockFormat, place: tuple[int, int]) -> dict[bytes, bytes]:
+    try:
+        entries = _read_meta(tail, form, place)
+    except FormatError:
+        # An old RocksDB wrote the sequence number of an ingested table over the zeros that the checksum covers.
+        offset, size = place
+        block = bytearray(tail.read(offset, size + TRAILER_SIZE))
+        plain = bytes(block[:-TRAILER_SIZE])
+        found = {key: position for key, _, position in _iter_entries(Cursor(plain, form.name, offset))}
+        if _GLOBAL_SEQUENCE not in found:
+            raise
+        block[found[_GLOBAL_SEQUENCE] : found[_GLOBAL_SEQUENCE] + 8] = bytes(8)
+        read_block(form, bytes(block), offset)
+        entries = list(_iter_entries(Cursor(plain, form.name, offset)))
+    return {key: value for key, value, _ in entries}
+
+
+def _check(properties: dict[bytes, bytes], name: str) -> None:
+    where = Where(file=name)
+    comparator = properties.get(b"rocksdb.comparator", BYTEWISE.encode()).decode("utf-8", "replace")
+    if comparator != BYTEWISE:
+        what = f"the keys of a table are ordered by {comparator}, not by their bytes"
+        raise UnsupportedError(what, where=where)
+    kind = _read_fixed(properties, b"rocksdb.block.based.table.index.type", 4)
+    if kind not in _INDEX_TYPES:
+        raise UnsupportedError(f"a table has an index of type {kind}", where=where, hint=_HINT)
+
+
+def _read_fixed(properties: dict[bytes, bytes], key: bytes, size: int) -> int:
+    return int.from_bytes(properties.get(key, b"")[:size], "little")
+
+
+def _read_number(properties: dict[bytes, bytes], key: bytes, name: str) -> int:
+    return Cursor(properties[key], name).varint() if key in properties else 0
+
+
+def _find_sequence(properties: dict[bytes, bytes], file: TableFile) -> int:
+    # `GetGlobalSequenceNumber`: the MANIFEST knows it, an old RocksDB wrote it into the table too.
+    if _read_fixed(properties, b"rocksdb.external_sst_file.version", 4) < 2:
+        return -1
+    written = _read_fixed(properties, _GLOBAL_SEQUENCE, 8)
+    if written not in (0, file.largest_sequence):
+        what = f"a table was ingested with sequence {written}, the MANIFEST says {file.largest_sequence}"
+        raise FormatError(what, where=Where(file=file.stream.name))
+    return file.largest_sequence
+
+
+def _cut_tombstones(
+    entries: list[tuple[bytes, bytes, int]], file: TableFile, sequence: int
+) -> Iterator[RangeTombstone]:
+    # A table may repeat a tombstone that reaches beyond its bounds. There, newer entries may have lost their sequence
+    # numbers to a compaction already, so it must not be applied (`TruncatedRangeDelIterator`).
+    for key, end, _ in entries:
+        trailer = int.from_bytes(key[-KEY_TRAILER_SIZE:], "little")
+        if len(key) < KEY_TRAILER_SIZE or trailer & 0xFF != RANGE_DELETION:
+            raise FormatError("a range tombstone of a table is not one", where=Where(file=file.stream.name))
+        start = max(key[:-KEY_TRAILER_SIZE], file.smallest)
+        end = min(end, file.end)
+        if start < end:
+            yield RangeTombstone(start, end, trailer >> 8 if sequence < 0 else sequence)
+
+
+def _read_index(tail: _Tail, form: BlockFormat, properties: dict[bytes, bytes], place: tuple[int, int]) -> BlockIndex:
+    has_user_keys = _read_number(properties, b"rocksdb.index.key.is.user.key", form.name) != 0
+    delta = _read_number(properties, b"rocksdb.index.value.is.delta.encoded", form.name) != 0
+    index = _parse_index(tail, form, place, has_user_keys, delta)
+    if _read_fixed(properties, b"rocksdb.block.based.table.index.type", 4) == _TWO_LEVEL_INDEX:
+        places = zip(index.offsets.tolist(), index.sizes.tolist(), strict=True)
+        index = _join([_parse_index(tail, form, part, has_user_keys, delta) for part in places], has_user_keys)
+    largest = max(int(index.offsets.max(initial=0)), int(index.sizes.max(initial=0)))
+    behind = index.offsets + index.sizes + TRAILER_SIZE
+    if (
+        largest > tail.file.size
+        or (index.sizes < 0).any()
+        or (index.offsets < np.append(0, behind)[:-1]).any()
+        or (behind > tail.file.size).any()
+    ):
+        what = "the index of a table names blocks that overlap or lie outside the file"
+        raise FormatError(what, where=Where(file=form.name, offset=place[0]))
+    return index
+
+
+def _parse_index(
+    tail: _Tail, form: BlockFormat, place: tuple[int, int], has_user_keys: bool, delta: bool
+) -> BlockIndex:
+    offset, size = place
+    block = read_block(form, tail.read(offset, size + TRAILER_SIZE), offset)
+    end = _find_entries_end(block, form, offset)
+    data = np.frombuffer(block, np.uint8)
+    trailer = 0 if has_user_keys else KEY_TRAILER_SIZE
+    none = np.empty(0, np.int64)
+    count, key_size = parse_index(data.ctypes.data, end, delta, trailer, 0, none, none, none, none)
+    if count < 0:
+        raise FormatError("a block is not an index", where=Where(file=form.name, offset=offset))
+    keys = np.empty(key_size, np.uint8)
+    starts, ends, offsets, sizes = (np.empty(count, np.int64) for _ in range(4))
+    parse_index(data.ctypes.data, end, delta, trailer, keys.ctypes.data, starts, ends, offsets, sizes)
+    return BlockIndex(keys, starts, ends, offsets, sizes, has_user_keys)
+
+
+def _join(parts: list[BlockIndex], has_user_keys: bool) -> BlockIndex:
+    if not parts:
+        none = np.empty(0, np.int64)
+        return BlockIndex(np.empty(0, np.uint8), none, none, none, none, has_user_keys)
+    bases = np.cumsum([0, *(len(part.keys) for part in parts[:-1])]).tolist()
+    return BlockIndex(
+        np.concatenate([part.keys for part in parts]),
+        np.concatenate([part.key_starts + base for part, base in zip(parts, bases, strict=True)]),
+        np.concatenate([part.key_ends + base for part, base in zip(parts, bases, strict=True)]),
+        np.concatenate([part.offsets for part in parts]),
+        np.concatenate([part.sizes for part in parts]),
+        has_user_keys,
+    )
+
+
+def find_blocks(table: Table, start: bytes, end: bytes | None) -> range:
+    """The data blocks of a table that may hold keys from `start` up to `end` (exclusive; None: to the end)."""
+    index = table.index
+    blocks = range(len(index))
+    first = bisect_left(blocks, start, key=index.separator)
+    if end is None:
+        return blocks[first:]
+    # A block whose separator is the last key below `end` is the last one, unless the key goes on in the next block.
+    tail = b"\0" if index.has_user_keys else b""
+    last = bisect_left(blocks, end, lo=first, key=lambda block: index.separator(block) + tail)
+    return blocks[first : last + 1]

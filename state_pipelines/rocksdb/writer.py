@@ -1,0 +1,194 @@
+"""Writing the files of a RocksDB database, through rocksdict.
+
+Tables are written one by one and ingested into an empty database, so that nothing is sorted or compacted. They have the
+format that the RocksDB of Flink 1.20 (6.20.3) and of Flink 2.2 (8.10.0) both read.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocksdict import (
+    BlockBasedOptions,
+    ChecksumType,
+    DBCompressionType,
+    IngestExternalFileOptions,
+    Options,
+    Rdict,
+    SstFileWriter,
+)
+
+from state_pipelines.errors import TargetExistsError, UsageError, Where
+from state_pipelines.rocksdb.kernels import find_disorder
+from state_pipelines.rocksdb.manifest import CURRENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+    from typing import Self
+
+    from state_pipelines.rocksdb.scan import Entries
+
+TABLE_SIZE = 64 << 20
+"""Bytes after which a new table is begun, the `target_file_size_base` of RocksDB and Flink."""
+DEFAULT_FAMILY = "default"
+COMPRESSIONS = ("snappy", "lz4", "zstd", "none")
+
+_STAGING = "ingest"
+_FORMAT_VERSION = 5
+# The merge operator can only be named in an OPTIONS file; rocksdict has no method for it.
+_TEMPLATE = """[Version]
+  rocksdb_version=6.20.3
+  options_file_version=1.1
+[DBOptions]
+[CFOptions "default"]
+  merge_operator=stringappendtest
+[TableOptions/BlockBasedTable "default"]
+"""
+
+
+class DatabaseWriter:
+    """A new database, one table at a time; `finish` makes it complete.
+
+    Args:
+        directory: local, empty or not there yet; it holds the database afterwards.
+        families: names of the column families besides `default`, in the order of their ids.
+        compression: of the blocks, one of `COMPRESSIONS`.
+        table_size: bytes after which a new table is begun.
+
+    Raises:
+        TargetExistsError: the directory holds something.
+        UsageError: a name stands twice or is `default`, or the compression is unknown.
+    """
+
+    def __init__(
+        self, directory: Path, families: Iterable[str], *, compression: str = "snappy", table_size: int = TABLE_SIZE
+    ) -> None:
+        self._directory = directory
+        self._families = tuple(families)
+        self._table_size = table_size
+        self._staged: dict[str, list[str]] = {name: [] for name in self._families}
+        if DEFAULT_FAMILY in self._staged or len(self._staged) != len(self._families):
+            what = "the names of the column families are not distinct, or one is 'default'"
+            raise UsageError(what, hint=f"The names: {', '.join(self._families)}")
+        if compression not in COMPRESSIONS:
+            raise UsageError(f"no compression {compression!r}", hint=f"Choose from {', '.join(COMPRESSIONS)}")
+        if directory.exists() and any(directory.iterdir()):
+            raise TargetExistsError("the directory is not empty", where=Where(file=str(directory)))
+        self._options = _make_options(compression)
+        self._staging = directory / _STAGING
+        self._staging.mkdir(parents=True)
+        self._table: SstFileWriter | None = None
+        self._family = ""
+        self._last_key: bytes | None = None
+        self._closed: set[str] = set()
+
+    def write(self, family: str, entries: Entries) -> None:
+        """Append entries to a column family; all of one family come before those of the next.
+
+        Raises:
+            UsageError: no such family, it was left already, or a key is not above the one before it.
+        """
+        if family not in self._staged or family in self._closed:
+            what = f"column family {family!r} is not among those to be written, or was left for another one already"
+            raise UsageError(what)
+        if not len(entries):
+            return
+        if family != self._family:
+            self._leave_family()
+            self._family = family
+        data = entries.data.tobytes()
+        first = data[int(entries.key_starts[0]) : int(entries.key_ends[0])]
+        wrong = find_disorder(entries.data.ctypes.data, entries.key_starts, entries.key_ends)
+        if wrong >= 0 or (self._last_key is not None and first <= self._last_key):
+            position = max(int(wrong), 0)
+            what = f"key {position} of a batch for column family {family!r} is not above the key before it"
+            raise UsageError(what)
+        self._last_key = data[int(entries.key_starts[-1]) : int(entries.key_ends[-1])]
+        step = max(1, self._table_size * len(entries) // max(1, len(data)))
+        spans = (entries.key_starts, entries.key_ends, entries.value_starts, entries.value_ends)
+        for start in range(0, len(entries), step):
+            part = zip(*(span[start : start + step].tolist() for span in spans), strict=True)
+            table = self._open_table()
+            for key, key_end, value, value_end in part:
+                table[data[key:key_end]] = data[value:value_end]
+            if table.file_size() >= self._table_size:
+                self._finish_table()
+
+    def finish(self) -> list[Path]:
+        """Complete the database.
+
+        Returns:
+            The files that a snapshot of the database consists of: CURRENT, MANIFEST, OPTIONS and the tables.
+        """
+        self._leave_family()
+        database = Rdict(str(self._directory), self._options)
+        ingesting = IngestExternalFileOptions()
+        ingesting.set_move_files(True)
+        for name in self._families:
+            family = database.create_column_family(name, self._options)
+            if self._staged[name]:
+                family.ingest_external_file(self._staged[name], ingesting)
+            family.close()
+        database.close()
+        shutil.rmtree(self._staging)
+        return list_files(self._directory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._table = None
+            shutil.rmtree(self._staging, ignore_errors=True)
+
+    def _open_table(self) -> SstFileWriter:
+        if self._table is None:
+            number = sum(map(len, self._staged.values()))
+            path = str(self._staging / f"{number:06d}.sst")
+            self._table = SstFileWriter(self._options)
+            self._table.open(path)
+            self._staged[self._family].append(path)
+        return self._table
+
+    def _finish_table(self) -> None:
+        if self._table is not None:
+            self._table.finish()
+            self._table = None
+
+    def _leave_family(self) -> None:
+        self._finish_table()
+        self._last_key = None
+        self._closed.add(self._family)
+        self._family = ""
+        self._closed.discard("")
+
+
+def list_files(directory: Path) -> list[Path]:
+    """The files of a closed database that a handle of Flink's RocksDB backend names, by name."""
+    manifest = directory / (directory / CURRENT).read_text().rstrip("\n")
+    # Each change of the column families writes the options anew; the last ones count.
+    options = max(directory.glob("OPTIONS-*"), key=lambda path: int(path.name.partition("-")[2]))
+    return sorted([directory / CURRENT, manifest, options, *directory.glob("*.sst")])
+
+
+def _make_options(compression: str) -> Options:
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "OPTIONS-000001").write_text(_TEMPLATE)
+        _, families = Options.load_latest(directory)
+    options = families[DEFAULT_FAMILY]
+    blocks = BlockBasedOptions()
+    # rocksdict's own defaults are newer than what Flink 1.20 can read.
+    blocks.set_format_version(_FORMAT_VERSION)
+    blocks.set_checksum_type(ChecksumType.crc32c())
+    options.set_block_based_table_factory(blocks)
+    options.set_compression_type(getattr(DBCompressionType, compression)())
+    options.create_if_missing(True)
+    # No compaction: what is ingested is in its final place.
+    options.set_disable_auto_compactions(True)
+    return options

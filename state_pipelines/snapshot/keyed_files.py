@@ -1,0 +1,131 @@
+"""The files of keyed state of a snapshot, opened: managed state of every format, and timers in raw keyed state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import FormatError, StateError, UnsupportedError, at
+from state_pipelines.keyed.changelog import ChangelogFile
+from state_pipelines.keyed.files import RecordContext
+from state_pipelines.keyed.key_serializers import FoundKeySerializer, find_key_serializer, find_told_serializers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from state_pipelines.codecs.serializer_layouts import LayoutContext
+    from state_pipelines.keyed.files import KeyedFile
+    from state_pipelines.metadata import CheckpointMetadata, OperatorState
+    from state_pipelines.serializers.tree import Serializer
+    from state_pipelines.snapshot.handles import HandleReader
+
+Files = tuple[tuple[int, "KeyedFile"], ...]
+"""(index of the subtask, its file)."""
+
+
+class KeyedFiles:
+    """Opens the keyed state of operators, each once.
+
+    Args:
+        metadata: of the snapshot.
+        handles: opens handles.
+        key_serializers: by operator id, where the snapshot does not say it (changelog before its first
+            materialization) and the caller does.
+    """
+
+    def __init__(
+        self, metadata: CheckpointMetadata, handles: HandleReader, key_serializers: Mapping[bytes, Serializer]
+    ) -> None:
+        self._metadata = metadata
+        self._handles = handles
+        self._key_serializers = key_serializers
+        self._managed: dict[bytes, Files] = {}
+        self._complete: dict[bytes, Files] = {}
+        self._evidence: dict[bytes, FoundKeySerializer] = {}
+
+    def serializers(self) -> Iterator[Serializer]:
+        """Every serializer that the managed keyed state of the snapshot names.
+
+        What cannot be read has nothing to give; whoever asks for its records is told.
+        """
+        for operator in self._metadata.operator_states:
+            try:
+                files = self._open_managed(operator)
+            except StateError:
+                continue
+            for _, file in files:
+                states = file.states if isinstance(file, ChangelogFile) else file.header.states
+                key = file.key_serializer if isinstance(file, ChangelogFile) else file.header.key_serializer
+                if key is not None:
+                    yield key
+                for info in states:
+                    yield from (serializer for _, serializer in info.serializers)
+
+    def open(self, operator: OperatorState, layouts: LayoutContext) -> Files:
+        """The files of an operator: of each subtask its managed state, then timers in its raw keyed state.
+
+        Raises:
+            StateError: a handle cannot be read.
+            UnsupportedError: the key serializer of changelog state is not known.
+        """
+        if operator.operator_id not in self._complete:
+            managed = self._know_keys(operator, self._open_managed(operator), layouts)
+            raw = self._open_raw(operator, layouts)
+            self._complete[operator.operator_id] = tuple(sorted((*managed, *raw), key=lambda each: each[0]))
+        return self._complete[operator.operator_id]
+
+    def evidence(self, operator: OperatorState) -> str:
+        """What speaks for a key serializer that was found rather than stored; empty when it is stored."""
+        found = self._evidence.get(operator.operator_id)
+        return found.evidence if found else ""
+
+    def _open_managed(self, operator: OperatorState) -> Files:
+        if operator.operator_id not in self._managed:
+            told = self._key_serializers.get(operator.operator_id)
+            opened = (
+                (subtask.index, self._handles.open_keyed(subtask.managed_keyed_state, told))
+                for subtask in operator.subtasks
+            )
+            self._managed[operator.operator_id] = tuple((index, file) for index, file in opened if file is not None)
+        return self._managed[operator.operator_id]
+
+    def _open_raw(self, operator: OperatorState, layouts: LayoutContext) -> Iterator[tuple[int, KeyedFile]]:
+        for subtask in operator.subtasks:
+            try:
+                file = self._handles.open_raw_keyed(subtask.raw_keyed_state, layouts)
+            except (FormatError, UnsupportedError):
+                # Not timers, or not of releases from 1.8 on: bytes that only their operator knows (`RawKeyedState`).
+                continue
+            if file is not None:
+                yield subtask.index, file
+
+    def _know_keys(self, operator: OperatorState, files: Files, layouts: LayoutContext) -> Files:
+        unknown = [file for _, file in files if isinstance(file, ChangelogFile) and file.key_serializer is None]
+        if not unknown:
+            return files
+        logs = [file for _, file in files if isinstance(file, ChangelogFile)]
+        context = RecordContext(operator.max_parallelism, layouts)
+        with at(file=unknown[0].name):
+            found = find_key_serializer(logs, context, self._candidates)
+        self._evidence[operator.operator_id] = found
+        return tuple(
+            (index, replace(file, key_serializer=found.serializer))
+            if isinstance(file, ChangelogFile) and file.key_serializer is None
+            else (index, file)
+            for index, file in files
+        )
+
+    @cached_property
+    def _candidates(self) -> tuple[Serializer, ...]:
+        """Key serializers that operators of the snapshot name."""
+        found: dict[Serializer, None] = {}
+        for operator in self._metadata.operator_states:
+            try:
+                files = self._open_managed(operator)
+            except StateError:
+                continue
+            logs = [file for _, file in files if isinstance(file, ChangelogFile)]
+            found.update((serializer, None) for serializer, _ in find_told_serializers(logs))
+            found.update((file.header.key_serializer, None) for _, file in files if not isinstance(file, ChangelogFile))
+        return tuple(found)

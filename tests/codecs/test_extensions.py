@@ -1,0 +1,82 @@
+"""Layouts and JSON forms of families that are not Flink's own. How a package brings them: `tests/conformance`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from state_pipelines.codecs.extensions import register_class_layout, register_layout
+from state_pipelines.codecs.jsonlines import register_json, to_json
+from state_pipelines.codecs.layout import JavaText, Layout, Primitive
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, fixed_length
+from state_pipelines.errors import UsageError
+from state_pipelines.serializers import build, tree
+
+CONTEXT = LayoutContext()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weight(tree.Serializer):
+    snapshot_class: str = "com.acme.WeightSnapshot"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Height(tree.Serializer):
+    snapshot_class: str = "com.acme.HeightSnapshot"
+
+
+@register_layout(Weight)
+def lay_weight(node: Weight, derive: object) -> Layout:
+    return Primitive("i32")
+
+
+@register_layout(Height, fixed_length=False)
+def lay_height(node: Height, derive: object) -> Layout:
+    return Primitive("i32")
+
+
+def test_a_registered_layout_is_derived() -> None:
+    assert derive_layout(Weight(), CONTEXT) == Primitive("i32")
+
+
+def test_a_layout_counts_even_when_it_is_registered_late() -> None:
+    station = tree.ClassBound(snapshot_class="", kind="Value", type_class="com.acme.Late")
+    assert derive_layout(station, CONTEXT) != JavaText()
+    register_class_layout("com.acme.Late", JavaText())
+    assert derive_layout(station, CONTEXT) == JavaText()
+
+
+def test_the_length_is_fixed_unless_the_serializer_says_otherwise() -> None:
+    assert [fixed_length(node, CONTEXT) for node in (Weight(), Height(), build.list_of(Weight()))] == [4, None, None]
+
+
+def test_a_family_has_one_layout() -> None:
+    with pytest.raises(UsageError, match="a layout of Weight is registered already"):
+        register_layout(Weight)(lambda node, derive: JavaText())
+
+
+def test_a_class_has_one_layout() -> None:
+    register_class_layout("com.acme.Once", JavaText())
+    register_class_layout("com.acme.Once", JavaText())
+    with pytest.raises(UsageError, match=r"a layout of com\.acme\.Once is registered already"):
+        register_class_layout("com.acme.Once", Primitive("i8"))
+
+
+def test_families_of_flink_keep_their_layouts() -> None:
+    with pytest.raises(UsageError, match="Basic is not a family of one's own"):
+        register_layout(tree.Basic)
+
+
+def test_families_of_flink_keep_their_json() -> None:
+    with pytest.raises(UsageError, match="Basic is not a family of one's own"):
+        register_json(tree.Basic)
+
+
+def test_without_a_form_of_its_own_the_value_is_shown() -> None:
+    assert to_json(Height(), {"metres": 2}) == {"metres": 2}
+
+
+def test_a_form_of_its_own_is_used_inside_flinks_families() -> None:
+    register_json(Weight)(lambda node, value: {"@kg": int(str(value))})
+    assert to_json(build.list_of(Weight()), [7]) == [{"@kg": 7}]
