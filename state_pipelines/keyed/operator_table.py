@@ -14,6 +14,7 @@ columns stand beside the others and hold what failed. A state whose name is that
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,12 +48,12 @@ from state_pipelines.keyed.state_columns import (
     stored_type,
 )
 from state_pipelines.keyed.tables import encode_key
+from state_pipelines.metadata.key_groups import KeyGroupRange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from state_pipelines.keyed.files import KeyedFile, RecordContext
-    from state_pipelines.metadata.key_groups import KeyGroupRange
 
 WINDOW = 8 << 20
 """Bytes of file whose key groups are matched at once; a larger key group is matched as a whole."""
@@ -124,25 +125,42 @@ class OperatorTable:
         return "; ".join(reasons)
 
     def batches(
-        self, file: KeyedFile, subtask: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+        self,
+        files: Sequence[KeyedFile],
+        subtask: int,
+        context: RecordContext,
+        key_groups: KeyGroupRange | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows of one subtask, or of some key groups of it.
+
+        Args:
+            files: those of the subtask; timers may lie in one of their own.
+            subtask: its index.
+            context: what finding records takes.
+            key_groups: only these.
 
         Raises:
             FormatError: the bytes do not fit the serializers, or a key comes twice in a state that is no map.
             UnsupportedError: a value cannot be decoded, or a key cannot be read, so that its end is not known.
         """
-        for part in file.split(WINDOW, context, key_groups):
-            yield from self.read(part, subtask, context)
+        files = choose_files(files, self._ids)
+        for part, groups in split_files(files, WINDOW, context, key_groups):
+            yield from self.read(part, subtask, context, groups)
 
-    def read(self, part: KeyedFile, subtask: int, context: RecordContext) -> Iterator[pa.RecordBatch]:
-        """The rows of a part of a file (`KeyedFile.split`), all held at once; as `batches`."""
-        ids = {number: self._ids[info.name] for number, info in enumerate(part.header.states) if info.name in self._ids}
-        if not ids:
-            return
-        found: dict[int, list[KeyedRecords]] = {index: [] for index in sorted(ids.values())}
-        for number, records in part.scan(tuple(ids), context):
-            found[ids[number]].append(records)
+    def read(
+        self,
+        files: Sequence[KeyedFile],
+        subtask: int,
+        context: RecordContext,
+        key_groups: KeyGroupRange | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a part of a subtask (`split_files`), all held at once; as `batches`."""
+        found: dict[int, list[KeyedRecords]] = {index: [] for index in range(len(self._states))}
+        for file in files:
+            states = enumerate(file.header.states)
+            ids = {number: self._ids[info.name] for number, info in states if info.name in self._ids}
+            for number, records in file.scan(tuple(ids), context, key_groups) if ids else ():
+                found[ids[number]].append(records)
         pieces = {index: self._locate(index, runs) for index, runs in found.items()}
         rows = match_rows(pieces, [state.key for state in self._states], self._needle)
         if rows is None:
@@ -278,6 +296,44 @@ class OperatorTable:
         types |= {"key_bytes": pa.binary(), "reason": pa.string()}
         fixed = {name: pa.field(name, pa.int32(), False) for name in ("key_group", "subtask")}
         return pa.schema([fixed.get(name) or pa.field(name, types[name]) for name in self._chosen])
+
+
+def group_files(files: Iterable[tuple[int, KeyedFile]]) -> dict[int, tuple[KeyedFile, ...]]:
+    """Files by the index of their subtask."""
+    found: dict[int, tuple[KeyedFile, ...]] = {}
+    for subtask, file in files:
+        found[subtask] = (*found.get(subtask, ()), file)
+    return found
+
+
+def choose_files(files: Iterable[KeyedFile], states: Container[str]) -> tuple[KeyedFile, ...]:
+    """The files that hold any of the states."""
+    return tuple(file for file in files if any(info.name in states for info in file.header.states))
+
+
+def split_files(
+    files: Sequence[KeyedFile], size: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+) -> Iterator[tuple[tuple[KeyedFile, ...], KeyGroupRange | None]]:
+    """Split the files of a subtask into parts of about `size` bytes, each all that they have of some key groups.
+
+    Yields:
+        (files, the key groups of them that make up the part; None is all).
+    """
+    if len(files) == 1:
+        for part in files[0].split(size, context, key_groups):
+            yield (part,), key_groups
+        return
+    parts = sum(sum(1 for _ in file.split(size, context, key_groups)) for file in files)
+    if not parts:
+        return
+    start = min(file.key_groups.start for file in files)
+    groups = KeyGroupRange(start, max(file.key_groups.end for file in files) + 1 - start)
+    if key_groups is not None:
+        groups = groups.intersect(key_groups)
+    parts = min(parts, len(groups))
+    bounds = [groups.start + len(groups) * part // parts for part in range(parts + 1)]
+    for first, stop in pairwise(bounds):
+        yield tuple(files), KeyGroupRange(first, stop - first)
 
 
 def find_namespace(states: Sequence[StateLayout]) -> int:

@@ -12,7 +12,7 @@ from state_pipelines.codecs.serializer_layouts import LayoutContext, collect_sub
 from state_pipelines.errors import NotFoundError, StateError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.key_rows import unmeasured
-from state_pipelines.keyed.operator_table import OperatorTable, OperatorTableOptions
+from state_pipelines.keyed.operator_table import OperatorTable, OperatorTableOptions, group_files
 from state_pipelines.metadata import (
     CheckpointMetadata,
     CheckpointProperties,
@@ -288,8 +288,8 @@ class Operator:
         """
         table = self.make_table(options)
         with at(operator=self.label):
-            for subtask, file in self.keyed_files:
-                yield from table.batches(file, subtask, self.record_context, key_groups)
+            for subtask, files in group_files(self.keyed_files).items():
+                yield from table.batches(files, subtask, self.record_context, key_groups)
 
     def to_arrow(
         self, options: OperatorTableOptions | None = None, key_groups: KeyGroupRange | None = None

@@ -10,7 +10,13 @@ from pyspark.sql.datasource import InputPartition
 
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.errors import UsageError, at
-from state_pipelines.keyed.operator_table import OperatorTable, OperatorTableOptions
+from state_pipelines.keyed.operator_table import (
+    OperatorTable,
+    OperatorTableOptions,
+    choose_files,
+    group_files,
+    split_files,
+)
 from state_pipelines.keyed.tables import KeyedTable, TableOptions
 from state_pipelines.metadata.key_groups import KeyGroupRange, parse_key_groups
 from state_pipelines.snapshot import Operator, Snapshot, State, open_snapshot, parse_key_serializers
@@ -133,14 +139,16 @@ class OperatorSplit(InputPartition):
 
     Attributes:
         subtask: its index.
-        file: the subtask's file, or only some key groups of it.
+        files: the subtask's files, or only some key groups of them.
+        key_groups: those of the split; None is all that the files hold.
         states: those that take part.
         context: what finding records takes.
         operator: for errors.
     """
 
     subtask: int
-    file: KeyedFile
+    files: tuple[KeyedFile, ...]
+    key_groups: KeyGroupRange | None
     states: tuple[StateLayout, ...]
     options: OperatorTableOptions
     context: RecordContext
@@ -149,7 +157,8 @@ class OperatorSplit(InputPartition):
     def read(self) -> Iterator[pa.RecordBatch]:
         """The batches of the split, in the types of Spark."""
         with at(operator=self.operator):
-            for batch in OperatorTable(self.states, self.options).batches(self.file, self.subtask, self.context):
+            table = OperatorTable(self.states, self.options)
+            for batch in table.batches(self.files, self.subtask, self.context, self.key_groups):
                 yield from _slices(batch)
 
 
@@ -203,9 +212,10 @@ def split_operator(operator: Operator, options: StateOptions) -> Iterator[Operat
     """Tasks over all keyed states; as `split_state`."""
     wanted = options.operator_table
     states, context = tuple(operator.choose_states(wanted)), operator.record_context
-    for subtask, whole in operator.keyed_files:
-        for file in whole.split(options.split_size, context, options.key_groups):
-            yield OperatorSplit(subtask, file, states, wanted, context, operator.label)
+    names = {state.name for state in states}
+    for subtask, found in group_files(operator.keyed_files).items():
+        for files, groups in split_files(choose_files(found, names), options.split_size, context, options.key_groups):
+            yield OperatorSplit(subtask, files, groups, states, wanted, context, operator.label)
 
 
 def split_state(state: KeyedState, options: StateOptions) -> Iterator[KeyedSplit]:

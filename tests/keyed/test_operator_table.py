@@ -25,7 +25,6 @@ from state_pipelines.keyed.state_columns import StateLayout
 from state_pipelines.keyed.tables import TableOptions
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
-from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, timer
 from state_pipelines.serializers.metainfo import StateMetaInfo, keyed_state, priority_queue
 from state_pipelines.serializers.text import parse
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from state_pipelines.keyed.records import KeyedRecords
+    from state_pipelines.serializers import tree
     from state_pipelines.snapshot import Operator
 
 GUEST = load_classes("types.Guest extends types.Person: [visits: int]")
@@ -180,7 +180,7 @@ def read(
     **options: Any,
 ) -> list[dict[str, Any]]:
     table = OperatorTable(layouts(infos, key), OperatorTableOptions(**options))
-    batches = table.batches(write(infos, sections, key), 3, CONTEXT)
+    batches = table.batches([write(infos, sections, key)], 3, CONTEXT)
     return to_list(pa.Table.from_batches(batches, table.schema))
 
 
@@ -288,7 +288,7 @@ def test_keys_and_namespaces_with_their_lengths_are_matched_with_those_of_timers
 
 def find_key(key: int, infos: Sequence[StateMetaInfo], sections: Any) -> list[dict[str, Any]]:
     table = OperatorTable(layouts(infos), OperatorTableOptions(key=key))
-    return to_list(pa.Table.from_batches(table.batches(write(infos, sections), 0, CONTEXT), table.schema))
+    return to_list(pa.Table.from_batches(table.batches([write(infos, sections)], 0, CONTEXT), table.schema))
 
 
 def test_one_key_is_read() -> None:
@@ -303,7 +303,7 @@ def test_a_state_without_layout_is_stored_bytes_with_the_reason() -> None:
     states = [replace(each, value=None, reason="it was lost") for each in (total, counts)]
     table = OperatorTable(states, OperatorTableOptions())
     file = write([TOTAL, COUNTS], {1: {0: [("00000007 00", "0102")], 1: [("00000007 00 01", "00 0a")]}})
-    (row,) = to_list(pa.Table.from_batches(table.batches(file, 0, CONTEXT), table.schema))
+    (row,) = to_list(pa.Table.from_batches(table.batches([file], 0, CONTEXT), table.schema))
     assert {name: row[name] for name in table.schema.names[4:]} == {
         "total_bytes": "0102",
         "counts_bytes": [["01", "000a"]],
@@ -358,8 +358,22 @@ def test_rows_group_the_records_of_every_window(
     file = write(infos, sections)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(operator_table, "BATCH_ROWS", batch)
-        batches = table.read(Small(file, file.header, file.key_groups) if small else file, 0, CONTEXT)  # type: ignore[arg-type]
+        batches = table.read([Small(file, file.header, file.key_groups) if small else file], 0, CONTEXT)  # type: ignore[list-item]
         assert to_list(pa.Table.from_batches(batches, table.schema)) == expected
+
+
+@pytest.mark.parametrize("window", [1, 1 << 20])
+def test_timers_in_a_file_of_their_own_are_matched(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator_table, "WINDOW", window)
+    infos = [TOTAL, timers(INT, VOID_NAMESPACE)]
+    table = OperatorTable(layouts(infos), OperatorTableOptions(columns=("key_group", "total", "timers")))
+    values = write(infos[:1], {key_group: {0: [("00000007 00", f"{key_group:016x}")]} for key_group in (0, 9)})
+    times = write(infos[1:], {key_group: {0: [("8000000000000005 00000007 00", "")]} for key_group in (9, 127)})
+    assert to_list(pa.Table.from_batches(table.batches([values, times], 0, CONTEXT), table.schema)) == [
+        {"key_group": 0, "total": 0, "timers": None},
+        {"key_group": 9, "total": 9, "timers": [5]},
+        {"key_group": 127, "total": None, "timers": [5]},
+    ]
 
 
 def find(operator: str) -> Operator:
