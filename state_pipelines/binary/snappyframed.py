@@ -21,6 +21,9 @@ STREAM_ID = b"\xff\x06\x00\x00sNaPpY"
 BLOCK_SIZE = 1 << 16
 """Most bytes of data in one chunk."""
 
+HEAD_SIZE = 11
+"""Bytes of a chunk that tell how much data it holds: header, checksum, and up to 3 bytes of a length."""
+
 _HEADER_SIZE = 4
 _CRC_SIZE = 4
 _COMPRESSED = 0x00
@@ -110,6 +113,39 @@ def iter_chunks(
             raise _error("a snappy chunk is cut off", name, position)
         yield Chunk(position, chunk_end, _decode(view[position:chunk_end], name, position))
         position = chunk_end
+
+
+def measure_chunk(head: bytes | memoryview, *, name: str | None = None, position: int = 0) -> tuple[int, int]:
+    """How long a chunk is and how much data it holds, from its first `HEAD_SIZE` bytes; nothing is decoded.
+
+    Args:
+        head: its first bytes, fewer only where the stream ends.
+        name: file name, for errors.
+        position: of the chunk, for errors.
+
+    Returns:
+        (bytes of the chunk with its header, bytes of its data).
+
+    Raises:
+        FormatError: the bytes do not begin a chunk.
+    """
+    if len(head) < _HEADER_SIZE:
+        raise _error("a snappy chunk is cut off", name, position)
+    kind, size = head[0], int.from_bytes(head[1:_HEADER_SIZE], "little")
+    if kind == _STREAM_ID or kind >= _FIRST_SKIPPABLE:
+        return _HEADER_SIZE + size, 0
+    if kind == _UNCOMPRESSED and size >= _CRC_SIZE:
+        return _HEADER_SIZE + size, size - _CRC_SIZE
+    if kind == _COMPRESSED:
+        # Raw snappy begins with the length of its data, in groups of 7 bits, the low one first.
+        held = 0
+        for shift, byte in enumerate(head[_HEADER_SIZE + _CRC_SIZE : HEAD_SIZE]):
+            held |= (byte & 0x7F) << 7 * shift
+            if byte < 0x80 and held <= BLOCK_SIZE:
+                return _HEADER_SIZE + size, held
+    elif kind != _UNCOMPRESSED:
+        raise _error(f"{kind:#04x} is not a kind of snappy chunk", name, position)
+    raise _error("a snappy chunk is damaged (it does not say how much data it holds)", name, position)
 
 
 def _decode(chunk: memoryview, name: str | None, position: int) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from state_pipelines.codecs.memory import load_u8, store_8
+from state_pipelines.binary.memory import load_u8, store_8
 
 _BILLION = 1_000_000_000
 MAX_BYTES = 1 << 16  # the quadratic conversion is refused beyond this: 157,827 digits

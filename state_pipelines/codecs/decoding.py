@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from state_pipelines.codecs import opcodes as op
-from state_pipelines.codecs.cells import append_list, append_wide, read_cell
-from state_pipelines.codecs.memory import (
+from state_pipelines.binary.memory import (
     copy,
     load_i32,
     load_i32_big,
@@ -20,6 +18,8 @@ from state_pipelines.codecs.memory import (
     store_32,
     store_64,
 )
+from state_pipelines.codecs import opcodes as op
+from state_pipelines.codecs.cells import append_list, append_wide, read_cell
 
 _HIGH_BITS = np.int64(-0x7F7F7F7F7F7F7F80)
 

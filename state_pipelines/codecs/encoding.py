@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from state_pipelines.codecs import opcodes as op
-from state_pipelines.codecs.cell_encoding import store_wide, wide_size, write_cell
-from state_pipelines.codecs.memory import (
+from state_pipelines.binary.memory import (
     copy,
     load_i32,
     load_i64,
@@ -19,6 +17,8 @@ from state_pipelines.codecs.memory import (
     store_64,
     store_64_big,
 )
+from state_pipelines.codecs import opcodes as op
+from state_pipelines.codecs.cell_encoding import store_wide, wide_size, write_cell
 
 _HIGH_BITS = np.int64(-0x7F7F7F7F7F7F7F80)
 

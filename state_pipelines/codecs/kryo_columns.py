@@ -123,7 +123,8 @@ class _Forms:
         if name == "java.util.UUID":
             return Form(lay.Text(), _read_uuid, _write_uuid)
         if (kind := self._kind(name)) is not None:
-            return self._collection(of, kind, (*above, name))
+            # A raw type: nothing says what the elements are.
+            return self._collection(of, kind, (*above, name)) if of.arguments else _as_json(name)
         if (enum := self.table.enum(name)) is not None and enum.name == name and enum.kind != "abstract enum":
             return Form(lay.Constants(enum.constants), partial(_read_constant, name), partial(EnumValue, name))
         return self._object(of, above)
@@ -152,8 +153,7 @@ class _Forms:
         return Form(layout, read_array, lambda items: ArrayValue(name, tuple(write(item) for item in items)))
 
     def _collection(self, of: JavaType, kind: str, above: tuple[str, ...]) -> Form:
-        arguments = of.arguments or (OBJECT,) * 2
-        forms = [self.find(each, above) for each in arguments]
+        forms = [self.find(each, above) for each in of.arguments]
         changes = [(_nullable(each.read), _nullable(each.write)) for each in forms]
         open_class = of.name in _INTERFACES
 

@@ -15,6 +15,7 @@ from state_pipelines.binary.snappyframed import compress
 from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, Where, at
 from state_pipelines.keyed import framing
+from state_pipelines.keyed.files import gather_key_groups
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
 from state_pipelines.keyed.records import KeyedRecords
 from state_pipelines.keyed.sections import (
@@ -27,12 +28,12 @@ from state_pipelines.keyed.sections import (
     read_sections,
     select_sections,
 )
-from state_pipelines.metadata.key_groups import KeyGroupRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from state_pipelines.keyed.files import RecordContext, Runs
+    from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.metadata.streams import StateStream
 
 _LARGE = 4
@@ -74,15 +75,18 @@ class CanonicalFile:
             if len(group) == 1 and group[0].end - group[0].start > _LARGE * window and not self.header.compressed:
                 yield from _scan_large(self, group[0], wanted, prefix, window)
             else:
-                yield from _scan_window(self, _read_window(self, group), wanted, prefix, np.array([0, -1, 0], np.int64))
+                yield from _scan_window(self, _read_window(self, group), wanted, prefix, _begin())
 
     def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """All records, one key group after the other; the states of a section come in their order."""
         everything = range(len(self.header.states))
-        for section in sorted(self.sections, key=lambda each: each.key_group):
-            if section.key_group in key_groups:
-                only = KeyGroupRange(section.key_group, 1)
-                yield section.key_group, list(self.scan(everything, context, only))
+        ordered = sorted(select_sections(self.sections, key_groups), key=lambda each: each.key_group)
+        for sections in group_sections(ordered, WINDOW):
+            found: dict[int, list[KeyedRecords]] = {}
+            for state_id, records in replace(self, sections=sections).scan(everything, context):
+                found.setdefault(state_id, []).append(records)
+            for key_group, runs in gather_key_groups({state_id: iter(pieces) for state_id, pieces in found.items()}):
+                yield key_group, sorted(runs, key=lambda run: run[1].offset + int(run[1].key_starts[0]))
 
     def split(
         self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None
@@ -103,6 +107,7 @@ class _Window:
         starts: i64[s] first byte of each section in `data`.
         ends: i64[s].
         complete: the data hold the sections to their ends.
+        exact: the sections must end where their bytes end.
     """
 
     data: npt.NDArray[np.uint8]
@@ -111,20 +116,24 @@ class _Window:
     starts: npt.NDArray[np.int64]
     ends: npt.NDArray[np.int64]
     complete: bool = True
+    exact: bool = True
 
 
-def open_canonical(stream: StateStream, key_groups: KeyGroupRange, offsets: Sequence[int]) -> CanonicalFile:
+def open_canonical(
+    stream: StateStream, key_groups: KeyGroupRange, offsets: Sequence[int], *, narrowed: bool = False
+) -> CanonicalFile:
     """Read the header behind a handle and find its sections.
 
     Args:
         stream: the stream of the handle.
         key_groups: range of the handle.
         offsets: position per key group; `NO_SECTION` where there are no records.
+        narrowed: the stream may hold other key groups too (see `open_sections`).
 
     Raises:
         FormatError: an offset lies outside the stream, or the header is not one.
     """
-    header, sections = open_sections(stream, key_groups, offsets)
+    header, sections = open_sections(stream, key_groups, offsets, narrowed=narrowed)
     return CanonicalFile(stream, header, key_groups, sections)
 
 
@@ -134,36 +143,41 @@ def _read_window(file: CanonicalFile, group: tuple[Section, ...]) -> _Window:
     starts = np.array([each.start - first for each in group], np.int64)
     ends = np.array([each.end - first for each in group], np.int64)
     if file.header.compressed:
-        pieces = [
-            decompress_section(data, int(start), int(end), file.stream.name, first)
-            for start, end in zip(starts, ends, strict=True)
-        ]
+        pieces = [decompress_section(data, each, each.start - first, file.stream.name, first) for each in group]
         data = b"".join(pieces)
         ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
         starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
     groups = np.array([each.key_group for each in group], np.int32)
-    return _Window(np.frombuffer(data, np.uint8), first, groups, starts, ends)
+    return _Window(np.frombuffer(data, np.uint8), first, groups, starts, ends, exact=not group[-1].is_open)
 
 
 def _scan_large(
     file: CanonicalFile, section: Section, wanted: npt.NDArray[np.bool_], prefix: int, window: int
 ) -> Iterator[tuple[int, KeyedRecords]]:
     """A section that is read in several windows, each from the first record that the last one did not hold."""
-    cursor = np.array([0, -1, 0], np.int64)
-    position, size = section.start, window
+    cursor = _begin()
+    position, size, exact = section.start, window, not section.is_open
     groups = np.array([section.key_group], np.int32)
     while position < section.end:
         end = min(position + size, section.end)
         data = np.frombuffer(read_sections(file.stream, position, end), np.uint8)
         spans = (np.zeros(1, np.int64), np.full(1, len(data), np.int64))
-        part = _Window(data, position, groups, *spans, complete=end == section.end)
+        part = _Window(data, position, groups, *spans, complete=end == section.end, exact=exact)
         yield from _scan_window(file, part, wanted, prefix, cursor)
         if cursor[0] == 1:
+            if exact and position + int(cursor[3]) != section.end:
+                what = f"key group {section.key_group}: {framing.MESSAGES[framing.LEFT_OVER]}"
+                raise FormatError(what, where=Where(file=file.name, offset=position + int(cursor[3])))
             return
         # A record that is larger than the window makes no progress.
         size = window if cursor[1] > 0 else size * 2
         position += max(0, int(cursor[1]))
         cursor[1] = min(0, int(cursor[1]))
+
+
+def _begin() -> npt.NDArray[np.int64]:
+    """The cursor of `framing.scan_records` in front of the first section."""
+    return np.array([0, -1, 0, 0], np.int64)
 
 
 def _scan_window(
@@ -182,6 +196,7 @@ def _scan_window(
             window.ends,
             window.key_groups,
             window.complete,
+            window.exact,
             prefix,
             wanted,
             cursor,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.records import derive_keyed_layout
 from state_pipelines.keyed.replay import replay
 from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.keyed import IncrementalRemoteKeyedStateHandle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.files import KeyedFile, RecordContext, Runs
     from state_pipelines.keyed.records import KeyedRecords
     from state_pipelines.metadata.handles import StreamStateHandle
-    from state_pipelines.metadata.keyed import ChangelogStateBackendHandle
+    from state_pipelines.metadata.keyed import ChangelogStateBackendHandle, KeyedStateHandle
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.serializers.metainfo import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
@@ -134,7 +136,9 @@ class ChangelogFile:
         """Parts of about `size` bytes; how the bytes spread over the key groups is not looked up."""
         wanted = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
         changed = self.log.size * len(wanted) // max(1, len(self.key_groups))
-        parts = -(-changed // size) + sum(1 for base in self.bases for _ in base.split(size, context, wanted))
+        parts = sum(1 for base in self.bases for _ in base.split(size, context, wanted))
+        # What is left over by whole parts of changes goes with the parts of the bases, which are not full either.
+        parts = parts + changed // size if parts else -(-changed // size)
         parts = min(parts, len(wanted))
         for part in range(parts):
             start, end = (len(wanted) * each // parts for each in (part, part + 1))
@@ -232,6 +236,23 @@ class ChangelogFile:
                 )
 
 
+def find_bases(handle: ChangelogStateBackendHandle) -> tuple[KeyedStateHandle, ...]:
+    """The materialized handles of a handle, each once.
+
+    After a change of parallelism a subtask has those of all subtasks that its key groups come from, one after the other
+    (`ChangelogKeyedStateBackend.completeRestore`). Handles of RocksDB files are passed on whole
+    (`IncrementalRemoteKeyedStateHandle.getIntersection`), so that one of a former subtask comes back more than once.
+    """
+    found: dict[KeyedStateHandle, KeyedStateHandle] = {}
+    for base in handle.materialized:
+        files = base
+        if isinstance(base, IncrementalRemoteKeyedStateHandle):
+            # Number and size are of the checkpoint that names the files (`rebound`).
+            files = replace(base, checkpoint_id=0, persisted_size=None, state_handle_id=None)
+        found.setdefault(files, base)
+    return tuple(found.values())
+
+
 def open_changelog(
     handle: ChangelogStateBackendHandle,
     bases: Sequence[KeyedFile],
@@ -243,17 +264,18 @@ def open_changelog(
 
     Args:
         handle: the handle.
-        bases: its materialized handles, opened.
+        bases: its materialized handles, opened; see `find_bases`.
         open_stream: the stream behind a handle.
         key_serializer: what the caller knows of the keys; a base knows better.
 
     Raises:
-        UnsupportedError: a handle does not hold changes.
+        UnsupportedError: a handle does not hold changes, or several bases hold the same key groups.
         UnknownSerializerError: a serializer has no reader; it names the state.
         FormatError: the bytes are not change sets.
     """
-    log = open_change_log(handle.non_materialized, handle.key_groups, open_stream)
     name = f"changelog {handle.state_handle_id}"
+    _require_disjoint(bases, handle.key_groups, name)
+    log = open_change_log(handle.non_materialized, handle.key_groups, open_stream)
     states: dict[str, StateMetaInfo] = {}
     known: list[tuple[Serializer | None, StateMetaInfo]] = []
     for base in bases:
@@ -286,6 +308,24 @@ def open_changelog(
         ids=tuple(ids),
         earlier=tuple(sorted(earlier, key=itemgetter(0))),
     )
+
+
+def _require_disjoint(bases: Sequence[KeyedFile], key_groups: KeyGroupRange, name: str) -> None:
+    """Make sure that each key group is in one base only.
+
+    Flink writes such bases over each other, in an order that depends on its release and on the new parallelism; what
+    was removed between them comes back (`RocksDBIncrementalRestoreOperation`). That is no state to read.
+    """
+    ranges = sorted((base.key_groups.intersect(key_groups) for base in bases), key=lambda each: each.start)
+    for one, other in pairwise(each for each in ranges if len(each)):
+        if other.start <= one.end:
+            raise UnsupportedError(
+                f"several materialized states hold key group {other.start}, "
+                "of times before and after a change of parallelism, and nothing says which one counts",
+                where=Where(file=name),
+                hint="Take a savepoint (`flink savepoint --type canonical`), or use a checkpoint after the next "
+                "materialization (`state.changelog.periodic-materialize.interval`)",
+            )
 
 
 def _by_key_group(found: dict[int, list[KeyedRecords]]) -> Iterator[tuple[int, Runs]]:

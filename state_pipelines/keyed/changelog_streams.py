@@ -1,35 +1,34 @@
 """Logged changes where they lie: which change sets a handle names, and the changes of some key groups out of them.
 
-Nothing but the metadata changes is read when a log is opened. The first read of a stream finds where the key groups of
-its change sets lie; after that only the bytes of the wanted key groups are read.
+Nothing but the metadata changes is decoded when a log is opened. The first read finds where the key groups of its
+change sets lie; after that only the bytes of the wanted key groups are read. A stream is never held as a whole.
 Source: `StateChangelogHandleStreamHandleReader`, `StateChangeFormat`, `ChangelogStreamWrapper`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from state_pipelines.binary.memory import load_i32_big
 from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.snappyframed import iter_chunks
-from state_pipelines.codecs.memory import load_i32_big
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, Where
+from state_pipelines.keyed.changelog_data import FLAG, Bytes, ChangeData, Lookahead, Positions, open_change_data
 from state_pipelines.keyed.changes import (
     METADATA_KEY_GROUP,
     MetadataChange,
-    is_compressed,
     read_metadata_change,
     write_change_stream,
 )
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed import ChangelogStateHandleStream, InMemoryChangelogStateHandle
-from state_pipelines.metadata.streams import StateStream, read_stream_range
-from state_pipelines.storage import file_size
+from state_pipelines.metadata.streams import StateStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,13 +36,14 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.handles import StreamStateHandle
     from state_pipelines.metadata.keyed import KeyedStateHandle
 
-Positions = npt.NDArray[np.int64]
-
 _FIRST_READ = 1 << 16
 """Bytes that are read at once in search of metadata changes."""
 
-# The flag byte, which positions do not count.
-_FLAG = 1
+# Operation and state id.
+_SMALLEST = 3
+
+# Columns of the groups of a log: key group, number of its change set, first byte, behind the last, number of changes.
+_GROUP, _SET, _START, _END, _COUNT = range(5)
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,18 @@ class Changes:
 class ChangeLog:
     """Change sets in the order of replay.
 
+    What was looked up of the streams stays with the log, and does not go to other processes.
+
     Attributes:
         sets: the change sets.
-        size: bytes of changes, as the handles say.
+        size: bytes of changes, about.
     """
 
     sets: tuple[ChangeSet, ...]
     size: int
+
+    def __reduce__(self) -> tuple[type[ChangeLog], tuple[tuple[ChangeSet, ...], int]]:
+        return ChangeLog, (self.sets, self.size)
 
     def metadata(self) -> list[list[MetadataChange]]:
         """The metadata changes of every change set.
@@ -110,9 +115,13 @@ class ChangeLog:
         Raises:
             FormatError: the bytes are not change sets.
         """
-        return [
-            [read_metadata_change(change, each.stream.name) for change in _read_metadata(each)] for each in self.sets
-        ]
+        found: dict[int, list[MetadataChange]] = {}
+        for data, numbers in self._streams:
+            ahead = Lookahead(data.read, data.size, _FIRST_READ)
+            for number in numbers:
+                changes = _read_metadata(ahead, data, self.sets[number].offset)
+                found[number] = [read_metadata_change(change, data.stream.name) for change in changes]
+        return [found[number] for number in range(len(self.sets))]
 
     def sizes(self, key_groups: KeyGroupRange) -> Positions:
         """i64[n], bytes of changes of each key group.
@@ -120,47 +129,40 @@ class ChangeLog:
         Raises:
             FormatError: the bytes are not change sets.
         """
+        groups = self._find(key_groups)
         sizes = np.zeros(len(key_groups), np.int64)
-        for _, _, groups in self._groups(key_groups):
-            np.add.at(sizes, groups[:, 0] - key_groups.start, groups[:, 3] - groups[:, 2])
+        np.add.at(sizes, groups[:, _GROUP] - key_groups.start, groups[:, _END] - groups[:, _START])
         return sizes
 
     def read(self, key_groups: KeyGroupRange) -> Changes:
-        """The data changes of some key groups.
+        """The data changes of some key groups; nothing else of the streams is read, once it is known where they lie.
 
         Raises:
             FormatError: the bytes are not change sets.
         """
-        parts: list[Changes] = []
-        base = 0
-        pieces: list[npt.NDArray[np.uint8]] = []
-        for number, index, groups in self._groups(key_groups):
+        groups = self._find(key_groups)
+        groups = groups[np.argsort(groups[:, _SET], kind="stable")]
+        bounds = np.flatnonzero(np.diff(groups[:, _SET], prepend=-1, append=-1)).tolist()
+        pieces: list[Bytes] = [np.zeros(0, np.uint8)]
+        shifts = np.empty(len(groups), np.int64)
+        size = 0
+        for first, stop in pairwise(bounds):
             # Key groups ascend in a change set, so that the wanted ones lie together.
-            first, last = int(groups[:, 2].min()), int(groups[:, 3].max())
-            name = self.sets[number].stream.name
-            data = index.read(self.sets[number].stream, first, last)
-            for key_group, count, start, end in groups.tolist():
-                starts, ends, _ = _walk(data, start - first, end - first, count, name, first)
-                parts.append(
-                    Changes(
-                        data,
-                        starts + base,
-                        ends + base,
-                        np.full(count, key_group, np.int32),
-                        np.full(count, number, np.int64),
-                        starts + first,
-                    )
-                )
-            pieces.append(data)
-            base += len(data)
-        if not parts:
-            none = np.zeros(0, np.int64)
-            return Changes(np.zeros(0, np.uint8), none, none, none.astype(np.int32), none, none)
-        columns = [
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in ("starts", "ends", "key_groups", "sets", "positions")
-        ]
-        return Changes(pieces[0] if len(pieces) == 1 else np.concatenate(pieces), *columns)
+            start, end = int(groups[first:stop, _START].min()), int(groups[first:stop, _END].max())
+            pieces.append(self._data[int(groups[first, _SET])].read(start, end))
+            shifts[first:stop] = size - start
+            size += end - start
+        data = pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
+        counts = np.ascontiguousarray(groups[:, _COUNT])
+        starts, ends = np.empty((2, int(counts.sum())), np.int64)
+        wrong = walk_groups(
+            data.ctypes.data, groups[:, _START] + shifts, groups[:, _END] + shifts, counts, starts, ends
+        )
+        if wrong >= 0:
+            raise _misfit(self.sets[int(groups[wrong, _SET])].stream.name, int(groups[wrong, _START]))
+        sets = np.repeat(groups[:, _SET], counts)
+        key_groups_of = np.repeat(groups[:, _GROUP], counts).astype(np.int32)
+        return Changes(data, starts, ends, key_groups_of, sets, starts - np.repeat(shifts, counts))
 
     def windows(self, key_groups: KeyGroupRange, size: int) -> Iterator[KeyGroupRange]:
         """The key groups in ranges with changes of about `size` bytes."""
@@ -171,19 +173,42 @@ class ChangeLog:
                 yield KeyGroupRange(start, key_group - start + 1)
                 start, held = key_group + 1, 0
 
-    def _groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, _Index, Positions]]:
-        """(number of the change set, index of its stream, its wanted groups) where there are any."""
-        offsets: dict[StateStream, list[int]] = {}
-        for each in self.sets:
-            offsets.setdefault(each.stream, []).append(each.offset)
-        indices = {stream: _index(stream, tuple(each)) for stream, each in offsets.items()}
+    def _find(self, key_groups: KeyGroupRange) -> Positions:
+        """The rows of `_groups` of some key groups."""
+        first = np.searchsorted(self._groups[:, _GROUP], key_groups.start, side="left")
+        stop = np.searchsorted(self._groups[:, _GROUP], key_groups.end, side="right")
+        return self._groups[first:stop]
+
+    @cached_property
+    def _streams(self) -> list[tuple[ChangeData, list[int]]]:
+        """Each stream, opened once, and the change sets in it by position."""
+        numbers: dict[StateStream, list[int]] = {}
         for number, each in enumerate(self.sets):
-            index = indices[each.stream]
-            groups = index.groups[each.offset]
-            wanted = each.key_groups.intersect(key_groups)
-            groups = groups[(groups[:, 0] >= wanted.start) & (groups[:, 0] <= wanted.end)]
-            if len(groups):
-                yield number, index, groups
+            numbers.setdefault(each.stream, []).append(number)
+        return [
+            (open_change_data(stream), sorted(those, key=lambda number: self.sets[number].offset))
+            for stream, those in numbers.items()
+        ]
+
+    @cached_property
+    def _data(self) -> dict[int, ChangeData]:
+        """The stream of each change set."""
+        return {number: data for data, numbers in self._streams for number in numbers}
+
+    @cached_property
+    def _groups(self) -> Positions:
+        """i64[g, 5], ascending by key group, then by change set: see `_GROUP` to `_COUNT`."""
+        found: list[tuple[int, ...]] = []
+        for data, numbers in self._streams:
+            ahead = Lookahead(data.read, data.size)
+            for number in numbers:
+                each = self.sets[number]
+                found += (
+                    (key_group, number, start, end, count)
+                    for key_group, count, start, end in _find_groups(ahead, data, each.offset)
+                    if each.key_groups.start <= key_group <= each.key_groups.end
+                )
+        return np.array(sorted(found), np.int64).reshape(-1, _COUNT + 1)
 
 
 def open_change_log(
@@ -212,147 +237,140 @@ def open_change_log(
             size += len(data)
         elif isinstance(handle, ChangelogStateHandleStream):
             wanted = handle.key_groups.intersect(key_groups)
-            sets += [ChangeSet(open_stream(each.handle), each.offset, wanted) for each in handle.streams]
-            size += handle.size
+            streams = [replace(open_stream(each.handle), holds_changes=True) for each in handle.streams]
+            sets += [
+                ChangeSet(stream, each.offset, wanted) for stream, each in zip(streams, handle.streams, strict=True)
+            ]
+            # After a change of parallelism the handle says 0; then the files are the best guess.
+            size += handle.size or sum(stream.size for stream in dict.fromkeys(streams))
         else:
             raise UnsupportedError(f"a {type(handle).__name__} does not hold changes")
     return ChangeLog(tuple(sets), size)
 
 
-@dataclass(frozen=True, eq=False)
-class _Index:
-    """Where things lie in a stream.
-
-    Attributes:
-        chunks: i64[c, 2] first byte in the file and in the data, of each chunk; None of a plain stream.
-        groups: by position of the change set, i64[g, 4]: key group, number of changes, first byte, behind the last.
-    """
-
-    chunks: Positions | None
-    groups: dict[int, Positions]
-
-    def read(self, stream: StateStream, start: int, end: int) -> npt.NDArray[np.uint8]:
-        """u8, the data from `start` up to `end`."""
-        if self.chunks is None:
-            return np.frombuffer(read_stream_range(stream, _FLAG + start, _FLAG + end), np.uint8)
-        first = int(np.searchsorted(self.chunks[:, 1], start, side="right")) - 1
-        last = int(np.searchsorted(self.chunks[:, 1], end, side="left"))
-        raw = read_stream_range(stream, int(self.chunks[first, 0]), int(self.chunks[last, 0]))
-        data = b"".join(chunk.data for chunk in iter_chunks(raw, name=stream.name))
-        skipped = start - int(self.chunks[first, 1])
-        return np.frombuffer(data, np.uint8, end - start, skipped)
-
-
-@lru_cache(maxsize=1024)
-def _index(stream: StateStream, offsets: tuple[int, ...]) -> _Index:
-    raw = _read_all(stream)
-    chunks: Positions | None = None
-    data = memoryview(raw)[_FLAG:]
-    if is_compressed(raw[:_FLAG], stream.name):
-        found, places, position = [], [], 0
-        end = _FLAG
-        for chunk in iter_chunks(raw, _FLAG, name=stream.name):
-            places.append((chunk.start, position))
-            found.append(chunk.data)
-            position += len(chunk.data)
-            end = chunk.end
-        chunks = np.array([*places, (end, position)], np.int64)
-        data = memoryview(b"".join(found))
-    flat = np.frombuffer(data, np.uint8)
-    return _Index(chunks, {offset: _find_groups(flat, offset, stream.name) for offset in offsets})
-
-
-def _find_groups(data: npt.NDArray[np.uint8], offset: int, name: str) -> Positions:
+def _find_groups(ahead: Lookahead, data: ChangeData, offset: int) -> Iterator[tuple[int, int, int, int]]:
     """The data groups of a change set: key group, number of changes, first byte, behind the last."""
-    if not 0 <= offset <= len(data):
-        raise FormatError("a change set lies outside its file", where=Where(file=name, offset=offset + _FLAG))
-    reader = Reader(data.data, name, offset)  # type: ignore[arg-type]
-    groups = []
-    for _ in range(reader.count(8)):
-        count, key_group, start = reader.count(4), reader.i32(), reader.position
-        _, _, end = _walk(data, start, len(data), count, name, 0)
+    _require_inside(data, offset)
+    count = _read_count(ahead, data, offset, 8)
+    position = offset + 4
+    for _ in range(count):
+        changes = _read_count(ahead, data, position, 4)
+        head = ahead.take(position + 4, 4)
+        if len(head) < 4:
+            raise _misfit(data.stream.name, position)
+        key_group = int.from_bytes(head.tobytes(), "big", signed=True)
+        start, position = position + 8, _skip(ahead, data, position + 8, changes)
         if key_group != METADATA_KEY_GROUP:
-            groups.append((key_group, count, start, end))
-        reader.position = end
-    return np.array(groups, np.int64).reshape(-1, 4)
+            yield key_group, changes, start, position
 
 
-def _walk(
-    data: npt.NDArray[np.uint8], start: int, end: int, count: int, name: str, offset: int
-) -> tuple[Positions, Positions, int]:
-    """Starts and ends of `count` changes, and the position behind them."""
-    starts, ends = np.empty(count, np.int64), np.empty(count, np.int64)
-    behind = walk_changes(data.ctypes.data, start, end, starts, ends)
-    if behind < 0:
-        where = Where(file=name, offset=offset + start + _FLAG)
-        raise FormatError("a change reaches beyond its change set or is shorter than its head", where=where)
-    return starts, ends, int(behind)
+def _read_count(ahead: Lookahead, data: ChangeData, position: int, minimum: int) -> int:
+    """A count of things of at least `minimum` bytes each."""
+    head = ahead.take(position, 4)
+    count = int.from_bytes(head.tobytes(), "big", signed=True)
+    left = data.size - position - 4
+    if len(head) < 4 or count < 0 or count * minimum > left:
+        what = f"a count of {count} does not fit in the {max(0, left)} bytes left"
+        raise FormatError(what, where=Where(file=data.stream.name, offset=position + FLAG))
+    return count
+
+
+def _skip(ahead: Lookahead, data: ChangeData, position: int, count: int) -> int:
+    """The position behind `count` changes."""
+    while count:
+        held = ahead.take_held(position)
+        skipped, behind = skip_changes(held.ctypes.data, len(held), count)
+        count -= skipped
+        position += behind
+        if count and not skipped:
+            # It reaches beyond what is held, or it is wrong.
+            head = ahead.take(position, 4)
+            size = int.from_bytes(head.tobytes(), "big", signed=True)
+            if len(head) < 4 or size < _SMALLEST or len(ahead.take(position, 4 + size)) < 4 + size:
+                raise _misfit(data.stream.name, position)
+    return position
+
+
+def _misfit(name: str, position: int) -> FormatError:
+    where = Where(file=name, offset=position + FLAG)
+    return FormatError("a change reaches beyond its change set or is shorter than its head", where=where)
+
+
+def _require_inside(data: ChangeData, offset: int) -> None:
+    if not 0 <= offset <= data.size:
+        where = Where(file=data.stream.name, offset=offset + FLAG)
+        raise FormatError("a change set lies outside its file", where=where)
 
 
 @njit(cache=True, nogil=True)
-def walk_changes(base, start, end, starts, ends):  # type: ignore[no-untyped-def]
-    """Find changes that follow each other, each behind its i32 length.
+def skip_changes(base, size, count):  # type: ignore[no-untyped-def]
+    """Pass over changes that follow each other, each behind its i32 length.
+
+    Args:
+        base: address of the first length.
+        size: bytes from there on.
+        count: how many at most.
+
+    Returns:
+        (changes that lie wholly inside and have at least 3 bytes, position behind the last of them).
+    """
+    position = 0
+    for row in range(count):
+        if position + 4 > size:
+            return row, position
+        length = load_i32_big(base + position)
+        if length < 3 or length > size - position - 4:
+            return row, position
+        position += 4 + length
+    return count, position
+
+
+@njit(cache=True, nogil=True)
+def walk_groups(base, firsts, stops, counts, starts, ends):  # type: ignore[no-untyped-def]
+    """Find the changes of groups, each behind its i32 length.
 
     Args:
         base: address to which positions are relative.
-        start: first length.
-        end: no change reaches beyond it.
+        firsts: i64[g], the first length of each group.
+        stops: i64[g], no change of the group reaches beyond it.
+        counts: i64[g], changes of each group.
         starts: i64[n], filled.
         ends: i64[n], filled.
 
     Returns:
-        The position behind the last change; -1 when one does not fit or has less than 3 bytes.
+        -1, or the first group that has a change that does not fit or has less than 3 bytes.
     """
-    position = start
-    for row in range(len(starts)):
-        if position + 4 > end:
-            return -1
-        size = load_i32_big(base + position)
-        position += 4
-        if size < 3 or size > end - position:
-            return -1
-        starts[row] = position
-        position += size
-        ends[row] = position
-    return position
+    row = 0
+    for group in range(len(firsts)):
+        position = firsts[group]
+        for _ in range(counts[group]):
+            if position + 4 > stops[group]:
+                return group
+            size = load_i32_big(base + position)
+            position += 4
+            if size < 3 or size > stops[group] - position:
+                return group
+            starts[row] = position
+            position += size
+            ends[row] = position
+            row += 1
+    return -1
 
 
-def _read_metadata(change_set: ChangeSet) -> list[bytes]:
+def _read_metadata(ahead: Lookahead, data: ChangeData, offset: int) -> list[bytes]:
     """The metadata changes of a change set, which come first in it."""
-    stream = change_set.stream
-    if is_compressed(read_stream_range(stream, 0, _FLAG), stream.name):
-        raw = _read_all(stream)
-        data = b"".join(chunk.data for chunk in iter_chunks(raw, _FLAG, name=stream.name))
-        return _parse_metadata(Reader(data, stream.name, change_set.offset))
-    size = _FIRST_READ
-    start, stop = _FLAG + change_set.offset, _stream_end(stream)
-    if not _FLAG <= start <= stop:
-        raise FormatError("a change set lies outside its file", where=Where(file=stream.name, offset=start))
+    _require_inside(data, offset)
+    found = ahead.take_held(offset)
     while True:
-        data = read_stream_range(stream, start, min(start + size, stop))
         try:
-            return _parse_metadata(Reader(data, stream.name))
+            return _parse_metadata(Reader(found.tobytes(), data.stream.name))
         except FormatError as error:
-            if len(data) < size:
-                # The file ends here: more bytes would not help.
-                offset = None if error.where.offset is None else error.where.offset + start
-                error.where = Where(file=stream.name, offset=offset)
+            if offset + len(found) >= data.size:
+                # The data ends here: more bytes would not help.
+                place = None if error.where.offset is None else error.where.offset + offset + FLAG
+                error.where = Where(file=data.stream.name, offset=place)
                 raise
-        size *= 8
-
-
-def _read_all(stream: StateStream) -> bytes:
-    return read_stream_range(stream, 0, _stream_end(stream))
-
-
-def _stream_end(stream: StateStream) -> int:
-    """Where the stream ends.
-
-    Of a file only the file says it: handles count the bytes before compression, and not the first byte.
-    """
-    if stream.location is None or stream.is_segment:
-        return stream.size
-    return file_size(stream.location)
+        found = ahead.take(offset, max(_FIRST_READ, 8 * len(found)))
 
 
 def _parse_metadata(reader: Reader) -> list[bytes]:
@@ -373,7 +391,7 @@ def locate(error: StateError, log: ChangeLog, changes: Changes) -> None:
         return
     order = np.argsort(changes.starts)
     row = int(order[max(0, int(np.searchsorted(changes.starts[order], offset, side="right")) - 1)])
-    place = int(changes.positions[row]) + offset - int(changes.starts[row]) + _FLAG
+    place = int(changes.positions[row]) + offset - int(changes.starts[row]) + FLAG
     known = error.where
     name = log.sets[int(changes.sets[row])].stream.name
     error.where = Where(name, place, known.operator, known.state, known.path)

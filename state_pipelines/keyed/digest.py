@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from state_pipelines.codecs.memory import load_i64, load_u8
+from state_pipelines.binary.memory import load_i64, load_u8
+from state_pipelines.keyed.records import cut_nulls
 
 if TYPE_CHECKING:
     from state_pipelines.keyed.files import KeyedFile, RecordContext
@@ -38,10 +39,7 @@ def digest_states(file: KeyedFile, context: RecordContext, key_groups: KeyGroupR
     totals = {info.name: np.zeros(3, np.uint64) for info in file.header.states}
     for state_id, records in file.scan(range(len(file.header.states)), context, key_groups):
         info = file.header.states[state_id]
-        value_ends = records.value_ends
-        if info.state_type == "MAP":
-            null = records.data[records.value_starts] != 0
-            value_ends = np.where(null, records.value_starts + 1, value_ends)
+        value_ends = cut_nulls(records) if info.state_type == "MAP" else records.value_ends
         totals[info.name] += digest_records(
             records.key_groups,
             records.data.ctypes.data,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from state_pipelines.codecs.memory import (
+from state_pipelines.binary.memory import (
     copy,
     load_i32_big,
     load_u8,
@@ -39,7 +39,7 @@ MESSAGES = {
 
 
 @njit(cache=True, nogil=True)
-def scan_records(base, starts, ends, key_groups, complete, prefix, wanted, cursor, output):  # type: ignore[no-untyped-def]
+def scan_records(base, starts, ends, key_groups, complete, exact, prefix, wanted, cursor, output):  # type: ignore[no-untyped-def]
     """Find the records of wanted states.
 
     Args:
@@ -48,9 +48,10 @@ def scan_records(base, starts, ends, key_groups, complete, prefix, wanted, curso
         ends: i64[s] end of the bytes of each section.
         key_groups: i32[s].
         complete: the data hold the sections to their ends (else to be continued: `MORE`).
+        exact: a section must end where its bytes end.
         prefix: bytes of the key-group prefix, 1 or 2.
         wanted: bool[n], by state id.
-        cursor: i64[3], updated: section, position (-1 at its start), state id.
+        cursor: i64[4], updated: section, position (-1 at its start), state id, end of the last section that was left.
         output: i64[6, r], filled: state id, key group, key start behind the prefix, key end, value start, value end.
 
     Returns:
@@ -110,7 +111,8 @@ def scan_records(base, starts, ends, key_groups, complete, prefix, wanted, curso
             if first & FLAG:
                 state = load_u16_big(base + position)
                 position += 2
-        if complete and position != end:
+        cursor[3] = position
+        if complete and exact and position != end:
             cursor[0], cursor[1] = section, position
             return LEFT_OVER, count
         section += 1

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
+from state_pipelines.binary.memory import load_i32, load_u8
 from state_pipelines.codecs import logical
 from state_pipelines.codecs.bignumbers import parse_numbers
 from state_pipelines.codecs.conform import conform, flatten_entries
 from state_pipelines.codecs.layout import ROW_KINDS
-from state_pipelines.codecs.memory import load_i32, load_u8
 from state_pipelines.codecs.program import arrow_type
 from state_pipelines.codecs.serializer_layouts import BASIC_LAYOUTS
 from state_pipelines.errors import StateError, UnsupportedError, UsageError, ValueRangeError

@@ -8,21 +8,18 @@ compression each state of each key group is a snappy framed stream. Source: `Hea
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.snappyframed import compress
 from state_pipelines.binary.writer import Writer
-from state_pipelines.codecs import layout as lay
 from state_pipelines.errors import FormatError, Where, at
-from state_pipelines.keyed import heap_kernels as kernels
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
-from state_pipelines.keyed.measuring import Measure, take_bytes
-from state_pipelines.keyed.records import KeyedLayout, KeyedRecords, concat_records, derive_keyed_layout
+from state_pipelines.keyed.heap_entries import EntryForm, make_forms
+from state_pipelines.keyed.records import KeyedRecords, concat_records
 from state_pipelines.keyed.sections import (
     WINDOW,
     Section,
@@ -36,17 +33,43 @@ from state_pipelines.keyed.sections import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import pyarrow as pa
-
     from state_pipelines.keyed.files import RecordContext, Runs
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.metadata.streams import StateStream
 
-Spans = npt.NDArray[np.int64]
-"""i64[2, n]: starts and ends."""
 
-_NO_OFFSETS = np.zeros(1, np.int64)
-_NO_SPANS = np.zeros((2, 0), np.int64)
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Where the entries of one state of one key group lie, counted from the first state of the section.
+
+    Attributes:
+        state_id: the state.
+        count: how many entries.
+        start: first byte of the first entry.
+        stop: behind the last one.
+    """
+
+    state_id: int
+    count: int
+    start: int
+    stop: int
+
+
+class BlockIndex:
+    """Blocks that were found, by key group, in the order of the file; a copy in another process starts empty.
+
+    Only parsing what stands before a state tells where it begins, so that this is worth keeping.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, list[Block]] = {}
+
+    def of(self, key_group: int) -> list[Block]:
+        """The blocks of a key group that are known so far, to be appended to."""
+        return self._blocks.setdefault(key_group, [])
+
+    def __reduce__(self) -> tuple[type[BlockIndex], tuple[()]]:
+        return BlockIndex, ()
 
 
 @dataclass(frozen=True)
@@ -56,12 +79,14 @@ class HeapFile:
     Attributes:
         key_groups: range of the handle.
         sections: of the key groups, ascending by position.
+        blocks: where states were found to lie, also by its parts: each state and part is a scan of its own.
     """
 
     stream: StateStream
     header: KeyedHeader
     key_groups: KeyGroupRange
     sections: tuple[Section, ...]
+    blocks: BlockIndex = field(default_factory=BlockIndex, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -97,7 +122,7 @@ class HeapFile:
     def _read(
         self, group: tuple[Section, ...], state_ids: Sequence[int], context: RecordContext
     ) -> Iterator[tuple[int, Runs]]:
-        forms = _make_forms(self.header, context)
+        forms = make_forms(self.header, context)
         first = group[0].start
         raw = read_sections(self.stream, first, group[-1].end)
         for section in group:
@@ -105,7 +130,7 @@ class HeapFile:
                 yield section.key_group, self._read_section(raw, first, section, frozenset(state_ids), forms)
 
     def _read_section(
-        self, raw: bytes, first: int, section: Section, wanted: frozenset[int], forms: Sequence[_Form]
+        self, raw: bytes, first: int, section: Section, wanted: frozenset[int], forms: Sequence[EntryForm]
     ) -> Runs:
         start, end = section.start - first, section.end - first
         if end - start < _KEY_GROUP or raw[start : start + _KEY_GROUP] != section.key_group.to_bytes(_KEY_GROUP, "big"):
@@ -116,29 +141,43 @@ class HeapFile:
         start += _KEY_GROUP
         offset = first
         if self.header.compressed:
-            raw, start, offset = decompress_section(raw, start, end, self.name, first), 0, 0
+            raw, start, offset = decompress_section(raw, section, start, self.name, first), 0, 0
             end = len(raw)
         data = np.frombuffer(raw, np.uint8)
-        reader = Reader(raw, self.name, start, end)
         runs: Runs = []
         left = set(wanted)
-        seen = 0
-        while seen < len(self.header.states) and left:
+
+        def read(block: Block) -> int:
+            """Read the entries of a state, which are wanted or stand before wanted ones; the position behind them."""
+            with at(state=self.header.states[block.state_id].name):
+                form = forms[block.state_id]
+                entries, stop = form.read(data, start + block.start, end, block.count, offset, self.name)
+                if block.state_id in wanted:
+                    records = entries.to_records(section.key_group, form, data, offset, self.name)
+                    if len(records):
+                        runs.append((block.state_id, records))
+            return stop
+
+        known = self.blocks.of(section.key_group)
+        for block in known:
+            left.discard(block.state_id)
+            if block.state_id in wanted and block.count:
+                read(block)
+        reader = Reader(raw, self.name, start + known[-1].stop if known else start, end)
+        while len(known) < len(self.header.states) and left:
             place, state_id, count = reader.position, reader.i16(), reader.i32()
             if not 0 <= state_id < len(self.header.states) or count < 0:
                 raise FormatError(
                     f"key group {section.key_group}: {count} entries of state {state_id}, which is not in the header",
                     where=Where(file=self.name, offset=offset + place),
                 )
-            with at(state=self.header.states[state_id].name):
-                form = forms[state_id]
-                entries, reader.position = form.read(data, reader.position, end, count, offset, self.name)
-                if state_id in wanted and count:
-                    runs.append((state_id, entries.to_records(section.key_group, form, data, self.name)))
             left.discard(state_id)
-            seen += 1
-        if seen == len(self.header.states):
-            reader.expect_end(f"the states of key group {section.key_group}")
+            block = Block(state_id, count, reader.position - start, reader.position - start)
+            if count:
+                reader.position = read(block)
+            known.append(replace(block, stop=reader.position - start))
+            if len(known) == len(self.header.states) and not section.is_open:
+                reader.expect_end(f"the states of key group {section.key_group}")
         return runs
 
 
@@ -146,187 +185,22 @@ _KEY_GROUP = 4
 """Bytes of the number in front of a section."""
 
 
-def open_heap(stream: StateStream, key_groups: KeyGroupRange, offsets: Sequence[int]) -> HeapFile:
+def open_heap(
+    stream: StateStream, key_groups: KeyGroupRange, offsets: Sequence[int], *, narrowed: bool = False
+) -> HeapFile:
     """Read the header behind a handle and find its sections.
 
     Args:
         stream: the stream of the handle.
         key_groups: range of the handle.
         offsets: position per key group.
+        narrowed: the stream may hold other key groups too (see `open_sections`).
 
     Raises:
         FormatError: an offset lies outside the stream, or the header is not one.
     """
-    header, sections = open_sections(stream, key_groups, offsets)
+    header, sections = open_sections(stream, key_groups, offsets, narrowed=narrowed)
     return HeapFile(stream, header, key_groups, sections)
-
-
-@dataclass(frozen=True)
-class _Entries:
-    """Where the parts of some entries lie; of timers only `items`, the elements.
-
-    Attributes:
-        kind: of `heap_kernels`.
-        keys: of the entries.
-        namespaces: of the entries.
-        offsets: i64[n + 1] first item of each entry of a list or map.
-        item_keys: user keys of a map.
-        items: values; elements of a list; null flags and user values of a map.
-    """
-
-    kind: int
-    keys: Spans
-    namespaces: Spans
-    offsets: npt.NDArray[np.int64]
-    item_keys: Spans
-    items: Spans
-
-    def to_records(self, key_group: int, form: _Form, data: npt.NDArray[np.uint8], name: str) -> KeyedRecords:
-        """The entries as records of the canonical form."""
-        if form.is_timer:
-            starts, ends = self.items
-            groups = np.full(len(starts), key_group, np.int32)
-            return KeyedRecords(groups, data, starts, ends, ends, ends, 0, name)
-        measured = form.measured
-        repeats = np.diff(self.offsets) if self.kind == kernels.MAP else 1
-        sizes = (self.keys[1] - self.keys[0]) + (self.namespaces[1] - self.namespaces[0]) + (16 if measured else 0)
-        count = self.items.shape[1] if self.kind == kernels.MAP else self.keys.shape[1]
-        room = int((sizes * repeats).sum() + _size(self.item_keys) + _size(self.items)) + self.items.shape[1]
-        target = np.empty(room, np.uint8)
-        spans = np.empty((4, count), np.int64)
-        used = kernels.write_records(
-            self.kind,
-            measured,
-            data.ctypes.data,
-            self.keys,
-            self.namespaces,
-            self.offsets,
-            self.item_keys,
-            self.items,
-            target.ctypes.data,
-            spans,
-        )
-        return KeyedRecords(
-            np.full(count, key_group, np.int32), target[:used], spans[0], spans[1], spans[2], spans[3], 0, name
-        )
-
-    @property
-    def count(self) -> int:
-        """How many entries there are."""
-        return int(self.keys.shape[1])
-
-    def to_bytes(self, data: npt.NDArray[np.uint8]) -> bytes:
-        """The entries as the heap backend writes them."""
-        room = sum(map(_size, (self.keys, self.namespaces, self.item_keys, self.items))) + 4 * self.keys.shape[1]
-        target = np.empty(room, np.uint8)
-        used = kernels.write_entries(
-            self.kind,
-            data.ctypes.data,
-            self.keys,
-            self.namespaces,
-            self.offsets,
-            self.item_keys,
-            self.items,
-            target.ctypes.data,
-        )
-        return target[:used].tobytes()
-
-
-def _size(spans: Spans) -> int:
-    return int((spans[1] - spans[0]).sum())
-
-
-class _Form:
-    """What the entries of one state look like here, and its records in the canonical form.
-
-    Args:
-        layout: layouts of the records.
-    """
-
-    def __init__(self, layout: KeyedLayout) -> None:
-        self.is_timer = layout.state_type == "TIMER"
-        self.measured = isinstance(layout.key.fields[0][1], lay.MeasuredKey)
-        self.kind = {"LIST": kernels.LIST, "MAP": kernels.MAP}.get(layout.state_type, kernels.ONE)
-        self.entries = Measure(_entry_layout(layout))
-        self.keys = Measure(_key_spans(layout))
-        self.elements: Measure | None = None
-        if isinstance(layout.value, lay.Delimited):
-            self.elements = Measure(lay.Delimited(lay.Span(layout.value.element)))
-
-    def read(
-        self, data: npt.NDArray[np.uint8], start: int, end: int, count: int, offset: int, name: str
-    ) -> tuple[_Entries, int]:
-        """Find the parts of `count` entries; the position behind them."""
-        found, stop = self.entries.sequence(data, start, end, count, offset=offset, name=name)
-        if self.is_timer:
-            return _Entries(kernels.ONE, _NO_SPANS, _NO_SPANS, _NO_OFFSETS, _NO_SPANS, _spans(found)), stop
-        keys, namespaces, value = _spans(found.field("key")), _spans(found.field("namespace")), found.field("value")
-        if self.kind == kernels.ONE:
-            return _Entries(self.kind, keys, namespaces, _NO_OFFSETS, _NO_SPANS, _spans(value)), stop
-        offsets, items = np.asarray(value.offsets).astype(np.int64), value.values
-        if self.kind == kernels.LIST:
-            return _Entries(self.kind, keys, namespaces, offsets, _NO_SPANS, _spans(items)), stop
-        return _Entries(
-            self.kind, keys, namespaces, offsets, _spans(items.field("key")), _spans(items.field("value"))
-        ), stop
-
-    def gather(self, records: KeyedRecords) -> _Entries:
-        """Records of one key group as entries."""
-        data, starts, values = records.data, records.key_starts, np.stack([records.value_starts, records.value_ends])
-        if self.is_timer:
-            none = np.zeros((2, len(records)), np.int64)
-            return _Entries(kernels.ONE, none, none, _NO_OFFSETS, _NO_SPANS, np.stack([starts, records.key_ends]))
-        found = self.keys.spans(data, starts, records.key_ends, offset=records.offset, name=records.file)
-        keys, namespaces = _spans(found.field("state_key")), _spans(found.field("state_namespace"))
-        if self.elements is not None:
-            lists = self.elements.spans(data, values[0], values[1], offset=records.offset, name=records.file)
-            offsets = np.asarray(lists.offsets).astype(np.int64)
-            return _Entries(self.kind, keys, namespaces, offsets, _NO_SPANS, _spans(lists.values))
-        if self.kind == kernels.ONE:
-            return _Entries(self.kind, keys, namespaces, _NO_OFFSETS, _NO_SPANS, values)
-        user_keys = _spans(found.field("map_key"))
-        # Entries of one map belong together, wherever their records are; maps in the order of their first entries.
-        owner = take_bytes(data, starts, user_keys[0]).dictionary_encode().indices.to_numpy()
-        order = np.argsort(owner, kind="stable")
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(owner))])
-        heads = order[offsets[:-1]]
-        # A null has no bytes behind its flag; those of a canonical savepoint of the heap backend may have some.
-        values[1] = np.where(data[values[0]] != 0, values[0] + 1, values[1])
-        return _Entries(self.kind, keys[:, heads], namespaces[:, heads], offsets, user_keys[:, order], values[:, order])
-
-
-def _make_forms(header: KeyedHeader, context: RecordContext) -> list[_Form]:
-    """The forms of all states of a header."""
-    forms = []
-    for info in header.states:
-        with at(state=info.name):
-            forms.append(
-                _Form(derive_keyed_layout(info, header.key_serializer, context.max_parallelism, context.layouts))
-            )
-    return forms
-
-
-def _entry_layout(layout: KeyedLayout) -> lay.Layout:
-    """Layout of an entry; every part is a span."""
-    if layout.state_type == "TIMER":
-        return lay.Span(layout.key)
-    key, namespace = (_unmeasured(each) for _, each in layout.key.fields[:2])
-    value: lay.Layout = lay.Span(layout.value)
-    if isinstance(layout.value, lay.Delimited):
-        value = lay.Sequence(lay.Span(layout.value.element))
-    elif layout.state_type == "MAP" and isinstance(layout.value, lay.Optional):
-        # The flag belongs to the value of a record; nothing follows that of a null here.
-        item = lay.Span(lay.Optional(layout.value.inner))
-        value = lay.Sequence(lay.Struct((("key", lay.Span(layout.key.fields[2][1])), ("value", item))))
-    return lay.Struct((("namespace", lay.Span(namespace)), ("key", lay.Span(key)), ("value", value)))
-
-
-def _unmeasured(layout: lay.Layout) -> lay.Layout:
-    return layout.inner if isinstance(layout, lay.MeasuredKey) else layout
-
-
-def _spans(array: pa.StructArray) -> Spans:
-    return np.stack([np.asarray(array.field(0)), np.asarray(array.field(1))])
 
 
 @dataclass
@@ -350,7 +224,7 @@ class HeapWriter:
         write_keyed_header(writer, self.header)
         self.size = self.output.write(writer.getvalue())
         self._offsets: list[int] = []
-        self._forms = _make_forms(self.header, self.context)
+        self._forms = make_forms(self.header, self.context)
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -386,13 +260,3 @@ class HeapWriter:
 
     def _put(self, raw: bytes) -> None:
         self.size += self.output.write(raw)
-
-
-def _key_spans(layout: KeyedLayout) -> lay.Layout:
-    """The key side of a record; every part is a span, without the lengths behind key and namespace."""
-    return lay.Struct(
-        tuple(
-            (name, lay.MeasuredKey(lay.Span(each.inner)) if isinstance(each, lay.MeasuredKey) else lay.Span(each))
-            for name, each in layout.key.fields
-        )
-    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from state_pipelines.codecs.memory import copy, store_8, store_32_big
+from state_pipelines.binary.memory import copy, store_8, store_32_big
 
 ONE = 0
 LIST = 1
@@ -43,7 +43,8 @@ def write_records(kind, measured, base, keys, namespaces, offsets, item_keys, it
         item_keys: i64[2, m] user keys of a map.
         items: i64[2, m] values, elements, or null flags and user values.
         target: address of the output.
-        spans: i64[4, r], filled: key start, key end, value start, value end in the output.
+        spans: i64[4, r], filled: key start, key end, value start, value end in the output. A list without elements
+            has no record.
 
     Returns:
         Bytes written.
@@ -53,7 +54,7 @@ def write_records(kind, measured, base, keys, namespaces, offsets, item_keys, it
     for entry in range(keys.shape[1]):
         first = offsets[entry] if kind != ONE else entry
         last = offsets[entry + 1] if kind != ONE else entry + 1
-        repeats = last - first if kind == MAP else 1
+        repeats = last - first if kind == MAP else min(last - first, 1)
         for number in range(repeats):
             spans[0, record] = at - target
             size = keys[1, entry] - keys[0, entry]

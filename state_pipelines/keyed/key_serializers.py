@@ -1,13 +1,14 @@
 """Finding the key serializer of a changelog that nothing was materialized for, and that therefore does not name it.
 
 A candidate is tried on every change: key, namespace and payload must use up its bytes, and the key must hash to the key
-group under which the change was logged.
+group under which the change was logged. Tuples of basic types are many, so that a sample of changes picks them first.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,17 +27,18 @@ from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.keyed.measuring import Measure, take_bytes
 from state_pipelines.keyed.records import derive_keyed_layout
 from state_pipelines.serializers import tree
-from state_pipelines.serializers.build import basic
+from state_pipelines.serializers.build import basic, tuple_of
 from state_pipelines.serializers.text import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
     from state_pipelines.keyed.changelog import ChangelogFile
     from state_pipelines.keyed.changelog_streams import Changes
     from state_pipelines.keyed.files import RecordContext
+    from state_pipelines.serializers.metainfo import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
 
 WINDOW = 64 << 20
@@ -54,11 +56,21 @@ _BASIC = (
 The hashes of all of them are known: that some type has the right width says little.
 """
 
+_TUPLE_FIELDS = ("String", "Long", "Int", "Short", "Byte", "Boolean", "Double", "Char")
+_TUPLE_SIZES = (2, 3)
+"""Tuples that are tried; a Tuple1 has the bytes and the hash of its field, nothing can tell it from that."""
+
+_SAMPLE = 500
+_SAMPLE_OF_STATE = 100
+"""So many changes, and of one state in one file, pick the tuples that are tried on everything."""
+
 _SCALAR_ROWS = 1000
 """So many payloads of a state are parsed where only the scalar codec can do it."""
 
 # Chances that a wrong type passes by its hash alone, as a power of two, below which the hash counts as proof.
 _PROOF_BITS = 20
+# For tuples it must hold over all that are tried.
+_TUPLE_PROOF_BITS = _PROOF_BITS + sum(len(_TUPLE_FIELDS) ** size for size in _TUPLE_SIZES).bit_length()
 
 
 @dataclass(frozen=True)
@@ -101,8 +113,17 @@ class _Trial:
     hashed: bool = True
     digest: hashlib._Hash = field(default_factory=hashlib.sha256)
 
-    def is_proven(self, max_parallelism: int) -> bool:
-        return self.hashed and len(self.keys) * (max_parallelism.bit_length() - 1) >= _PROOF_BITS
+    def is_proven(self, max_parallelism: int, bits: int = _PROOF_BITS) -> bool:
+        return self.hashed and len(self.keys) * (max_parallelism.bit_length() - 1) >= bits
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Changes of one state in one file."""
+
+    file: ChangelogFile
+    info: StateMetaInfo
+    changes: Changes
 
 
 def find_key_serializer(
@@ -111,7 +132,8 @@ def find_key_serializer(
     """The serializer of the keys of an operator, none of whose subtasks need have materialized anything.
 
     A subtask that has materialized state says it, and so do timers; what they say is tried all the same. Else the
-    candidates and the basic types are tried, and one must be left.
+    candidates and the basic types are tried, then, unless one is proven by its hashes, tuples of basic types, which
+    count only with such a proof; one must be left.
 
     Args:
         files: the subtasks of the operator.
@@ -129,12 +151,14 @@ def find_key_serializer(
         for serializer, source in tier:
             if serializer not in seen:
                 seen.add(serializer)
-                if (trial := _try(files, context, serializer, source)) is not None:
+                if (trial := _try(_read_pieces(files), context, serializer, source)) is not None:
                     trials.append(trial)
         if trials or tier:
             # What subtasks and timers say is final, whether it fits or not.
             break
     proven = [trial for trial in trials if trial.is_proven(context.max_parallelism)]
+    if not told and not proven:
+        proven = _try_tuples(files, context)
     trials = proven or trials
     where = Where(file=files[0].name if files else None)
     hint = "Give it with --key-serializer OPERATOR=TYPE, or use a checkpoint after the first materialization"
@@ -171,23 +195,50 @@ def _basics() -> list[tuple[Serializer, str]]:
     return [(basic(kind), "basic type") for kind in _BASIC]
 
 
-def _try(files: Sequence[ChangelogFile], context: RecordContext, serializer: Serializer, source: str) -> _Trial | None:
+def _try_tuples(files: Sequence[ChangelogFile], context: RecordContext) -> list[_Trial]:
+    """The tuples that the hashes prove."""
+    sample = _take_sample(files)
+    fields = [basic(kind) for kind in _TUPLE_FIELDS]
+    trials = []
+    for serializer in (tuple_of(*each) for size in _TUPLE_SIZES for each in product(fields, repeat=size)):
+        if _try(sample, context, serializer, "") is not None:
+            trial = _try(_read_pieces(files), context, serializer, "tuple of basic types")
+            if trial is not None and trial.is_proven(context.max_parallelism, _TUPLE_PROOF_BITS):
+                trials.append(trial)
+    return trials
+
+
+def _take_sample(files: Sequence[ChangelogFile]) -> list[_Piece]:
+    pieces: list[_Piece] = []
+    for piece in _read_pieces(files):
+        rows = len(piece.changes)
+        chosen = np.linspace(0, rows - 1, min(rows, _SAMPLE_OF_STATE)).astype(np.int64)
+        pieces.append(_Piece(piece.file, piece.info, piece.changes.select(chosen)))
+        if sum(len(each.changes) for each in pieces) >= _SAMPLE:
+            break
+    return pieces
+
+
+def _read_pieces(files: Iterable[ChangelogFile]) -> Iterator[_Piece]:
+    for file in files:
+        for window in file.log.windows(file.key_groups, WINDOW):
+            changes = file.log.read(window)
+            states = file.find_states(changes)
+            for state_id in np.unique(states).tolist():
+                yield _Piece(file, file.states[state_id], changes.select(states == state_id))
+
+
+def _try(pieces: Iterable[_Piece], context: RecordContext, serializer: Serializer, source: str) -> _Trial | None:
     trial = _Trial(serializer, source)
     try:
-        for file in files:
-            for window in file.log.windows(file.key_groups, WINDOW):
-                changes = file.log.read(window)
-                states = file.find_states(changes)
-                for state_id in np.unique(states).tolist():
-                    info = file.states[state_id]
-                    try:
-                        layout = derive_keyed_layout(info, serializer, context.max_parallelism, context.layouts)
-                    except UnsupportedError:
-                        derive_layout(serializer, context.layouts)
-                        # It is the state that has no layout: it says nothing of the key.
-                        continue
-                    state = ChangedState(info.name, layout, file.name)
-                    _try_state(trial, state, changes.select(states == state_id), context)
+        for piece in pieces:
+            try:
+                layout = derive_keyed_layout(piece.info, serializer, context.max_parallelism, context.layouts)
+            except UnsupportedError:
+                derive_layout(serializer, context.layouts)
+                # It is the state that has no layout: it says nothing of the key.
+                continue
+            _try_state(trial, ChangedState(piece.info.name, layout, piece.file.name), piece.changes, context)
     except (FormatError, UsageError, UnsupportedError, ValueRangeError):
         # It is not this type: the bytes do not fit, or values of it are no keys, or none that can be read.
         return None

@@ -59,7 +59,8 @@ def replay_in_order(
     is_list = state.layout.state_type == "LIST"
     held: dict[bytes, object] = {}
     for key, value in _lookup(base, touched):
-        held[key] = [value] if is_list else value
+        # Heap state may hold an empty list: no element, not an empty one.
+        held[key] = ([value] if value else []) if is_list else value
     groups: dict[bytes, int] = {}
     lists = _find_lists(state, changes, starts) if is_list else {}
     raw = changes.data.tobytes() if len(keys) else b""

@@ -58,6 +58,10 @@ _TAKE_SAVEPOINT = (
 )
 
 
+class NotTimersError(UnsupportedError):
+    """Raw keyed state that is not timers: what the bytes mean only its operator knows."""
+
+
 @dataclass(frozen=True)
 class TimerService:
     """The timers of one service in one key group.
@@ -174,9 +178,9 @@ def open_raw_timers(
         None when no key group has a timer service.
 
     Raises:
-        FormatError: an offset lies outside the stream, or the bytes are no timers.
-        UnsupportedError: the raw keyed state is not timers, or timers in a form of releases before 1.8; the bytes can
-            still be read with `read_section_bytes` and copied.
+        FormatError: an offset lies outside the stream, or the timers are damaged.
+        NotTimersError: the raw keyed state is not timers; the bytes can still be read with `read_section_bytes`.
+        UnsupportedError: the timers are in a form of releases before 1.8, or a type of theirs has no layout; likewise.
     """
     sections = find_raw_sections(stream, key_groups, offsets)
     for group in group_sections(sections, WINDOW):
@@ -229,7 +233,8 @@ def read_raw_timers(
 
     Raises:
         FormatError: the section is cut off, or bytes are left over.
-        UnsupportedError: the section is not timers, or its serializers are Java objects (before 1.6).
+        NotTimersError: the section is not timers.
+        UnsupportedError: its serializers are Java objects (before 1.6), or have no layout.
     """
     reader = Reader(data, None, start, end)
     _read_version(reader)
@@ -331,11 +336,14 @@ def _read_version(reader: Reader) -> None:
         raise UnsupportedError(what, where=Where(offset=start), hint=_TAKE_SAVEPOINT)
     if reader.remaining == 4 and _has_no_services(reader):
         return
-    what = "the raw keyed state of the operator is not timers"
-    hint = "Only the operator itself can read it; copies keep it unchanged"
     if _is_unversioned(reader):
-        what, hint = "these timers are of Flink 1.4.0 or before, their serializers Java objects", _TAKE_SAVEPOINT
-    raise UnsupportedError(what, where=Where(offset=start), hint=hint)
+        what = "these timers are of Flink 1.4.0 or before, their serializers Java objects"
+        raise UnsupportedError(what, where=Where(offset=start), hint=_TAKE_SAVEPOINT)
+    raise NotTimersError(
+        "the raw keyed state of the operator is not timers",
+        where=Where(offset=start),
+        hint="Only the operator itself can read it; copies keep it unchanged",
+    )
 
 
 def _has_no_services(reader: Reader) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, fixed_length
-from state_pipelines.errors import UnsupportedError, Where
+from state_pipelines.errors import FormatError, UnsupportedError, Where
 from state_pipelines.keyed.assignment import key_group_prefix_size
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.metainfo import StateKind, StateMetaInfo
@@ -103,24 +103,48 @@ class KeyedRecords:
 
 
 def concat_records(pieces: Sequence[KeyedRecords]) -> KeyedRecords:
-    """Records of one state from several places as one; positions in their files are lost unless there is one piece."""
+    """Records of one state from several places as one.
+
+    What lies in the same bytes stays there. From several places everything is copied, and positions in files are lost.
+    """
+    first = pieces[0]
     if len(pieces) == 1:
-        return pieces[0]
-    shifts = np.concatenate([np.zeros(1, np.int64), np.cumsum([len(piece.data) for piece in pieces[:-1]])])
+        return first
+    places = {id(piece.data): piece.data for piece in pieces}
+    sizes = np.cumsum([0, *(len(data) for data in places.values())])
+    shifts = dict(zip(places, sizes.tolist(), strict=False))
+    together = len(places) == 1
 
     def shifted(name: str) -> npt.NDArray[np.int64]:
-        return np.concatenate([getattr(piece, name) + shift for piece, shift in zip(pieces, shifts, strict=True)])
+        return np.concatenate([getattr(piece, name) + shifts[id(piece.data)] for piece in pieces])
 
     return KeyedRecords(
         np.concatenate([piece.key_groups for piece in pieces]),
-        np.concatenate([piece.data for piece in pieces]),
+        first.data if together else np.concatenate([*places.values()]),
         shifted("key_starts"),
         shifted("key_ends"),
         shifted("value_starts"),
         shifted("value_ends"),
-        0,
-        pieces[0].file,
+        first.offset if together else 0,
+        first.file,
     )
+
+
+def cut_nulls(records: KeyedRecords) -> npt.NDArray[np.int64]:
+    """Where the values of a map state end, i64[n]: a null behind its flag.
+
+    RocksDB writes nothing else for a null; a canonical savepoint of the heap backend may have bytes behind the flag,
+    which mean nothing.
+
+    Raises:
+        FormatError: a value has no flag.
+    """
+    empty = np.flatnonzero(records.value_ends <= records.value_starts)
+    if len(empty):
+        place = Where(file=records.file, offset=records.offset + int(records.value_starts[empty[0]]))
+        raise FormatError("an entry of a map has no byte that says whether its value is null", where=place)
+    null = records.data[records.value_starts] != 0
+    return np.where(null, records.value_starts + 1, records.value_ends)
 
 
 def derive_keyed_layout(

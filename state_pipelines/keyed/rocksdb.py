@@ -7,7 +7,7 @@ values have the canonical form already. Source: `RocksIncrementalSnapshotStrateg
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,10 +21,11 @@ from state_pipelines.keyed.files import gather_key_groups
 from state_pipelines.keyed.header import write_keyed_header
 from state_pipelines.keyed.matching import find_changes
 from state_pipelines.keyed.measuring import take_bytes
-from state_pipelines.keyed.records import KeyedRecords, concat_records
+from state_pipelines.keyed.records import KeyedRecords, concat_records, cut_nulls
 from state_pipelines.keyed.sections import parse_header
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import read_whole_stream
+from state_pipelines.rocksdb.cache import TableCache
 from state_pipelines.rocksdb.manifest import ColumnFamily, read_database
 from state_pipelines.rocksdb.scan import Entries, scan
 from state_pipelines.rocksdb.writer import DEFAULT_FAMILY, DatabaseWriter, list_files
@@ -47,12 +48,14 @@ class RocksFile:
         name: of the meta stream, for errors.
         key_groups: range of the handle, or the part of it that is read; a database may hold more.
         families: by state id.
+        tables: those that were opened, also by its parts: each state and part is a scan of its own.
     """
 
     name: str
     header: KeyedHeader
     key_groups: KeyGroupRange
     families: tuple[ColumnFamily, ...]
+    tables: TableCache = field(default_factory=TableCache, compare=False, repr=False)
 
     def scan(
         self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
@@ -96,7 +99,7 @@ class RocksFile:
             return
         start, end = (each.to_bytes(prefix, "big") for each in (groups.start, groups.end + 1))
         with at(state=self.header.states[state_id].name):
-            for entries in scan(self.families[state_id], start, end):
+            for entries in scan(self.families[state_id], start, end, tables=self.tables):
                 yield _to_records(entries, prefix, self.name)
 
 
@@ -157,23 +160,23 @@ class RocksWriter:
         Raises:
             FormatError: a key comes twice.
         """
-        counts: dict[int, int] = {}
+        counts = dict.fromkeys(range(len(self.header.states)), 0)
         names = [info.name for info in self.header.states]
         with DatabaseWriter(self.directory, names) as database:
-            for state_id, info in enumerate(self.header.states):
-                with at(state=info.name):
-                    records = (each for _, each in file.scan([state_id], self.context, key_groups))
-                    counts[state_id] = self._write_state(database, info, records)
+            for _, runs in file.scan_key_groups(self.context, key_groups):
+                by_state: dict[int, list[KeyedRecords]] = {}
+                for state_id, records in runs:
+                    by_state.setdefault(state_id, []).append(records)
+                for state_id, pieces in by_state.items():
+                    counts[state_id] += self._write_state(database, self.header.states[state_id], pieces)
             database.finish()
         return counts
 
-    def _write_state(self, database: DatabaseWriter, info: StateMetaInfo, records: Iterator[KeyedRecords]) -> int:
-        count = 0
-        for _, runs in gather_key_groups({0: records}):
-            run = concat_records([each for _, each in runs])
-            count += len(run)
+    def _write_state(self, database: DatabaseWriter, info: StateMetaInfo, pieces: list[KeyedRecords]) -> int:
+        with at(state=info.name):
+            run = concat_records(pieces)
             database.write(info.name, _to_entries(run, self.context.prefix, is_map=info.state_type == "MAP"))
-        return count
+            return len(run)
 
     @property
     def meta(self) -> bytes:
@@ -191,10 +194,8 @@ class RocksWriter:
 
 def _to_entries(records: KeyedRecords, prefix: int, *, is_map: bool) -> Entries:
     """Records of one state and key group in the order of their keys, with the key-group prefix."""
-    data, value_ends = records.data, records.value_ends
-    if is_map:
-        # A null is its flag alone; a canonical savepoint of the heap backend may have bytes behind it.
-        value_ends = np.where(data[records.value_starts] != 0, records.value_starts + 1, value_ends)
+    data = records.data
+    value_ends = cut_nulls(records) if is_map else records.value_ends
     order = np.asarray(pc.sort_indices(take_bytes(data, records.key_starts, records.key_ends))).astype(np.int64)
     size = int((records.key_ends - records.key_starts).sum() + (value_ends - records.value_starts).sum())
     target = np.empty(size + prefix * len(records), np.uint8)

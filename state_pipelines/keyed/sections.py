@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 WINDOW = 8 << 20
 """Bytes that are read at once."""
 
+_HEADER = 1 << 16
+"""Bytes in which most headers lie."""
+
 NO_SECTION = 0
 """The offset of a key group without records."""
 
@@ -35,15 +38,17 @@ class Section:
     Attributes:
         start: first byte in the stream.
         end: first byte of the next section, or the end of the stream.
+        is_open: the section ends where its content does, somewhere before `end`.
     """
 
     key_group: int
     start: int
     end: int
+    is_open: bool = False
 
 
 def open_sections(
-    stream: StateStream, key_groups: KeyGroupRange, offsets: Sequence[int]
+    stream: StateStream, key_groups: KeyGroupRange, offsets: Sequence[int], *, narrowed: bool = False
 ) -> tuple[KeyedHeader, tuple[Section, ...]]:
     """Read the header of a stream and find its sections, ascending by position.
 
@@ -51,6 +56,8 @@ def open_sections(
         stream: the stream of the handle.
         key_groups: range of the handle.
         offsets: position per key group; `NO_SECTION` where there are no records.
+        narrowed: the stream may hold other key groups too, whose sections stand before, between and behind those that
+            the handle names (`KeyGroupsStateHandle.getIntersection`, after a rescale).
 
     Raises:
         FormatError: an offset lies outside the stream, or the header is not one.
@@ -64,9 +71,27 @@ def open_sections(
             )
     # A state without any record still has a header; it then fills the stream.
     header_end = present[0][0] if present else stream.size
-    header = parse_header(read_stream_range(stream, 0, header_end), stream.name)
+    header = _read_first(stream, header_end) if narrowed else parse_header(_read(stream, header_end), stream.name)
     ends = [*(offset for offset, _ in present[1:]), stream.size][: len(present)]
-    return header, tuple(Section(group, start, end) for (start, group), end in zip(present, ends, strict=True))
+    sections = (Section(group, start, end, narrowed) for (start, group), end in zip(present, ends, strict=True))
+    return header, tuple(sections)
+
+
+def _read(stream: StateStream, end: int) -> bytes:
+    return read_stream_range(stream, 0, end)
+
+
+def _read_first(stream: StateStream, end: int) -> KeyedHeader:
+    """The header at the beginning of a stream, which ends somewhere before `end`."""
+    size = min(end, _HEADER)
+    while True:
+        try:
+            return read_keyed_header(Reader(_read(stream, size), stream.name))
+        except FormatError:
+            # Cut off, unless that was all.
+            if size == end:
+                raise
+            size = min(end, 8 * size)
 
 
 @lru_cache(maxsize=256)
@@ -114,11 +139,26 @@ def read_sections(stream: StateStream, start: int, end: int) -> bytes:
     return raw
 
 
-def decompress_section(raw: bytes, start: int, end: int, name: str, offset: int) -> bytes:
-    """The data of the snappy streams in `raw[start:end]`; `offset` is the position of `raw` in the file, for errors."""
+def decompress_section(raw: bytes, section: Section, start: int, name: str, offset: int) -> bytes:
+    """The data of the snappy streams of a section.
+
+    Args:
+        raw: holds the section.
+        section: the section; behind an open one may stand what is no chunk.
+        start: position of the first stream in `raw`.
+        name: of the file, for errors.
+        offset: position of `raw` in the file.
+
+    Raises:
+        FormatError: a chunk is damaged.
+    """
+    pieces: list[bytes] = []
     try:
-        return b"".join(chunk.data for chunk in iter_chunks(raw, start, end, name=name))
+        pieces.extend(chunk.data for chunk in iter_chunks(raw, start, section.end - offset, name=name))
+        return b"".join(pieces)
     except StateError as error:
+        if section.is_open and pieces:
+            return b"".join(pieces)
         if error.where.offset is not None:
             error.where = Where(file=name, offset=error.where.offset + offset)
         raise

@@ -4,6 +4,8 @@ A stream of channel state begins with an i32 version, 0; at every offset of a ha
 of one network buffer. Channels, subtasks and even operators share a stream.
 Inside the buffers records lie as `i32 length, StreamElement`, and straddle them: the buffers of input channel i of a
 subtask j, then those of subpartition j of the upstream subtask i, are one stream of records.
+Small data that lies inside `_metadata` was taken apart: each channel has a stream of its own with all its buffers
+merged into one, and its handle counts the version too (`ChannelStateSerializerImpl.extractAndMerge`).
 Source: `ChannelStateSerializerImpl`, `ChannelStateCheckpointWriter`, `SequentialChannelStateReaderImpl`.
 """
 
@@ -23,12 +25,14 @@ from state_pipelines.metadata.channel import (
     ChannelStateHandle,
     MergedChannelStateHandle,
 )
+from state_pipelines.metadata.handles import ByteStreamStateHandle
 from state_pipelines.metadata.streams import StateStream, read_stream_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from state_pipelines.metadata.checkpoint import OperatorState
+    from state_pipelines.metadata.handles import StreamStateHandle
 
 VERSION = 0
 HEADER_SIZE = 4
@@ -100,13 +104,19 @@ def channel_states(handle: AnyChannelStateHandle) -> tuple[ChannelState, ...]:
     return handle.states if isinstance(handle, MergedChannelStateHandle) else (handle.state,)
 
 
+def measure_channel(state: ChannelState, delegate: StreamStateHandle) -> int:
+    """Bytes of the buffers of a channel with their lengths; a stream of one channel inside `_metadata` says 4 more."""
+    alone = isinstance(delegate, ByteStreamStateHandle) and len(delegate.data) == state.state_size
+    return state.state_size - HEADER_SIZE if alone and state.offsets == (HEADER_SIZE,) else state.state_size
+
+
 def summarise_channels(handles: Iterable[AnyChannelStateHandle]) -> ChannelSummary:
     """How much in-flight data some handles name; no stream is read."""
     total = ChannelSummary()
     for handle in handles:
         states = channel_states(handle)
         buffers = sum(len(state.offsets) for state in states)
-        size = sum(state.state_size for state in states) - LENGTH_SIZE * buffers
+        size = sum(measure_channel(state, handle.delegate) for state in states) - LENGTH_SIZE * buffers
         total += ChannelSummary(1, sum(bool(state.offsets) for state in states), buffers, size)
     return total
 
@@ -148,7 +158,12 @@ def read_channel_data(
     start, end = min(offsets, default=0), min(max(ends, default=0), stream.size)
     data = read_stream_range(stream, start, end)
     return tuple(
-        ChannelData(direction, handle.subtask_index, state.info, tuple(_read_buffers(state, data, start, stream.name)))
+        ChannelData(
+            direction,
+            handle.subtask_index,
+            state.info,
+            tuple(_read_buffers(state, measure_channel(state, handle.delegate), data, start, stream.name)),
+        )
         for state in states
     )
 
@@ -187,7 +202,7 @@ def _check_header(stream: StateStream) -> None:
         )
 
 
-def _read_buffers(state: ChannelState, data: bytes, start: int, name: str) -> Iterator[bytes]:
+def _read_buffers(state: ChannelState, expected: int, data: bytes, start: int, name: str) -> Iterator[bytes]:
     size = 0
     for offset in state.offsets:
         reader = Reader(data, name, offset - start)
@@ -197,9 +212,9 @@ def _read_buffers(state: ChannelState, data: bytes, start: int, name: str) -> It
             raise FormatError(what, where=Where(file=name, offset=offset))
         size += LENGTH_SIZE + length
         yield reader.take(length)
-    if size != state.state_size:
+    if size != expected:
         raise FormatError(
             f"the buffers of channel {state.info.channel} of {state.info.group} have {size} bytes, its handle says "
-            f"{state.state_size}",
+            f"{expected}",
             where=Where(file=name, offset=state.offsets[0] if state.offsets else None),
         )

@@ -51,6 +51,8 @@ class StateStream:
         data: the state when there is no file.
         is_segment: the state is a slice of the file, not all of it.
         is_absolute: the handle names the file by an absolute path.
+        holds_changes: the file holds logged changes, whose handle counts the bytes before compression, and not the
+            first byte, which says whether they are compressed (`StateChangeFsUploader`).
     """
 
     name: str
@@ -60,10 +62,15 @@ class StateStream:
     data: bytes = field(default=b"", repr=False)
     is_segment: bool = False
     is_absolute: bool = False
+    holds_changes: bool = False
 
 
 def open_stream(
-    handle: StreamStateHandle, exclusive_directory: Location, path_mapping: PathMapping = _NO_MAPPING
+    handle: StreamStateHandle,
+    exclusive_directory: Location,
+    path_mapping: PathMapping = _NO_MAPPING,
+    *,
+    holds_changes: bool = False,
 ) -> StateStream:
     """The stream behind a handle; nothing is read yet.
 
@@ -71,6 +78,7 @@ def open_stream(
         handle: the handle; a `KeyGroupsStateHandle` is looked through.
         exclusive_directory: the directory that holds `_metadata`; relative handles start there.
         path_mapping: where directories that absolute handles name are now.
+        holds_changes: the handle is one of a `ChangelogStateHandleStream` (`StreamPart.CHANGES`).
 
     Raises:
         FormatError: a relative path leaves the exclusive directory.
@@ -82,7 +90,7 @@ def open_stream(
         case EmptySegmentFileStateHandle():
             return StateStream("an empty segment", 0)
         case KeyGroupsStateHandle():
-            return open_stream(handle.delegate, exclusive_directory, path_mapping)
+            return open_stream(handle.delegate, exclusive_directory, path_mapping, holds_changes=holds_changes)
         case _:
             location = locate_file(handle, exclusive_directory, path_mapping)
             return StateStream(
@@ -92,6 +100,7 @@ def open_stream(
                 start=handle.start if isinstance(handle, SegmentFileStateHandle) else 0,
                 is_segment=isinstance(handle, SegmentFileStateHandle),
                 is_absolute=not isinstance(handle, RelativeFileStateHandle),
+                holds_changes=holds_changes,
             )
 
 
@@ -196,9 +205,13 @@ def _pieces(stream: StateStream) -> Iterator[bytes]:
 
 
 def _require_size(stream: StateStream, size: int) -> None:
-    if size < stream.start + stream.size:
+    if size < stream.start + stream.size and not (size and stream.holds_changes and _is_compressed(stream)):
         what = f"the file has {size} bytes, its handle says {stream.start + stream.size}"
         raise FormatError(what, where=Where(file=stream.name, offset=size), hint="The file was cut off or changed")
+
+
+def _is_compressed(stream: StateStream) -> bool:
+    return read_stream_range(stream, 0, 1) != b"\0"
 
 
 @contextmanager

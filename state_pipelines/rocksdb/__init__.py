@@ -1,12 +1,13 @@
 """The files of a RocksDB database, read without RocksDB and written through rocksdict; nothing of Flink's state in it.
 
 The modules: `manifest` (the column families and their tables), `table` (one SST file), `scan` (entries of a column
-family, size estimates, splits), `writer` (a new database); `blocks`, `checksums`, `varints`, `kernels` and `versions`
-serve them.
+family, size estimates, splits), `cache` (tables opened once for several scans), `writer` (a new database); `blocks`,
+`checksums`, `snappy`, `varints`, `kernels` and `versions` serve them.
 """
 
 from __future__ import annotations
 
+from state_pipelines.rocksdb.cache import TableCache
 from state_pipelines.rocksdb.manifest import ColumnFamily, Database, TableFile, read_database
 from state_pipelines.rocksdb.scan import Entries, estimate, scan, split_keys
 from state_pipelines.rocksdb.writer import DatabaseWriter
@@ -16,6 +17,7 @@ __all__ = [
     "Database",
     "DatabaseWriter",
     "Entries",
+    "TableCache",
     "TableFile",
     "estimate",
     "read_database",

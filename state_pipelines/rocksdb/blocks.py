@@ -17,6 +17,7 @@ from numba import njit
 from state_pipelines.errors import FormatError, UnsupportedError, Where
 from state_pipelines.rocksdb.checksums import TRAILER_SIZE, find_wrong_block
 from state_pipelines.rocksdb.kernels import load_varint
+from state_pipelines.rocksdb.snappy import decompress_snappy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +129,7 @@ def _decompress(
     offsets: npt.NDArray[np.int64],
 ) -> Blocks:
     for kind in np.unique(kinds).tolist():
-        if kind not in _DECOMPRESSORS:
+        if kind not in (_SNAPPY, *_DECOMPRESSORS):
             what = f"a block is compressed by {_NAMES.get(kind, f'method {kind}')}"
             hint = "Compact the database with a RocksDB that uses snappy, lz4, zstd, zlib or no compression"
             raise UnsupportedError(what, where=_place(form, offsets[np.argmax(kinds == kind)]), hint=hint)
@@ -142,29 +143,33 @@ def _decompress(
     plain_ends = np.cumsum(plain_sizes)
     plain_starts = plain_ends - plain_sizes
     plain = np.empty(int(plain_ends[-1]), np.uint8)
-    _decompress_into(form, data.data, (sources, ends, kinds, plain_starts, plain_ends), plain.data, offsets)
+    places = (sources, ends, plain_starts, plain_ends)
+    rows = np.flatnonzero(kinds == _SNAPPY)
+    starts, ends, *targets = (part[rows] for part in places)
+    wrong_row = decompress_snappy(data.ctypes.data, starts, ends, plain.ctypes.data, *targets)
+    if wrong_row >= 0:
+        what = "a block cannot be decompressed: it is not what snappy writes"
+        raise FormatError(what, where=_place(form, offsets[rows[wrong_row]]))
+    rows = np.flatnonzero(kinds != _SNAPPY)
+    others = tuple(part[rows] for part in (*places, kinds, offsets))
+    _decompress_into(form, data.data, others, plain.data)
     return Blocks(plain, plain_starts, plain_ends)
 
 
 def _decompress_into(
-    form: BlockFormat,
-    source: memoryview,
-    places: tuple[npt.NDArray[Any], ...],
-    target: memoryview,
-    offsets: npt.NDArray[np.int64],
+    form: BlockFormat, source: memoryview, places: tuple[npt.NDArray[Any], ...], target: memoryview
 ) -> None:
     # Everything that can be done for all blocks at once is done before: this loop costs about what decompression does.
-    block = -1
+    offset = -1
     try:
-        for start, end, kind, plain_start, plain_end in zip(*(part.tolist() for part in places), strict=True):
-            block += 1
+        for start, end, plain_start, plain_end, kind, offset in zip(*(part.tolist() for part in places), strict=True):
             written = _DECOMPRESSORS[kind](source[start:end], target[plain_start:plain_end])
             if written != plain_end - plain_start:
                 what = f"a block holds {written} bytes, it says {plain_end - plain_start}"
-                raise FormatError(what, where=_place(form, offsets[block]))
+                raise FormatError(what, where=_place(form, offset))
     except (cramjam.DecompressionError, zlib.error, ValueError, OSError) as error:
         what = f"a block cannot be decompressed: {error}"
-        raise FormatError(what, where=_place(form, offsets[block])) from None
+        raise FormatError(what, where=_place(form, offset)) from None
 
 
 @njit(cache=True, nogil=True)
@@ -200,12 +205,10 @@ def _inflate(source: memoryview, target: memoryview) -> int:
     return len(data)
 
 
-_snappy: Any = cramjam.snappy
 _lz4: Any = cramjam.lz4
 _zstd: Any = cramjam.zstd
 _DECOMPRESSORS: dict[int, Callable[[memoryview, memoryview], int]] = {
     _NONE: _copy,
-    _SNAPPY: _snappy.decompress_raw_into,
     _ZLIB: _inflate,
     _LZ4: _lz4.decompress_block_into,
     _LZ4HC: _lz4.decompress_block_into,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from state_pipelines.errors import FormatError, UnsupportedError, Where
-from state_pipelines.metadata.streams import read_stream_range
 from state_pipelines.rocksdb.blocks import decode_blocks
 from state_pipelines.rocksdb.checksums import TRAILER_SIZE
 from state_pipelines.rocksdb.kernels import (
@@ -32,10 +31,13 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from state_pipelines.rocksdb.cache import TableCache
     from state_pipelines.rocksdb.manifest import ColumnFamily, TableFile
 
-WINDOW = 8 << 20
-"""Bytes of keys and values that are held at once, roughly."""
+WINDOW = 2 << 20
+"""Bytes of keys and values that are held at once, roughly; so many stay in the caches of a processor."""
+READ_SIZE = 4 << 20
+"""Bytes of tables that are read at once where they are wanted, all tables that overlap together."""
 MERGE_OPERATOR = "StringAppendTESTOperator"
 """The operator of Flink's list state: operands are joined by a comma, 0x2C."""
 
@@ -64,6 +66,43 @@ class Entries:
         return len(self.key_starts)
 
 
+@dataclass(slots=True, eq=False)
+class _Source:
+    """A table that is being scanned, and what was read ahead of it.
+
+    Attributes:
+        table: the table.
+        limit: behind the last byte that the scan may want.
+        raw: a piece of the file.
+        start: position of `raw` in the file.
+    """
+
+    table: Table
+    limit: int
+    raw: bytes = b""
+    start: int = 0
+
+    def read(self, start: int, end: int, size: int) -> memoryview:
+        """Blocks, from `start` up to `end` in the file; what has to be read is read with at least `size` bytes."""
+        behind = self.start + len(self.raw)
+        if self.start <= start and end <= behind:
+            return memoryview(self.raw)[start - self.start : end - self.start]
+        kept = self.raw[start - self.start :] if self.start <= start else b""
+        self.start = start + len(kept)
+        self.raw = self.table.read(self.start, max(end, self._find_end(self.start + size)))
+        piece = memoryview(self.raw)[: end - self.start]
+        # Of what was there only the little that goes with these blocks is copied.
+        return memoryview(kept + piece) if kept else piece
+
+    def _find_end(self, position: int) -> int:
+        """Where the block ends that `position` is in; so the next read starts with a whole block."""
+        if position >= self.limit:
+            return self.limit
+        index = self.table.index
+        block = int(np.searchsorted(index.offsets, position, "right")) - 1
+        return _find_blocks_end(self.table, range(block, block + 1))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
     """Entries of one table, in order; the trailer of a key stands behind it."""
@@ -74,7 +113,12 @@ class _Run:
 
 
 def scan(
-    family: ColumnFamily, start: bytes = b"", end: bytes | None = None, *, window: int = WINDOW
+    family: ColumnFamily,
+    start: bytes = b"",
+    end: bytes | None = None,
+    *,
+    window: int = WINDOW,
+    tables: TableCache | None = None,
 ) -> Iterator[Entries]:
     """The entries with keys from `start` up to `end`; deletions are applied, merge operands joined.
 
@@ -85,6 +129,7 @@ def scan(
         start: first key.
         end: behind the last key; None: to the last.
         window: bytes of keys and values that are held at once; a single larger entry is held all the same.
+        tables: keeps the opened tables, for whoever scans them again.
 
     Raises:
         FormatError: a table is damaged.
@@ -92,26 +137,37 @@ def scan(
         UnsupportedError: a table has a format that this release does not cover, or operands of a merge operator other
             than that of Flink's list state.
     """
+    open_file = open_table if tables is None else tables.open
     waiting = [file for file in find_files(family, start, end) if end is None or start < end]
     waiting.reverse()
-    active: list[Table] = []
+    active: list[_Source] = []
     low = start
     while waiting or active:
         if not active:
             low = max(low, waiting[-1].smallest)
         while waiting and waiting[-1].smallest <= low:
-            active.append(open_table(waiting.pop()))
+            active.append(_start(open_file(waiting.pop()), start, end))
         # No table starts inside a chunk, so that what overlaps is the same in all of it.
         limits = [limit for limit in (waiting[-1].smallest if waiting else None, end) if limit is not None]
-        high = min([_choose_end(active, low, window), *limits])
+        high = min([_choose_end([each.table for each in active], low, window), *limits])
         if high <= low:
-            where = Where(file=active[0].file.stream.name)
+            where = Where(file=active[0].table.file.stream.name)
             raise FormatError("the index of a table, or the bounds in the MANIFEST, are not in order", where=where)
         yield from _scan_chunk(active, low, high)
         if high == end:
             break
-        active = [table for table in active if table.file.end > high]
+        active = [each for each in active if each.table.file.end > high]
         low = high
+
+
+def _start(table: Table, start: bytes, end: bytes | None) -> _Source:
+    blocks = find_blocks(table, start, end)
+    return _Source(table, _find_blocks_end(table, blocks) if blocks else 0)
+
+
+def _find_blocks_end(table: Table, blocks: range) -> int:
+    """The position in the file behind blocks and their trailers."""
+    return int(table.index.offsets[blocks[-1]] + table.index.sizes[blocks[-1]]) + TRAILER_SIZE
 
 
 def find_files(family: ColumnFamily, start: bytes, end: bytes | None) -> list[TableFile]:
@@ -210,14 +266,15 @@ def _choose_table_end(table: Table, low: bytes, share: int) -> bytes:
     return end
 
 
-def _scan_chunk(tables: Sequence[Table], low: bytes, high: bytes) -> Iterator[Entries]:
-    runs = [run for table in tables if (run := _read_run(table, low, high))]
+def _scan_chunk(sources: Sequence[_Source], low: bytes, high: bytes) -> Iterator[Entries]:
+    ahead = READ_SIZE // len(sources)
+    runs = [run for source in sources if (run := _read_run(source, low, high, ahead))]
     if not runs:
         return
     erased = [
         RangeTombstone(max(tombstone.start, low), min(tombstone.end, high), tombstone.sequence)
-        for table in tables
-        for tombstone in table.tombstones
+        for source in sources
+        for tombstone in source.table.tombstones
         if tombstone.start < high and tombstone.end > low
     ]
     if len(runs) == 1 and not runs[0].flags and not erased:
@@ -233,15 +290,16 @@ def _scan_chunk(tables: Sequence[Table], low: bytes, high: bytes) -> Iterator[En
         yield entries
 
 
-def _read_run(table: Table, low: bytes, high: bytes) -> _Run | None:
+def _read_run(source: _Source, low: bytes, high: bytes, ahead: int) -> _Run | None:
     """The entries of a table from `low` up to `high`; None if there are none."""
+    table = source.table
     blocks = find_blocks(table, low, high)
     if not blocks:
         return None
     offsets = table.index.offsets[blocks.start : blocks.stop]
     sizes = table.index.sizes[blocks.start : blocks.stop]
     offset = int(offsets[0])
-    raw = read_stream_range(table.file.stream, offset, int(offsets[-1] + sizes[-1]) + TRAILER_SIZE)
+    raw = source.read(offset, _find_blocks_end(table, blocks), ahead)
     plain = decode_blocks(table.form, np.frombuffer(raw, np.uint8), offset, offsets, sizes)
     ends = np.empty(len(offsets), np.int64)
     base = plain.data.ctypes.data

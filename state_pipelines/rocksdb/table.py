@@ -31,7 +31,11 @@ FOOTER_SIZE = 53
 MAGIC = 0x88E241B785F4CFF7
 FORMAT_VERSIONS = range(2, 7)
 
+# What is read to open a table: all of a small one, else most often its index too. On object storage a read costs more
+# than its bytes do.
 _TAIL_SIZE = 1 << 16
+_LARGEST_TAIL = 1 << 20
+_TAIL_SHARE = 64
 _EXTENDED_MAGIC = b"\x3e\x00\x7a\x00"
 _FIRST_EXTENDED = 6
 _HASH_INDEX = 1 << 31
@@ -94,6 +98,7 @@ class Table:
         expansion: bytes of keys and values per byte of data blocks, roughly.
         index: of its data blocks.
         tombstones: cut to the bounds of the table.
+        content: the whole file where opening the table has read it all; else nothing.
     """
 
     file: TableFile
@@ -103,6 +108,22 @@ class Table:
     expansion: float
     index: BlockIndex
     tombstones: tuple[RangeTombstone, ...]
+    content: bytes = b""
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory that the table takes, roughly."""
+        index = self.index
+        return len(self.content) + index.keys.nbytes + 4 * index.offsets.nbytes
+
+    def read(self, start: int, end: int) -> bytes:
+        """The bytes of the file from `start` up to `end`.
+
+        Raises:
+            FormatError: the file ends before.
+            MissingFileError: the file does not exist.
+        """
+        return self.content[start:end] if self.content else read_stream_range(self.file.stream, start, end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +154,8 @@ def open_table(file: TableFile) -> Table:
     name = file.stream.name
     if file.size < FOOTER_SIZE:
         raise FormatError(f"a table of {file.size} bytes has no footer", where=Where(file=name))
-    tail = _Tail(file, read_stream_range(file.stream, max(0, file.size - _TAIL_SIZE), file.size))
+    tail_size = min(file.size, max(_TAIL_SIZE, min(file.size // _TAIL_SHARE, _LARGEST_TAIL)))
+    tail = _Tail(file, read_stream_range(file.stream, file.size - tail_size, file.size))
     form, metaindex_place, index_place = _read_footer(tail)
     metaindex = {key: _read_place(Cursor(value, name)) for key, value, _ in _read_meta(tail, form, metaindex_place)}
     if b"rocksdb.properties" not in metaindex:
@@ -163,6 +185,7 @@ def open_table(file: TableFile) -> Table:
         min(max(raw / data_size, 1.0), _MOST_EXPANSION) if data_size else 1.0,
         _read_index(tail, form, properties, index_place),
         tombstones,
+        tail.data if tail_size == file.size else b"",
     )
 
 

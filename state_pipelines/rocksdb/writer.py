@@ -81,42 +81,36 @@ class DatabaseWriter:
         self._options = _make_options(compression)
         self._staging = directory / _STAGING
         self._staging.mkdir(parents=True)
-        self._table: SstFileWriter | None = None
-        self._family = ""
-        self._last_key: bytes | None = None
-        self._closed: set[str] = set()
+        self._tables: dict[str, SstFileWriter] = {}
+        self._last_keys: dict[str, bytes] = {}
 
     def write(self, family: str, entries: Entries) -> None:
-        """Append entries to a column family; all of one family come before those of the next.
+        """Append entries to a column family; families may come by turns.
 
         Raises:
-            UsageError: no such family, it was left already, or a key is not above the one before it.
+            UsageError: no such family, or a key is not above the one before it.
         """
-        if family not in self._staged or family in self._closed:
-            what = f"column family {family!r} is not among those to be written, or was left for another one already"
-            raise UsageError(what)
+        if family not in self._staged:
+            raise UsageError(f"column family {family!r} is not among those to be written")
         if not len(entries):
             return
-        if family != self._family:
-            self._leave_family()
-            self._family = family
         data = entries.data.tobytes()
         first = data[int(entries.key_starts[0]) : int(entries.key_ends[0])]
         wrong = find_disorder(entries.data.ctypes.data, entries.key_starts, entries.key_ends)
-        if wrong >= 0 or (self._last_key is not None and first <= self._last_key):
+        if wrong >= 0 or (family in self._last_keys and first <= self._last_keys[family]):
             position = max(int(wrong), 0)
             what = f"key {position} of a batch for column family {family!r} is not above the key before it"
             raise UsageError(what)
-        self._last_key = data[int(entries.key_starts[-1]) : int(entries.key_ends[-1])]
+        self._last_keys[family] = data[int(entries.key_starts[-1]) : int(entries.key_ends[-1])]
         step = max(1, self._table_size * len(entries) // max(1, len(data)))
         spans = (entries.key_starts, entries.key_ends, entries.value_starts, entries.value_ends)
         for start in range(0, len(entries), step):
             part = zip(*(span[start : start + step].tolist() for span in spans), strict=True)
-            table = self._open_table()
+            table = self._open_table(family)
             for key, key_end, value, value_end in part:
                 table[data[key:key_end]] = data[value:value_end]
             if table.file_size() >= self._table_size:
-                self._finish_table()
+                self._finish_table(family)
 
     def finish(self) -> list[Path]:
         """Complete the database.
@@ -124,7 +118,8 @@ class DatabaseWriter:
         Returns:
             The files that a snapshot of the database consists of: CURRENT, MANIFEST, OPTIONS and the tables.
         """
-        self._leave_family()
+        for name in self._families:
+            self._finish_table(name)
         database = Rdict(str(self._directory), self._options)
         ingesting = IngestExternalFileOptions()
         ingesting.set_move_files(True)
@@ -144,29 +139,23 @@ class DatabaseWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
-            self._table = None
+            self._tables.clear()
             shutil.rmtree(self._staging, ignore_errors=True)
 
-    def _open_table(self) -> SstFileWriter:
-        if self._table is None:
+    def _open_table(self, family: str) -> SstFileWriter:
+        if family not in self._tables:
             number = sum(map(len, self._staged.values()))
             path = str(self._staging / f"{number:06d}.sst")
-            self._table = SstFileWriter(self._options)
-            self._table.open(path)
-            self._staged[self._family].append(path)
-        return self._table
+            table = SstFileWriter(self._options)
+            table.open(path)
+            self._tables[family] = table
+            self._staged[family].append(path)
+        return self._tables[family]
 
-    def _finish_table(self) -> None:
-        if self._table is not None:
-            self._table.finish()
-            self._table = None
-
-    def _leave_family(self) -> None:
-        self._finish_table()
-        self._last_key = None
-        self._closed.add(self._family)
-        self._family = ""
-        self._closed.discard("")
+    def _finish_table(self, family: str) -> None:
+        table = self._tables.pop(family, None)
+        if table is not None:
+            table.finish()
 
 
 def list_files(directory: Path) -> list[Path]:

@@ -41,29 +41,33 @@ def keyed_states(root: Path) -> list[KeyedState]:
     return found
 
 
-def reduced(value: Any) -> Any:
-    """A value of either codec without its types: numbers, text, lists; times as integers of their unit."""
+def reduced(value: Any, *, inside: bool = False) -> Any:
+    """A value of either codec without its types: numbers, text, lists; rows inside rows have no kind."""
+
+    def each(item: Any) -> Any:
+        return reduced(item, inside=inside)
+
     match value:
         case BinaryRowValue():
-            return [value.kind, *map(reduced, value.fields)]
+            return [*([] if inside else [value.kind]), *(reduced(item, inside=True) for item in value.fields)]
         case TimestampValue():
             return value.millis * 1_000_000 + value.nano_of_milli
         case AvroRecord():
-            return [reduced(item) for _, item in value.fields]
+            return [each(item) for _, item in value.fields]
         case AvroMap():
-            return [[key, reduced(item)] for key, item in value.entries]
+            return [[key, each(item)] for key, item in value.entries]
         case AvroEnum():
             return value.symbol
         case AvroBranch():
-            return reduced(value.value)
+            return each(value.value)
         case Decimal():
             return str(value)
         case bytes():
             return base64.b16encode(value).decode()
         case dict():
-            return [reduced(item) for item in value.values()]
+            return [each(item) for item in value.values()]
         case list() | tuple():
-            return [reduced(item) for item in value]
+            return [each(item) for item in value]
         case _:
             return value
 

@@ -321,6 +321,7 @@ def find_files(path: Path) -> Iterator[tuple[CanonicalFile, int]]:
             handle = subtask.managed_keyed_state
             if isinstance(handle, KeyGroupsSavepointStateHandle):
                 file = snapshot.handles.open_keyed(handle)
+                assert isinstance(file, CanonicalFile)
                 assert file is not None
                 yield file, 1 if operator.max_parallelism <= 128 else 2
 

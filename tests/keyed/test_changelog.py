@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import pickle
+import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.snappyframed import STREAM_ID
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.scalar import write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, collect_subclasses, derive_layout
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.keyed.assignment import assign_key_group
 from state_pipelines.keyed.canonical import CanonicalFile, CanonicalWriter, frame_run, open_canonical
-from state_pipelines.keyed.changelog import ChangelogFile, open_changelog
+from state_pipelines.keyed.changelog import ChangelogFile, find_bases, open_changelog
+from state_pipelines.keyed.changelog_data import AHEAD, Lookahead
 from state_pipelines.keyed.changes import (
     METADATA_KEY_GROUP,
     DataChange,
@@ -39,12 +42,13 @@ from state_pipelines.keyed.changes import (
 from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.key_serializers import find_key_serializer, find_told_serializers
-from state_pipelines.metadata.handles import ByteStreamStateHandle, StreamStateHandle
+from state_pipelines.metadata.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed import (
     ChangelogStateBackendHandle,
     ChangelogStateHandleStream,
     ChangelogStream,
+    IncrementalRemoteKeyedStateHandle,
     InMemoryChangelogStateHandle,
     StateChange,
 )
@@ -52,8 +56,10 @@ from state_pipelines.metadata.streams import StateStream, open_stream
 from state_pipelines.operations.dump import dump_state
 from state_pipelines.serializers.build import TIME_WINDOW, VOID_NAMESPACE, basic, list_of, map_of, pojo, timer, tuple_of
 from state_pipelines.serializers.metainfo import keyed_state, priority_queue
-from state_pipelines.snapshot import open_snapshot
+from state_pipelines.serializers.text import describe
+from state_pipelines.snapshot import open_snapshot, parse_key_serializers
 from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
+from state_pipelines.storage import resolve
 from tests.serializers.literals import LONG_CLASS, i32, outer, utf
 
 if TYPE_CHECKING:
@@ -139,10 +145,13 @@ def open_log(
 
 
 def make_base(
-    info: StateMetaInfo, records: Iterable[tuple[int, bytes, bytes]], key: Serializer = LONG
+    info: StateMetaInfo,
+    records: Iterable[tuple[int, bytes, bytes]],
+    key: Serializer = LONG,
+    key_groups: KeyGroupRange = ALL,
 ) -> CanonicalFile:
     output = io.BytesIO()
-    writer = CanonicalWriter(output, KeyedHeader(key_serializer=key, states=(info,)), ALL, 1)
+    writer = CanonicalWriter(output, KeyedHeader(key_serializer=key, states=(info,)), key_groups, 1)
     groups: dict[int, list[Record]] = {}
     for key_group, key_bytes, value in records:
         groups.setdefault(key_group, []).append((key_bytes, value))
@@ -150,7 +159,7 @@ def make_base(
         keys, values = (_join(side) for side in zip(*groups[key_group], strict=True))
         writer.write_key_group(key_group, [(0, [frame_run(key_group, 1, *keys, *values)])])
     data = output.getvalue()
-    return open_canonical(StateStream("base", len(data), data=data), ALL, writer.offsets)
+    return open_canonical(StateStream("base", len(data), data=data), key_groups, writer.offsets)
 
 
 def _join(side: Sequence[bytes]) -> tuple[Bytes, tuple[Positions, Positions]]:
@@ -277,6 +286,33 @@ class TestReplay:
         changes = [change(5, Operation.ADD_ELEMENT, scope + i32(3)), change(5, Operation.SET, scope + i32(0))]
         assert replay_one(LIST, changes) == {}
 
+    @pytest.mark.parametrize(
+        ("operation", "payload", "left"),
+        [
+            (Operation.ADD_ELEMENT, i32(3), i32(3)),
+            (Operation.ADD, i32(2) + i32(3) + i32(4), i32(3) + b"," + i32(4)),
+            (Operation.ADD, i32(0), None),
+            (Operation.CLEAR, b"", None),
+        ],
+    )
+    def test_an_empty_list_in_the_base_has_no_element(
+        self, operation: Operation, payload: bytes, left: bytes | None
+    ) -> None:
+        scope = long(1) + window(0)
+        base = make_base(LIST, [(5, scope, b"")])
+        found = replay_one(LIST, [change(5, operation, scope + payload)], bases=[base])
+        assert found == ({} if left is None else {(5, scope): left})
+
+    @pytest.mark.parametrize(
+        ("target", "source", "left"), [(b"", i32(2), i32(2)), (i32(1), b"", i32(1)), (b"", b"", None)]
+    )
+    def test_empty_lists_are_merged_without_delimiters(self, target: bytes, source: bytes, left: bytes | None) -> None:
+        key = long(1)
+        base = make_base(LIST, [(5, key + window(0), target), (5, key + window(1), source)])
+        changes = [change(5, Operation.MERGE_NS, key + window(0) + window(0) + i32(1) + window(1))]
+        expected = {} if left is None else {(5, key + window(0)): left}
+        assert replay_one(LIST, changes, bases=[base]) == expected
+
     def test_merged_lists_go_behind_the_list_of_the_target(self) -> None:
         key = long(1)
         base = make_base(LIST, [(5, key + window(0), i32(1)), (5, key + window(1), i32(2)), (5, key + window(3), b"")])
@@ -371,6 +407,32 @@ class TestReplay:
         base = make_base(VALUE, [(group, long(group) + b"\0", b"\2a") for group in (3, 4, 5)])
         found = read(open_log(bases=[base], key_groups=KeyGroupRange(4, 1)))
         assert found["value"] == {(4, long(4) + b"\0"): b"\2a"}
+
+
+LOW, HIGH = KeyGroupRange(0, 64), KeyGroupRange(64, 64)
+
+
+class TestBases:
+    """After a change of parallelism there are several."""
+
+    def test_each_gives_its_key_groups(self) -> None:
+        low = make_base(VALUE, [(5, long(1) + b"\0", b"\2a")], key_groups=LOW)
+        high = make_base(VALUE, [(70, long(2) + b"\0", b"\2b")], key_groups=HIGH)
+        found = read(open_log(bases=[high, low]))["value"]
+        assert found == {(5, long(1) + b"\0"): b"\2a", (70, long(2) + b"\0"): b"\2b"}
+
+    def test_several_that_hold_a_key_group_are_refused(self) -> None:
+        whole = make_base(VALUE, [(5, long(1) + b"\0", b"\2a"), (70, long(2) + b"\0", b"\2a")])
+        high = make_base(VALUE, [(70, long(2) + b"\0", b"\2b")], key_groups=HIGH)
+        with pytest.raises(UnsupportedError, match="several materialized states hold key group 64") as error:
+            open_log(bases=[high, whole])
+        assert "next materialization" in error.value.hint
+
+    def test_key_groups_outside_the_handle_do_not_count(self) -> None:
+        whole = make_base(VALUE, [(5, long(1) + b"\0", b"\2a")])
+        high = make_base(VALUE, [(70, long(2) + b"\0", b"\2b")], key_groups=HIGH)
+        found = read(open_log(bases=[high, whole], key_groups=LOW))["value"]
+        assert found == {(5, long(1) + b"\0"): b"\2a"}
 
 
 class TestErrors:
@@ -510,8 +572,140 @@ class TestParts:
         file = self.make()
         assert read(pickle.loads(pickle.dumps(file))) == read(file)
 
+    def test_there_are_not_more_than_the_bytes_make_up(self) -> None:
+        file = self.make()
+        (base,), size = file.bases, file.log.size
+        assert len(list(file.split(size + 1, CONTEXT))) == len(list(base.split(size + 1, CONTEXT)))
+        assert len(list(file.split(10 * size, CONTEXT))) == 1
+        assert len(list(replace(file, bases=()).split(size + 1, CONTEXT))) == 1
+        assert len(list(replace(file, bases=()).split(size // 3, CONTEXT))) == 4
+
+    def test_nothing_has_no_parts(self) -> None:
+        assert list(open_log().split(100, CONTEXT)) == []
+
+    def test_logs_of_a_changed_parallelism_have_the_size_of_their_files(self) -> None:
+        log = in_file([[metadata(VALUE, 0)], [change(5, Operation.SET, long(1) + b"\0\2b")]], compressed=False)
+        data = log.streams[0].handle.data  # type: ignore[union-attr]
+        assert open_log(replace(log, size=0)).log.size == len(data)
+
     def test_key_groups_can_be_chosen(self) -> None:
         assert {group for group, _ in read(self.make(), KeyGroupRange(6, 3))["value"]} == {6, 8}
+
+
+class TestStreams:
+    """Change sets in a file: the first states the state, the others have changes of each key group."""
+
+    def write(self, folder: Path, *, compressed: bool) -> tuple[Path, ChangelogFile]:
+        noise = random.Random(1)
+        texts = ["".join(chr(each & 0x7F) for each in noise.randbytes(20_000)) for _ in range(8)]
+        values = [encode(STRING, text) for text in texts]
+        sets = [
+            [change(group, Operation.SET, long(group) + b"\0" + value) for group, value in enumerate(values)]
+            for _ in range(3)
+        ]
+        data, offsets = write_change_stream([[metadata(VALUE, 0)], *sets], compressed=compressed)
+        path = folder / "changes"
+        path.write_bytes(data)
+        streams = tuple(ChangelogStream(each, FileStateHandle(str(path), len(data) - 1)) for each in offsets)
+        log = ChangelogStateHandleStream(ALL, streams, len(data), len(data), "log", "filesystem")
+        handle = ChangelogStateBackendHandle(ALL, 0, (), (log,), 1, "backend", 1)
+        return path, open_changelog(
+            handle, [], lambda each: open_stream(each, resolve(str(folder))), key_serializer=LONG
+        )
+
+    @pytest.mark.parametrize("compressed", [False, True])
+    def test_only_the_changes_of_the_wanted_key_groups_are_read(self, tmp_path: Path, compressed: bool) -> None:
+        path, file = self.write(tmp_path, compressed=compressed)
+        wanted = KeyGroupRange(4, 1)
+        expected = read(file, wanted)
+        assert [group for group, _ in expected["value"]] == [4]
+        # Key group 0 in the last change set, some chunks before key group 4.
+        others = read(file, KeyGroupRange(0, 1))
+        data = bytearray(path.read_bytes())
+        place = file.log.sets[-1].offset + 2_000
+        data[place : place + 1_000] = bytes(1_000)
+        path.write_bytes(data)
+        assert read(file, wanted) == expected
+        if compressed:
+            with pytest.raises(FormatError, match="snappy chunk is damaged"):
+                read(file, KeyGroupRange(0, 1))
+        else:
+            assert read(file, KeyGroupRange(0, 1)) != others
+
+    def test_opening_a_compressed_stream_decodes_the_metadata_alone(self, tmp_path: Path) -> None:
+        path, file = self.write(tmp_path, compressed=True)
+        expected = file.states
+        data = bytearray(path.read_bytes())
+        middle = len(data) // 2
+        data[middle : middle + 8] = bytes(8)
+        path.write_bytes(data)
+        handle = FileStateHandle(str(path), len(data) - 1)
+        log = ChangelogStateHandleStream(ALL, (ChangelogStream(0, handle),), 0, 0, "log", "filesystem")
+        backend = ChangelogStateBackendHandle(ALL, 0, (), (log,), 1, "backend", 1)
+        opened = open_changelog(
+            backend, [], lambda each: open_stream(each, resolve(str(tmp_path))), key_serializer=LONG
+        )
+        assert opened.states == expected
+        with pytest.raises(FormatError, match="snappy chunk is damaged"):
+            read(file)
+
+    def test_where_things_lie_is_looked_up_once(self, tmp_path: Path) -> None:
+        path, file = self.write(tmp_path, compressed=True)
+        sizes = file.log.sizes(ALL).tolist()
+        assert sizes[:9] == [sizes[0]] * 8 + [0]
+        path.unlink()
+        (part, *_) = file.split(1000, CONTEXT)
+        assert part.log.sizes(ALL).tolist() == sizes
+
+    def test_where_things_lie_does_not_go_to_other_processes(self, tmp_path: Path) -> None:
+        _, file = self.write(tmp_path, compressed=True)
+        before = pickle.dumps(replace(file.log))
+        file.log.sizes(ALL)
+        assert pickle.dumps(file.log) == before
+
+    @pytest.mark.parametrize("compressed", [False, True])
+    def test_changes_longer_than_what_is_read_at_once(self, compressed: bool) -> None:
+        texts = [b"\2a", encode(STRING, "b" * (AHEAD + 5)), b"\2c"]
+        changes = [change(5, Operation.SET, long(each) + b"\0" + text) for each, text in enumerate(texts)]
+        found = read(open_log(in_file([[metadata(VALUE, 0)], changes, changes], compressed=compressed)))["value"]
+        assert found == {(5, long(each) + b"\0"): text for each, text in enumerate(texts)}
+
+    def test_metadata_longer_than_what_is_read_at_once(self) -> None:
+        infos = [keyed_state(f"{each:05}" + "n" * 100, "VALUE", LONG, VOID_NAMESPACE) for each in range(600)]
+        log = in_file([[metadata(info, number) for number, info in enumerate(infos)]], compressed=True)
+        assert open_log(log).states == tuple(infos)
+
+    def test_a_group_may_come_twice_in_a_change_set(self) -> None:
+        key = long(1) + b"\0"
+        texts = (b"\2a", b"\2b", b"\2c")
+        raw = [write_data_change(DataChange(Operation.SET, 0, key + text)) for text in texts]
+        group = [
+            i32(len(those)) + i32(5) + b"".join(i32(len(each)) + each for each in those) for those in (raw[:2], raw[2:])
+        ]
+        meta = metadata(VALUE, 0).change
+        data = b"\0" + i32(3) + i32(1) + i32(-1) + i32(len(meta)) + meta + b"".join(group)
+        stream = ChangelogStream(0, ByteStreamStateHandle("dstl/file", data))
+        file = open_log(ChangelogStateHandleStream(ALL, (stream,), 0, 0, "log"))
+        assert read(file) == {"value": {(5, key): b"\2c"}}
+
+    def test_a_chunk_that_is_cut_off(self) -> None:
+        log = in_file([[metadata(VALUE, 0)]], compressed=True)
+        data = log.streams[0].handle.data  # type: ignore[union-attr]
+        short = ChangelogStream(0, ByteStreamStateHandle("dstl/file", data[:-1]))
+        with pytest.raises(FormatError, match="cut off") as error:
+            open_log(ChangelogStateHandleStream(ALL, (short,), 0, 0, "log"))
+        assert error.value.where.offset == 1 + len(STREAM_ID)
+
+    @given(st.binary(max_size=200), st.lists(st.tuples(st.integers(0, 200), st.integers(0, 50))), st.integers(1, 60))
+    def test_looking_ahead_changes_no_bytes(self, data: bytes, takes: list[tuple[int, int]], ahead: int) -> None:
+        flat = np.frombuffer(data, np.uint8)
+        lookahead = Lookahead(lambda start, end: flat[start:end], len(data), ahead)
+        for start, size in takes:
+            if start <= len(data):
+                assert lookahead.take(start, size).tobytes() == data[start : start + size]
+                held = lookahead.take_held(start).tobytes()
+                assert data[start:].startswith(held)
+                assert bool(held) == (start < len(data))
 
 
 def key_group_of(value: int | str) -> int:
@@ -525,6 +719,17 @@ def key_group_of(value: int | str) -> int:
 
 def keyed_log(key: Serializer, keys: Sequence[int | str]) -> ChangelogFile:
     changes = [change(key_group_of(each), Operation.SET, encode(key, each) + b"\0" + long(1)) for each in keys]
+    info = keyed_state("count", "VALUE", LONG, VOID_NAMESPACE)
+    return open_log(in_memory([metadata(info, 0), *changes]), key=None)
+
+
+def pair_log(pairs: Sequence[tuple[str, int]]) -> ChangelogFile:
+    """Changes of keys of type Tuple2<String, Int>."""
+    key = tuple_of(STRING, INT)
+    changes = []
+    for text, number in pairs:
+        group = assign_key_group((31 * ord(text) + number) & 0xFFFFFFFF, 128)
+        changes.append(change(group, Operation.SET, encode(key, {"f0": text, "f1": number}) + b"\0" + long(1)))
     info = keyed_state("count", "VALUE", LONG, VOID_NAMESPACE)
     return open_log(in_memory([metadata(info, 0), *changes]), key=None)
 
@@ -545,6 +750,17 @@ class TestKeySerializers:
         assert found.evidence == (
             "Long: basic type; fits 20 changes of 20 keys, whose hashes give their key groups; so do Double, Date"
         )
+
+    def test_tuples_of_basic_types_are_found(self) -> None:
+        found = find_key_serializer([pair_log([(chr(97 + each), 7 * each) for each in range(20)])], CONTEXT)
+        assert found.serializer == tuple_of(STRING, INT)
+        assert found.evidence == (
+            "Tuple2<String, Int>: tuple of basic types; fits 20 changes of 20 keys, whose hashes give their key groups"
+        )
+
+    def test_tuples_need_the_proof_of_many_keys(self) -> None:
+        with pytest.raises(UnsupportedError, match="no type of keys that is known here"):
+            find_key_serializer([pair_log([("a", 1), ("b", 2)])], CONTEXT)
 
     def test_types_that_other_operators_use_come_first(self) -> None:
         double = basic("Double")
@@ -654,19 +870,55 @@ def test_checkpoints_of_flink_hold_what_it_read_itself(folder: Path) -> None:
     assert found.total() > 30
 
 
+@pytest.mark.parametrize(
+    "folder", [each for each in MADE if "materialized" in each.name], ids=lambda each: each.parts[-2]
+)
+def test_a_base_that_comes_twice_is_read_once(folder: Path) -> None:
+    case = json.loads((folder / "case.json").read_text())
+    snapshot = open_snapshot(
+        str(folder / case["snapshot"]), path_mapping=[f"file:{case['written']}={folder}"], uids=case["uids"]
+    )
+    checked = 0
+    for operator in snapshot.operators:
+        for subtask in operator.metadata.subtasks:
+            handle = subtask.managed_keyed_state
+            if not isinstance(handle, ChangelogStateBackendHandle):
+                continue
+            for base in handle.materialized:
+                again = replace(base, checkpoint_id=99) if isinstance(base, IncrementalRemoteKeyedStateHandle) else base
+                assert find_bases(replace(handle, materialized=(base, again))) == (base,)
+                checked += 1
+            twice = replace(handle, materialized=handle.materialized * 2)
+            once, file = (snapshot.handles.open_keyed(each) for each in (handle, twice))
+            assert isinstance(once, ChangelogFile)
+            assert isinstance(file, ChangelogFile)
+            assert read(file) == read(once)
+    assert checked
+
+
 # Classes behind Kryo, which no snapshot describes, and windows that the expected entries leave out.
 UNDESCRIBED = frozenset({"op-kryo", "win-session"})
 
 
+UNMATERIALIZED = "made/2.2.1/changelog-rocksdb-checkpoint"
+
+
+def open_unmaterialized(fixtures: Path, key_serializers: Iterable[str] = ()) -> Snapshot:
+    folder = fixtures / UNMATERIALIZED
+    case = json.loads((folder / "params.json").read_text())
+    written = case["conf"]["dstl.dfs.base-path"].removesuffix("/changelog").replace("///", "/")
+    return open_snapshot(
+        str(folder / case["snapshot"]),
+        path_mapping=[f"{written}={folder}"],
+        key_serializers=parse_key_serializers(key_serializers),
+    )
+
+
 def test_a_checkpoint_before_the_first_materialization(fixtures: Path) -> None:
-    folder = fixtures / "made" / "2.2.1" / "changelog-rocksdb-checkpoint"
+    folder = fixtures / UNMATERIALIZED
     canonical = open_snapshot(str(next((fixtures / "made/2.2.1/main-rocksdb-canonical").rglob("_metadata")).parent))
     given = {label: _key_of(canonical, label) for label in ("op-agg", "op-pojokey")}
-    case = json.loads((folder / "params.json").read_text())
-    snapshot = open_snapshot(
-        str(folder / case["snapshot"]),
-        path_mapping=[f"{case['conf']['dstl.dfs.base-path'].removesuffix('/changelog').replace('///', '/')}={folder}"],
-    )
+    snapshot = open_unmaterialized(fixtures)
     states = open_operators(snapshot, given)
     snapshot.layout_context = canonical.layout_context
     expected = count_lines(read_expected(folder), UNDESCRIBED)
@@ -675,6 +927,25 @@ def test_a_checkpoint_before_the_first_materialization(fixtures: Path) -> None:
     assert expected.total() > 9000
     windows = [line for state in canonical.operator("win-session").states for line in dump_state(state)]
     assert count_lines(line for line in lines if line["op"] == "win-session") == count_lines(windows)
+
+
+def test_keys_that_are_tuples_are_found_in_a_checkpoint_of_flink(fixtures: Path) -> None:
+    snapshot = open_unmaterialized(fixtures)
+    state = snapshot.operator("op-agg").states[0]
+    assert isinstance(state, KeyedState)
+    assert state.key_serializer == tuple_of(STRING, INT)
+    with pytest.raises(UnsupportedError, match="--key-serializer OPERATOR=TYPE"):
+        _ = snapshot.operator("op-pojokey").states
+
+
+def test_keys_that_the_caller_describes_are_read(fixtures: Path) -> None:
+    folder = fixtures / UNMATERIALIZED
+    canonical = open_snapshot(str(next((fixtures / "made/2.2.1/main-rocksdb-canonical").rglob("_metadata")).parent))
+    text = f"op-pojokey={describe(_key_of(canonical, 'op-pojokey'))}"
+    snapshot = open_unmaterialized(fixtures, [text])
+    states = [each for each in snapshot.operator("op-pojokey").states if isinstance(each, KeyedState)]
+    lines = [line for each in states for line in dump_state(each)]
+    assert count_lines(lines) == count_lines(each for each in read_expected(folder) if each["op"] == "op-pojokey")
 
 
 def _key_of(snapshot: Snapshot, label: str) -> Serializer:

@@ -4,15 +4,20 @@ import io
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError
+from state_pipelines.keyed.canonical import open_canonical
 from state_pipelines.keyed.files import KeyedFile, RecordContext
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.heap import HeapFile, HeapWriter, open_heap
+from state_pipelines.keyed.records import KeyedRecords, concat_records
+from state_pipelines.metadata.handles import KeyGroupsStateHandle
 from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of, map_of
 from state_pipelines.serializers.metainfo import keyed_state
@@ -23,11 +28,11 @@ from tests.snapshot.savepoints import TYPES, types
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from state_pipelines.keyed.records import KeyedRecords
     from state_pipelines.serializers import tree
 
 CONTEXT = RecordContext(4, LayoutContext())
 ONE = KeyGroupRange(1, 1)
+GUEST = load_classes("types.Guest extends types.Person: [visits: int]")
 # Flink 1.20: key group 1, state 0 with one entry: void namespace, the key Tuple1(3), the value 3.
 SECTION = bytes.fromhex("00000001 0000 00000001 00 0000000000000003 0000000000000003")
 
@@ -97,9 +102,9 @@ def test_a_section_of_another_key_group_is_an_error() -> None:
 
 
 def test_a_section_that_ends_early_is_an_error() -> None:
-    with pytest.raises(FormatError, match="the bytes end before the value does") as caught:
+    with pytest.raises(FormatError, match="1 entries do not fit in the 16 bytes left") as caught:
         read_all(open_bytes(HEADER + SECTION[:-1], (len(HEADER),)))
-    assert caught.value.where.offset == len(HEADER) + 19
+    assert caught.value.where.offset == len(HEADER) + 10
     assert caught.value.where.state == "state-name"
 
 
@@ -110,8 +115,7 @@ def test_bytes_behind_the_last_state_are_an_error() -> None:
 
 def keyed_files(release: str, variant: str) -> Iterator[tuple[Operator, KeyedFile]]:
     savepoint = types(release, variant)
-    classes = load_classes("types.Guest extends types.Person: [visits: int]")
-    for operator in open_snapshot(str(savepoint.path), uids=savepoint.uids, classes=classes).operators:
+    for operator in open_snapshot(str(savepoint.path), uids=savepoint.uids, classes=GUEST).operators:
         for subtask in operator.metadata.subtasks:
             file = operator.snapshot.handles.open_keyed(subtask.managed_keyed_state)
             if file is not None:
@@ -166,3 +170,64 @@ def test_only_the_wanted_state_and_key_groups_are_found() -> None:
         record for (group, state), run in everything.items() if state == state_id and group in wanted for record in run
     ]
     assert sorted(record for records in found for record in unpack(records)) == sorted(expected)
+
+
+def test_a_count_that_does_not_fit_is_an_error_before_anything_is_allocated() -> None:
+    data = HEADER + SECTION[:6] + bytes.fromhex("7fffffff") + SECTION[10:]
+    with pytest.raises(FormatError, match="2147483647 entries do not fit in the 17 bytes left"):
+        read_all(open_bytes(data, (len(HEADER),)))
+
+
+def test_a_list_without_elements_has_no_record() -> None:
+    # As in Flink: the next element that RocksDB appends to a value without bytes would get a delimiter in front.
+    entries = "00000002  00 07  00000000  00 08  00000001 0001"
+    assert read_section("LIST", list_of(basic("Short")), entries) == [(b"\x08\0", b"\0\x01")]
+
+
+def test_a_map_value_without_a_flag_is_an_error() -> None:
+    infos = (keyed_state("state", "MAP", map_of(basic("Byte"), basic("Byte")), VOID_NAMESPACE),)
+    header = KeyedHeader(key_serializer=basic("Byte"), states=infos)
+    nothing = np.zeros(1, np.int64)
+    key = np.frombuffer(b"\x07\0\x01", np.uint8)
+    records = KeyedRecords(np.ones(1, np.int32), key, nothing, nothing + 3, nothing + 3, nothing + 3, 0, "file")
+    with pytest.raises(FormatError, match="no byte that says whether its value is null"):
+        HeapWriter(io.BytesIO(), header, ONE, CONTEXT).write_key_group(1, [(0, records)])
+
+
+def test_records_in_the_same_bytes_are_put_together_without_copying_them() -> None:
+    data = np.arange(8, dtype=np.uint8)
+    a, b, c, d = (np.array([each], np.int64) for each in range(4))
+    pieces = [KeyedRecords(np.full(1, group, np.int32), data, a, b, c, d, 100, "file") for group in (1, 2)]
+    both = concat_records(pieces)
+    assert both.data is data
+    assert (both.key_groups.tolist(), both.key_starts.tolist(), both.offset) == ([1, 2], [0, 0], 100)
+
+
+def test_records_in_different_bytes_are_shifted() -> None:
+    a, b, c, d = (np.array([each], np.int64) for each in range(4))
+    pieces = [KeyedRecords(np.ones(1, np.int32), np.full(4, each, np.uint8), a, b, c, d, 0, "file") for each in (5, 6)]
+    both = concat_records(pieces)
+    assert both.data.tolist() == [5] * 4 + [6] * 4
+    assert both.key_starts.tolist() == [0, 4]
+
+
+@pytest.mark.parametrize("variant", ["heap", "heap-native", "heap-snappy"])
+@pytest.mark.parametrize("wanted", [KeyGroupRange(0, 30), KeyGroupRange(10, 25)])
+def test_a_handle_that_names_only_some_key_groups_of_its_stream_is_read(variant: str, wanted: KeyGroupRange) -> None:
+    for operator in types("2.2", variant).open(classes=GUEST).operators:
+        for subtask in operator.metadata.subtasks:
+            handle = subtask.managed_keyed_state
+            if not isinstance(handle, KeyGroupsStateHandle | KeyGroupsSavepointStateHandle):
+                continue
+            groups = handle.key_groups.intersect(wanted)
+            if not len(groups):
+                continue
+            handles, context = operator.snapshot.handles, operator.record_context
+            whole = handles.open_keyed(handle)
+            assert whole is not None
+            first = groups.start - handle.key_groups.start
+            offsets = handle.offsets[first : first + len(groups)]
+            opened = open_heap if isinstance(whole, HeapFile) else open_canonical
+            part = opened(handles.open_stream(handle.delegate), groups, offsets, narrowed=True)
+            expected = {place: run for place, run in read_all(whole, context).items() if place[0] in groups}
+            assert read_all(part, context) == expected

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.cli.rows import to_rows
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError, NotFoundError, UnsupportedError, UsageError
@@ -25,6 +24,7 @@ from state_pipelines.keyed.state_columns import StateLayout
 from state_pipelines.keyed.tables import TableOptions
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
+from state_pipelines.operations.rows import to_rows
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, timer
 from state_pipelines.serializers.metainfo import StateMetaInfo, keyed_state, priority_queue
 from state_pipelines.serializers.text import parse

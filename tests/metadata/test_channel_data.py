@@ -55,6 +55,14 @@ ONE = ChannelState(ChannelInfo(0, 1), (4, 15), 13)
 OTHER = ChannelState(ChannelInfo(1, 0), (11,), 4)
 
 
+def test_data_inside_the_metadata_has_a_stream_per_channel_whose_version_counts() -> None:
+    data = bytes.fromhex("00000000 00000003 616263")
+    handle = single(ChannelState(ChannelInfo(0, 1), (4,), len(data)), data)
+    (found,) = read_channel_data(handle, INPUT, stream(data))
+    assert found.buffers == (b"abc",)
+    assert summarise_channels([handle]) == ChannelSummary(1, 1, 1, 3)
+
+
 def test_the_buffers_of_one_channel_are_read_at_their_offsets() -> None:
     (found,) = read_channel_data(single(ONE), INPUT, stream())
     assert found == ChannelData(INPUT, 3, ChannelInfo(0, 1), (b"abc", b"xy"))

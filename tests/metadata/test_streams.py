@@ -30,7 +30,7 @@ from state_pipelines.metadata.streams import (
     read_stream_range,
     read_whole_stream,
 )
-from state_pipelines.storage import Location, PathMapping, read_file, resolve
+from state_pipelines.storage import Location, PathMapping, join, read_file, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,6 +120,27 @@ def test_byte_that_the_handle_does_not_count_is_read(directory: Location) -> Non
     stream = open_stream(RelativeFileStateHandle("state", len(STATE) - 1), directory)
     assert read_whole_stream(stream) == STATE
     assert read_stream_range(stream, 1, 10) == STATE[1:]
+
+
+@pytest.mark.parametrize("read", [read_whole_stream, check_stream])
+def test_the_handle_of_compressed_changes_says_how_many_bytes_they_were(
+    directory: Location, read: Callable[[StateStream], object]
+) -> None:
+    Path(directory.path, "changes").write_bytes(b"\1compressed")
+    stream = open_stream(RelativeFileStateHandle("changes", 4000), directory, holds_changes=True)
+    read(stream)
+    assert copy_stream(stream, join(directory, "copy")) == 11
+
+
+@pytest.mark.parametrize("content", [b"\0plain", b""], ids=["plain", "empty"])
+@pytest.mark.parametrize("read", [read_whole_stream, check_stream])
+def test_a_file_of_plain_changes_is_not_shorter_than_its_handle_says(
+    directory: Location, content: bytes, read: Callable[[StateStream], object]
+) -> None:
+    Path(directory.path, "changes").write_bytes(content)
+    stream = open_stream(RelativeFileStateHandle("changes", 4000), directory, holds_changes=True)
+    with pytest.raises(FormatError, match="its handle says 4000"):
+        read(stream)
 
 
 def test_moved_file_is_found_through_the_mapping(directory: Location) -> None:

@@ -36,3 +36,20 @@ def test_a_block_that_does_not_match_is_found(kind: int, stored: int) -> None:
     assert find_wrong_block(kind, data, place, size, modifier) == -1
     data[2] ^= 1
     assert find_wrong_block(kind, data, place, size, modifier) == 0
+
+
+# Several blocks are checked at once: each place in such a group, and what is left over.
+@pytest.mark.parametrize("wrong", range(8))
+def test_each_of_many_blocks_is_checked(wrong: int) -> None:
+    blocks = [bytes(range(size)) for size in (0, 3, 250, 17, 8, 1, 99, 200)]
+    modifiers = np.arange(8) << 28
+    data = b""
+    starts = []
+    for block, modifier in zip(blocks, modifiers.tolist(), strict=True):
+        starts.append(len(data))
+        data += block + b"\1" + (masked(block + b"\1") + modifier & 0xFFFFFFFF).to_bytes(4, "little")
+    flat = np.frombuffer(data, np.uint8).copy()
+    sizes = np.array([len(block) for block in blocks])
+    assert find_wrong_block(CRC32C, flat, np.array(starts), sizes, modifiers) == -1
+    flat[starts[wrong] + len(blocks[wrong])] ^= 1
+    assert find_wrong_block(CRC32C, flat, np.array(starts), sizes, modifiers) == wrong

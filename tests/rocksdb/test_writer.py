@@ -85,12 +85,14 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_family_is_written_in_one_go(tmp_path: Path) -> None:
+def test_families_come_by_turns(tmp_path: Path) -> None:
     with DatabaseWriter(tmp_path, ["a", "b"]) as writer:
-        for family in "ab":
-            writer.write(family, to_entries([(b"1", b"")]))
-        with pytest.raises(UsageError, match="left for another"):
-            writer.write("a", to_entries([(b"2", b"")]))
+        for key in (b"1", b"2"):
+            for family in "ab":
+                writer.write(family, to_entries([(key, family.encode())]))
+        files = writer.finish()
+    found = {family.name: scan_pairs(family) for family in read(files).column_families}
+    assert found == {"default": [], "a": [(b"1", b"a"), (b"2", b"a")], "b": [(b"1", b"b"), (b"2", b"b")]}
 
 
 @pytest.mark.parametrize("names", [["default"], ["a", "a"]])

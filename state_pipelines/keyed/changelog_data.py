@@ -1,0 +1,131 @@
+"""The data of streams of change sets: uncompressed, and behind the byte that says whether it is compressed.
+
+Positions count as the handles of the changes count them, so that the first byte of the data is at 0.
+Source: `ChangelogStreamWrapper`, `StateChangeFormat`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from state_pipelines.binary.snappyframed import HEAD_SIZE, iter_chunks, measure_chunk
+from state_pipelines.errors import FormatError, Where
+from state_pipelines.keyed.changes import is_compressed
+from state_pipelines.metadata.streams import StateStream, read_stream_range
+from state_pipelines.storage import file_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Bytes = npt.NDArray[np.uint8]
+Positions = npt.NDArray[np.int64]
+
+FLAG = 1
+"""Bytes in front of the data, which positions do not count."""
+
+AHEAD = 4 << 20
+"""Bytes that are read at once where a stream is read from its start to its end."""
+
+
+@dataclass(frozen=True, eq=False)
+class ChangeData:
+    """The data of a stream.
+
+    Attributes:
+        stream: the stream.
+        size: bytes of data.
+        chunks: i64[c + 1, 2] first byte in the file and in the data, of each chunk and behind the last; None of a
+            stream that is not compressed.
+    """
+
+    stream: StateStream
+    size: int
+    chunks: Positions | None
+
+    def read(self, start: int, end: int) -> Bytes:
+        """u8, the data from `start` up to `end`; of a compressed stream only the chunks that hold it are read.
+
+        Raises:
+            FormatError: the range lies outside the data, or a chunk is damaged.
+        """
+        if not 0 <= start <= end <= self.size:
+            what = f"changes from {start} to {end} lie outside {self.size} bytes of changes"
+            raise FormatError(what, where=Where(file=self.stream.name, offset=start + FLAG))
+        if start == end:
+            return np.zeros(0, np.uint8)
+        if self.chunks is None:
+            return np.frombuffer(read_stream_range(self.stream, FLAG + start, FLAG + end), np.uint8)
+        first = int(np.searchsorted(self.chunks[:, 1], start, side="right")) - 1
+        last = int(np.searchsorted(self.chunks[:, 1], end, side="left"))
+        place, stop = int(self.chunks[first, 0]), int(self.chunks[last, 0])
+        raw = read_stream_range(self.stream, place, stop)
+        data = b"".join(chunk.data for chunk in iter_chunks(raw, name=self.stream.name))
+        if len(data) != self.chunks[last, 1] - self.chunks[first, 1]:
+            raise FormatError("a snappy chunk does not hold what it says", where=Where(self.stream.name, place))
+        return np.frombuffer(data, np.uint8, end - start, start - int(self.chunks[first, 1]))
+
+
+class Lookahead:
+    """Reads data mostly forward, some of it ahead, so that places near each other take one read.
+
+    Args:
+        read: gives bytes from a position up to another one.
+        size: how many there are.
+        ahead: bytes that are read at once at least.
+    """
+
+    def __init__(self, read: Callable[[int, int], Bytes], size: int, ahead: int = AHEAD) -> None:
+        self.size = size
+        self._read = read
+        self._ahead = ahead
+        self._start = 0
+        self._held: Bytes = np.zeros(0, np.uint8)
+
+    def take(self, start: int, size: int) -> Bytes:
+        """u8, `size` bytes from `start` on; fewer only where the data ends."""
+        stop = min(start + size, self.size)
+        if start < self._start or stop > self._start + len(self._held):
+            self._held = self._read(start, min(max(stop, start + self._ahead), self.size))
+            self._start = start
+        return self._held[start - self._start : max(start, stop) - self._start]
+
+    def take_held(self, start: int) -> Bytes:
+        """u8, all bytes from `start` on that need no further read; at least one unless the data ends there."""
+        self.take(start, 1)
+        return self._held[start - self._start :]
+
+
+def open_change_data(stream: StateStream) -> ChangeData:
+    """The data of a stream; of a compressed one the headers of the chunks are looked up, nothing is decoded.
+
+    Raises:
+        FormatError: the stream does not begin as one of changes, or is not snappy framed.
+    """
+    if not is_compressed(read_stream_range(stream, 0, min(FLAG, _stream_end(stream))), stream.name):
+        return ChangeData(stream, _stream_end(stream) - FLAG, None)
+    end = _stream_end(stream)
+    raw = Lookahead(lambda start, stop: np.frombuffer(read_stream_range(stream, start, stop), np.uint8), end)
+    places = [(FLAG, 0)]
+    position, size = FLAG, 0
+    while position < end:
+        length, held = measure_chunk(raw.take(position, HEAD_SIZE).tobytes(), name=stream.name, position=position)
+        position += length
+        size += held
+        places.append((position, size))
+    if position > end:
+        raise FormatError("a snappy chunk is cut off", where=Where(file=stream.name, offset=places[-2][0]))
+    return ChangeData(stream, size, np.array(places, np.int64))
+
+
+def _stream_end(stream: StateStream) -> int:
+    """Where the stream ends.
+
+    Of a file only the file says it: handles count the bytes before compression, and not the first byte.
+    """
+    if stream.location is None or stream.is_segment:
+        return stream.size
+    return file_size(stream.location)
