@@ -25,6 +25,7 @@ from state_pipelines.connectors.framing import Versioned
 from state_pipelines.connectors.recognition import (
     decode_splits,
     encode_elements,
+    find_candidates,
     read_coordinator,
     recognise,
     write_coordinator,
@@ -45,6 +46,7 @@ __all__ = [
     "enumerator_state",
     "file_sink",
     "files",
+    "find_candidates",
     "hybrid",
     "kafka",
     "kafka_sink",

@@ -43,10 +43,15 @@ def recognise(
         None when it is that of no known connector, or when there is no element to judge by and the name alone does not
         tell.
     """
-    candidates = [codec for codec in list_codecs() if state_name in codec.state_names and codec.accepts(serializer)]
+    candidates = find_candidates(state_name, serializer)
     if not elements and len(candidates) > 1:
         return None
     return _decide(candidates, serializer, elements, context or LayoutContext())
+
+
+def find_candidates(state_name: str, serializer: Serializer) -> tuple[Codec, ...]:
+    """The connectors that have an operator list state of this name and serializer; no element is looked at."""
+    return tuple(codec for codec in list_codecs() if state_name in codec.state_names and codec.accepts(serializer))
 
 
 def decode_splits(

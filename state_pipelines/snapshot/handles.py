@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.keyed.canonical import open_canonical
-from state_pipelines.keyed.changelog import open_changelog
+from state_pipelines.keyed.changelog import find_bases, open_changelog
 from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.heap import open_heap
-from state_pipelines.keyed.raw_timers import open_raw_timers
+from state_pipelines.keyed.raw_timers import find_raw_sections, open_raw_timers
 from state_pipelines.keyed.rocksdb import open_rocksdb
 from state_pipelines.metadata.handles import EmptySegmentFileStateHandle, KeyGroupsStateHandle
 from state_pipelines.metadata.key_groups import MAX_PARALLELISM
@@ -20,8 +20,9 @@ from state_pipelines.metadata.keyed import (
     KeyedStateHandle,
     KeyGroupsSavepointStateHandle,
 )
-from state_pipelines.metadata.streams import open_stream, read_stream_range, read_whole_stream
-from state_pipelines.operatorstate.backend import OperatorStateFile, read_operator_file
+from state_pipelines.metadata.streams import open_stream, read_stream_range
+from state_pipelines.operatorstate.source import OperatorStateSource, open_operator_state
+from state_pipelines.snapshot.raw_state import RawKeyedPart
 
 if TYPE_CHECKING:
     from state_pipelines.keyed.files import KeyedFile
@@ -43,19 +44,25 @@ class HandleReader:
     def __init__(self, directory: Location, path_mapping: PathMapping) -> None:
         self.directory = directory
         self.path_mapping = path_mapping
+        self._operator_states: dict[OperatorStateHandle, OperatorStateSource] = {}
 
     def open_stream(self, handle: StreamStateHandle) -> StateStream:
         """The bytes behind a handle."""
         return open_stream(handle, self.directory, self.path_mapping)
 
     def open_keyed(
-        self, handle: KeyedStateHandle | None, key_serializer: Serializer | None = None
+        self,
+        handle: KeyedStateHandle | None,
+        key_serializer: Serializer | None = None,
+        *,
+        narrowed: bool = False,
     ) -> KeyedFile | None:
         """The managed keyed state behind a handle; None when there is none.
 
         Args:
             handle: the handle.
             key_serializer: what the caller knows of the keys, for changelog state that does not say it.
+            narrowed: a rescale may have left it only a part of the key groups in its stream.
 
         Raises:
             UnsupportedError: the handle is not one that stands alone.
@@ -67,14 +74,15 @@ class HandleReader:
                 return open_canonical(self.open_stream(handle.delegate), handle.key_groups, handle.offsets)
             case KeyGroupsStateHandle():
                 stream = self.open_stream(handle.delegate)
-                opened = open_heap if _is_heap_native(stream, handle) else open_canonical
-                return opened(stream, handle.key_groups, handle.offsets)
+                open_file = open_heap if _is_heap_native(stream, handle, narrowed=narrowed) else open_canonical
+                return open_file(stream, handle.key_groups, handle.offsets, narrowed=narrowed)
             case IncrementalRemoteKeyedStateHandle():
                 files = (*handle.shared_state, *handle.private_state)
                 tables = {each.local_path: self.open_stream(each.handle) for each in files}
                 return open_rocksdb(self.open_stream(handle.meta_data_state), handle.key_groups, tables)
             case ChangelogStateBackendHandle():
-                bases = [each for each in map(self.open_keyed, handle.materialized) if each is not None]
+                opened = (self.open_keyed(each, narrowed=True) for each in find_bases(handle))
+                bases = [each for each in opened if each is not None]
                 return open_changelog(handle, bases, self.open_stream, key_serializer=key_serializer)
             case _:
                 raise UnsupportedError(f"a {type(handle).__name__} holds changes without the state that they change")
@@ -83,22 +91,43 @@ class HandleReader:
         """The timers in raw keyed state; None when there are none.
 
         Raises:
-            UnsupportedError: the state is not timers, or in a form of releases before 1.8.
-            FormatError: the state is not timers.
+            NotTimersError: the state is not timers.
+            UnsupportedError: the timers are in a form of releases before 1.8, or a type of theirs has no layout.
+            FormatError: the timers are damaged.
         """
-        if not isinstance(handle, KeyGroupsStateHandle | KeyGroupsSavepointStateHandle):
+        if handle is None:
             return None
+        if not isinstance(handle, KeyGroupsStateHandle | KeyGroupsSavepointStateHandle):
+            raise UnsupportedError(f"raw keyed state behind a {type(handle).__name__} is not read")
         return open_raw_timers(self.open_stream(handle.delegate), handle.key_groups, handle.offsets, context)
 
-    def open_operator(self, handle: OperatorStateHandle | None) -> OperatorStateFile | None:
-        """The operator state behind a handle; None when there is none."""
+    def open_raw_bytes(self, handle: KeyedStateHandle | None, subtask: int, reason: str) -> RawKeyedPart:
+        """Raw keyed state that is not timers, as bytes; `reason` says why it is not.
+
+        Raises:
+            UnsupportedError: the handle does not say where key groups begin.
+            FormatError: it says so wrongly.
+        """
+        if not isinstance(handle, KeyGroupsStateHandle | KeyGroupsSavepointStateHandle):
+            raise UnsupportedError(f"raw keyed state behind a {type(handle).__name__} is not read")
+        stream = self.open_stream(handle.delegate)
+        sections = find_raw_sections(stream, handle.key_groups, handle.offsets)
+        return RawKeyedPart(subtask, stream, handle.key_groups, sections, reason)
+
+    def open_operator(self, handle: OperatorStateHandle | None) -> OperatorStateSource | None:
+        """The operator state behind a handle, of which only the header is read, once; None when there is none.
+
+        Raises:
+            StateError: the header cannot be read.
+        """
         if handle is None or isinstance(handle.delegate, EmptySegmentFileStateHandle):
             return None
-        stream = self.open_stream(handle.delegate)
-        return read_operator_file(read_whole_stream(stream), handle, stream.name)
+        if handle not in self._operator_states:
+            self._operator_states[handle] = open_operator_state(self.open_stream(handle.delegate), handle)
+        return self._operator_states[handle]
 
 
-def _is_heap_native(stream: StateStream, handle: KeyGroupsStateHandle) -> bool:
+def _is_heap_native(stream: StateStream, handle: KeyGroupsStateHandle, *, narrowed: bool) -> bool:
     """Tell the native format of the heap backend from the canonical one behind the same handle.
 
     A native section begins with its key group as i32. Read as a canonical one, that is state 0 and a first key of at
@@ -110,7 +139,7 @@ def _is_heap_native(stream: StateStream, handle: KeyGroupsStateHandle) -> bool:
     key_group, offset = max(present)
     if key_group:
         return read_stream_range(stream, offset, min(offset + 4, stream.size)) == key_group.to_bytes(4, "big")
-    file = open_canonical(stream, handle.key_groups, handle.offsets)
+    file = open_canonical(stream, handle.key_groups, handle.offsets, narrowed=narrowed)
     if file.header.compressed:
         # Canonical sections are snappy streams as a whole; native ones begin with the bare key group.
         return read_stream_range(stream, offset, min(offset + 4, stream.size)) == bytes(4)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import FormatError, StateError, UnsupportedError, at
+from state_pipelines.codecs.columns import explain
+from state_pipelines.errors import StateError, UnsupportedError, at
 from state_pipelines.keyed.changelog import ChangelogFile
 from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.key_serializers import FoundKeySerializer, find_key_serializer, find_told_serializers
+from state_pipelines.keyed.raw_timers import NotTimersError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,6 +24,19 @@ if TYPE_CHECKING:
 
 Files = tuple[tuple[int, "KeyedFile"], ...]
 """(index of the subtask, its file)."""
+
+
+@dataclass(frozen=True)
+class UnreadState:
+    """Raw keyed state of a subtask that stays bytes.
+
+    Attributes:
+        reason: why, and what would help.
+        is_timers: it is timers, but in a form or of types that are not read; otherwise only its operator knows it.
+    """
+
+    reason: str
+    is_timers: bool
 
 
 class KeyedFiles:
@@ -42,6 +57,7 @@ class KeyedFiles:
         self._key_serializers = key_serializers
         self._managed: dict[bytes, Files] = {}
         self._complete: dict[bytes, Files] = {}
+        self._raw: dict[bytes, tuple[Files, Mapping[int, UnreadState]]] = {}
         self._evidence: dict[bytes, FoundKeySerializer] = {}
 
     def serializers(self) -> Iterator[Serializer]:
@@ -66,14 +82,22 @@ class KeyedFiles:
         """The files of an operator: of each subtask its managed state, then timers in its raw keyed state.
 
         Raises:
-            StateError: a handle cannot be read.
+            StateError: a handle cannot be read, or timers in raw keyed state are damaged.
             UnsupportedError: the key serializer of changelog state is not known.
         """
         if operator.operator_id not in self._complete:
             managed = self._know_keys(operator, self._open_managed(operator), layouts)
-            raw = self._open_raw(operator, layouts)
+            raw, _ = self._open_raw(operator, layouts)
             self._complete[operator.operator_id] = tuple(sorted((*managed, *raw), key=lambda each: each[0]))
         return self._complete[operator.operator_id]
+
+    def find_unread(self, operator: OperatorState, layouts: LayoutContext) -> Mapping[int, UnreadState]:
+        """By index of the subtask the raw keyed state that is not timers, or timers that are not read.
+
+        Raises:
+            StateError: a handle cannot be read, or timers are damaged.
+        """
+        return self._open_raw(operator, layouts)[1]
 
     def evidence(self, operator: OperatorState) -> str:
         """What speaks for a key serializer that was found rather than stored; empty when it is stored."""
@@ -90,15 +114,19 @@ class KeyedFiles:
             self._managed[operator.operator_id] = tuple((index, file) for index, file in opened if file is not None)
         return self._managed[operator.operator_id]
 
-    def _open_raw(self, operator: OperatorState, layouts: LayoutContext) -> Iterator[tuple[int, KeyedFile]]:
-        for subtask in operator.subtasks:
-            try:
-                file = self._handles.open_raw_keyed(subtask.raw_keyed_state, layouts)
-            except (FormatError, UnsupportedError):
-                # Not timers, or not of releases from 1.8 on: bytes that only their operator knows (`RawKeyedState`).
-                continue
-            if file is not None:
-                yield subtask.index, file
+    def _open_raw(self, operator: OperatorState, layouts: LayoutContext) -> tuple[Files, Mapping[int, UnreadState]]:
+        if operator.operator_id not in self._raw:
+            files, unread = [], {}
+            for subtask in operator.subtasks:
+                try:
+                    file = self._handles.open_raw_keyed(subtask.raw_keyed_state, layouts)
+                except UnsupportedError as error:
+                    unread[subtask.index] = UnreadState(explain(error), not isinstance(error, NotTimersError))
+                    continue
+                if file is not None:
+                    files.append((subtask.index, file))
+            self._raw[operator.operator_id] = tuple(files), unread
+        return self._raw[operator.operator_id]
 
     def _know_keys(self, operator: OperatorState, files: Files, layouts: LayoutContext) -> Files:
         unknown = [file for _, file in files if isinstance(file, ChangelogFile) and file.key_serializer is None]

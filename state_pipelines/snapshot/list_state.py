@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +18,22 @@ from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import UnsupportedError, UsageError, at
 from state_pipelines.keyed.tables import TableOptions
 from state_pipelines.operatorstate.backend import OperatorStateFile, decode_list_state
+from state_pipelines.snapshot.recognised import (
+    CONNECTOR_COLUMN,
+    NOTHING_RECOGNISED,
+    SPLIT_COLUMN,
+    Recognised,
+    find_connector,
+    may_be_known,
+)
 from state_pipelines.snapshot.state import State, StateStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.operatorstate.source import OperatorStateSource
     from state_pipelines.serializers.metainfo import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.snapshot import Operator
@@ -32,44 +43,58 @@ Spans = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64
 
 @dataclass(frozen=True)
 class OperatorPart:
-    """The state of one subtask.
+    """The state of one subtask; read whenever it is asked for, and not held. Can be sent to other processes.
 
     Attributes:
         subtask: index of the subtask.
-        file: the file that holds it.
+        source: the file that holds it.
         info: what the header of the file says of it.
     """
 
     subtask: int
-    file: OperatorStateFile
+    source: OperatorStateSource
     info: StateMetaInfo
+
+    @property
+    def name(self) -> str:
+        """Name of the file, for errors."""
+        return self.source.name
+
+    @property
+    def number(self) -> int:
+        """Elements of a list state; nothing is read."""
+        return sum(len(each.offsets) for each in self.source.handle.states if each.state_name == self.info.name)
+
+    def read(self) -> OperatorStateFile:
+        """The file with all its states."""
+        return self.source.read()
 
     def elements(self) -> Spans:
         """Bytes, and where each element of a list state starts and at most ends."""
-        return self.file.elements(self.info.name)
+        return self.read().elements(self.info.name)
 
     def entries(self) -> tuple[npt.NDArray[np.uint8], int, int, int]:
         """Bytes, where the pairs of a broadcast state start and at most end, and how many there are."""
-        return self.file.broadcast(self.info.name)
+        return self.read().broadcast(self.info.name)
 
 
 class ValueColumn:
     """Columns of what all subtasks wrote, or why there are none.
 
     Args:
-        operator: the operator.
         serializers: one per subtask.
         options: what is wanted.
+        context: what layouts depend on beyond serializers.
     """
 
-    def __init__(self, operator: Operator, serializers: Sequence[Serializer], options: TableOptions) -> None:
+    def __init__(self, serializers: Iterable[Serializer], options: TableOptions, context: LayoutContext) -> None:
         self.columns: Columns | None = None
         self.reason = ""
         self._asked = {"reason", "value_bytes"} & set(options.columns or ())
         if options.raw:
             return
         try:
-            layouts = {derive_layout(each, operator.snapshot.layout_context) for each in serializers}
+            layouts = {derive_layout(each, context) for each in serializers}
             if len(layouts) > 1:
                 raise UnsupportedError("the subtasks hold the state with different serializers")
             self.columns = plan_columns(layouts.pop())
@@ -80,6 +105,52 @@ class ValueColumn:
     def keeps_bytes(self) -> bool:
         """Whether there are columns for the values that cannot be decoded."""
         return self.columns is not None and (self.columns.may_fail or bool(self._asked))
+
+
+@dataclass(frozen=True)
+class NonKeyedTable(ABC):
+    """Turns what subtasks have of an operator state into batches; can be sent to other processes.
+
+    Attributes:
+        infos: what the subtasks say of the state, each only once.
+        options: what is wanted.
+        context: what layouts depend on beyond serializers.
+    """
+
+    infos: tuple[StateMetaInfo, ...]
+    options: TableOptions
+    context: LayoutContext
+
+    def __getstate__(self) -> dict[str, object]:
+        # What is derived from the fields is derived again elsewhere.
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @cached_property
+    def value(self) -> ValueColumn:
+        """Columns for the values of all subtasks."""
+        return ValueColumn((each.value_serializer for each in self.infos), self.options, self.context)
+
+    @property
+    @abstractmethod
+    def undecoded(self) -> str:
+        """Why values come as bytes; empty when they do not."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Schema of the batches.
+
+        Raises:
+            UsageError: a wanted column does not exist.
+        """
+
+    @abstractmethod
+    def batches(self, parts: Sequence[OperatorPart]) -> Iterator[pa.RecordBatch]:
+        """A batch per part, each read when it is its turn."""
+
+    def cut(self, first: int, number: int) -> Self:
+        """The table for parts that have `number` elements, the first of which is element `first` of the state."""
+        return self
 
 
 class NonKeyedState(State):
@@ -99,49 +170,90 @@ class NonKeyedState(State):
     def is_keyed(self) -> bool:  # noqa: D102
         return False
 
-    def value_column(self, options: TableOptions | None) -> ValueColumn:
-        """Columns for the values of all subtasks."""
-        serializers = [part.info.value_serializer for part in self.parts]
-        return ValueColumn(self.operator, serializers, options or TableOptions())
-
-
-class OperatorListState(NonKeyedState):
-    """A list state of an operator.
-
-    Columns: `subtask` int32, `list_index` int32 (position in the subtask's list), `value`; also `value_bytes` and
-    `reason` for elements that cannot be decoded, where that may well be or they are asked for.
-    """
-
     @property
-    def kind(self) -> str:  # noqa: D102
-        return self.info.distribution_mode or "SPLIT_DISTRIBUTE"
+    def infos(self) -> tuple[StateMetaInfo, ...]:
+        """What the subtasks say of the state, each only once."""
+        return tuple(dict.fromkeys(part.info for part in self.parts))
 
-    @cached_property
-    def undecoded(self) -> str:  # noqa: D102
-        return self.value_column(None).reason
+    @abstractmethod
+    def make_table(self, options: TableOptions | None = None) -> NonKeyedTable:
+        """What turns the parts into batches."""
 
     def make_schema(self, options: TableOptions | None = None) -> pa.Schema:  # noqa: D102
-        column = self.value_column(options)
-        fields = [pa.field("subtask", pa.int32(), False), pa.field("list_index", pa.int32(), False)]
-        may_fail = column.keeps_bytes
-        if column.columns is not None:
-            fields.append(pa.field("value", column.columns.type))
-        if column.columns is None or may_fail:
-            fields.append(pa.field("value_bytes", pa.binary(), may_fail))
-        if column.reason or may_fail:
-            fields.append(pa.field("reason", pa.string(), may_fail))
-        return select_fields(fields, options)
+        return self.make_table(options).schema
 
     def batches(  # noqa: D102
         self, options: TableOptions | None = None, key_groups: KeyGroupRange | None = None
     ) -> Iterator[pa.RecordBatch]:
         if key_groups is not None:
             raise UsageError("operator state has no key groups")
-        column = self.value_column(options)
-        schema = self.make_schema(options)
-        for part in self.parts:
-            data, starts, ends = part.elements()
-            with at(operator=self.operator.label, state=self.name, file=part.file.name):
+        with at(operator=self.operator.label, state=self.name):
+            yield from self.make_table(options).batches(self.parts)
+
+    def split(
+        self, size: int, options: TableOptions | None = None
+    ) -> Iterator[tuple[tuple[OperatorPart, ...], NonKeyedTable]]:
+        """Parts whose files have about `size` bytes together, and the table for them; nothing is read."""
+        table = self.make_table(options)
+        first = 0
+        for parts in _group_parts(self.parts, size):
+            number = sum(part.number for part in parts)
+            yield parts, table.cut(first, number)
+            first += number
+
+
+def _group_parts(parts: Iterable[OperatorPart], size: int) -> Iterator[tuple[OperatorPart, ...]]:
+    group: list[OperatorPart] = []
+    total = 0
+    for part in parts:
+        if group and total + part.source.stream.size > size:
+            yield tuple(group)
+            group, total = [], 0
+        group.append(part)
+        total += part.source.stream.size
+    if group:
+        yield tuple(group)
+
+
+@dataclass(frozen=True)
+class ListTable(NonKeyedTable):
+    """Turns what subtasks have of a list state into batches; see `OperatorListState` for the columns.
+
+    Attributes:
+        recognised: the connector, and the splits of the elements of the parts.
+    """
+
+    recognised: Recognised = NOTHING_RECOGNISED
+
+    @property
+    def undecoded(self) -> str:  # noqa: D102
+        return self.value.reason
+
+    @cached_property
+    def schema(self) -> pa.Schema:  # noqa: D102
+        column = self.value
+        found = [pa.field("subtask", pa.int32(), False), pa.field("list_index", pa.int32(), False)]
+        may_fail = column.keeps_bytes
+        if column.columns is not None:
+            found.append(pa.field("value", column.columns.type))
+        if column.columns is None or may_fail:
+            found.append(pa.field("value_bytes", pa.binary(), may_fail))
+        if column.reason or may_fail:
+            found.append(pa.field("reason", pa.string(), may_fail))
+        split = self.recognised.fields
+        if split:
+            # They stand in the first row of an element only.
+            once = ("value", "value_bytes", "reason")
+            found = [each.with_nullable(True) if each.name in once else each for each in found]
+        return select_fields([*found, *split], self.options)
+
+    def batches(self, parts: Sequence[OperatorPart]) -> Iterator[pa.RecordBatch]:  # noqa: D102
+        column, schema = self.value, self.schema
+        first = 0
+        for part in parts:
+            with at(file=part.name):
+                file = part.read()
+                data, starts, ends = file.elements(part.info.name)
                 columns = {
                     "subtask": pa.array(np.full(len(starts), part.subtask, np.int32)),
                     "list_index": pa.array(np.arange(len(starts), dtype=np.int32)),
@@ -151,18 +263,88 @@ class OperatorListState(NonKeyedState):
                 if column.columns is None:
                     columns["value_bytes"] = raw
                 else:
-                    context, lenient = self.operator.snapshot.layout_context, "reason" in schema.names
-                    decoded = decode_list_state(part.file, part.info, context, lenient=lenient)
+                    decoded = decode_list_state(file, part.info, self.context, lenient="reason" in schema.names)
                     columns["value"] = decoded.array
                     columns["reason"] = decoded.reasons()
                     columns["value_bytes"] = pc.if_else(columns["reason"].is_valid(), raw, None)
+            if self.recognised.state is not None:
+                columns = _spread(columns, self.recognised, first)
+            first += len(starts)
             yield pa.RecordBatch.from_arrays([columns[each] for each in schema.names], schema=schema)
 
+    def cut(self, first: int, number: int) -> ListTable:  # noqa: D102
+        return replace(self, recognised=self.recognised.cut(first, number))
+
+
+class OperatorListState(NonKeyedState):
+    """A list state of an operator.
+
+    Columns: `subtask` int32, `list_index` int32 (position in the subtask's list), `value`; also `value_bytes` and
+    `reason` for elements that cannot be decoded, where that may well be or they are asked for.
+
+    The state of a known connector has two more, `connector` and `split`, a struct of the connector's columns, and one
+    row per split or committable. An element that holds several has as many rows with its `list_index`; `value`,
+    `value_bytes` and `reason` stand in the first of them. An element that holds none has one row without `split`.
+    """
+
+    @property
+    def kind(self) -> str:  # noqa: D102
+        return self.info.distribution_mode or "SPLIT_DISTRIBUTE"
+
+    @cached_property
+    def recognised(self) -> Recognised:
+        """The connector that the state is that of; elements are looked at only where name and serializer fit one.
+
+        Raises:
+            UsageError: several connectors fit, and the one that the caller named is not among them.
+        """
+        serializers = [part.info.value_serializer for part in self.parts]
+        if not may_be_known(self.name, serializers):
+            return NOTHING_RECOGNISED
+        snapshot = self.operator.snapshot
+        chosen = snapshot.connectors.get(self.operator.metadata.operator_id)
+        with at(operator=self.operator.label, state=self.name):
+            elements = []
+            for part in self.parts:
+                data, starts, ends = part.elements()
+                elements += [data[start:end].tobytes() for start, end in zip(starts, ends, strict=True)]
+            return find_connector(self.name, serializers, elements, snapshot.layout_context, chosen)
+
+    def _find_split(self, options: TableOptions) -> Recognised:
+        """What of the connector is wanted; nothing is looked at for a table that does not show it."""
+        wanted = options.columns
+        if options.raw or (wanted is not None and not {CONNECTOR_COLUMN, SPLIT_COLUMN} & set(wanted)):
+            return NOTHING_RECOGNISED
+        return self.recognised
+
+    @cached_property
+    def undecoded(self) -> str:  # noqa: D102
+        return ListTable(self.infos, TableOptions(), self.operator.snapshot.layout_context).undecoded
+
+    def make_table(self, options: TableOptions | None = None) -> ListTable:  # noqa: D102
+        options = options or TableOptions()
+        return ListTable(self.infos, options, self.operator.snapshot.layout_context, self._find_split(options))
+
     def count(self) -> StateStatistics:  # noqa: D102
-        spans = [part.elements() for part in self.parts]
-        return StateStatistics(
-            sum(len(starts) for _, starts, _ in spans), sum(int((ends - starts).sum()) for _, starts, ends in spans)
-        )
+        number = size = 0
+        with at(operator=self.operator.label, state=self.name):
+            for part in self.parts:
+                _, starts, ends = part.elements()
+                number += len(starts)
+                size += int((ends - starts).sum())
+        return StateStatistics(number, size)
+
+
+def _spread(columns: Mapping[str, pa.Array], recognised: Recognised, first: int) -> dict[str, pa.Array]:
+    """The columns of some elements, a row per split; `first` is the position of the first element."""
+    elements, leading, splits = recognised.spread(first, len(columns["list_index"]))
+    every, once = pa.array(elements), pa.array(elements, mask=~leading)
+    spread = {
+        name: column.take(every if name in ("subtask", "list_index") else once) for name, column in columns.items()
+    }
+    assert recognised.state is not None
+    names = pa.array([recognised.state.connector] * len(elements), pa.string())
+    return spread | {CONNECTOR_COLUMN: names, SPLIT_COLUMN: splits}
 
 
 def select_fields(fields: list[pa.Field], options: TableOptions | None) -> pa.Schema:

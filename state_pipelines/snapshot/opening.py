@@ -11,7 +11,7 @@ from state_pipelines.snapshot.snapshot import Snapshot
 from state_pipelines.storage import PathMapping, parse_path_mapping, read_file, resolve_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from state_pipelines.codecs.kryo.fieldlists import FieldLists
     from state_pipelines.serializers.tree import Serializer
@@ -24,6 +24,7 @@ def open_snapshot(
     uids: Iterable[str] = (),
     classes: FieldLists | None = None,
     key_serializers: Mapping[str, Serializer] | None = None,
+    connectors: Mapping[str, str] | None = None,
 ) -> Snapshot:
     """Open a checkpoint or savepoint.
 
@@ -35,6 +36,7 @@ def open_snapshot(
             Kryo, and subclasses of POJOs in snapshots of the heap backend.
         key_serializers: by uid or operator id the serializer of the keys, for changelog state of which nothing was
             materialized yet and whose keys are of a type that cannot be found out.
+        connectors: by uid or operator id the connector that wrote its list states, where several could have.
 
     Raises:
         NotFoundError: there is no snapshot.
@@ -44,7 +46,7 @@ def open_snapshot(
     location = resolve_snapshot(path)
     mapping = path_mapping if isinstance(path_mapping, PathMapping) else parse_path_mapping(path_mapping)
     metadata = read_metadata(read_file(location.metadata), str(location.metadata))
-    return Snapshot(location, metadata, mapping, tuple(uids), classes, key_serializers)
+    return Snapshot(location, metadata, mapping, tuple(uids), classes, key_serializers, connectors)
 
 
 def parse_key_serializers(texts: Iterable[str]) -> dict[str, Serializer]:
@@ -53,10 +55,21 @@ def parse_key_serializers(texts: Iterable[str]) -> dict[str, Serializer]:
     Raises:
         UsageError: a text has another form, or the type is not known.
     """
-    found = {}
+    return {operator: parse(described) for operator, described in _split(texts, "OPERATOR=TYPE", "orders=String")}
+
+
+def parse_connectors(texts: Iterable[str]) -> dict[str, str]:
+    """Connectors by operator from texts `OPERATOR=NAME`, names as `inspect` shows them.
+
+    Raises:
+        UsageError: a text has another form.
+    """
+    return dict(_split(texts, "OPERATOR=NAME", "order-source=kafka"))
+
+
+def _split(texts: Iterable[str], form: str, example: str) -> Iterator[tuple[str, str]]:
     for text in texts:
-        operator, equals, described = text.partition("=")
-        if not operator or not equals:
-            raise UsageError(f"{text!r} does not have the form OPERATOR=TYPE", hint="Such as orders=String")
-        found[operator] = parse(described)
-    return found
+        operator, _, value = text.partition("=")
+        if not operator or not value:
+            raise UsageError(f"{text!r} does not have the form {form}", hint=f"Such as {example}")
+        yield operator, value

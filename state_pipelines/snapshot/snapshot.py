@@ -23,12 +23,21 @@ from state_pipelines.metadata import (
     stream_handles,
     write_metadata,
 )
+from state_pipelines.metadata.channel import ChannelDirection
 from state_pipelines.metadata.properties import SavepointType
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.handles import HandleReader
 from state_pipelines.snapshot.keyed_files import KeyedFiles
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedPart, KeyedState
 from state_pipelines.snapshot.list_state import OperatorListState, OperatorPart
+from state_pipelines.snapshot.raw_state import (
+    IN_FLIGHT_NAME,
+    InFlightPart,
+    InFlightState,
+    RawKeyedState,
+    RawOperatorPart,
+    RawOperatorState,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -55,6 +64,7 @@ class Snapshot:
         uids: uids that the caller knows.
         classes: fields of classes that the caller knows.
         key_serializers: by uid or operator id, where the snapshot does not say it.
+        connectors: by uid or operator id the connector that wrote its list states, where several could have.
     """
 
     def __init__(
@@ -65,6 +75,7 @@ class Snapshot:
         uids: tuple[str, ...] = (),
         classes: FieldLists | None = None,
         key_serializers: Mapping[str, Serializer] | None = None,
+        connectors: Mapping[str, str] | None = None,
     ) -> None:
         self.location = location
         self.metadata = metadata
@@ -72,6 +83,7 @@ class Snapshot:
         self.uids = uids
         self.classes = classes
         self.key_serializers = dict(key_serializers or {})
+        self.connectors = {find_operator_id(name): connector for name, connector in (connectors or {}).items()}
         self.handles = HandleReader(location.directory, path_mapping)
         told = {find_operator_id(name): serializer for name, serializer in self.key_serializers.items()}
         self.keyed_files = KeyedFiles(metadata, self.handles, told)
@@ -145,11 +157,11 @@ class Snapshot:
         for operator in self.metadata.operator_states:
             for subtask in operator.subtasks:
                 try:
-                    file = self.handles.open_operator(subtask.managed_operator_state)
+                    source = self.handles.open_operator(subtask.managed_operator_state)
                 except StateError:
                     # Whoever asks for that state is told; here it has nothing to give.
                     continue
-                infos = () if file is None else (*file.header.lists, *file.header.broadcasts)
+                infos = () if source is None else (*source.header.lists, *source.header.broadcasts)
                 serializers += [serializer for info in infos for _, serializer in info.serializers]
         return LayoutContext(self.kryo_version, collect_subclasses(serializers), self.classes)
 
@@ -200,22 +212,30 @@ class Operator:
 
     @cached_property
     def states(self) -> tuple[State, ...]:
-        """Keyed states and timers, then operator list states, then broadcast states.
+        """Keyed states and timers, then operator list states, then broadcast states, then raw states.
 
         Raises:
             StateError: a handle cannot be read, or is of a format that is not covered.
         """
-        return (*self._keyed_states(), *self._operator_states())
+        return tuple(self._iter_states())
+
+    def _iter_states(self) -> Iterator[State]:
+        yield from self.keyed_states
+        yield from self.operator_states
+        yield from self.raw_states
 
     def state(self, name: str) -> State:
-        """A state by name.
+        """A state by name, of keyed state first; `_in_flight_data` is that of `in_flight`.
 
         Raises:
             NotFoundError: there is none; the error lists what there is.
+            StateError: a handle cannot be read; other kinds of state than those up to the wanted one are not touched.
         """
-        for state in self.states:
+        for state in self._iter_states():
             if state.name == name:
                 return state
+        if name == IN_FLIGHT_NAME and self.in_flight is not None:
+            return self.in_flight
         known = ", ".join(state.name for state in self.states)
         raise NotFoundError(
             f"the operator has no state {name}",
@@ -237,7 +257,7 @@ class Operator:
             NotFoundError: `options` names a state that is not there.
             UnsupportedError: the keys of a state are not known, or subtasks have different ones.
         """
-        keyed = {state.name: state for state in self.states if isinstance(state, KeyedState)}
+        keyed = {state.name: state for state in self.keyed_states}
         wanted = set(options.states if options.states is not None else keyed)
         for name in wanted - set(keyed):
             raise NotFoundError(
@@ -302,27 +322,62 @@ class Operator:
         """Index of each subtask that has keyed state, and its file."""
         return self.snapshot.keyed_files.open(self.metadata, self.snapshot.layout_context)
 
-    def _keyed_states(self) -> list[State]:
+    @cached_property
+    def keyed_states(self) -> tuple[KeyedState, ...]:
+        """Keyed states and timers; errors as of `states`."""
         parts: dict[str, list[KeyedPart]] = {}
         for subtask, file in self.keyed_files:
             for state_id, info in enumerate(file.header.states):
                 parts.setdefault(info.name, []).append(KeyedPart(subtask, file, state_id))
-        return [KeyedState(self, tuple(each)) for each in parts.values()]
+        return tuple(KeyedState(self, tuple(each)) for each in parts.values())
 
-    def _operator_states(self) -> list[State]:
+    @cached_property
+    def operator_states(self) -> tuple[State, ...]:
+        """List states, then broadcast states, of which only headers are read; errors as of `states`."""
         lists: dict[str, list[OperatorPart]] = {}
         broadcasts: dict[str, list[OperatorPart]] = {}
         for subtask in self.metadata.subtasks:
-            file = self.snapshot.handles.open_operator(subtask.managed_operator_state)
-            if file is not None:
-                for info in file.header.lists:
-                    lists.setdefault(info.name, []).append(OperatorPart(subtask.index, file, info))
-                for info in file.header.broadcasts:
-                    broadcasts.setdefault(info.name, []).append(OperatorPart(subtask.index, file, info))
-        return [
+            source = self.snapshot.handles.open_operator(subtask.managed_operator_state)
+            if source is not None:
+                for info in source.header.lists:
+                    lists.setdefault(info.name, []).append(OperatorPart(subtask.index, source, info))
+                for info in source.header.broadcasts:
+                    broadcasts.setdefault(info.name, []).append(OperatorPart(subtask.index, source, info))
+        return (
             *(OperatorListState(self, tuple(each)) for each in lists.values()),
             *(BroadcastState(self, tuple(each)) for each in broadcasts.values()),
-        ]
+        )
+
+    @cached_property
+    def raw_states(self) -> tuple[State, ...]:
+        """Raw keyed state that is not timers, and raw operator state; errors as of `states`."""
+        handles = self.snapshot.handles
+        unread = self.snapshot.keyed_files.find_unread(self.metadata, self.snapshot.layout_context)
+        keyed = tuple(
+            handles.open_raw_bytes(subtask.raw_keyed_state, subtask.index, unread[subtask.index].reason)
+            for subtask in self.metadata.subtasks
+            if subtask.index in unread
+        )
+        raw = tuple(
+            RawOperatorPart(subtask.index, handles.open_stream(handle.delegate), handle)
+            for subtask in self.metadata.subtasks
+            if (handle := subtask.raw_operator_state) is not None
+        )
+        return (*([RawKeyedState(self, keyed)] if keyed else ()), *([RawOperatorState(self, raw)] if raw else ()))
+
+    @cached_property
+    def in_flight(self) -> InFlightState | None:
+        """In-flight data of an unaligned checkpoint; None when there is none. It is not among `states`."""
+        parts = tuple(
+            InFlightPart(subtask.index, self.snapshot.handles.open_stream(handle.delegate), handle, direction)
+            for subtask in self.metadata.subtasks
+            for direction, channels in (
+                (ChannelDirection.INPUT, subtask.input_channel_state),
+                (ChannelDirection.OUTPUT, subtask.result_subpartition_state),
+            )
+            for handle in channels
+        )
+        return InFlightState(self, parts) if parts else None
 
 
 def _handle_size(handle: object) -> int:

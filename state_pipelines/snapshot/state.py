@@ -62,7 +62,11 @@ class State(ABC):
     @property
     @abstractmethod
     def kind(self) -> str:
-        """VALUE, LIST, MAP, REDUCING, AGGREGATING or TIMER of keyed state; SPLIT_DISTRIBUTE, UNION or BROADCAST."""
+        """Kind of the state.
+
+        VALUE, LIST, MAP, REDUCING, AGGREGATING or TIMER of keyed state; SPLIT_DISTRIBUTE, UNION or BROADCAST of
+        operator state; RAW of state that only its operator knows; IN_FLIGHT of network buffers.
+        """
 
     @property
     def name(self) -> str:

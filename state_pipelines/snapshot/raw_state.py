@@ -1,0 +1,358 @@
+"""State whose bytes only its operator or Flink's network stack knows: raw keyed and raw operator state, data in flight.
+
+Nothing in a snapshot describes such state, so that its tables hold bytes. Operators write raw state through
+`StateInitializationContext.getRawKeyedStateInputs` and `getRawOperatorStateInputs`; timers in raw keyed state are not
+among it, those are decoded (`keyed.raw_timers`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from state_pipelines.errors import UsageError, at
+from state_pipelines.keyed.raw_timers import read_section_bytes
+from state_pipelines.keyed.sections import Section, group_sections, select_sections
+from state_pipelines.metadata.channel import ChannelDirection
+from state_pipelines.metadata.channel_data import (
+    AnyChannelStateHandle,
+    ChannelData,
+    ChannelSummary,
+    read_channel_data,
+    summarise_channels,
+)
+from state_pipelines.metadata.streams import StateStream, read_whole_stream
+from state_pipelines.operatorstate.backend import read_raw_partitions
+from state_pipelines.serializers.build import basic
+from state_pipelines.serializers.metainfo import StateMetaInfo, operator_list
+from state_pipelines.snapshot.list_state import select_fields
+from state_pipelines.snapshot.state import State, StateStatistics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from state_pipelines.keyed.tables import TableOptions
+    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.operator import OperatorStateHandle
+    from state_pipelines.snapshot.snapshot import Operator
+
+RAW = "RAW"
+IN_FLIGHT = "IN_FLIGHT"
+RAW_KEYED_NAME = "_raw_keyed_state"
+RAW_OPERATOR_NAME = "_raw_operator_state"
+IN_FLIGHT_NAME = "_in_flight_data"
+
+WINDOW = 8 << 20
+"""Bytes of raw keyed state in one batch; a key group that has more makes a batch of its own."""
+
+_OPAQUE = "raw operator state: only its operator knows what the bytes mean"
+_SUBTASK = pa.field("subtask", pa.int32(), False)
+_BYTES = (pa.field("value_bytes", pa.binary(), False), pa.field("reason", pa.string(), False))
+RAW_KEYED_SCHEMA = pa.schema([pa.field("key_group", pa.int32(), False), _SUBTASK, *_BYTES])
+RAW_OPERATOR_SCHEMA = pa.schema([_SUBTASK, pa.field("list_index", pa.int32(), False), *_BYTES])
+IN_FLIGHT_SCHEMA = pa.schema(
+    [
+        _SUBTASK,
+        pa.field("direction", pa.string(), False),
+        pa.field("gate_or_partition", pa.int32(), False),
+        pa.field("channel", pa.int32(), False),
+        pa.field("buffer_index", pa.int32(), False),
+        pa.field("value_bytes", pa.binary(), False),
+    ]
+)
+DIRECTIONS = {ChannelDirection.INPUT: "input", ChannelDirection.OUTPUT: "output"}
+
+
+class BytesPart(Protocol):
+    """What one subtask has of such a state; can be sent to other processes."""
+
+    @property
+    def subtask(self) -> int:
+        """Index of the subtask."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All its rows, with all columns."""
+
+    def count(self) -> StateStatistics:
+        """How much it is, as far as the handle says."""
+
+
+@dataclass(frozen=True)
+class RawKeyedPart:
+    """Raw keyed state of a subtask.
+
+    Attributes:
+        subtask: index of the subtask.
+        stream: the stream of the handle.
+        key_groups: range of the handle.
+        sections: of the key groups that have one, ascending by position.
+        reason: why the bytes are not timers that can be read.
+    """
+
+    subtask: int
+    stream: StateStream
+    key_groups: KeyGroupRange
+    sections: tuple[Section, ...]
+    reason: str
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """A row per key group."""
+        for sections in group_sections(self.sections, WINDOW):
+            number = len(sections)
+            columns = [
+                pa.array([section.key_group for section in sections], pa.int32()),
+                pa.array(np.full(number, self.subtask, np.int32)),
+                pa.array([read_section_bytes(self.stream, section) for section in sections], pa.binary()),
+                pa.array([self.reason] * number, pa.string()),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=RAW_KEYED_SCHEMA)
+
+    def count(self) -> StateStatistics:
+        """Sections and their bytes; nothing is read."""
+        sizes = [section.end - section.start for section in self.sections]
+        return StateStatistics(len(sizes), sum(sizes), {section.key_group: 1 for section in self.sections})
+
+    def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[RawKeyedPart]:
+        """Parts of about `size` bytes, of some key groups."""
+        for sections in group_sections(select_sections(self.sections, key_groups), size):
+            yield replace(self, sections=sections)
+
+
+@dataclass(frozen=True)
+class RawOperatorPart:
+    """Raw operator state of a subtask.
+
+    Attributes:
+        subtask: index of the subtask.
+        stream: the stream of the handle.
+        handle: says where its partitions begin.
+    """
+
+    subtask: int
+    stream: StateStream
+    handle: OperatorStateHandle
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """A row per partition."""
+        data, starts, ends = read_raw_partitions(read_whole_stream(self.stream), self.handle, self.stream.name)
+        number = len(starts)
+        columns = [
+            pa.array(np.full(number, self.subtask, np.int32)),
+            pa.array(np.arange(number, dtype=np.int32)),
+            pa.array([data[start:end].tobytes() for start, end in zip(starts, ends, strict=True)], pa.binary()),
+            pa.array([_OPAQUE] * number, pa.string()),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=RAW_OPERATOR_SCHEMA)
+
+    def count(self) -> StateStatistics:
+        """Partitions and the bytes of the stream; nothing is read."""
+        return StateStatistics(sum(len(state.offsets) for state in self.handle.states), self.stream.size)
+
+
+@dataclass(frozen=True)
+class InFlightPart:
+    """Network buffers of a subtask, of one handle.
+
+    Attributes:
+        subtask: index of the subtask.
+        stream: the stream of the handle.
+        handle: of one channel, or of several.
+        direction: in front of the subtask or behind it.
+    """
+
+    subtask: int
+    stream: StateStream
+    handle: AnyChannelStateHandle
+    direction: ChannelDirection
+
+    def read(self) -> tuple[ChannelData, ...]:
+        """The buffers by channel, see `read_channel_data`."""
+        return read_channel_data(self.handle, self.direction, self.stream)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """A row per buffer."""
+        rows = [
+            {
+                "subtask": self.subtask,
+                "direction": DIRECTIONS[self.direction],
+                "gate_or_partition": channel.info.group,
+                "channel": channel.info.channel,
+                "buffer_index": index,
+                "value_bytes": buffer,
+            }
+            for channel in self.read()
+            for index, buffer in enumerate(channel.buffers)
+        ]
+        yield pa.RecordBatch.from_pylist(rows, schema=IN_FLIGHT_SCHEMA)
+
+    @property
+    def summary(self) -> ChannelSummary:
+        """How much it is."""
+        return summarise_channels([self.handle])
+
+    def count(self) -> StateStatistics:
+        """Buffers and their bytes; nothing is read."""
+        return StateStatistics(self.summary.buffers, self.summary.bytes)
+
+
+class BytesState(State):
+    """State of which there is a table of bytes and no more.
+
+    Attributes:
+        parts: the subtasks that have it.
+    """
+
+    parts: tuple[BytesPart, ...]
+
+    @property
+    @abstractmethod
+    def _all_columns(self) -> pa.Schema:
+        """Schema of the batches of the parts."""
+
+    @property
+    def info(self) -> StateMetaInfo:
+        """A stand-in that says byte arrays: a snapshot stores no name and no serializer of such state."""
+        return operator_list(self.name, basic("BytePrimitiveArray"))
+
+    @property
+    def is_keyed(self) -> bool:
+        """No keys are known of it."""
+        return False
+
+    def make_schema(self, options: TableOptions | None = None) -> pa.Schema:
+        """Schema of the batches under `options`.
+
+        Raises:
+            UsageError: a wanted column does not exist, or a key is asked for.
+        """
+        if options is not None and options.key is not None:
+            raise UsageError("no keys are known of raw state", hint="Choose key groups instead")
+        return select_fields(list(self._all_columns), options)
+
+    def batches(  # noqa: D102
+        self, options: TableOptions | None = None, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        names = self.make_schema(options).names
+        with at(operator=self.operator.label, state=self.name):
+            for part in self.choose_parts(key_groups):
+                for batch in part.batches():
+                    yield batch.select(names)
+
+    def choose_parts(self, key_groups: KeyGroupRange | None) -> Iterator[BytesPart]:
+        """What each subtask has, as far as it is wanted.
+
+        Raises:
+            UsageError: the state has no key groups.
+        """
+        if key_groups is not None:
+            raise UsageError(f"{self.name} has no key groups")
+        yield from self.parts
+
+    def count(self) -> StateStatistics:
+        """How much there is, as far as the handles say; nothing is read."""
+        counts = [part.count() for part in self.parts]
+        groups = {group: number for each in counts for group, number in each.entries_by_key_group.items()}
+        return StateStatistics(sum(each.entries for each in counts), sum(each.bytes for each in counts), groups)
+
+
+class RawKeyedState(BytesState):
+    """Raw keyed state that is not timers, or timers in a form that is not read.
+
+    Columns: `key_group` int32, `subtask` int32, `value_bytes`, `reason`; one row per key group.
+    """
+
+    parts: tuple[RawKeyedPart, ...]
+
+    def __init__(self, operator: Operator, parts: tuple[RawKeyedPart, ...]) -> None:
+        super().__init__(operator)
+        self.parts = parts
+
+    @property
+    def name(self) -> str:  # noqa: D102
+        return RAW_KEYED_NAME
+
+    @property
+    def kind(self) -> str:  # noqa: D102
+        return RAW
+
+    @property
+    def key_groups(self) -> tuple[KeyGroupRange, ...]:
+        """Ranges of the subtasks that have it."""
+        return tuple(part.key_groups for part in self.parts)
+
+    @property
+    def undecoded(self) -> str:  # noqa: D102
+        return self.parts[0].reason
+
+    @property
+    def _all_columns(self) -> pa.Schema:
+        return RAW_KEYED_SCHEMA
+
+    def choose_parts(self, key_groups: KeyGroupRange | None) -> Iterator[RawKeyedPart]:
+        """What each subtask has of some key groups, about `WINDOW` bytes at a time."""
+        for part in self.parts:
+            yield from part.split(WINDOW, key_groups)
+
+
+class RawOperatorState(BytesState):
+    """Raw operator state.
+
+    Columns: `subtask` int32, `list_index` int32 (position of the partition), `value_bytes`, `reason`.
+    """
+
+    parts: tuple[RawOperatorPart, ...]
+
+    def __init__(self, operator: Operator, parts: tuple[RawOperatorPart, ...]) -> None:
+        super().__init__(operator)
+        self.parts = parts
+
+    @property
+    def name(self) -> str:  # noqa: D102
+        return RAW_OPERATOR_NAME
+
+    @property
+    def kind(self) -> str:  # noqa: D102
+        return RAW
+
+    @property
+    def undecoded(self) -> str:  # noqa: D102
+        return _OPAQUE
+
+    @property
+    def _all_columns(self) -> pa.Schema:
+        return RAW_OPERATOR_SCHEMA
+
+
+class InFlightState(BytesState):
+    """In-flight data of an unaligned checkpoint.
+
+    Columns: `subtask` int32, `direction` (`input` or `output`), `gate_or_partition` int32 (of an input the gate, of an
+    output the result partition), `channel` int32 (channel of the gate, or subpartition), `buffer_index` int32,
+    `value_bytes`; one row per network buffer. Records straddle buffers, see `metadata.channel_data`.
+    """
+
+    parts: tuple[InFlightPart, ...]
+
+    def __init__(self, operator: Operator, parts: tuple[InFlightPart, ...]) -> None:
+        super().__init__(operator)
+        self.parts = parts
+
+    @property
+    def name(self) -> str:  # noqa: D102
+        return IN_FLIGHT_NAME
+
+    @property
+    def kind(self) -> str:  # noqa: D102
+        return IN_FLIGHT
+
+    @property
+    def undecoded(self) -> str:  # noqa: D102
+        return "network buffers: records are spread over them, in the serializers of the job"
+
+    @property
+    def _all_columns(self) -> pa.Schema:
+        return IN_FLIGHT_SCHEMA
