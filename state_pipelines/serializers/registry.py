@@ -1,7 +1,9 @@
 """Registry of serializer families by snapshot class name, and the functions that read and write any snapshot.
 
 A family is a pair of functions: `read(reader, head) -> node` consumes the body of a snapshot (what follows class name
-and version), `write(writer, node)` gives the same bytes back. The families of Flink register on import. A family of
+and version), `write(writer, node)` gives the same bytes back. `register` takes any pair; `register_simple`,
+`register_composite` and `register_composite_with_outer` are the base classes that Flink has for snapshots; `practices`
+holds them to what Flink advises. The families of Flink register on import. A family of
 one's own registers the same way, or through an entry point of the group `state_pipelines.serializers` whose module
 does so; entry points are loaded the first time a class is unknown.
 """
@@ -13,9 +15,10 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import UnknownSerializerError, UsageError, Where
 from state_pipelines.serializers.framing import (
     CompositeMarks,
@@ -29,35 +32,52 @@ from state_pipelines.serializers.framing import (
     write_nested_count,
     write_outer_version,
 )
+from state_pipelines.serializers.practices import check_body, check_name, check_node, claim_serializer, is_flinks
 from state_pipelines.serializers.tree import Composite, Opaque, Serializer
-
-if TYPE_CHECKING:
-    from state_pipelines.binary.writer import Writer
 
 ENTRY_POINT_GROUP = "state_pipelines.serializers"
 # Real trees are less than ten deep; the bound keeps hostile bytes from exhausting the stack.
 MAX_DEPTH = 64
 
+# Version of `SimpleTypeSerializerSnapshot` since 1.8.
+CURRENT_SIMPLE = 3
+
 Node = TypeVar("Node", bound=Serializer)
+Outer = TypeVar("Outer")
 Read = Callable[[Reader, Head], Node]
 Build = Callable[[CompositeMarks, tuple[Serializer, ...]], Node]
+BuildWithOuter = Callable[[CompositeMarks, tuple[Serializer, ...], Outer], Node]
 
 
 @dataclass(frozen=True)
 class Family:
-    """The pair of functions behind a snapshot class."""
+    """The pair of functions behind a snapshot class.
+
+    Attributes:
+        read: reads the body behind class name and version.
+        write: its mirror.
+        java_objects: the body may be a stream of Java objects.
+    """
 
     read: Callable[[Reader, Head], Serializer]
     write: Callable[[Writer, Any], None]
+    java_objects: bool = False
 
 
 _families: dict[str, Family] = {}
+# Which family makes the nodes of a class.
+_makers: dict[type[Serializer], Family] = {}
 _plugins_loaded = False
 _plugins_lock = threading.Lock()
 _depth: ContextVar[int] = ContextVar("depth of the snapshot being read", default=0)
 
 
-def register(*snapshot_classes: str, write: Callable[[Writer, Node], None]) -> Callable[[Read[Node]], Read[Node]]:
+def register(
+    *snapshot_classes: str,
+    write: Callable[[Writer, Node], None],
+    serializer: str = "",
+    java_objects: bool = False,
+) -> Callable[[Read[Node]], Read[Node]]:
     """Make a reader and its writer known under the names of snapshot classes; decorates the reader.
 
     Example::
@@ -70,19 +90,33 @@ def register(*snapshot_classes: str, write: Callable[[Writer, Node], None]) -> C
             head.expect(1)
             return Money(**head.marks, currency=reader.utf())
 
+    The reader is the `readSnapshot` of the Java class: it gets the version that was written (`head.version`) and
+    refuses versions it does not know (`head.expect`). The writer is its `writeSnapshot`, for the version of the node.
+    The node is what `restoreSerializer` gives: from it follow the layout of the old data and the rule that judges a new
+    serializer.
+
     Args:
         snapshot_classes: binary names of the `TypeSerializerSnapshot` classes.
         write: writes the body of a node, the mirror of the decorated reader.
+        serializer: binary name of the `TypeSerializer` class; with it the registry sees to it that the serializer has
+            this snapshot class alone, and the snapshot class this serializer.
+        java_objects: the snapshot is a stream of Java objects, against Flink's advice.
 
     Raises:
-        UsageError: a name is taken by another family.
+        UsageError: a name is taken by another family, is not that of a class that Flink finds, or is shared by two
+            serializers.
     """
+    for name in snapshot_classes:
+        check_name(name)
 
     def decorate(read: Read[Node]) -> Read[Node]:
+        family = Family(read, write, java_objects)
         for name in snapshot_classes:
             if name in _families and _families[name].read is not read:
                 raise UsageError(f"a reader for {name} is registered already")
-            _families[name] = Family(read, write)
+        if serializer:
+            claim_serializer(serializer, snapshot_classes)
+        _families.update(dict.fromkeys(snapshot_classes, family))
         return read
 
     return decorate
@@ -105,6 +139,73 @@ def register_composite(*snapshot_classes: str, arity: int) -> Callable[[Build[No
         return build
 
     return decorate
+
+
+def register_simple(snapshot_class: str, *, serializer: str = "") -> Callable[[type[Node]], type[Node]]:
+    """Make a family without parameters known (`SimpleTypeSerializerSnapshot`); decorates the class of its nodes.
+
+    Nothing but class name and version is stored, and another simple serializer is never compatible.
+
+    Args:
+        snapshot_class: binary name of the snapshot class.
+        serializer: as `register`.
+    """
+
+    def decorate(node: type[Node]) -> type[Node]:
+        def read(reader: Reader, head: Head) -> Node:
+            head.expect(CURRENT_SIMPLE)
+            return node(**head.marks)
+
+        register(snapshot_class, write=_write_nothing, serializer=serializer)(read)
+        return node
+
+    return decorate
+
+
+def register_composite_with_outer(
+    snapshot_class: str,
+    *,
+    read_outer: Callable[[Reader, int], Outer],
+    write_outer: Callable[[Writer, Node], None],
+    arity: int | None = None,
+    serializer: str = "",
+) -> Callable[[BuildWithOuter[Outer, Node]], BuildWithOuter[Outer, Node]]:
+    """Make a composite family with outer data known (`CompositeTypeSerializerSnapshot`); decorates the builder.
+
+    The outer data have a version of their own: `read_outer` gets the one that was written (`readOuterSnapshot`), and
+    `write_outer` writes that of the node (`writeOuterSnapshot`). How the outer data are compared says a rule, which
+    hands its findings to `compare_nested` (`resolveOuterSchemaCompatibility`); without a rule they are not compared.
+
+    Args:
+        snapshot_class: binary name of the snapshot class.
+        read_outer: outer data, by reader and version.
+        write_outer: its mirror, by writer and node.
+        arity: how many nested serializers it has; None when any number is right.
+        serializer: as `register`.
+    """
+
+    def decorate(build: BuildWithOuter[Outer, Node]) -> BuildWithOuter[Outer, Node]:
+        def read(reader: Reader, head: Head) -> Node:
+            version = read_composite_header(reader, head)
+            outer = read_outer(reader, version)
+            return build(head.composite_marks(version), read_parts(reader, arity), outer)
+
+        def write(writer: Writer, node: Node) -> None:
+            outer = Writer()
+            write_outer(outer, node)
+            check_body(node.snapshot_class, outer.getvalue())
+            write_composite_header(writer, node.snapshot_version, _outer_version(node))
+            writer.take(outer.getvalue())
+            write_parts(writer, node.nested)
+
+        register(snapshot_class, write=write, serializer=serializer)(read)
+        return build
+
+    return decorate
+
+
+def _write_nothing(writer: Writer, node: Serializer) -> None:
+    """The body of a simple snapshot is empty."""
 
 
 def lookup(head: Head) -> Family:
@@ -151,6 +252,7 @@ def read_nested(reader: Reader) -> Serializer:
     Raises:
         FormatError: also when snapshots nest deeper than `MAX_DEPTH`.
         UnknownSerializerError, UnsupportedError: as `read_snapshot`.
+        UsageError: a registered family makes nodes that are not what was read, or shares them with another family.
     """
     depth = _depth.get()
     if depth >= MAX_DEPTH:
@@ -158,7 +260,11 @@ def read_nested(reader: Reader) -> Serializer:
     token = _depth.set(depth + 1)
     try:
         head = read_head(reader)
-        return lookup(head).read(reader, head)
+        family = lookup(head)
+        node = family.read(reader, head)
+        check_node(head.snapshot_class, head.version, node)
+        _claim_node(family, head.snapshot_class, node)
+        return node
     finally:
         _depth.reset(token)
 
@@ -169,7 +275,25 @@ def write_nested(writer: Writer, serializer: Serializer) -> None:
     if isinstance(serializer, Opaque):
         writer.take(serializer.raw)
     else:
-        lookup(Head(serializer.snapshot_class, serializer.snapshot_version)).write(writer, serializer)
+        family = lookup(Head(serializer.snapshot_class, serializer.snapshot_version))
+        body = Writer()
+        family.write(body, serializer)
+        if not family.java_objects:
+            check_body(serializer.snapshot_class, body.getvalue())
+        writer.take(body.getvalue())
+
+
+def _claim_node(family: Family, snapshot_class: str, node: Serializer) -> None:
+    """Two families of users do not share the class of their nodes: rules and layouts could not tell them apart."""
+    if is_flinks(snapshot_class) or type(node).__module__ == Serializer.__module__:
+        return
+    maker = _makers.setdefault(type(node), family)
+    if maker.read is not family.read:
+        names = " and ".join(sorted(name for name, each in _families.items() if each.read in (maker.read, family.read)))
+        raise UsageError(
+            f"{names} share the node {type(node).__name__}, but they are snapshots of different serializers",
+            hint="Give each of them a node of its own",
+        )
 
 
 def read_parts(reader: Reader, arity: int | None = None) -> tuple[Serializer, ...]:
@@ -198,9 +322,12 @@ def write_parts(writer: Writer, parts: tuple[Serializer, ...]) -> None:
 
 def write_composite(writer: Writer, node: Serializer) -> None:
     """Write the body of a composite without outer data: header, nested snapshots."""
-    outer_version = node.outer_version if isinstance(node, Composite) else node.snapshot_version
-    write_composite_header(writer, node.snapshot_version, outer_version)
+    write_composite_header(writer, node.snapshot_version, _outer_version(node))
     write_parts(writer, node.nested)
+
+
+def _outer_version(node: Serializer) -> int:
+    return node.outer_version if isinstance(node, Composite) else node.snapshot_version
 
 
 def load_plugins() -> None:

@@ -20,7 +20,7 @@ import tempfile
 import zipfile
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ REFUSED = 2
 TIMEOUT_SECONDS = 300
 # Fields of a dump line that differ from run to run.
 VOLATILE = ("subtask", "index", "ttl_ts")
+ENTRY_KINDS = ("keyed", "timer", "operator", "broadcast")
 
 # Flink reaches into these packages of the JDK.
 OPENED_PACKAGES = (
@@ -140,10 +141,12 @@ class FlinkHome:
     Attributes:
         version: such as `2.2.1`.
         path: its folder below the cache.
+        libraries: jars besides those that every job needs.
     """
 
     version: str
     path: Path
+    libraries: tuple[Path, ...] = ()
 
     @property
     def line(self) -> str:
@@ -153,7 +156,7 @@ class FlinkHome:
     @property
     def jars(self) -> list[Path]:
         """Its class path."""
-        return sorted((self.path / "lib").glob("*.jar"))
+        return [*sorted((self.path / "lib").glob("*.jar")), *self.libraries]
 
 
 @dataclass(frozen=True)
@@ -228,6 +231,21 @@ def install(version: str) -> FlinkHome:
     return home
 
 
+def install_libraries(version: str) -> FlinkHome:
+    """As `install`, with the table runtime and CEP, which the package has beside `flink-dist`."""
+    home = install(version)
+    libraries = home.path / "libraries"
+    with _locked(f"{version}.lock"):
+        if not libraries.exists():
+            with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+                folder = Path(scratch) / "libraries"
+                folder.mkdir()
+                archive = _download(version, Path(scratch))
+                _extract_jars(archive, folder, "flink-cep|flink-table-(api-java-uber|runtime)")
+                folder.rename(libraries)
+    return replace(home, libraries=tuple(sorted(libraries.glob("*.jar"))))
+
+
 @contextmanager
 def _locked(name: str) -> Iterator[None]:
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -247,9 +265,9 @@ def _download(version: str, target: Path) -> Path:
     return archives[0]
 
 
-def _extract_jars(archive: Path, lib: Path) -> None:
+def _extract_jars(archive: Path, lib: Path, names: str = "flink-dist|log4j") -> None:
     def wanted(name: str) -> bool:
-        return re.search(r"/lib/(flink-dist|log4j)[^/]*\.jar$", name) is not None
+        return re.search(rf"/lib/({names})[^/]*\.jar$", name) is not None
 
     def copy(source: IO[bytes], name: str) -> None:
         with (lib / Path(name).name).open("wb") as target:
@@ -432,6 +450,29 @@ def dump_rocksdb(version: str, directory: Path) -> dict[str, list[tuple[bytes, b
     return families
 
 
+def resolve_pairs(version: str, earlier: str = "") -> str:
+    """What Flink says of many pairs of serializers: lines as `harness.ResolvePairs` describes them.
+
+    Args:
+        version: of Flink.
+        earlier: the lines of an earlier release, whose snapshots are old sides too.
+    """
+    home = install_libraries(version)
+    folder = "tests/flink/java/compat"
+    program = _compile(home, [f"{folder}/program", f"{folder}/program-flink-{home.line}"])
+    with tempfile.TemporaryDirectory() as scratch:
+        output = Path(scratch) / "pairs.tsv"
+        sides = {side: _compile(home, [f"{folder}/{side}"]) for side in ("before", "after")}
+        options: dict[str, object] = {**sides, "output": output}
+        if earlier:
+            options["earlier"] = Path(scratch) / "earlier.tsv"
+            (Path(scratch) / "earlier.tsv").write_text(earlier, encoding="utf-8")
+        code, text = _run(home, program, "ResolvePairs", Path(scratch), options)
+        if code:
+            raise HarnessError(f"Flink {version} does not resolve the pairs:\n{text}")
+        return output.read_text(encoding="utf-8")
+
+
 def read_entries(path: Path) -> list[Entry]:
     """Dump lines of a file, gzipped or not."""
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
@@ -445,7 +486,10 @@ def write_entries(path: Path, entries: Iterable[Entry]) -> None:
 
 
 def diff_entries(expected: Iterable[Entry], actual: Iterable[Entry]) -> EntryDiff:
-    """Compares dump lines as multisets, whatever subtask holds them; each subtask has all of a broadcast state."""
+    """Compares dump lines as multisets, whatever subtask holds them; each subtask has all of a broadcast state.
+
+    Lines that are no entries (coordinators, raw state) do not count.
+    """
     wanted, seen = _count(expected), _count(actual)
     return EntryDiff(sorted((wanted - seen).elements()), sorted((seen - wanted).elements()))
 
@@ -453,6 +497,8 @@ def diff_entries(expected: Iterable[Entry], actual: Iterable[Entry]) -> EntryDif
 def _count(entries: Iterable[Entry]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for entry in entries:
+        if entry["kind"] not in ENTRY_KINDS:
+            continue
         stable = {key: value for key, value in entry.items() if key not in VOLATILE}
         line = json.dumps(stable, sort_keys=True)
         counts[line] = 1 if entry["kind"] == "broadcast" else counts[line] + 1

@@ -77,12 +77,51 @@ def fixed(size: int) -> dict[str, object]:
             avro(field(["null", "com.acme.User"]), field("int", "n", default=1)),
             AFTER_MIGRATION,
         ),
+        (avro(field(enum("A", "B"))), avro(field(enum("A", "B", default="A"))), AS_IS),
+        (avro(field("int")), avro(field("int", order="ascending")), AS_IS),
+        (avro(field("int")), avro(field("int", order="descending")), AFTER_MIGRATION),
+        (avro(field("int"), field("int", "y")), avro(field("int", "y", aliases=["x"])), INCOMPATIBLE),
+        (avro(field(fixed(4))), avro(field({**fixed(4), "name": "G"})), INCOMPATIBLE),
+        (avro(field(fixed(4))), avro(field({**fixed(4), "name": "G", "aliases": ["F"]})), AFTER_MIGRATION),
+        (
+            avro(field("bytes")),
+            avro(field({"type": "bytes", "logicalType": "decimal", "precision": 4})),
+            AFTER_MIGRATION,
+        ),
         (avro(runtime_class="com.acme.User"), avro(runtime_class="com.acme.Person"), INCOMPATIBLE),
         (avro(runtime_class="com.acme.User"), avro(), AS_IS),
     ],
 )
 def test_avro_resolves_with_the_new_schema_as_reader(old: Serializer, new: Serializer, expected: Outcome) -> None:
     assert outcome(old, new) is expected
+
+
+FIRST = field("string", "first")
+OPTIONAL_LAST = field(["null", "string"], "last", default=None)
+REQUIRED_LAST = field("string", "last")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (avro(FIRST, name="name"), avro(FIRST, name="name"), AS_IS),
+        (avro(FIRST, OPTIONAL_LAST, name="name"), avro(FIRST, name="name"), AFTER_MIGRATION),
+        (avro(FIRST, name="name"), avro(FIRST, OPTIONAL_LAST, name="name"), AFTER_MIGRATION),
+        (avro(FIRST, OPTIONAL_LAST, name="name"), avro(FIRST, REQUIRED_LAST, name="name"), INCOMPATIBLE),
+        (avro(FIRST), avro(FIRST, runtime_class="com.acme.User"), AS_IS),
+        (avro(field("string", "x" * 65536)), avro(field("string", "x" * 65536)), AS_IS),
+    ],
+)
+def test_the_cases_of_flinks_own_test(old: Serializer, new: Serializer, expected: Outcome) -> None:
+    assert outcome(old, new) is expected
+
+
+def test_a_generated_class_keeps_its_namespace() -> None:
+    old = avro(field("int"), namespace="com.acme", runtime_class="com.acme.User")
+    new = avro(field("int"), namespace="org.acme", runtime_class="org.acme.User")
+    (finding,) = resolve(old, new).findings
+    assert finding.outcome is INCOMPATIBLE
+    assert finding.error.startswith("Unable to find the class 'com.acme.User'")
 
 
 def test_avro_names_the_field_inside() -> None:

@@ -206,13 +206,25 @@ def test_a_field_may_move_up_to_a_superclass() -> None:
 
 
 def test_a_field_that_moves_down_from_a_superclass_is_lost() -> None:
-    found = resolve(parse("Pojo<P>(Base#a: Long)"), parse("Pojo<P>(a: Long)"))
+    found = resolve(parse("Pojo<P>(Base#a: Long, Base#z: Long)"), parse("Pojo<P>(a: Long, Base#z: Long)"))
     assert found.outcome is AFTER_MIGRATION
     assert [finding.loss for finding in found.findings] == [True, False]
 
 
 def test_a_field_of_another_superclass_cannot_be_judged() -> None:
     assert outcome(parse("Pojo<P>(Base#a: Long)"), parse("Pojo<P>(Other#a: Long)")) is UNDETERMINED
+
+
+def test_whether_the_field_went_or_the_superclass_no_snapshot_tells() -> None:
+    (finding,) = resolve(parse("Pojo<P>(Base#a: Long, b: Long)"), parse("Pojo<P>(b: Long)")).findings
+    assert finding.outcome is UNDETERMINED
+    assert "stopped extending Base" in finding.reason
+
+
+def test_a_removed_constant_inside_a_pojo_fails_with_another_error() -> None:
+    (finding,) = resolve(parse("Pojo<P>(a: Enum<E>(A, B))"), parse("Pojo<P>(a: Enum<E>(A))")).findings
+    assert finding.outcome is INCOMPATIBLE
+    assert finding.error == "field serializer snapshots should be present."
 
 
 def test_collection_fields_of_flink_1_do_not_fit_flink_2() -> None:
@@ -232,6 +244,13 @@ def test_a_subclass_that_was_missing_at_write_time_is_fatal() -> None:
 def test_a_field_that_was_missing_at_write_time_counts_as_removed() -> None:
     lost = PojoField(name="missing-field-at-0", declaring_class=None, serializer=LONG)
     assert outcome(replace(build.pojo("P", {}), fields=(lost,)), build.pojo("P", {})) is AFTER_MIGRATION
+
+
+def test_a_field_whose_serializer_was_lost_cannot_be_skipped() -> None:
+    lost = PojoField(name="a", declaring_class="P", serializer=None)
+    (finding,) = resolve(replace(build.pojo("P", {}), fields=(lost,)), build.pojo("P", {})).findings
+    assert finding.outcome is INCOMPATIBLE
+    assert finding.error == "field serializer snapshots should be present."
 
 
 def test_subclasses_that_are_not_registered_are_not_compared() -> None:
@@ -404,6 +423,12 @@ def test_a_kryo_class_that_was_missing_must_be_registered_again() -> None:
     old = replace(kryo("A"), registrations=(*kryo("A").registrations, gone))
     assert outcome(old, kryo("A")) is INCOMPATIBLE
     assert outcome(old, kryo("A", "B")) is AS_IS
+    assert "the heap backend needs the old serializer" in resolve(old, kryo("A", "B")).findings[0].reason
+
+
+def test_a_kryo_class_that_is_no_longer_registered_must_still_be_there() -> None:
+    (finding,) = resolve(kryo("A", "B"), kryo("A")).findings
+    assert "incompatible if B or its serializer is no longer on the class path" in finding.reason
 
 
 def test_another_kryo_serializer_for_a_class_is_a_warning() -> None:

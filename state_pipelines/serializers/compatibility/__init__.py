@@ -2,7 +2,8 @@
 
 `resolve` gives the outcome that Flink's `TypeSerializerSnapshot.resolveSchemaCompatibility` gives, with the path to
 every field that decides it. Where Flink would overlook that values become unreadable, the outcome is incompatible and
-the finding says so (`unnoticed`). A family of one's own adds a rule with `rule.register`.
+the finding says so (`unnoticed`). A family of one's own adds a rule with `rule.register`, and says with
+`register_successor` what it makes of the family whose place it takes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ from __future__ import annotations
 from state_pipelines.serializers.compatibility import avro, classes, composites, kryo, pojo, table, ttl
 from state_pipelines.serializers.compatibility.classes import compare_class
 from state_pipelines.serializers.compatibility.outcome import Compatibility, Finding, Outcome, combine
-from state_pipelines.serializers.compatibility.rules import compare_nested, resolve, resolve_nested, rule
+from state_pipelines.serializers.compatibility.rules import (
+    compare_nested,
+    register_successor,
+    resolve,
+    resolve_nested,
+    rule,
+)
 from state_pipelines.serializers.compatibility.ttl import wrap_ttl_aware
 
 __all__ = [
@@ -25,6 +32,7 @@ __all__ = [
     "composites",
     "kryo",
     "pojo",
+    "register_successor",
     "resolve",
     "resolve_nested",
     "rule",

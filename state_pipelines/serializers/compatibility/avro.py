@@ -71,7 +71,11 @@ def _parse(node: Avro, named: dict[str, dict[str, object]]) -> object:
 def _normalize(schema: object) -> object:
     """What `Schema.equals` compares: names, types, order, defaults and properties, but no documentation."""
     if isinstance(schema, dict):
-        kept = {key: _normalize(value) for key, value in schema.items() if key not in _NOT_COMPARED}
+        # `EnumSchema.equals` leaves out the default of the enum; ascending is the order of fields that name none.
+        skipped = _NOT_COMPARED | ({"default"} if schema.get("type") == "enum" and "symbols" in schema else set())
+        kept = {key: _normalize(value) for key, value in schema.items() if key not in skipped}
+        if kept.get("order") == "ascending":
+            del kept["order"]
         return kept["type"] if kept.keys() == {"type"} else kept
     return [_normalize(each) for each in schema] if isinstance(schema, list) else schema
 
@@ -162,8 +166,13 @@ def _compare_fields(old: dict[str, dict[str, object]], new: dict[str, dict[str, 
     results: list[Compatibility] = []
     taken: set[str] = set()
     for name, after in new.items():
-        source = next((each for each in (name, *_strings(after.get("aliases", ()))) if each in old), None)
-        if source is not None:
+        sources = [each for each in (name, *_strings(after.get("aliases", ()))) if each in old]
+        source = sources[0] if sources else None
+        if len(sources) > 1:
+            reason = f"the field {name} reads {' and '.join(sources)} by its aliases, and Avro allows one"
+            results.append(single(_mismatch(None, after["type"], reason, path=f".{name}")))
+            taken.update(sources)
+        elif source is not None:
             taken.add(source)
             results.append(_compare(old[source]["type"], after["type"], pair).within(f".{name}"))
             if source != name:

@@ -42,6 +42,8 @@ def _compare_registrations(
         after = now.get(each.class_name)
         if not _is_present(each) and (after is None or not _is_present(after)):
             yield single(_missing(each, word))
+        elif not _is_present(each):
+            yield single(_replaced(each, word))
         elif after is not None and None not in (each.value, after.value) and each.value != after.value:
             yield single(_changed(each, word))
     before, names = [each.class_name for each in old], [*now]
@@ -52,9 +54,16 @@ def _compare_registrations(
                 old=", ".join(before),
                 new=", ".join(names) or None,
                 outcome=Outcome.RECONFIGURED,
-                reason=f"the order of each {word} changed: Flink keeps the old ids and puts new classes behind them",
+                reason=_reordered(word, [name for name in before if name not in now]),
             )
         )
+
+
+def _reordered(word: str, gone: list[str]) -> str:
+    reason = f"the order of each {word} changed: Flink keeps the old ids and puts new classes behind them"
+    if gone:
+        reason += f". It is incompatible if {', '.join(gone)} or its serializer is no longer on the class path"
+    return reason
 
 
 def _is_present(registration: KryoRegistration) -> bool:
@@ -70,6 +79,19 @@ def _missing(registration: KryoRegistration, word: str) -> Finding:
         reason=f"the {word} {registration.class_name} or its serializer was missing when the snapshot was written, and "
         "the new job does not register it",
         remedy=f"Register {registration.class_name} with its serializer in the new job",
+    )
+
+
+def _replaced(registration: KryoRegistration, word: str) -> Finding:
+    return Finding(
+        path="",
+        old=None,
+        new=registration.class_name,
+        outcome=Outcome.AS_IS,
+        reason=f"the {word} {registration.class_name} or its serializer was missing when the snapshot was written; the "
+        "new job registers it, which does for RocksDB, but the heap backend needs the old serializer and fails",
+        remedy="Restore with RocksDB, or go back to a snapshot that was written with the class",
+        error=f"Missing value for the key '{registration.class_name}'",
     )
 
 

@@ -6,12 +6,15 @@ succeeds without its values. Source: `PojoSerializerSnapshot.resolveSchemaCompat
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from state_pipelines.serializers.compatibility.classes import compare_class
 from state_pipelines.serializers.compatibility.outcome import Compatibility, Finding, Outcome, combine, single
 from state_pipelines.serializers.compatibility.rules import resolve_nested, rule
 from state_pipelines.serializers.text import describe, quote
 from state_pipelines.serializers.tree import Basic, Pojo, PojoField, PojoSubclass, Serializer
 
+_UNRESTORED = "field serializer snapshots should be present."
 _ZEROS = {"Byte": "0", "Short": "0", "Char": "\\u0000", "Int": "0", "Long": "0", "Float": "0.0", "Double": "0.0"}
 
 
@@ -27,7 +30,7 @@ def _pojo(old: Pojo, new: Pojo) -> Compatibility:
 
 def _compare_fields(old: Pojo, new: Pojo) -> list[Compatibility]:
     successors = {field.name: field for field in new.fields}
-    # Fields that could not be resolved when a snapshot was written are as good as gone.
+    # Fields that a class no longer had when the snapshot was written again are gone.
     kept = {
         field.name: successors[field.name]
         for field in old.fields
@@ -39,23 +42,68 @@ def _compare_fields(old: Pojo, new: Pojo) -> list[Compatibility]:
     results = []
     for field in old.fields:
         successor = kept.get(field.name)
+        if field.serializer is None:
+            results.append(single(_unreadable(field)))
+            continue
         if successor is None or field.name in moved:
-            results.append(single(_removed(field, successor, added)))
+            removed = _removed(field, successor, added)
+            results.append(single(removed if _is_gone(field, old, new) else _orphaned(field, removed)))
             continue
         if field.declaring_class not in (successor.declaring_class, old.pojo_class):
             results.append(single(_moved(field, successor)))
-        if field.serializer is not None and successor.serializer is not None:
-            results.append(resolve_nested(field.serializer, successor.serializer).within(f".{quote(field.name)}"))
+        if successor.serializer is not None:
+            nested = resolve_nested(field.serializer, successor.serializer).within(f".{quote(field.name)}")
+            results.append(_swallow_errors(nested))
     return results + [single(_added(field)) for field in added]
+
+
+def _swallow_errors(field: Compatibility) -> Compatibility:
+    """What cannot be read inside a POJO counts as missing at first; it fails when the old serializer is restored."""
+    findings = (replace(each, error=_UNRESTORED) if each.error else each for each in field.findings)
+    return Compatibility(field.outcome, tuple(findings))
 
 
 def _is_resolved(field: PojoField) -> bool:
     return field.declaring_class is not None and field.serializer is not None
 
 
+def _unreadable(field: PojoField) -> Finding:
+    return Finding(
+        path=f".{quote(field.name)}",
+        old=None,
+        new=None,
+        outcome=Outcome.INCOMPATIBLE,
+        reason=f"the serializer of the field {quote(field.name)} could not be read when the snapshot was written "
+        "again, so its bytes cannot be told from those of the next field",
+        remedy="Go back to a snapshot that was written with the old classes",
+        error=_UNRESTORED,
+    )
+
+
+def _is_gone(field: PojoField, old: Pojo, new: Pojo) -> bool:
+    """Whether Flink finds no such Java field any more.
+
+    It looks in the class that declared the field. A superclass that declares no field of the new POJO may have been
+    left by it, and may have the field still.
+    """
+    owner = field.declaring_class
+    return owner in (None, old.pojo_class) or any(each.declaring_class == owner for each in new.fields)
+
+
+def _orphaned(field: PojoField, removed: Finding) -> Finding:
+    owner = field.declaring_class
+    return replace(
+        removed,
+        outcome=Outcome.UNDETERMINED,
+        reason=f"the field {quote(field.name)} of {owner} is gone: Flink drops its values if {owner} no longer has it, "
+        f"and fails if the class has merely stopped extending {owner}",
+        error="a present field should have its associated new field serializer available.",
+    )
+
+
 def _removed(field: PojoField, successor: PojoField | None, added: list[PojoField]) -> Finding:
     name = quote(field.name)
-    reason = f"the field {name} is gone: Flink drops its values without a word"
+    reason = f"the field {name} is gone: Flink drops its values without a word, or fails if it is transient now"
     remedy = "Nothing to do if the values may go"
     twins = [quote(each.name) for each in added if each.serializer == field.serializer and each.name != field.name]
     if successor is not None:

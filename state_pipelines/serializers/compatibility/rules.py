@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import singledispatch
+from typing import Any
 
+from state_pipelines.errors import UsageError
 from state_pipelines.serializers import containers, scala
 from state_pipelines.serializers.compatibility.outcome import (
     SAME,
@@ -13,6 +16,7 @@ from state_pipelines.serializers.compatibility.outcome import (
     combine,
     single,
 )
+from state_pipelines.serializers.practices import is_flinks
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import (
     Basic,
@@ -40,6 +44,10 @@ _SAME_DATA = frozenset({containers.LIST, containers.ARRAY_LIST})
 _SCALA_1, _SCALA_2 = "org.apache.flink.api.scala.typeutils.", "org.apache.flink.table.api.typeutils."
 
 
+Compare = Callable[[Any, Any], Compatibility]
+_successors: dict[tuple[str, str], Compare] = {}
+
+
 def resolve(old: Serializer, new: Serializer, path: str = "value") -> Compatibility:
     """Compare the serializer of a snapshot with the one that is to read it.
 
@@ -56,8 +64,32 @@ def resolve_nested(old: Serializer, new: Serializer) -> Compatibility:
     if isinstance(old, Opaque) or isinstance(new, Opaque):
         return _compare_opaque(old, new)
     if _family(old) != _family(new):
-        return compare_families(old, new)
+        succeed = _successors.get((old.snapshot_class, new.snapshot_class))
+        return succeed(old, new) if succeed else compare_families(old, new)
     return rule(old, new)
+
+
+def register_successor(old_class: str, new_class: str) -> Callable[[Compare], Compare]:
+    """Say what a snapshot class makes of the snapshots of another one, whose place it takes; decorates the comparison.
+
+    Without this, serializers of different families are incompatible. In Flink since 1.19 it is the new snapshot class
+    that accepts the old one in `resolveSchemaCompatibility(oldSerializerSnapshot)`; up to 1.18 the old one accepted the
+    new serializer in `resolveSchemaCompatibility(newSerializer)`. The comparison here is the same for both.
+
+    Args:
+        old_class: binary name of the snapshot class in the snapshot.
+        new_class: binary name of the snapshot class of the new serializer.
+
+    Raises:
+        UsageError: the pair has a comparison already.
+    """
+
+    def decorate(compare: Compare) -> Compare:
+        if _successors.setdefault((old_class, new_class), compare) is not compare:
+            raise UsageError(f"what {new_class} makes of {old_class} is registered already")
+        return compare
+
+    return decorate
 
 
 @singledispatch
@@ -203,7 +235,12 @@ def _is_unnoticed(old: Serializer, new: Serializer) -> bool:
     """Whether Flink sees no difference: of composites it asks only the new family, and only for its outer part."""
     if not isinstance(old, Composite) or not isinstance(new, Composite) or len(old.nested) != len(new.nested):
         return False
-    if isinstance(new, _COMPARES_OUTER) or new.snapshot_class in scala.CASE_CLASSES:
+    # The snapshot class of a user may look at the family of the old one.
+    if (
+        isinstance(new, _COMPARES_OUTER)
+        or new.snapshot_class in scala.CASE_CLASSES
+        or not is_flinks(new.snapshot_class)
+    ):
         return False
     if isinstance(new, Variants) and (new.kind in Variants.FLAGGED or new.kind == "Traversable"):
         return False

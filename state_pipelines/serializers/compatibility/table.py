@@ -97,8 +97,10 @@ def _sorted_map(old: SortedMapOf, new: SortedMapOf) -> Compatibility:
         resolve_nested(before, after).within(step)
         for step, before, after in zip(("{key}", "{value}"), old.nested, new.nested, strict=True)
     )
-    # Flink compares nothing but the comparators.
-    unnoticed = tuple(replace(each, unnoticed=each.outcome is not Outcome.AS_IS) for each in nested.findings)
+    # Flink compares nothing but the comparators; what it cannot read, it does notice.
+    unnoticed = tuple(
+        replace(each, unnoticed=each.outcome is not Outcome.AS_IS and not each.error) for each in nested.findings
+    )
     return Compatibility(nested.outcome, unnoticed)
 
 

@@ -1,0 +1,42 @@
+package evolving;
+
+/** Classes with inherited fields before. */
+public final class Inherited {
+    private Inherited() {}
+
+    public static class Base { public long a; }
+
+    public static class OtherBase { public long a; }
+
+    public static class MovedUpBase { public long z; }
+
+    public static class MovedUp extends MovedUpBase { public long a; }
+
+    public static class MovedDownBase { public long a; public long z; }
+
+    public static class MovedDown extends MovedDownBase { public long b; }
+
+    public static class BaseAddedBase { public long a; }
+
+    public static class BaseAdded extends BaseAddedBase { public long b; }
+
+    public static class BaseRemovedBase { public long a; public long c; }
+
+    public static class BaseRemoved extends BaseRemovedBase { public long b; }
+
+    public static class BaseChangedBase { public long a; }
+
+    public static class BaseChanged extends BaseChangedBase { public long b; }
+
+    public static class OtherParent extends Base { public long b; }
+
+    public static class GainsParent { public long b; }
+
+    public static class LosesParent extends Base { public long b; }
+
+    public static class GrandBase { public long g; }
+
+    public static class MiddleBase extends GrandBase { public long a; }
+
+    public static class MovedToGrandparent extends MiddleBase { public long b; }
+}

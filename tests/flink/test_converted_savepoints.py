@@ -1,0 +1,205 @@
+"""Real Flink restores snapshots of every format after their conversion, entry by entry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state_pipelines.metadata.keyed import IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.streams import read_whole_stream
+from state_pipelines.operations.converting import convert
+from state_pipelines.snapshot import open_snapshot
+from state_pipelines.snapshot.keyed_state import KeyedState
+from tests.flink import harness
+from tests.flink.make_data import JOBS, job_of_case
+from tests.snapshots import Case, select
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from state_pipelines.snapshot import Operator, Snapshot
+
+pytestmark = pytest.mark.flink
+
+LINES = ("1.20", "2.2")
+IN_FLIGHT_FORMATS = ("canonical", "heap")
+ROCKSDB_HEAP_TIMERS = {"state.backend.rocksdb.timer-service.factory": "HEAP"}
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A snapshot in another format, and how Flink restores it.
+
+    Attributes:
+        case: name of the snapshot (see `tests.snapshots`).
+        format: of the conversion.
+        backend: of the restored job.
+        parallelism: of the restored job; the snapshots have 2.
+        compress: see `convert`.
+        version: of Flink that restores it, where it is not the one that wrote it.
+    """
+
+    case: str
+    format: str
+    backend: str
+    parallelism: int = 2
+    compress: bool | None = None
+    version: str | None = None
+
+    def __str__(self) -> str:
+        compressed = {True: "-snappy", False: "-plain", None: ""}[self.compress]
+        other = f"-by-{self.version}" if self.version else ""
+        return f"{self.case}-as-{self.format}{compressed}-on-{self.backend}-{self.parallelism}{other}"
+
+
+# The canonical savepoints hold null SQL timestamps, which Flink writes into heap files and cannot read again: none of
+# them becomes one.
+CONVERSIONS = (
+    Conversion("heap", "rocksdb", "rocksdb"),
+    Conversion("heap-snappy", "canonical", "rocksdb", 3, compress=False),
+    Conversion("heap-native", "canonical", "hashmap", 3),
+    Conversion("heap-native", "heap", "hashmap", compress=True),
+    Conversion("heap-native-snappy", "rocksdb", "rocksdb", 3),
+    Conversion("heap-checkpoint", "rocksdb", "rocksdb", 3),
+    Conversion("rocksdb", "canonical", "hashmap", compress=True),
+    Conversion("rocksdb-incremental", "canonical", "hashmap", 3),
+    Conversion("rocksdb-incremental", "canonical", "rocksdb"),
+    Conversion("rocksdb-incremental", "heap", "hashmap", 3),
+    Conversion("rocksdb-native", "heap", "hashmap", compress=True),
+    Conversion("rocksdb-full", "rocksdb", "rocksdb", 3),
+    Conversion("rocksdb-heap-timers", "canonical", "rocksdb", 3),
+    Conversion("rocksdb-heap-timers", "rocksdb", "rocksdb"),
+    Conversion("rocksdb-file-merging", "heap", "hashmap"),
+    Conversion("changelog-heap-files", "canonical", "hashmap", 3),
+    Conversion("changelog-rocksdb-materialized", "rocksdb", "rocksdb"),
+    Conversion("changelog-rocksdb-memory", "heap", "hashmap", 3),
+)
+ACROSS = (
+    Conversion("changelog-rocksdb-files", "canonical", "rocksdb", 3, version="2.2.1"),
+    Conversion("rocksdb-file-merging", "canonical", "hashmap", version="2.2.1"),
+)
+ONLY_FLINK_2 = (Conversion("forst", "rocksdb", "rocksdb", 3),)
+ALL = [
+    *((line, each) for line in LINES for each in CONVERSIONS),
+    *(("1.20", each) for each in ACROSS),
+    *(("2.2", each) for each in ONLY_FLINK_2),
+]
+
+
+def find_case(line: str, name: str) -> Case:
+    (case,) = (each for each in select(line, name) if each.name.startswith("types-"))
+    return case
+
+
+@pytest.mark.parametrize(("line", "conversion"), ALL, ids=str)
+def test_flink_restores_every_entry(line: str, conversion: Conversion, tmp_path: Path) -> None:
+    case = find_case(line, conversion.case)
+    target = tmp_path / "converted"
+    convert(case.open_told(), str(target), conversion.format, compress=conversion.compress)
+    result = harness.restore(
+        conversion.version or case.version,
+        target,
+        # Without the options of the job that wrote it: the format is another one now.
+        JOBS[case.job](case.max_parallelism),
+        backend=conversion.backend,
+        parallelism=conversion.parallelism,
+    )
+
+    assert result.ok, result.error
+    difference = harness.diff_entries(case.entries(), result.entries)
+    assert not difference, str(difference)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_flink_restores_what_went_through_every_format(line: str, tmp_path: Path) -> None:
+    case = find_case(line, "rocksdb-incremental")
+    snapshot = case.open_told()
+    for number, format in enumerate(("canonical", "heap", "rocksdb", "heap", "canonical")):
+        convert(snapshot, str(tmp_path / str(number)), format, compress=True if format == "heap" else None)
+        snapshot = open_snapshot(str(tmp_path / str(number)), uids=case.uids)
+    result = harness.restore(case.version, tmp_path / "4", JOBS[case.job](case.max_parallelism), parallelism=3)
+
+    assert result.ok, result.error
+    difference = harness.diff_entries(case.entries(), result.entries)
+    assert not difference, str(difference)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_timers_on_the_heap_are_restored_from_a_canonical_savepoint(line: str, tmp_path: Path) -> None:
+    case = find_case(line, "rocksdb-heap-timers")
+    assert ROCKSDB_HEAP_TIMERS.items() <= case.settings.items()
+    convert(case.open_told(), str(tmp_path / "converted"))
+    result = harness.restore(case.version, tmp_path / "converted", job_of_case(case), backend="rocksdb")
+
+    assert result.ok, result.error
+    difference = harness.diff_entries(case.entries(), result.entries)
+    assert not difference, str(difference)
+
+
+@pytest.mark.parametrize("format", IN_FLIGHT_FORMATS)
+@pytest.mark.parametrize("line", LINES)
+def test_records_in_flight_arrive_after_the_restore(line: str, format: str, tmp_path: Path) -> None:
+    case = find_case(line, "unaligned")
+    convert(case.open_told(), str(tmp_path / "converted"), format, in_flight="keep")
+    result = harness.restore(case.version, tmp_path / "converted", job_of_case(case), backend=case.backend)
+
+    assert result.ok, result.error
+    difference = harness.diff_entries(case.entries(), result.entries)
+    assert not difference, str(difference)
+
+
+def stage_databases(snapshot: Snapshot, operator: Operator, target: Path) -> list[Path]:
+    """The RocksDB directory of each subtask, put together from its state handle."""
+    directories = []
+    for subtask in operator.metadata.subtasks:
+        handle = subtask.managed_keyed_state
+        if handle is None:
+            continue
+        assert isinstance(handle, IncrementalRemoteKeyedStateHandle)
+        directory = target / operator.id / str(subtask.index)
+        directory.mkdir(parents=True)
+        for file in (*handle.shared_state, *handle.private_state):
+            stream = snapshot.handles.open_stream(file.handle)
+            (directory / file.local_path).write_bytes(read_whole_stream(stream))
+        directories.append(directory)
+    return directories
+
+
+def list_records(operator: Operator) -> dict[str, list[tuple[bytes, bytes]]]:
+    """Keys, with the key group in front, and values of every keyed state of the operator."""
+    prefix = 1 if operator.max_parallelism <= 128 else 2
+    found: dict[str, list[tuple[bytes, bytes]]] = {}
+    for state in operator.states:
+        if not isinstance(state, KeyedState):
+            continue
+        pairs = found.setdefault(state.name, [])
+        for part in state.parts:
+            for records in part.records(state.context):
+                data = records.data.tobytes()
+                spans = zip(
+                    records.key_groups.tolist(),
+                    *(each.tolist() for each in (records.key_starts, records.key_ends)),
+                    *(each.tolist() for each in (records.value_starts, records.value_ends)),
+                    strict=True,
+                )
+                pairs += [(group.to_bytes(prefix, "big") + data[a:b], data[c:d]) for group, a, b, c, d in spans]
+    return found
+
+
+@pytest.mark.parametrize(("line", "name", "uid"), [("2.2", "rocksdb-incremental", "state-kinds")])
+def test_flinks_own_rocksdb_reads_the_records(line: str, name: str, uid: str, tmp_path: Path) -> None:
+    case = find_case(line, name)
+    convert(case.open_told(), str(tmp_path / "converted"), "rocksdb")
+    snapshot = open_snapshot(str(tmp_path / "converted"), uids=case.uids)
+    families: dict[str, list[tuple[bytes, bytes]]] = {}
+    for directory in stage_databases(snapshot, snapshot.operator(uid), tmp_path / "databases"):
+        for family, pairs in harness.dump_rocksdb(case.version, directory).items():
+            families.setdefault(family, []).extend(pairs)
+
+    assert not families.pop("default")
+    expected = list_records(case.open_told().operator(uid))
+    assert {family: sorted(pairs) for family, pairs in families.items()} == {
+        family: sorted(pairs) for family, pairs in expected.items()
+    }
