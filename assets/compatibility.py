@@ -30,9 +30,9 @@ CHECKS = {"migrated_state_restores": "Flink takes the state into the new code on
 def compatibility_report(
     context: dg.AssetExecutionContext, storage: StorageResource, migration: MigrationResource
 ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
-    """What Flink would say to the new code on the old state, without the migration and with it."""
+    """What Flink would say to the new code on the old state, without the pending revisions and with them."""
     snapshot = open_partition(storage, context.partition_key)
-    report = check_migration(snapshot, migration.load(), target=migration.flink)
+    report = check_migration(snapshot, migration.plan(snapshot), target=migration.flink)
     before, after = report.unmigrated.verdict, report.migrated.verdict
     yield dg.MaterializeResult(
         asset_key=KEY,

@@ -1,20 +1,21 @@
-"""The definitions of the code location; importing them touches nothing but the migration file."""
+"""The definitions of the code location; importing them touches nothing but the revisions."""
 
 from __future__ import annotations
 
 import dagster as dg
 
 from assets.compatibility import compatibility_report
+from assets.conversion import converted_savepoint
 from assets.inventory import snapshot_inventory
-from assets.jobs import migrate_snapshot
+from assets.jobs import convert_snapshot, migrate_snapshot
 from assets.migration import migrated_savepoint
 from assets.sensors import new_snapshots
 from assets.tables import state_tables
 from resources import ExpectationsResource, MigrationResource, SparkResource, StorageResource
 
 defs = dg.Definitions(
-    assets=[snapshot_inventory, state_tables, compatibility_report, migrated_savepoint],
-    jobs=[migrate_snapshot],
+    assets=[snapshot_inventory, state_tables, compatibility_report, migrated_savepoint, converted_savepoint],
+    jobs=[migrate_snapshot, convert_snapshot],
     sensors=[new_snapshots],
     resources={
         "storage": StorageResource.from_environment(),

@@ -56,18 +56,18 @@ class Outcome:
     failures: tuple[str, ...]
 
 
-def run_job(snapshot: Snapshot, *, home: Path, storage: StorageResource, migration: str) -> Outcome:
+def run_job(snapshot: Snapshot, *, home: Path, storage: StorageResource, migrations: str) -> Outcome:
     """Run `migrate_snapshot` for one snapshot; logs and warnings of Dagster stay silent.
 
     Args:
         snapshot: lies below the directory that `storage` watches.
         home: `DAGSTER_HOME`, which must exist; keeps the history that the UI shows.
         storage: the directories.
-        migration: the migration file.
+        migrations: the directory of revisions.
     """
     os.environ["DAGSTER_HOME"] = str(home)
     key = make_partition_key(snapshot)
-    resources = {**(defs.resources or {}), "storage": storage, "migration": MigrationResource(file=migration)}
+    resources = {**(defs.resources or {}), "storage": storage, "migration": MigrationResource(migrations=migrations)}
     logging.disable(logging.WARNING)
     with warnings.catch_warnings(), dg.DagsterInstance.get() as instance:
         warnings.simplefilter("ignore")

@@ -14,7 +14,7 @@ from state_pipelines.errors import StateError
 from state_pipelines.operations.inspect import inspect
 
 if TYPE_CHECKING:
-    from state_pipelines.snapshot import Snapshot
+    from state_pipelines.operations.inspect import SnapshotReport
 
 _COLUMNS = [
     dg.TableColumn("snapshot", description="partition key"),
@@ -52,10 +52,12 @@ def snapshot_inventory(storage: StorageResource) -> Iterator[dg.MaterializeResul
         path = str(entry.location.directory)
         try:
             snapshot = storage.open(path)
-            rows += _list_states(snapshot)
+            report = inspect(snapshot)
         except StateError as error:
             errors[path] = str(error)
             continue
+        rows += _list_states(make_partition_key(snapshot), report)
+        errors |= {f"{path} {each.uid or each.id}": each.first_error for each in report.operators if each.first_error}
         keys.append(make_partition_key(snapshot))
         size += snapshot.file_size
     yield dg.MaterializeResult(
@@ -80,8 +82,7 @@ def snapshot_inventory(storage: StorageResource) -> Iterator[dg.MaterializeResul
     )
 
 
-def _list_states(snapshot: Snapshot) -> list[dg.TableRecord]:
-    key = make_partition_key(snapshot)
+def _list_states(key: str, report: SnapshotReport) -> list[dg.TableRecord]:
     return [
         dg.TableRecord(
             {
@@ -96,6 +97,6 @@ def _list_states(snapshot: Snapshot) -> list[dg.TableRecord]:
                 "bytes": state.bytes,
             }
         )
-        for operator in inspect(snapshot).operators
+        for operator in report.operators
         for state in operator.states
     ]

@@ -14,6 +14,7 @@ from resources import ExpectationsResource, MigrationResource, SparkResource, St
 from state_pipelines.errors import ProofError
 
 if TYPE_CHECKING:
+    from state_pipelines.operations.migration import Migration
     from state_pipelines.spark import MigrationResult, ProofReport
 
 KEY = dg.AssetKey("migrated_savepoint")
@@ -33,7 +34,7 @@ PROOF = {
     deps=[compatibility_report],
     partitions_def=snapshots,
     check_specs=specify_checks(KEY, PROOF, snapshots),
-    code_version=MigrationResource.from_environment().load().fingerprint,
+    code_version=MigrationResource.from_environment().version,
     pool="migrated_savepoint",
     group_name="flink_state",
     kinds={"flink", "spark", "greatexpectations"},
@@ -47,33 +48,39 @@ def migrated_savepoint(
     migration: MigrationResource,
     expectations: ExpectationsResource,
 ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
-    """A new canonical savepoint: one state migrated, all others copied as bytes.
+    """A new savepoint after the pending revisions: changed states written anew, all others copied as bytes.
 
     When the proof fails there is no savepoint, and the checks say why.
     """
     from state_pipelines.spark import migrate  # starting Spark takes seconds, so nobody else pays
 
     snapshot = open_partition(storage, context.partition_key)
-    plan = migration.load()
+    chain = migration.plan(snapshot)
+    revision = migration.name_target()
+    if not chain:
+        raise dg.Failure(f"the snapshot is at {revision} already: nothing to do", allow_retries=False)
     # Every run writes a savepoint of its own: a snapshot is never overwritten.
-    target = storage.place_result(f"{context.partition_key}-{plan.revision}-{context.run.run_id[:8]}")
+    target = storage.place_result(f"{context.partition_key}-{revision}-{context.run.run_id[:8]}")
     try:
-        result = migrate(spark.session, snapshot, plan, target)
+        result = migrate(spark.session, snapshot, chain, target)
     except ProofError as error:
         yield from expectations.report(cast("ProofReport", error.report), KEY)
         raise dg.Failure(str(error), allow_retries=False) from error
-    yield _describe(result, plan.revision)
+    yield _describe(result, revision, chain)
     if result.proof is not None:
         yield from expectations.report(result.proof, KEY)
 
 
-def _describe(result: "MigrationResult", revision: str) -> dg.MaterializeResult[None]:
+def _describe(
+    result: "MigrationResult", revision: str, chain: list[tuple["Migration", str]]
+) -> dg.MaterializeResult[None]:
     return dg.MaterializeResult(
         asset_key=KEY,
         metadata={
             "path": dg.MetadataValue.path(result.path),
             "proof": dg.MetadataValue.md(result.proof.to_markdown() if result.proof else ""),
             "revision": revision,
+            "applied": [f"{direction} {each.revision}" for each, direction in chain],
             "bytes": result.snapshot.file_size,
             "seconds": result.seconds,
             "dagster/row_count": result.rows,

@@ -10,7 +10,7 @@ import dagster as dg
 
 from assets.jobs import migrate_snapshot
 from assets.partitions import make_partition_key, snapshots
-from resources import StorageResource
+from resources import MigrationResource, StorageResource
 from state_pipelines.errors import StateError
 
 if TYPE_CHECKING:
@@ -21,27 +21,46 @@ NEW_PER_TICK = 10
 
 
 @dg.sensor(job=migrate_snapshot, minimum_interval_seconds=30)
-def new_snapshots(context: dg.SensorEvaluationContext, storage: StorageResource) -> dg.SensorResult | dg.SkipReason:
-    """Adds a partition for every new snapshot and requests its run; each snapshot is taken up once.
+def new_snapshots(
+    context: dg.SensorEvaluationContext, storage: StorageResource, migration: MigrationResource
+) -> dg.SensorResult | dg.SkipReason:
+    """Adds a partition for every new snapshot and requests a run where revisions are pending; once per snapshot.
 
-    A directory is a snapshot as soon as it has `_metadata`, which Flink writes last. The cursor holds a mark for each
-    snapshot that was there at the last tick; clear it to look at all of them again.
+    Which revision a snapshot is at, its own serializers say. A directory is a snapshot as soon as it has `_metadata`,
+    which Flink writes last. The cursor holds a mark for each snapshot that was there at the last tick; clear it to look
+    at all of them again.
     """
     seen = set(json.loads(context.cursor)["seen"]) if context.cursor else set()
     entries = {_mark(entry): entry for entry in storage.list_snapshots()}
     new = [mark for mark in entries if mark not in seen][:NEW_PER_TICK]
-    keys = []
+    keys, pending, reasons = [], [], []
     for mark in new:
         try:
-            keys.append(make_partition_key(storage.open(str(entries[mark].location.directory))))
+            snapshot = storage.open(str(entries[mark].location.directory))
+            keys.append(key := make_partition_key(snapshot))
         except StateError as error:
             context.log.warning("Not a readable snapshot: %s", error)
+            continue
+        try:
+            chain = migration.plan(snapshot)
+        except StateError as error:
+            context.log.warning("Not migrated: %s: %s", key, error)
+            reasons.append(f"{key}: {error}")
+            continue
+        if chain:
+            pending.append(key)
+        else:
+            reasons.append(f"{key}: at {migration.name_target()} already, nothing to do")
     # Marks of deleted snapshots go, so that the cursor does not grow for ever.
     cursor = json.dumps({"seen": sorted((seen & entries.keys()).union(new))})
     return dg.SensorResult(
-        run_requests=[dg.RunRequest(run_key=key, partition_key=key) for key in dict.fromkeys(keys)],
+        run_requests=[
+            # A snapshot that is looked at again gets another run when there are other revisions.
+            dg.RunRequest(run_key=f"{key}-{migration.version}", partition_key=key)
+            for key in dict.fromkeys(pending)
+        ],
         dynamic_partitions_requests=[snapshots.build_add_request(list(dict.fromkeys(keys)))] if keys else [],
-        skip_reason=None if keys else f"No new snapshots below {storage.snapshots}",
+        skip_reason=None if pending else "; ".join(reasons) or f"No new snapshots below {storage.snapshots}",
         cursor=cursor,
     )
 

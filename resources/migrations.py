@@ -1,29 +1,62 @@
-"""The migration of this deployment."""
+"""The migrations of this deployment: a directory of revisions."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import dagster as dg
 from pydantic import Field
 
 from resources.environment import read_variable
-from state_pipelines.operations.migration import Migration, load_migration
+from state_pipelines.operations.migration.history import HEAD, RevisionDirectory
+
+if TYPE_CHECKING:
+    from state_pipelines.operations.migration import Migration
+    from state_pipelines.snapshot import Snapshot
 
 
 class MigrationResource(dg.ConfigurableResource["MigrationResource"]):
-    """What is to be done to each snapshot, and for which Flink."""
+    """Which revision snapshots are taken to, and for which Flink."""
 
-    file: str = Field(description="The migration file.")
+    migrations: str = Field(description="The directory of revisions, a path or URL.")
+    to: str = Field(default=HEAD, description="Where snapshots are taken: head, base or a revision.")
     flink: str = Field(default="2.2", description="Release of Flink that is to restore the result.")
 
     @classmethod
     def from_environment(cls) -> MigrationResource:
         """The resource as the environment variables describe it."""
-        return cls(file=read_variable("STATE_PIPELINES_MIGRATION"), flink=read_variable("STATE_PIPELINES_FLINK"))
+        return cls(
+            migrations=read_variable("STATE_PIPELINES_MIGRATIONS"),
+            to=read_variable("STATE_PIPELINES_MIGRATE_TO"),
+            flink=read_variable("STATE_PIPELINES_FLINK"),
+        )
 
-    def load(self) -> Migration:
-        """Read the file.
+    def load(self) -> RevisionDirectory:
+        """Read the directory.
 
         Raises:
-            MigrationError: it is not a migration.
+            MigrationError: a file is no revision, or the revisions are not one line.
+            NotFoundError: there is no revision `to`.
         """
-        return load_migration(self.file)
+        directory = RevisionDirectory(self.migrations)
+        directory.locate(self.to)
+        return directory
+
+    @property
+    def version(self) -> str:
+        """Changes with every revision and with the target (16 hexadecimal digits, then the target)."""
+        return f"{self.load().fingerprint}-{self.to}"
+
+    def plan(self, snapshot: Snapshot) -> list[tuple[Migration, str]]:
+        """What is to be applied to a snapshot, each with its direction, in order; empty when nothing is.
+
+        Raises:
+            MigrationError: it cannot be told which revision the snapshot is at.
+        """
+        directory = self.load()
+        return directory.between(directory.current(snapshot).require(), self.to)
+
+    def name_target(self) -> str:
+        """The revision that snapshots are taken to."""
+        directory = self.load()
+        return directory.name(directory.locate(self.to))

@@ -6,6 +6,7 @@
     snapshot.operator("orders").state("order").to_arrow()
     sp.check(old, new)
     sp.migrate(snapshot, "migrations/0001.yaml", "s3://bucket/migrated")
+    sp.convert(snapshot, "s3://bucket/canonical", format="canonical")
     sp.spark.register(spark)
 
 Nothing is imported before it is asked for; only `migrate` and `spark` need Spark.
@@ -19,16 +20,32 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from state_pipelines import errors, spark
     from state_pipelines.operations.check import check
+    from state_pipelines.operations.converting import ConversionResult, Format, InFlight
     from state_pipelines.operations.migration import Migration
+    from state_pipelines.operations.migration.history import RevisionDirectory
+    from state_pipelines.operations.migration.planning import Chain
     from state_pipelines.snapshot import Operator, Snapshot, State, open_snapshot
     from state_pipelines.spark import MigrationResult
 
-__all__ = ["Operator", "Snapshot", "State", "__version__", "check", "errors", "migrate", "open_snapshot", "spark"]
+__all__ = [
+    "Operator",
+    "RevisionDirectory",
+    "Snapshot",
+    "State",
+    "__version__",
+    "check",
+    "convert",
+    "errors",
+    "migrate",
+    "open_snapshot",
+    "spark",
+]
 
 __version__ = "0.1.0"
 
 _PLACES = {
     "Operator": "state_pipelines.snapshot",
+    "RevisionDirectory": "state_pipelines.operations.migration.history",
     "Snapshot": "state_pipelines.snapshot",
     "State": "state_pipelines.snapshot",
     "check": "state_pipelines.operations.check",
@@ -49,19 +66,20 @@ def __getattr__(name: str) -> object:
 
 def migrate(
     snapshot: Snapshot | str,
-    migration: Migration | str,
+    migration: Migration | Chain | str,
     target: str,
     *,
     direction: str = "upgrade",
     prove: bool = True,
 ) -> MigrationResult:
-    """Write a new savepoint in which one state is as the migration says; in the active Spark session, or a new one.
+    """Write a new savepoint in which states are as migrations say; in the active Spark session, or a new one.
 
     Args:
         snapshot: the old snapshot, or its path; it is not touched.
-        migration: what to do, or the file that says it.
+        migration: what to do, or the file that says it; or several with their directions, as
+            `RevisionDirectory.between` gives them.
         target: directory of the new savepoint, which must not exist.
-        direction: `upgrade` or `downgrade`.
+        direction: `upgrade` or `downgrade`, of a single migration.
         prove: read the result back and judge it before it is published.
 
     Raises:
@@ -79,3 +97,42 @@ def migrate(
     plan = load_migration(migration) if isinstance(migration, str) else migration
     session = create_session("state-pipelines")
     return migrate_in_spark(session, source, plan, target, direction=direction, prove=prove)
+
+
+def convert(
+    snapshot: Snapshot | str,
+    target: str,
+    format: Format | str = "canonical",
+    *,
+    compress: bool | None = None,
+    in_flight: InFlight | str = "refuse",
+    verify: bool = True,
+    processes: int = 1,
+) -> ConversionResult:
+    """Write a snapshot of its own with the same state: other format, other place, other compression.
+
+    Args:
+        snapshot: the old snapshot, or its path; it is not touched.
+        target: directory of the new one, which must not exist.
+        format: `canonical`, `heap`, `rocksdb`, or `keep` for copies of the files as they are.
+        compress: snappy compression of canonical and heap files; None keeps what each subtask has.
+        in_flight: `refuse`, `keep` or `drop` the in-flight data of an unaligned checkpoint.
+        verify: read what was written again and compare before it is published.
+        processes: that share the work; with more than one, the main module of a script must be guarded by
+            `if __name__ == "__main__":`.
+
+    Raises:
+        UnsupportedError: the snapshot holds what the format cannot carry; nothing is left at the target.
+        ProofError: what was written is not what was there; nothing is left at the target.
+        TargetExistsError: there is something at the target.
+        StateError: the snapshot cannot be read.
+    """
+    from functools import partial
+
+    from state_pipelines.operations.converting import convert as convert_snapshot
+    from state_pipelines.operations.processes import run_pieces
+    from state_pipelines.snapshot import open_snapshot
+
+    source = open_snapshot(snapshot) if isinstance(snapshot, str) else snapshot
+    run = partial(run_pieces, processes=processes)
+    return convert_snapshot(source, target, format, compress=compress, in_flight=in_flight, verify=verify, run=run)

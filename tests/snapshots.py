@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from state_pipelines.codecs.kryo import load_classes
+from state_pipelines.serializers.text import parse
 from state_pipelines.snapshot import open_snapshot
 from tests.flink.harness import Entry, read_entries
 
@@ -23,6 +26,30 @@ if TYPE_CHECKING:
 DATA = Path(__file__).resolve().parent / "data"
 FIXTURES = os.environ.get("FLINK_STATE_FIXTURES")
 ENTRY_KINDS = ("keyed", "timer", "operator", "broadcast")
+
+CLASSES = """\
+types.Guest extends types.Person: [visits: int]
+oracle.model.GenericThing:
+  - a: int
+  - b: String
+  - list: ArrayList<String>
+  - map: HashMap<String, Integer>
+  - nullable: Long
+  - color: oracle.model.Color
+  - d: double
+  - longs: long[]
+enum oracle.model.Color: [RED, GREEN, BLUE]
+oracle.model.VipProfile extends oracle.model.UserProfile: [level: int]
+"""
+"""Fields of the classes that snapshots do not describe."""
+
+KEY_SERIALIZERS = {
+    "made-2.2.1-changelog-rocksdb-checkpoint": {
+        "op-pojokey": "Pojo<oracle.model.KeyPojo>(bucket: Int, region: String)",
+        "op-agg": "Tuple2<String, Int>",
+    }
+}
+"""Case -> uid -> serializer of the keys, where the snapshot does not say it: nothing is materialized yet."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +102,45 @@ class Case:
         """The opened snapshot."""
         return open_snapshot(str(self.path), path_mapping=self.path_mapping, uids=self.uids, classes=classes)
 
+    def open_told(self) -> Snapshot:
+        """The opened snapshot, together with all that must be told about it (`CLASSES`, `KEY_SERIALIZERS`)."""
+        return open_snapshot(
+            str(self.path),
+            path_mapping=self.path_mapping,
+            uids=self.uids,
+            classes=load_classes(CLASSES),
+            key_serializers={uid: parse(text) for uid, text in KEY_SERIALIZERS.get(self.name, {}).items()},
+        )
+
+    @property
+    def format(self) -> str:
+        """What is special about its files, as the table of `docs/formats.md` has it."""
+        if self.drained:
+            return "unaligned checkpoint"
+        if self.settings.get("state.changelog.enabled") == "true":
+            return "changelog checkpoint"
+        if self.settings.get("execution.checkpointing.file-merging.enabled") == "true":
+            return "incremental checkpoint, merged files"
+        if self.settings.get("state.backend.rocksdb.timer-service.factory") == "HEAP":
+            return "incremental checkpoint, timers on the heap"
+        if self.kind == "canonical":
+            return "canonical savepoint"
+        if self.backend == "hashmap":
+            return "native savepoint, heap" if self.kind == "native" else "checkpoint, heap"
+        if self.backend == "forst":
+            return "incremental checkpoint, ForSt"
+        if self.kind == "native":
+            return "native savepoint, RocksDB"
+        return "full checkpoint, RocksDB" if self.case == "rocksdb-full" else "incremental checkpoint, RocksDB"
+
     def entries(self) -> list[Entry]:
         """The expected entries of keyed state, timers, operator state and broadcast state."""
-        return [entry for entry in read_entries(self.expected) if entry["kind"] in ENTRY_KINDS]
+        return _read_entries(self.expected)
+
+
+@cache
+def _read_entries(path: Path) -> list[Entry]:
+    return [entry for entry in read_entries(path) if entry["kind"] in ENTRY_KINDS]
 
 
 def _load_own(file: Path) -> Case:

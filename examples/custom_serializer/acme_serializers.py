@@ -48,7 +48,7 @@ def write_money(writer: Writer, node: Money) -> None:
     write_nested(writer, node.note)
 
 
-@register("com.acme.MoneySerializer$MoneySerializerSnapshot", write=write_money)
+@register("com.acme.MoneySerializer$MoneySerializerSnapshot", write=write_money, serializer="com.acme.MoneySerializer")
 def read_money(reader: Reader, head: Head) -> Money:
     """Read the currency, then the snapshot of the nested serializer."""
     head.expect(1)

@@ -1,4 +1,4 @@
-"""What a migration makes of the fields of a value, for people."""
+"""What migrations make of states and of the fields of their values, for people."""
 
 from __future__ import annotations
 
@@ -6,13 +6,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from state_pipelines.cli.display import indent, make_table, plural, shorten_classes
-from state_pipelines.operations.migration import Add, Cast, Drop, Rename, Step
-from state_pipelines.serializers.text import describe
+from state_pipelines.errors import MigrationError
+from state_pipelines.operations.migration import Add, Cast, Drop, Rename, Set, Step
+from state_pipelines.operations.migration.avro_schema import AvroType
+from state_pipelines.operations.migration.flows import Read, find_reads
+from state_pipelines.operations.migration.planning import find_subject
+from state_pipelines.operations.migration.structs import PlanContext, SqlColumn, open_struct
+from state_pipelines.serializers.text import describe, describe_type
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from rich.console import Console
 
-    from state_pipelines.serializers.tree import Pojo
+    from state_pipelines.operations.migration import Change
+    from state_pipelines.operations.migration.planning import Chain, OperatorPlan
+    from state_pipelines.operations.migration.shapes import StateShape
+    from state_pipelines.operations.migration.structs import SlotType
+    from state_pipelines.serializers.tree import Serializer
+    from state_pipelines.snapshot import Snapshot
 
 
 @dataclass(frozen=True)
@@ -30,33 +42,100 @@ class FieldChange:
     change: str
 
 
-def trace_fields(old: Pojo, new: Pojo, steps: tuple[Step, ...]) -> list[FieldChange]:
-    """What `steps` did to every field of `old`, then the fields that they added."""
+@dataclass(frozen=True)
+class StateChange:
+    """One state that is written anew, under another name, or dropped.
+
+    Attributes:
+        operator: label.
+        state: its name now; empty when it is dropped.
+        origins: states of the old snapshot that it comes from.
+        fields: what became of its fields, or of the state as a whole.
+    """
+
+    operator: str
+    state: str
+    origins: tuple[str, ...]
+    fields: tuple[FieldChange, ...]
+
+
+def list_changes(plans: Mapping[str, OperatorPlan], chain: Chain, snapshot: Snapshot) -> list[StateChange]:
+    """What a chain of migrations does.
+
+    Args:
+        plans: by label of the operator.
+        chain: what was planned.
+        snapshot: the old snapshot.
+    """
+    changes = []
+    for operator, plan in plans.items():
+        own = [
+            (change, direction)
+            for migration, direction in chain
+            for change in migration.changes
+            if snapshot.operator(change.operator).id == snapshot.operator(operator).id
+        ]
+        for name, flow in plan.states.items():
+            origins = find_reads(flow)
+            before = [plan.shapes[each] for each in origins]
+            if isinstance(flow, Read) and origins == (name,) and flow.shape == before[0]:
+                continue
+            steps = _find_steps(name, own) if origins == (name,) else None
+            fields = _trace_state(before, flow.shape, steps, plan.context)
+            changes.append(StateChange(operator, name, origins, tuple(fields)))
+        changes += (
+            StateChange(operator, "", (name,), (FieldChange(_describe(plan.shapes[name]), "", f"dropped: {reason}"),))
+            for name, reason in plan.dropped.items()
+            if name in plan.shapes
+        )
+    return changes
+
+
+def trace_fields(
+    old: Serializer, new: Serializer, steps: Iterable[Step], context: PlanContext | None = None
+) -> list[FieldChange]:
+    """What `steps` did to every field of `old`, then the fields that they added.
+
+    Raises:
+        MigrationError: one of the payloads has no fields.
+    """
+    before, after = _list_fields(old, context), _list_fields(new, context)
     # By present name: the name in the old value (None when it was added) and what happened on the way.
-    fields: dict[str, tuple[str | None, list[str]]] = {each.name: (each.name, []) for each in old.fields}
+    fields: dict[str, tuple[str | None, list[str]]] = {name: (name, []) for name in before}
     for step in steps:
-        match step:
-            case Rename(names=names):
-                # All at once: two fields may change names with each other.
-                taken = {after: fields.pop(before) for before, after in names}
-                for after, each in taken.items():
-                    each[1].append("renamed")
-                    fields[after] = each
-            case Add(field=name, expression=expression):
-                fields[name] = (None, [f"added: {expression}"])
-            case Cast(field=name, expression=expression):
-                fields[name][1].append(f"cast: {expression}" if expression else "cast")
-            case Drop(field=name):
-                del fields[name]
-    types = {each.name: "?" if each.serializer is None else describe(each.serializer) for each in new.fields}
-    old_types = {each.name: "?" if each.serializer is None else describe(each.serializer) for each in old.fields}
+        _note_step(step, fields)
     by_origin = {origin: (name, notes) for name, (origin, notes) in fields.items() if origin is not None}
     changes = []
-    for name, kind in old_types.items():
+    for name, kind in before.items():
         now, notes = by_origin.get(name, ("", ["dropped"]))
-        changes.append(FieldChange(f"{name}: {kind}", f"{now}: {types[now]}" if now else "", "; ".join(notes)))
-    added = [(name, notes) for name, (origin, notes) in fields.items() if origin is None]
-    return [*changes, *(FieldChange("", f"{name}: {types[name]}", "; ".join(notes)) for name, notes in added)]
+        text = f"{now}: {after[now]}" if now in after else ""
+        changes.append(FieldChange(f"{name}: {kind}", text, "; ".join(notes)))
+    added = [(name, notes) for name, (origin, notes) in fields.items() if origin is None and name in after]
+    return [*changes, *(FieldChange("", f"{name}: {after[name]}", "; ".join(notes)) for name, notes in added)]
+
+
+def show_states(changes: Sequence[StateChange], console: Console) -> None:
+    """Print what became of every state; a title for each when there are several."""
+    for each in changes:
+        if len(changes) > 1:
+            name = each.state or each.origins[0]
+            console.print()
+            console.print(f"{each.operator} / {name}", style="bold")
+        show_changes(list(each.fields), console)
+
+
+def _on_fields(steps: tuple[Step, ...]) -> bool:
+    """Whether all steps are on fields of the value itself, not on those of structs in it."""
+    names = []
+    for step in steps:
+        match step:
+            case Rename(names=pairs):
+                names += [name for name, _ in pairs]
+            case Add(field=name) | Cast(field=name) | Set(field=name) | Drop(field=name):
+                names.append(name)
+            case _:
+                return False
+    return not any("." in name for name in names)
 
 
 def show_changes(changes: list[FieldChange], console: Console) -> None:
@@ -69,3 +148,79 @@ def show_changes(changes: list[FieldChange], console: Console) -> None:
     same = sum(not each.change for each in changes)
     if same:
         console.print(f"  {plural(same, 'field')} as before")
+
+
+def _find_steps(state: str, changes: Sequence[tuple[Change, str]]) -> list[Step]:
+    mine = [(change, direction) for change, direction in changes if find_subject(change, direction) == state]
+    return [step for change, direction in mine for step in change.steps(direction)]
+
+
+def _trace_state(
+    before: Sequence[StateShape], after: StateShape, steps: list[Step] | None, context: PlanContext
+) -> list[FieldChange]:
+    """By fields where all steps are on fields, else the state as a whole."""
+    if steps is not None and all(isinstance(step, Rename | Add | Cast | Drop | Set) for step in steps):
+        try:
+            return trace_fields(before[0].payload, after.payload, steps, context)
+        except MigrationError:
+            pass  # told as a whole
+    words = list(dict.fromkeys(_name_step(step) for step in steps or ()))
+    if tuple(each.name for each in before) != (after.name,):
+        words.insert(0, f"from {', '.join(each.name for each in before)}")
+    if any(each.key != after.key for each in before):
+        words.append("another key")
+    return [FieldChange("; ".join(map(_describe, before)), _describe(after), ", ".join(words) or "renamed")]
+
+
+def _describe(shape: StateShape) -> str:
+    ttl = " with TTL" if shape.ttl else ""
+    return f"{shape.kind} of {describe(shape.payload)}{ttl}"
+
+
+def _name_step(step: Step) -> str:
+    return "".join(f"_{each.lower()}" if each.isupper() else each for each in type(step).__name__).strip("_")
+
+
+def _note_step(step: Step, fields: dict[str, tuple[str | None, list[str]]]) -> None:
+    match step:
+        case Rename(names=names):
+            for before, after in names:
+                if "." in before:
+                    fields[before.partition(".")[0]][1].append(f"{before} renamed to {after}")
+            # All at once: two fields may change names with each other.
+            taken = {after: fields.pop(before) for before, after in names if "." not in before}
+            for name, each in taken.items():
+                each[1].append("renamed")
+                fields[name] = each
+        case Add(field=name, expression=expression):
+            _note(fields, name, f"added: {expression}")
+        case Cast(field=name, expression=expression):
+            _note(fields, name, f"cast: {expression}" if expression else "cast")
+        case Set(field=name, expression=expression):
+            _note(fields, name, f"set: {expression}")
+        case Drop(field=name) if "." in name:
+            _note(fields, name, "dropped")
+        case Drop(field=name):
+            del fields[name]
+
+
+def _note(fields: dict[str, tuple[str | None, list[str]]], path: str, text: str) -> None:
+    head, dot, rest = path.partition(".")
+    fields.setdefault(head, (None, []))[1].append(f"{rest} {text}" if dot else text)
+
+
+def _list_fields(payload: Serializer, context: PlanContext | None) -> dict[str, str]:
+    struct = open_struct(payload, "", context or PlanContext())
+    return {slot.name: _describe_slot(slot.type) for slot in struct.slots}
+
+
+def _describe_slot(of: SlotType) -> str:
+    match of:
+        case AvroType(node=node):
+            rest = [each for each in node if each != "null"] if isinstance(node, list) else [node]
+            words = [each if isinstance(each, str) else str(each.get("name") or each.get("type")) for each in rest]
+            return " or ".join(words) + ("?" if isinstance(node, list) and "null" in node else "")
+        case SqlColumn(type=kind):
+            return describe_type(kind)
+        case _:
+            return describe(of)

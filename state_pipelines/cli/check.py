@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,57 +12,183 @@ import click
 
 from state_pipelines.cli.commands import ANSWER_IS_NO
 from state_pipelines.cli.display import crop, indent, make_console, make_table, plural, shorten_classes
-from state_pipelines.cli.options import AS_JSON, Source, source_options
-from state_pipelines.errors import UsageError, Where
-from state_pipelines.operations.check import BACKENDS, CheckReport, StateCheck, check
+from state_pipelines.cli.options import AS_JSON, Source, read_classes, source_options
+from state_pipelines.errors import TargetExistsError, UsageError, Where
+from state_pipelines.operations.check import BACKENDS, CheckReport, StateCheck, Verdict, check_jobs, parse_release
+from state_pipelines.operations.classpath import open_class_path
+from state_pipelines.operations.drafting import draft_migrations, format_migration
+from state_pipelines.operations.job import Job, describe_job
+from state_pipelines.operations.jobfile import load_job
+from state_pipelines.operations.newtypes import (
+    extract_types,
+    list_assumed,
+    read_schema,
+    read_type,
+    replace_avro,
+    replace_classes,
+    replace_type,
+)
 from state_pipelines.serializers.compatibility import Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
-    from state_pipelines.snapshot import Snapshot
+_DESCRIPTIONS = (".yaml", ".yml", ".json")
+_STDOUT = "-"
+_OPTIONS = (
+    click.option("--classes", metavar="FILE", help="Classes of the new job, declared in a field list."),
+    click.option("--jar", "jars", metavar="FILE", multiple=True, help="A jar with classes of the new job."),
+    click.option("--class-path", "directories", metavar="DIR", multiple=True, help="A directory of its class files."),
+    click.option(
+        "--type",
+        "types",
+        metavar="OPERATOR/STATE=TYPE",
+        multiple=True,
+        help="The type of a state (of its elements or values): a class, or a readable form.",
+    ),
+    click.option(
+        "--avro", "schemas", metavar="OPERATOR/STATE=FILE", multiple=True, help="The new Avro schema in a state."
+    ),
+)
+
+
+@dataclass(frozen=True)
+class NewCode:
+    """What the options say of the new job's code.
+
+    Attributes:
+        classes: file of declared classes.
+        jars: files.
+        directories: of class files.
+        types: texts `OPERATOR/STATE=TYPE`.
+        schemas: texts `OPERATOR/STATE=FILE`.
+    """
+
+    classes: str | None
+    jars: tuple[str, ...]
+    directories: tuple[str, ...]
+    types: tuple[str, ...]
+    schemas: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        """Whether they say anything."""
+        return any((self.classes, self.jars, self.directories, self.types, self.schemas))
+
+    def describe(self, old: Job, release: tuple[int, int], file: str | None) -> Job:
+        """The new job: as the file describes it, or the old one with the new code's types."""
+        declared = None if self.classes is None else read_classes(self.classes)
+        classes = open_class_path((*self.jars, *self.directories), declared)
+        extraction = extract_types(old, classes, release)
+        if file is None:
+            named = (self.classes, *self.jars, *self.directories, *self.types, *self.schemas)
+            job = replace(replace_classes(old, extraction), name=", ".join(filter(None, named)))
+            job = replace(job, metadata_version=None, kryo_version=None)
+        else:
+            job = load_job(file, old, release, classes)
+        for text in self.types:
+            place, kind = _split(text, "--type")
+            job = replace_type(job, place, read_type(kind, extraction))
+        for text in self.schemas:
+            place, path = _split(text, "--avro")
+            job = replace_avro(job, place, read_schema(path))
+        notes = () if file is not None and not self.types else tuple(list_assumed(extraction))
+        return replace(job, notes=tuple(dict.fromkeys((*job.notes, *notes))))
+
+
+def code_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `NewCode`; it gets them as its argument `code`."""
+
+    @wraps(command)
+    def call(
+        *arguments: object,
+        classes: str | None,
+        jars: tuple[str, ...],
+        directories: tuple[str, ...],
+        types: tuple[str, ...],
+        schemas: tuple[str, ...],
+        **others: object,
+    ) -> None:
+        command(*arguments, code=NewCode(classes, jars, directories, types, schemas), **others)
+
+    decorated: Callable[..., None] = call
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    return decorated
 
 
 @click.command("check")
 @click.argument("old")
-@click.argument("new")
-@click.option("--target", metavar="RELEASE", default="2.2", show_default=True, help="Flink that runs the new job.")
+@click.argument("new", required=False)
+@code_options
+@click.option(
+    "--target-release",
+    "--target",
+    "target",
+    metavar="RELEASE",
+    default="2.2",
+    show_default=True,
+    help="Flink that runs the new job.",
+)
 @click.option("--backend", type=click.Choice(BACKENDS), help="Its state backend; by default the stricter one counts.")
+@click.option(
+    "--allow-non-restored-state", "allow", is_flag=True, help="The restore may drop state of operators that are gone."
+)
+@click.option("--strict", is_flag=True, help="Exit with 1 also when state is dropped or starts empty.")
 @AS_JSON
-@click.option("--markdown", metavar="FILE", help="Write the report to a file, too.")
+@click.option("--markdown", metavar="FILE", help="Write the report for a pull request, too; - is the standard output.")
+@click.option("--draft", metavar="DIR", help="Write a draft of every migration that is needed.")
 @source_options
 @click.pass_context
 def command(
     ctx: click.Context,
     old: str,
-    new: str,
+    new: str | None,
     *,
+    code: NewCode,
     target: str,
     backend: str | None,
+    allow: bool,
+    strict: bool,
     as_json: bool,
     markdown: str | None,
+    draft: str | None,
     source: Source,
 ) -> None:
-    """Tell whether the state of the snapshot OLD restores in the job that took the snapshot NEW.
+    """Tell whether the state of the snapshot OLD restores in a new job.
 
-    Exit code 0: it does. 1: it does not, or state would be lost, or nobody can tell.
+    NEW is a snapshot of the new job, or a description of it (.yaml, .json; see docs/checking.md). Without NEW the new
+    job is the old one with the classes, types and schemas of the options.
+
+    Exit code 0: it does. 1: it does not, or nobody can tell. 2: wrong use.
     """
-    snapshot = source.open(old)
-    report = check(snapshot, source.open(new), target=target, backend=backend)
-    losses = find_losses(report, snapshot)
+    if as_json and markdown == _STDOUT:
+        raise UsageError("--json and --markdown - both want the standard output")
+    release = parse_release(target)
+    before = describe_job(source.open(old))
+    after = describe_new(new, code, before, release, source)
+    report = check_jobs(before, after, target=target, backend=backend, allow_non_restored_state=allow)
+    losses = find_losses(report, before)
+    drafted, undrafted = ([], []) if draft is None else _write_drafts(report, draft)
     if markdown is not None:
         _write_markdown(report, markdown)
     if as_json:
-        click.echo(json.dumps({**report.to_json(), "loses_state": bool(losses)}, indent=2))
-    else:
+        extra = {"loses_state": bool(losses), "drafts": drafted, "undrafted": undrafted}
+        click.echo(json.dumps({**report.to_json(), **extra}, indent=2))
+    elif markdown != _STDOUT:
         show_check(report, make_console())
         for each in losses:
             click.echo(f"state would be lost: {' / '.join(filter(None, (each.operator, each.state)))}")
-    if losses or not report.ok:
+        for path in drafted:
+            click.echo(f"drafted: {path}")
+        for reason in undrafted:
+            click.echo(f"not drafted: {reason}")
+    if not report.ok or (strict and report.verdict is not Verdict.FULLY_COMPATIBLE):
         ctx.exit(ANSWER_IS_NO)
 
 
-def find_losses(report: CheckReport, old: Snapshot) -> list[StateCheck]:
+def find_losses(report: CheckReport, old: Job) -> list[StateCheck]:
     """What the restore would drop although it succeeds; a state that the snapshot does not have is no loss."""
     partial = [each for each in report.checks if each.partial and each.outcome is not Outcome.INCOMPATIBLE]
     if not partial:
@@ -80,9 +208,10 @@ def show_check(report: CheckReport, console: Console) -> None:
         console.print(f"  {note}", style="dim")
     remarkable = [each for each in report.checks if is_remarkable(each)]
     if remarkable:
-        table = make_table("operator", "state", "kind", "place", "outcome")
+        table = make_table("operator", "state", "kind", "place", "outcome", "to do")
         for each in remarkable:
-            table.add_row(each.operator or "", each.state or "", each.kind, str(each.place), str(each.outcome))
+            cells = (each.operator or "", each.state or "", each.kind, str(each.place), str(each.outcome))
+            table.add_row(*cells, str(each.action))
         console.print(indent(table))
     for each in remarkable:
         console.print()
@@ -94,7 +223,7 @@ def show_check(report: CheckReport, console: Console) -> None:
 
 def is_remarkable(each: StateCheck) -> bool:
     """Whether there is more to say than that Flink restores it as it is."""
-    return each.outcome is not Outcome.AS_IS or each.partial or bool(each.findings)
+    return each.is_remarkable
 
 
 def show_details(each: StateCheck, console: Console) -> None:
@@ -111,7 +240,56 @@ def show_details(each: StateCheck, console: Console) -> None:
         console.print(indent(crop(f"Flink says: {shorten_classes(each.error)}", 400)), style="dim")
 
 
+def describe_new(new: str | None, code: NewCode, old: Job, release: tuple[int, int], source: Source) -> Job:
+    """The new job: that of a snapshot, of a description, or the old one with the new code.
+
+    Raises:
+        UsageError: nothing describes it, or a snapshot and types do.
+    """
+    if new is None and not code:
+        raise UsageError(
+            "there is no new job to check against",
+            hint="Name a snapshot or a description of it, or give --jar, --class-path, --classes, --type or --avro",
+        )
+    if new is not None and not new.lower().endswith(_DESCRIPTIONS):
+        if code:
+            raise UsageError(
+                "a snapshot of the new job says which types it has", hint="Leave out --jar, --type and the like"
+            )
+        return describe_job(source.open(new))
+    return code.describe(old, release, new)
+
+
+def _split(text: str, option: str) -> tuple[str, str]:
+    place, equals, value = text.partition("=")
+    if not equals or not value:
+        raise UsageError(f"{option} {text!r} is not of the form OPERATOR/STATE=…")
+    return place, value
+
+
+def _write_drafts(report: CheckReport, directory: str) -> tuple[list[str], list[str]]:
+    drafts, undrafted = draft_migrations(report)
+    paths = []
+    try:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        for name, content in drafts.items():
+            path = Path(directory, name)
+            with path.open("x", encoding="utf-8") as file:
+                file.write(format_migration(content))
+            paths.append(str(path))
+    except FileExistsError:
+        raise TargetExistsError(
+            "there is a draft of this name already", where=Where(file=str(path)), hint="Choose another directory"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"the drafts cannot be written: {error.strerror}", where=Where(file=directory)) from None
+    return paths, undrafted
+
+
 def _write_markdown(report: CheckReport, path: str) -> None:
+    if path == _STDOUT:
+        click.echo(report.to_markdown(), nl=False)
+        return
     try:
         Path(path).write_text(report.to_markdown(), encoding="utf-8")
     except OSError as error:

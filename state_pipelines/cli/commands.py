@@ -22,6 +22,10 @@ COMMANDS = {
     "dump": ("dump", "Print every entry of a snapshot as JSON lines."),
     "check": ("check", "Tell whether state fits new serializers."),
     "migrate": ("migrate", "Write a migrated snapshot and prove it."),
+    "history": ("history", "List the revisions of a directory."),
+    "current": ("current", "Tell which revision a snapshot is at."),
+    "revision": ("revision", "Write a new revision file, empty or drafted."),
+    "convert": ("convert", "Write a snapshot in another format, or at another place."),
     "demo": ("demo", "Run the orders example from end to end."),
 }
 """Name of each command, its module, and what it does."""

@@ -19,11 +19,12 @@ from state_pipelines.cli.changes import FieldChange, show_changes, trace_fields
 from state_pipelines.cli.check import is_remarkable, show_details
 from state_pipelines.cli.commands import ANSWER_IS_NO
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
-from state_pipelines.cli.rows import compact, to_rows
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.check import check_migration
 from state_pipelines.operations.inspect import inspect
-from state_pipelines.operations.migration import Migration, load_migration, payload_serializer, plan_value
+from state_pipelines.operations.migration import Migration, payload_serializer, plan_value
+from state_pipelines.operations.migration.history import HEAD, RevisionDirectory
+from state_pipelines.operations.rows import compact, to_rows
 from state_pipelines.snapshot import Snapshot, open_snapshot
 
 if TYPE_CHECKING:
@@ -47,13 +48,13 @@ class Example:
         root: of the source tree.
         savepoints: directory that holds the savepoints.
         savepoint: the one that is migrated.
-        migration: the migration file.
+        migrations: the directory of revisions.
     """
 
     root: Path
     savepoints: Path
     savepoint: Path
-    migration: Path
+    migrations: Path
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def command(ctx: click.Context, *, target: str | None, keep: bool) -> None:
     home = prepare_home(Path(target) if target else example.root / ".cache" / "demo", keep=keep)
     console = make_console()
     snapshot = open_snapshot(str(example.savepoint))
-    migration = load_migration(example.migration)
+    migration = RevisionDirectory(example.migrations).get(HEAD)
     show_found(snapshot, console)
     verdict = check_migration(snapshot, migration)
     show_verdict(verdict, console)
@@ -129,7 +130,7 @@ def find_example() -> Example:
             where=Where(file=str(orders)),
             hint="Get the source tree of state-pipelines and run `make demo` in it",
         )
-    return Example(root, savepoints, found[-1], orders / "migrations" / "0001_amount_as_double.yaml")
+    return Example(root, savepoints, found[-1], orders / "migrations")
 
 
 def prepare_home(directory: Path, *, keep: bool) -> Home:
@@ -197,7 +198,7 @@ def materialise(example: Example, home: Home, snapshot: Snapshot) -> Outcome:
         snapshot,
         home=home.dagster,
         storage=storage(snapshots=str(example.savepoints), results=str(home.results), tables=str(home.tables)),
-        migration=str(example.migration),
+        migrations=str(example.migrations),
     )
     return outcome
 

@@ -34,7 +34,7 @@ def make_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     return table
 
 
-def indent(content: Table | Text | str) -> Padding:
+def indent(content: Table | Text | Padding | str) -> Padding:
     """`content`, two columns to the right."""
     return Padding(content, (0, 0, 0, 2), expand=False)
 

@@ -24,18 +24,25 @@ _LINES_AT_ONCE = 2_000
 @click.argument("snapshot")
 @click.option("--operator", metavar="UID", help="Only this operator: uid, id or name.")
 @click.option("--state", metavar="NAME", help="Only states of this name.")
+@click.option("--in-flight", is_flag=True, help="The network buffers of unaligned checkpoints too.")
 @CLASSES
 @source_options
 def command(
-    snapshot: str, *, operator: str | None, state: str | None, source: Source, classes: FieldLists | None
+    snapshot: str,
+    *,
+    operator: str | None,
+    state: str | None,
+    in_flight: bool,
+    source: Source,
+    classes: FieldLists | None,
 ) -> None:
     """Print every entry of SNAPSHOT, one JSON object per line.
 
-    Keyed state, timers, operator and broadcast state. Values that JSON has no form for have a tag, such as
-    {"@bytes": "0aff"} or {"@date": "2025-01-31"}.
+    Keyed state, timers, operator and broadcast state; raw, coordinator and job master state as the bytes that are
+    stored. Values that JSON has no form for have a tag, such as {"@bytes": "0aff"} or {"@date": "2025-01-31"}.
     """
-    lines = (dumps(line) for line in dump(source.open(snapshot, classes), operator=operator, state=state))
-    write_lines(lines, sys.stdout.buffer)
+    entries = dump(source.open(snapshot, classes), operator=operator, state=state, in_flight=in_flight)
+    write_lines(map(dumps, entries), sys.stdout.buffer)
 
 
 def write_lines(lines: Iterable[str], output: BinaryIO) -> None:

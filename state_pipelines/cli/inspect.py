@@ -11,13 +11,19 @@ from state_pipelines.cli.display import crop, format_bytes, indent, make_console
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.operations.inspect import OperatorReport, SnapshotReport, StateReport, inspect
+from state_pipelines.operations.rows import compact
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from state_pipelines.operations.connector_reports import ConnectorReport, CoordinatorReport
+    from state_pipelines.operations.keyed_formats import KeyedFormat
+
 _SERIALIZER_SIZE = 180
 _SHOWN_RANGES = 2
+_SHOWN_ROWS = 20
+_CELL_SIZE = 80
 
 
 @click.command("inspect")
@@ -37,10 +43,12 @@ def command(path: str, *, as_json: bool, count: bool | None, source: Source) -> 
         click.echo(json.dumps(report.to_json(), indent=2))
     else:
         show_report(report, make_console())
-    unread = [operator for operator in report.operators if operator.error]
+    unread = [operator for operator in report.operators if operator.first_error]
     if unread:
         others = f" (and {len(unread) - 1} more)" if unread[1:] else ""
-        raise UnsupportedError(f"operator {unread[0].uid or unread[0].id}{others} cannot be read: {unread[0].error}")
+        raise UnsupportedError(
+            f"operator {unread[0].uid or unread[0].id}{others} cannot be read: {unread[0].first_error}"
+        )
 
 
 def show_report(report: SnapshotReport, console: Console) -> None:
@@ -56,8 +64,9 @@ def show_report(report: SnapshotReport, console: Console) -> None:
         f"fingerprint {report.fingerprint}",
     )
     console.print(f"  {', '.join(facts)}")
-    for name in report.master_states:
-        console.print(f"  state of the job master: {name}")
+    for master in report.master_states:
+        size = format_bytes(master.bytes)
+        console.print(f"  state of the job master: {master.name}, version {master.version}, {size}")
     for operator in report.operators:
         console.print()
         _show_operator(operator, console)
@@ -74,15 +83,79 @@ def _show_operator(operator: OperatorReport, console: Console) -> None:
     ]
     if operator.finished:
         facts.append("finished")
-    if operator.coordinator_bytes:
-        facts.append(f"coordinator state {format_bytes(operator.coordinator_bytes)}")
-    if operator.channel_state_handles:
-        facts.append(plural(operator.channel_state_handles, "handle") + " of channel state")
+    elif operator.finished_subtasks:
+        facts.append(f"{plural(len(operator.finished_subtasks), 'subtask')} finished")
     console.print(f"  {', '.join(facts)}")
+    for each in operator.keyed_formats:
+        console.print(f"  keyed state: {_describe_format(each, operator)}")
+    if operator.key_evidence:
+        console.print(f"  key serializer found, not stored: {operator.key_evidence}")
+    if operator.in_flight is not None:
+        for name, channels in (("input", operator.in_flight.input), ("output", operator.in_flight.output)):
+            if channels.handles:
+                counts = (plural(channels.handles, "handle"), plural(channels.channels, "channel"))
+                size = f"{plural(channels.buffers, 'buffer')}, {format_bytes(channels.bytes)}"
+                console.print(f"  in-flight {name}: {', '.join(counts)}, {size}")
+    if operator.coordinator is not None:
+        _show_coordinator(operator.coordinator, console)
     if operator.error:
         console.print(f"  cannot be read: {operator.error}", style="red")
+    for state in operator.states:
+        if state.error:
+            console.print(f"  {state.name} cannot be read: {state.error}", style="red")
     if operator.states:
         console.print(indent(_make_state_table(operator.states)))
+    for state in operator.states:
+        if state.connector is not None:
+            _show_connector(state.name, state.connector, console)
+
+
+def _describe_format(each: KeyedFormat, operator: OperatorReport) -> str:
+    facts = [each.format]
+    if each.compression:
+        facts.append("not compressed" if each.compression == "none" else f"compression {each.compression}")
+    if each.file_merging:
+        facts.append("in merged files")
+    if each.changes or each.bases:
+        size = format_bytes(each.change_bytes)
+        if each.change_compression not in ("", "none"):
+            size += f", compression {each.change_compression}"
+        changes = f"{plural(each.changes, 'stream')} of changes ({size})"
+        facts += [plural(each.bases, "materialized handle"), changes]
+    if each.shared_files:
+        facts.append(f"{plural(each.shared_files, 'shared file')} ({format_bytes(each.shared_bytes)})")
+    if each.private_files:
+        noun = "private file" if each.shared_files else "file"
+        facts.append(f"{plural(each.private_files, noun)} ({format_bytes(each.private_bytes)})")
+    if len(operator.keyed_formats) > 1:
+        facts.append(f"subtasks {', '.join(map(str, each.subtasks))}")
+    return ", ".join(facts)
+
+
+def _show_coordinator(coordinator: CoordinatorReport, console: Console) -> None:
+    text = f"  coordinator state {format_bytes(coordinator.bytes)}"
+    if coordinator.version is not None:
+        text += f", of a source, enumerator version {coordinator.enumerator_version}"
+    console.print(text)
+    if coordinator.connector is not None:
+        _show_connector("enumerator", coordinator.connector, console)
+
+
+def _show_connector(name: str, connector: ConnectorReport, console: Console) -> None:
+    """What a connector keeps: its rows, without the columns that no row has."""
+    head = f"{connector.connector} {connector.kind}" if connector.connector else "connector not known"
+    console.print(f"  {name}: {head}, {connector.summary}")
+    shown = connector.first_rows[:_SHOWN_ROWS]
+    names = [each for each in connector.columns if any(row[each] is not None for row in shown)]
+    if not names:
+        return
+    numbers = tuple(name for name in names if all(isinstance(row[name], int | None) for row in shown))
+    table = make_table(*names, right=numbers)
+    for row in shown:
+        table.add_row(*("" if row[each] is None else crop(compact(row[each]), _CELL_SIZE) for each in names))
+    console.print(indent(indent(table)))
+    if connector.rows > len(shown):
+        console.print(f"    and {connector.rows - len(shown):,} more; `read` and --json give them", style="dim")
 
 
 def _make_state_table(states: list[StateReport]) -> Table:
@@ -96,7 +169,7 @@ def _make_state_table(states: list[StateReport]) -> Table:
             state.kind,
             crop(shorten_classes(state.key or ""), _SERIALIZER_SIZE // 3),
             crop("" if state.namespace in (None, "VoidNamespace") else shorten_classes(str(state.namespace)), 40),
-            crop(f"{value} (raw bytes: {state.undecoded})" if state.undecoded else value, _SERIALIZER_SIZE),
+            crop(f"{value} (raw bytes: {state.undecoded})".strip() if state.undecoded else value, _SERIALIZER_SIZE),
             _format_ranges(state),
             "" if state.entries is None else f"{state.entries:,}",
             "" if state.bytes is None else format_bytes(state.bytes),

@@ -1,64 +1,122 @@
-"""`migrate`: a new savepoint in which one state is as a migration file says."""
+"""`migrate`: a new savepoint in which states are as migration files say."""
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from state_pipelines.cli.changes import show_changes, trace_fields
+from state_pipelines.cli.changes import StateChange, list_changes, show_states
 from state_pipelines.cli.display import crop, indent, make_console, make_table, plural
 from state_pipelines.cli.options import AS_JSON, Source, source_options
-from state_pipelines.errors import ProofError
-from state_pipelines.operations.migration import DOWNGRADE, UPGRADE, Migration, load_migration
+from state_pipelines.errors import ProofError, UsageError
+from state_pipelines.operations.migration import DOWNGRADE, UPGRADE, load_migration
+from state_pipelines.operations.migration.history import HEAD, RevisionDirectory
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from state_pipelines.operations.migration import Migration
+    from state_pipelines.snapshot import Snapshot
     from state_pipelines.spark import MigrationResult, ProofReport
+
+
+@dataclass(frozen=True)
+class Route:
+    """What is to be applied.
+
+    Attributes:
+        chain: migrations with their directions, in order.
+        start: where the snapshot is; empty for a single file.
+        end: where it is to be; empty for a single file.
+    """
+
+    chain: list[tuple[Migration, str]]
+    start: str = ""
+    end: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """`upgrade 0001` and so on."""
+        return [f"{direction} {migration.revision}" for migration, direction in self.chain]
 
 
 @click.command("migrate")
 @click.argument("snapshot")
-@click.option("--migration", "file", metavar="FILE", required=True, help="The migration file.")
+@click.option("--migrations", "directory", metavar="DIR", help="The directory of revisions.")
+@click.option(
+    "--to",
+    "end",
+    metavar="REVISION",
+    default=HEAD,
+    show_default=True,
+    help="Where to: head, base, a revision or the beginning of its name, +1 or -1.",
+)
+@click.option("--from", "start", metavar="REVISION", help="Where the snapshot is, if its serializers do not tell.")
+@click.option("--migration", "file", metavar="FILE", help="A single migration file, in place of a directory.")
+@click.option("--downgrade", is_flag=True, help="Take the single migration back.")
 @click.option(
     "--out", "target", metavar="TARGET", required=True, help="Directory of the new savepoint; it must not exist."
 )
-@click.option("--downgrade", is_flag=True, help="Take the migration back.")
 @click.option("--no-proof", is_flag=True, help="Do not read the result back before it is published.")
 @AS_JSON
 @source_options
+@click.pass_context
 def command(
-    snapshot: str, *, file: str, target: str, downgrade: bool, no_proof: bool, as_json: bool, source: Source
+    ctx: click.Context,
+    snapshot: str,
+    *,
+    directory: str | None,
+    end: str,
+    start: str | None,
+    file: str | None,
+    target: str,
+    downgrade: bool,
+    no_proof: bool,
+    as_json: bool,
+    source: Source,
 ) -> None:
-    """Write a savepoint like SNAPSHOT in which the values of one state are as the migration file says.
+    """Write a savepoint like SNAPSHOT in which states are as revisions of a directory, or one migration file, say.
 
-    All other states are copied as bytes. The result is read back and proven before it is published.
+    Where the snapshot is among the revisions, its own serializers tell; when that is where it is to be, nothing is
+    written. All that does not change is copied as bytes. The result is read back and proven before it is published.
     """
-    migration = load_migration(file)
+    _check_options(ctx, directory, file)
     old = source.open(snapshot)
-    # Whatever is wrong with the names is told before Spark starts.
-    old.operator(migration.operator).state(migration.state)
-    progress = make_console(stderr=True)
-    direction = DOWNGRADE if downgrade else UPGRADE
+    if directory is not None:
+        route = find_route(RevisionDirectory(directory), old, end, start)
+    else:
+        assert file is not None
+        route = Route([(load_migration(file), DOWNGRADE if downgrade else UPGRADE)])
+    if not route.chain:
+        _show_nothing(route, as_json=as_json)
+        return
     try:
-        with progress.status("starting Spark"):
-            from state_pipelines.spark import create_session, migrate
-
-            bar = str(sys.stderr.isatty()).lower()
-            session = create_session("state-pipelines migrate", conf={"spark.ui.showConsoleProgress": bar})
-        progress.print(f"{direction} of {migration.operator} / {migration.state} to {target}")
-        result = migrate(session, old, migration, target, direction=direction, prove=not no_proof)
+        result = _run(old, route, target, prove=not no_proof)
     except ProofError as error:
         _show_failed_proof(error.report, as_json=as_json)
         raise
+    changes = list_changes(result.plans, route.chain, old)
     if as_json:
-        click.echo(json.dumps(_to_json(result, migration, direction), indent=2, default=str))
+        click.echo(json.dumps(_to_json(result, route, changes), indent=2, default=str))
     else:
-        _show_result(result, migration, direction, make_console())
+        _show_result(result, route, changes, make_console())
+
+
+def find_route(directory: RevisionDirectory, snapshot: Snapshot, end: str, start: str | None) -> Route:
+    """The way of a snapshot to a revision.
+
+    Raises:
+        MigrationError: it cannot be told where the snapshot is.
+        NotFoundError, UsageError: as `RevisionDirectory.between`.
+    """
+    place = directory.current(snapshot).require() if start is None else directory.name(directory.locate(start))
+    chain = directory.between(place, end)
+    passed = len(chain) if chain and chain[0][1] == UPGRADE else -len(chain)
+    return Route(chain, place, directory.name(directory.locate(place) + passed))
 
 
 def show_proof(proof: ProofReport, console: Console) -> None:
@@ -68,6 +126,53 @@ def show_proof(proof: ProofReport, console: Console) -> None:
         result = "passed" if check.ok else "FAILED"
         table.add_row(check.name, result, check.description, crop(check.observed, 200))
     console.print(indent(table))
+
+
+def _check_options(ctx: click.Context, directory: str | None, file: str | None) -> None:
+    if (directory is None) == (file is None):
+        raise UsageError("what to do is not said, or twice", hint="Give either --migrations DIR or --migration FILE")
+    of_directory = {"end": "--to", "start": "--from"}
+    wrong = of_directory if directory is None else {"downgrade": "--downgrade"}
+    default = click.core.ParameterSource.DEFAULT
+    given = [option for name, option in wrong.items() if ctx.get_parameter_source(name) is not default]
+    if given:
+        raise UsageError(
+            f"{given[0]} does not go with {'--migration' if directory is None else '--migrations'}",
+            hint="A directory takes --to and --from, a single file --downgrade",
+        )
+
+
+def _run(old: Snapshot, route: Route, target: str, *, prove: bool) -> MigrationResult:
+    from state_pipelines.spark import create_session, migrate
+    from state_pipelines.spark.migrating import plan_snapshot
+
+    # Whatever is wrong with names and steps is told before Spark starts.
+    plans = plan_snapshot(old, route.chain)
+    progress = make_console(stderr=True)
+    with progress.status("starting Spark"):
+        bar = str(sys.stderr.isatty()).lower()
+        session = create_session("state-pipelines migrate", conf={"spark.ui.showConsoleProgress": bar})
+    places = [f"{operator.label} / {name}" for operator, plan in plans for name in (*plan.changed, *plan.dropped)]
+    names = ", ".join(places) if len(places) <= 3 else f"{len(places)} states"
+    directions = dict.fromkeys(direction for _, direction in route.chain)
+    way = f" from {route.start} to {route.end}" if route.start else ""
+    progress.print(f"{', '.join(directions)} of {names}{way} to {target}", soft_wrap=True)
+    return migrate(session, old, route.chain, target, prove=prove)
+
+
+def _show_nothing(route: Route, *, as_json: bool) -> None:
+    if as_json:
+        nothing: dict[str, Any] = {
+            "path": None,
+            "from": route.start,
+            "to": route.end,
+            "revisions": [],
+            "states": [],
+            "proof": None,
+        }
+        click.echo(json.dumps(nothing, indent=2))
+    else:
+        click.echo(f"the snapshot is at {route.end} already: nothing to do, nothing was written")
 
 
 def _show_failed_proof(report: object, *, as_json: bool) -> None:
@@ -85,11 +190,14 @@ def _show_failed_proof(report: object, *, as_json: bool) -> None:
             console.print(f"  {check.name}: {json.dumps(row, ensure_ascii=False, default=str)}")
 
 
-def _show_result(result: MigrationResult, migration: Migration, direction: str, console: Console) -> None:
-    console.print(f"{direction} {migration.revision}: {migration.description}", style="bold")
-    show_changes(trace_fields(result.plan.old, result.plan.new, migration.steps(direction)), console)
+def _show_result(result: MigrationResult, route: Route, changes: list[StateChange], console: Console) -> None:
+    for name, (migration, _) in zip(route.names, route.chain, strict=True):
+        console.print(f"{name}: {migration.description}", style="bold")
+    show_states(changes, console)
     console.print()
-    written = f"{plural(result.rows, 'record')} of {migration.operator} / {migration.state} written anew"
+    places = [f"{each.operator} / {each.state}" for each in changes if each.state]
+    of = places[0] if len(places) == 1 else plural(len(places), "state")
+    written = f"{plural(result.rows, 'record')} of {of} written anew"
     console.print(f"{written} in {result.seconds:.1f} s, everything else copied as bytes")
     if result.proof is None:
         console.print("not proven (--no-proof)")
@@ -98,18 +206,16 @@ def _show_result(result: MigrationResult, migration: Migration, direction: str, 
     console.print(f"new savepoint: {result.path}", style="bold", soft_wrap=True)
 
 
-def _to_json(result: MigrationResult, migration: Migration, direction: str) -> dict[str, object]:
-    changes = trace_fields(result.plan.old, result.plan.new, migration.steps(direction))
+def _to_json(result: MigrationResult, route: Route, changes: list[StateChange]) -> dict[str, Any]:
     return {
         "path": result.path,
         "fingerprint": result.snapshot.fingerprint,
-        "revision": migration.revision,
-        "direction": direction,
-        "operator": migration.operator,
-        "state": migration.state,
+        "from": route.start or None,
+        "to": route.end or None,
+        "revisions": [{"revision": each.revision, "direction": direction} for each, direction in route.chain],
+        "states": [asdict(each) for each in changes],
         "rows": result.rows,
         "seconds": result.seconds,
-        "fields": [asdict(change) for change in changes],
         "proof": None if result.proof is None else _proof_to_json(result.proof),
     }
 

@@ -12,7 +12,7 @@ import click
 from state_pipelines.cli.commands import set_debug
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.errors import UsageError, Where
-from state_pipelines.snapshot import Snapshot, open_snapshot, parse_key_serializers
+from state_pipelines.snapshot import Snapshot, open_snapshot, parse_connectors, parse_key_serializers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +36,13 @@ _KEY_SERIALIZER = click.option(
     multiple=True,
     help="The type of an operator's keys, where changelog state does not say it.",
 )
+_CONNECTOR = click.option(
+    "--connector",
+    "connectors",
+    metavar="OPERATOR=NAME",
+    multiple=True,
+    help="Which connector wrote an operator's list states, where several could have.",
+)
 _DEBUG = click.option("--debug", is_flag=True, expose_value=False, callback=set_debug, hidden=True)
 CLASSES = click.option(
     "--classes",
@@ -54,11 +61,13 @@ class Source:
         path_mapping: texts `FROM=TO`.
         uids: uids that the caller knows.
         key_serializers: texts `OPERATOR=TYPE`.
+        connectors: texts `OPERATOR=NAME`.
     """
 
     path_mapping: tuple[str, ...]
     uids: tuple[str, ...]
     key_serializers: tuple[str, ...] = ()
+    connectors: tuple[str, ...] = ()
 
     def open(self, path: str, classes: FieldLists | None = None) -> Snapshot:
         """Open the snapshot at `path`."""
@@ -68,11 +77,12 @@ class Source:
             uids=self.uids,
             classes=classes,
             key_serializers=parse_key_serializers(self.key_serializers),
+            connectors=parse_connectors(self.connectors),
         )
 
 
 def source_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `--map`, `--uid` and `--key-serializer`; it gets them as its argument `source`."""
+    """Give a command `--map`, `--uid`, `--key-serializer` and `--connector`; it gets them as its argument `source`."""
 
     @wraps(command)
     def call(
@@ -80,11 +90,12 @@ def source_options(command: Callable[..., None]) -> Callable[..., None]:
         path_mapping: tuple[str, ...],
         uids: tuple[str, ...],
         key_serializers: tuple[str, ...],
+        connectors: tuple[str, ...],
         **others: object,
     ) -> None:
-        command(*arguments, source=Source(path_mapping, uids, key_serializers), **others)
+        command(*arguments, source=Source(path_mapping, uids, key_serializers, connectors), **others)
 
-    return _MAP(_UID(_KEY_SERIALIZER(_DEBUG(call))))
+    return _MAP(_UID(_KEY_SERIALIZER(_CONNECTOR(_DEBUG(call)))))
 
 
 def read_classes(path: str) -> FieldLists:

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 from state_pipelines.cli.display import crop, make_console, make_table
 from state_pipelines.cli.dump import write_lines
 from state_pipelines.cli.options import AS_JSON, CLASSES, Source, source_options
-from state_pipelines.cli.rows import compact, to_rows
 from state_pipelines.errors import UnsupportedError, UsageError, Where
 from state_pipelines.keyed.operator_table import OperatorTableOptions
 from state_pipelines.keyed.tables import TableOptions
 from state_pipelines.metadata.key_groups import parse_key_groups
+from state_pipelines.operations.rows import compact, to_rows
 from state_pipelines.storage import create_file, resolve
 
 if TYPE_CHECKING:

@@ -7,24 +7,26 @@ Source: `Checkpoints.loadAndValidateCheckpoint`, `StateAssignmentOperation`, `Ro
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.assignment import compute_default_max_parallelism
-from state_pipelines.operations.check_report import CheckReport, MigrationCheckReport, StateCheck, Verdict
-from state_pipelines.operations.job import Job, JobOperator, JobState, Place, StateGroup, describe_job, replace_state
-from state_pipelines.operations.migration import Migration, payload_serializer, plan_value, replace_payload
+from state_pipelines.operations.check_report import Action, CheckReport, MigrationCheckReport, StateCheck, Verdict
+from state_pipelines.operations.job import Job, JobOperator, JobState, Place, StateGroup, describe_job
+from state_pipelines.operations.migrated_job import migrate_job
+from state_pipelines.operations.migration import UPGRADE, Migration
 from state_pipelines.operations.restore import Restore, judge_places
 from state_pipelines.serializers.compatibility import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from state_pipelines.operations.migration.planning import Chain
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Snapshot
 
 __all__ = [
+    "Action",
     "CheckReport",
     "MigrationCheckReport",
     "StateCheck",
@@ -33,6 +35,7 @@ __all__ = [
     "check_jobs",
     "check_migration",
     "check_serializers",
+    "parse_release",
 ]
 
 BACKENDS = ("hashmap", "rocksdb")
@@ -42,50 +45,81 @@ _RELEASE = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.\d{1,3})?")
 _METADATA_VERSIONS = {(1, 3): 2, (1, 11): 3, (1, 16): 4, (2, 0): 5, (2, 2): 6, (2, 3): 7}
 
 
-def check(old: Snapshot, new: Snapshot, *, target: str = "2.2", backend: str | None = None) -> CheckReport:
+def check(
+    old: Snapshot,
+    new: Snapshot | Job,
+    *,
+    target: str = "2.2",
+    backend: str | None = None,
+    allow_non_restored_state: bool = False,
+) -> CheckReport:
     """Check the state of one snapshot against the job that took another one.
 
     Args:
         old: the snapshot that is to be restored.
-        new: a snapshot of the new job (of a test run, say); only its serializers and parallelism count.
+        new: a snapshot of the new job (of a test run, say), of which only the serializers and the parallelism count; or
+            the new job as `jobfile.load_job` or `newtypes.replace_classes` describe it.
         target: release of Flink that is to run the new job, such as 1.20 or 2.2.
         backend: hashmap or rocksdb; None judges by the stricter one, which is rocksdb.
+        allow_non_restored_state: the restore is told to drop the state of operators that the new job lacks
+            (`--allowNonRestoredState`, `execution.state-recovery.ignore-unclaimed-state`).
 
     Raises:
         UsageError: no such release or backend.
         StateError: a snapshot is corrupt. What is merely not covered becomes the verdict `to be determined`.
     """
-    return check_jobs(describe_job(old), describe_job(new), target=target, backend=backend)
+    described = new if isinstance(new, Job) else describe_job(new)
+    return check_jobs(
+        describe_job(old),
+        described,
+        target=target,
+        backend=backend,
+        allow_non_restored_state=allow_non_restored_state,
+    )
 
 
 def check_migration(
-    snapshot: Snapshot, migration: Migration, *, target: str = "2.2", backend: str | None = None
+    snapshot: Snapshot, migration: Migration | Chain, *, target: str = "2.2", backend: str | None = None
 ) -> MigrationCheckReport:
-    """Check a snapshot against the job that a migration is for: as it is, and with the migration applied.
+    """Check a snapshot against the job that migrations are for: as it is, and with them applied.
+
+    Args:
+        snapshot: the old state.
+        migration: an upgrade; or several migrations, each with its direction, in the order of their application.
+        target: as of `check`.
+        backend: as of `check`.
 
     Raises:
-        MigrationError: the migration does not fit the state.
-        NotFoundError: the snapshot has no such operator or state.
+        MigrationError: a migration does not fit the state.
+        NotFoundError: the snapshot has no such operator.
         UsageError, StateError: as `check`.
     """
-    operator = snapshot.operator(migration.operator)
-    info = operator.state(migration.state).info
-    payload = plan_value(payload_serializer(info), migration.upgrade).new
+    chain: Chain = [(migration, UPGRADE)] if isinstance(migration, Migration) else migration
     old = describe_job(snapshot)
-    new = replace_state(old, operator.id, replace_payload(info, payload))
-    new = replace(new, name=f"the job of migration {migration.revision}")
+    new = migrate_job(old, snapshot, chain)
     return MigrationCheckReport(
         check_jobs(old, new, target=target, backend=backend), check_jobs(new, new, target=target, backend=backend)
     )
 
 
-def check_jobs(old: Job, new: Job, *, target: str = "2.2", backend: str | None = None) -> CheckReport:
+def check_jobs(
+    old: Job,
+    new: Job,
+    *,
+    target: str = "2.2",
+    backend: str | None = None,
+    allow_non_restored_state: bool = False,
+) -> CheckReport:
     """As `check`, on descriptions of the two jobs."""
     restore = _plan_restore(target, backend, old.kryo_version)
     checks = [*_check_metadata(old, restore)]
     successors = {operator.id: operator for operator in new.operators}
     for operator in old.operators:
-        checks += _check_operator(operator, successors.pop(operator.id, None), old, restore)
+        successor = successors.pop(operator.id, None)
+        if successor is not None:
+            checks += _check_operator(operator, successor, old, restore)
+        elif operator.has_state:
+            checks.append(_missing_operator(operator, old, allowed=allow_non_restored_state))
     for added in successors.values():
         checks += (_starts_empty(added, state) for state in added.states)
     return CheckReport(
@@ -131,13 +165,23 @@ def check_serializers(
     return tuple(judge_places(operator, JobState(state, kind, old), JobState(state, kind, new), restore))
 
 
-def _plan_restore(target: str, backend: str | None, kryo_version: int | None) -> Restore:
+def parse_release(target: str) -> tuple[int, int]:
+    """Major and minor number of a release of Flink.
+
+    Raises:
+        UsageError: it is none.
+    """
     release = _RELEASE.fullmatch(target)
     if release is None:
         raise UsageError(f"{target!r} is not a release of Flink", hint="Such as 1.20 or 2.2")
+    return int(release[1]), int(release[2])
+
+
+def _plan_restore(target: str, backend: str | None, kryo_version: int | None) -> Restore:
+    release = parse_release(target)
     if backend is not None and backend not in BACKENDS:
         raise UsageError(f"{backend!r} is not a state backend", hint=f"Known: {', '.join(BACKENDS)}")
-    return Restore((int(release[1]), int(release[2])), backend, kryo_version)
+    return Restore(release, backend, kryo_version)
 
 
 def _check_metadata(old: Job, restore: Restore) -> Iterator[StateCheck]:
@@ -157,6 +201,7 @@ def _check_metadata(old: Job, restore: Restore) -> Iterator[StateCheck]:
 
 
 def _list_notes(new: Job, restore: Restore) -> Iterator[str]:
+    yield from new.notes
     if new.kryo_version is not None and new.kryo_version != restore.kryo_version:
         yield (
             f"The new job is described by a snapshot of another major release than {restore}: serializers that the "
@@ -164,11 +209,7 @@ def _list_notes(new: Job, restore: Restore) -> Iterator[str]:
         )
 
 
-def _check_operator(old: JobOperator, new: JobOperator | None, job: Job, restore: Restore) -> Iterator[StateCheck]:
-    if new is None:
-        if old.has_state:
-            yield _missing_operator(old, job)
-        return
+def _check_operator(old: JobOperator, new: JobOperator, job: Job, restore: Restore) -> Iterator[StateCheck]:
     yield from _check_max_parallelism(old, new, job)
     for side, operator in (("old", old), ("new", new)):
         if operator.unread:
@@ -192,7 +233,7 @@ def _check_operator(old: JobOperator, new: JobOperator | None, job: Job, restore
 
 def _check_max_parallelism(old: JobOperator, new: JobOperator, job: Job) -> Iterator[StateCheck]:
     before, after = old.max_parallelism, new.max_parallelism
-    if before == after:
+    if before == after and new.parallelism <= before:
         return
     outcome, error = Outcome.AS_IS, ""
     reason = f"the max parallelism was {before} and is {after}, which looks like Flink's own choice for parallelism "
@@ -207,7 +248,7 @@ def _check_max_parallelism(old: JobOperator, new: JobOperator, job: Job) -> Iter
             f"state is lower than the configured parallelism ({new.parallelism}). Please reduce the parallelism of the "
             "task to be lower or equal to the maximum parallelism."
         )
-    elif after != compute_default_max_parallelism(new.parallelism):
+    elif new.sets_max_parallelism or after != compute_default_max_parallelism(new.parallelism):
         outcome = Outcome.INCOMPATIBLE
         reason = f"the max parallelism was {before} and the job sets it to {after}"
         remedy = f"Set the max parallelism to {before}, or write the snapshot with another max parallelism"
@@ -241,19 +282,26 @@ def _unread(old: JobOperator, reason: str) -> StateCheck:
     )
 
 
-def _missing_operator(old: JobOperator, job: Job) -> StateCheck:
+def _missing_operator(old: JobOperator, job: Job, *, allowed: bool) -> StateCheck:
+    reason = "the new job has no such operator: Flink refuses the restore unless it is told to drop the state"
+    if allowed:
+        reason = "the new job has no such operator: its state is dropped, as non-restored state is allowed"
     return StateCheck(
         operator=old.label,
         state=None,
         kind="",
         place=Place.OPERATOR,
-        outcome=Outcome.AS_IS,
-        reason="the new job has no such operator: Flink refuses the restore, or drops the state when it is told to",
-        remedy="Give the operator its old uid, or restore with --allowNonRestoredState, which drops its state",
-        error=f"Failed to rollback to checkpoint/savepoint {job.name}. Cannot map checkpoint/savepoint state for "
+        outcome=Outcome.AS_IS if allowed else Outcome.INCOMPATIBLE,
+        reason=reason,
+        remedy="Nothing to do if the state is no longer needed"
+        if allowed
+        else "Give the operator its old uid, or restore with --allowNonRestoredState, which drops its state",
+        error=""
+        if allowed
+        else f"Failed to rollback to checkpoint/savepoint {job.name}. Cannot map checkpoint/savepoint state for "
         f"operator {old.id} to the new program, because the operator is not available in the new program. If you want "
         "to allow to skip this, you can set the --allowNonRestoredState option on the CLI.",
-        partial=True,
+        partial=allowed,
     )
 
 

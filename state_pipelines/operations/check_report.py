@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from state_pipelines.operations.job import Place
 from state_pipelines.serializers.compatibility import Finding, Outcome
-
-if TYPE_CHECKING:
-    from state_pipelines.operations.job import Place
 
 
 class Verdict(StrEnum):
     """What becomes of the state as a whole."""
 
     FULLY_COMPATIBLE = "fully compatible"
-    PARTIALLY_COMPATIBLE = "partially compatible"
+    PARTIALLY_COMPATIBLE = "partially compatible (state will be dropped or starts empty)"
     TO_BE_DETERMINED = "to be determined"
     INCOMPATIBLE = "incompatible"
+
+
+class Action(StrEnum):
+    """Who has to do something before the state restores as it is meant to."""
+
+    NOTHING = "nothing to do"
+    RECONFIGURED = "nothing to do, Flink reconfigures the serializer"
+    FLINK_MIGRATES = "nothing to do, Flink migrates on access"
+    LOOK = "look whether the state may go"
+    MIGRATE = "needs our migration"
+    CHANGE_JOB = "change the job"
+    IMPOSSIBLE = "impossible"
+    UNKNOWN = "nobody can tell"
+
+
+_REFUSED = {
+    **dict.fromkeys((Place.KEY, Place.NAMESPACE, Place.TIMER, Place.MAP_KEY), Action.IMPOSSIBLE),
+    **dict.fromkeys((Place.STATE, Place.OPERATOR, Place.SNAPSHOT), Action.CHANGE_JOB),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +55,8 @@ class StateCheck:
         error: what Flink raises; empty when it raises nothing, or something that is not known. Serializers stand in
             it in readable form, where Flink prints Java objects.
         partial: state is dropped or starts empty although the restore succeeds.
+        old: the serializer of the snapshot at this place, in readable form; empty where there is none.
+        new: that of the new job.
     """
 
     operator: str | None
@@ -50,6 +69,30 @@ class StateCheck:
     remedy: str = ""
     error: str = ""
     partial: bool = False
+    old: str = ""
+    new: str = ""
+
+    @property
+    def is_remarkable(self) -> bool:
+        """Whether there is more to say than that Flink restores it as it is."""
+        return self.outcome is not Outcome.AS_IS or self.partial or bool(self.findings)
+
+    @property
+    def action(self) -> Action:
+        """What is to be done; how, says `remedy`."""
+        match self.outcome:
+            case Outcome.UNDETERMINED:
+                return Action.UNKNOWN
+            case Outcome.INCOMPATIBLE:
+                return _REFUSED.get(self.place, Action.MIGRATE)
+            case _ if self.partial:
+                return Action.LOOK
+            case Outcome.AFTER_MIGRATION:
+                return Action.FLINK_MIGRATES
+            case Outcome.RECONFIGURED:
+                return Action.RECONFIGURED
+            case _:
+                return Action.NOTHING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +134,7 @@ class CheckReport:
 
     def to_json(self) -> dict[str, object]:
         """The report as an object for `json.dumps`."""
-        return {
+        report = {
             "verdict": str(self.verdict),
             "ok": self.ok,
             "old": self.old,
@@ -99,11 +142,13 @@ class CheckReport:
             "target": self.target,
             "backend": self.backend,
             "notes": list(self.notes),
-            "checks": [_plain(asdict(check)) for check in self.checks],
+            "checks": [{**asdict(check), "action": check.action} for check in self.checks],
         }
+        return {name: _plain(value) if name == "checks" else value for name, value in report.items()}
 
     def to_markdown(self) -> str:
-        """The report for a pull request: the verdict, a table of all states, and what is to be said of each."""
+        """The report for a pull request: the verdict, a table of what is not simply restored, details to unfold."""
+        remarkable = [check for check in self.checks if check.is_remarkable]
         lines = [
             f"## State compatibility: {self.verdict}",
             "",
@@ -111,14 +156,15 @@ class CheckReport:
             f"- new: `{self.new}`",
             f"- Flink {self.target}, {self.backend or 'any backend (the stricter one counts)'}",
             *(f"- {note}" for note in self.notes),
-            "",
-            "| operator | state | kind | place | outcome |",
-            "| --- | --- | --- | --- | --- |",
-            *map(_row, self.checks),
         ]
-        for check in self.checks:
-            if check.outcome is not Outcome.AS_IS or check.partial or check.findings:
-                lines += ["", *_details(check)]
+        if remarkable:
+            lines += ["", *_HEAD, *map(_row, remarkable)]
+        for check in remarkable:
+            lines += ["", *_details(check)]
+        same = [check for check in self.checks if not check.is_remarkable]
+        if same:
+            summary = f"restored as {'they are' if len(same) > 1 else 'it is'}: {len(same)}"
+            lines += ["", *_fold(summary, [*_HEAD, *map(_row, same)])]
         return "\n".join(lines) + "\n"
 
 
@@ -161,28 +207,38 @@ class MigrationCheckReport:
         )
 
 
+_HEAD = ("| operator | state | kind | place | outcome | to do |", "| --- | --- | --- | --- | --- | --- |")
+
+
 def _row(check: StateCheck) -> str:
     outcome = f"**{check.outcome}**" if check.outcome is not Outcome.AS_IS else str(check.outcome)
     if check.partial:
         outcome += " (partial)"
-    cells = (check.operator or "", check.state or "", check.kind, check.place, outcome)
+    cells = (check.operator or "", check.state or "", check.kind, check.place, outcome, check.action)
     return f"| {' | '.join(map(_escape, cells))} |"
 
 
 def _details(check: StateCheck) -> list[str]:
     names = (check.operator, check.state, check.place)
-    title = " / ".join(_escape(name) for name in names if name)
-    lines = [f"### {title}: {check.outcome}", ""]
+    title = " / ".join(name for name in names if name)
+    lines: list[str] = []
     if check.reason:
         lines += [f"{_escape(check.reason)}.", ""]
     lines += [_bullet(finding) for finding in check.findings]
     if check.findings:
         lines.append("")
     if check.remedy:
-        lines.append(f"What to do: {_escape(check.remedy)}.")
+        lines += [f"What to do: {_escape(check.remedy)}.", ""]
     if check.error:
-        lines += ["", f"Flink: `{check.error.replace('`', chr(39))}`"]
-    return lines if lines[-1] else lines[:-1]
+        lines += [f"Flink: `{check.error.replace('`', chr(39))}`", ""]
+    return _fold(f"{title}: {check.outcome}", lines)
+
+
+def _fold(summary: str, lines: list[str]) -> list[str]:
+    """Lines that a reader unfolds."""
+    while lines and not lines[-1]:
+        lines = lines[:-1]
+    return ["<details>", f"<summary>{html.escape(summary)}</summary>", "", *lines, "", "</details>"]
 
 
 def _bullet(finding: Finding) -> str:

@@ -6,51 +6,60 @@ processes can share it; what was written is read again and compared with what wa
 
 from __future__ import annotations
 
-import tempfile
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from state_pipelines.errors import ProofError, UnsupportedError, Where, at
+from state_pipelines.errors import UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.canonical import CanonicalFile
-from state_pipelines.keyed.digest import RecordDigest, digest_states
-from state_pipelines.keyed.heap import HeapFile, HeapWriter
-from state_pipelines.keyed.rocksdb import RocksFile, RocksWriter
+from state_pipelines.keyed.changelog import ChangelogFile
+from state_pipelines.keyed.combined import combine_files
+from state_pipelines.keyed.digest import RecordDigest
+from state_pipelines.keyed.heap import HeapFile
+from state_pipelines.keyed.null_timestamps import may_hold_timestamps
+from state_pipelines.keyed.raw_timers import RawTimersFile
+from state_pipelines.keyed.rocksdb import RocksFile
 from state_pipelines.metadata import CheckpointMetadata, CheckpointProperties, write_metadata
-from state_pipelines.metadata.handles import KeyGroupsStateHandle, RelativeFileStateHandle
-from state_pipelines.metadata.keyed import (
-    HandleAndLocalPath,
-    IncrementalRemoteKeyedStateHandle,
-    KeyedStateHandle,
-    KeyGroupsSavepointStateHandle,
-)
+from state_pipelines.metadata.keyed import KeyedStateHandle, KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
-from state_pipelines.operations.publishing import FileCopy, make_file_name, place_keyed_state, plan_copies
-from state_pipelines.operations.rewriting import FileRewrite
+from state_pipelines.operations.conversion_tasks import (
+    Format,
+    SubtaskConversion,
+    WrittenState,
+)
+from state_pipelines.operations.keyed_formats import FORST, find_keyed_formats
+from state_pipelines.operations.processes import run_pieces
+from state_pipelines.operations.publishing import (
+    FIRST_RELATIVE_VERSION,
+    FileCopy,
+    make_file_name,
+    place_keyed_state,
+    plan_copies,
+)
 from state_pipelines.serializers.metainfo import StateKind
-from state_pipelines.snapshot.handles import HandleReader
-from state_pipelines.storage import Location, PathMapping, SnapshotWriter, create_file, join, resolve
-from state_pipelines.storage.files import remove_file
+from state_pipelines.storage import Location, SnapshotWriter, resolve
 
 if TYPE_CHECKING:
-    from state_pipelines.keyed.files import KeyedFile, RecordContext
-    from state_pipelines.keyed.header import KeyedHeader
+    from collections.abc import Iterator, Mapping
+
+    from state_pipelines.keyed.files import KeyedFile
     from state_pipelines.metadata import SubtaskState
-    from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.snapshot import Operator, Snapshot
+    from state_pipelines.snapshot.keyed_files import UnreadState
 
-
-class Format(Enum):
-    """Formats that can be written, by the word that users say."""
-
-    CANONICAL = "canonical"
-    HEAP = "heap"
-    ROCKSDB = "rocksdb"
-    KEEP = "keep"
+__all__ = [
+    "ConversionPlan",
+    "ConversionResult",
+    "Format",
+    "InFlight",
+    "SubtaskConversion",
+    "WrittenState",
+    "convert",
+    "plan_conversion",
+    "run_conversion",
+]
 
 
 class InFlight(Enum):
@@ -62,148 +71,14 @@ class InFlight(Enum):
 
 
 @dataclass(frozen=True)
-class WrittenState:
-    """What was written of one subtask.
-
-    Attributes:
-        handle: for the metadata; its files are relative to the target.
-        states: digest of each state.
-        size: bytes written.
-    """
-
-    handle: KeyedStateHandle
-    states: dict[str, RecordDigest]
-    size: int
-
-
-@dataclass(frozen=True)
-class SubtaskConversion:
-    """The keyed state of one subtask in its new format: one piece of work.
-
-    Attributes:
-        operator_id: of the operator.
-        place: label of the operator, for errors.
-        subtask: index of the subtask.
-        source: the old state.
-        header: the new header.
-        format: the new format.
-        key_groups: range of the subtask.
-        context: of the operator.
-        target: directory of the new snapshot.
-        checkpoint_id: of the snapshot.
-        verify: read the new files again.
-    """
-
-    operator_id: bytes
-    place: str
-    subtask: int
-    source: KeyedFile
-    header: KeyedHeader
-    format: Format
-    key_groups: KeyGroupRange
-    context: RecordContext
-    target: Location
-    checkpoint_id: int
-    verify: bool = True
-
-    def run(self) -> WrittenState:
-        """Write it, and read it again.
-
-        Raises:
-            ProofError: what was written is not what was there.
-            StateError: the old state cannot be read.
-        """
-        with at(operator=self.place):
-            handle, size = _WRITERS[self.format](self)
-            before = digest_states(self.source, self.context, self.key_groups)
-            if self.verify:
-                again = HandleReader(self.target, PathMapping()).open_keyed(handle)
-                after = {} if again is None else digest_states(again, self.context, self.key_groups)
-                if before != after:
-                    changed = ", ".join(sorted(name for name in before if before[name] != after.get(name)))
-                    raise ProofError(
-                        f"subtask {self.subtask}: what was written of {changed} is not what was there",
-                        where=Where(operator=self.place),
-                        hint="Nothing was published; please report this",
-                    )
-        return WrittenState(handle, before, size)
-
-
-def _write_canonical(task: SubtaskConversion) -> tuple[KeyedStateHandle, int]:
-    place = join(task.target, make_file_name())
-    states = tuple((each, each) for each in range(len(task.header.states)))
-    rewrite = FileRewrite(task.subtask, task.source, task.header, states, (), task.key_groups, task.context, place)
-    written = rewrite.run()
-    stream = RelativeFileStateHandle(place.name, written.size)
-    return KeyGroupsSavepointStateHandle(task.key_groups, written.offsets, stream), written.size
-
-
-def _write_heap(task: SubtaskConversion) -> tuple[KeyedStateHandle, int]:
-    place = join(task.target, make_file_name())
-    # Whatever an attempt that died has left is ours: nobody else knows the name.
-    remove_file(place)
-    with create_file(place) as output:
-        writer = HeapWriter(output, task.header, task.key_groups, task.context)
-        found = task.source.scan_key_groups(task.context, task.key_groups)
-        pending = next(found, None)
-        for key_group in task.key_groups:
-            runs = []
-            if pending is not None and pending[0] == key_group:
-                runs, pending = pending[1], next(found, None)
-            writer.write_key_group(key_group, runs)
-    stream = RelativeFileStateHandle(place.name, writer.size)
-    handle = KeyGroupsStateHandle(task.key_groups, writer.offsets, stream, state_handle_id=str(uuid.uuid4()))
-    return handle, writer.size
-
-
-def _write_rocksdb(task: SubtaskConversion) -> tuple[KeyedStateHandle, int]:
-    with tempfile.TemporaryDirectory() as directory:
-        writer = RocksWriter(Path(directory, "db"), task.header, task.context)
-        writer.write(task.source, task.key_groups)
-        meta = _put(task.target, writer.meta)
-        files = tuple(HandleAndLocalPath(path.name, _upload(task.target, path)) for path in writer.files)
-    size = meta.size + sum(file.handle.size for file in files if isinstance(file.handle, RelativeFileStateHandle))
-    handle = IncrementalRemoteKeyedStateHandle(
-        checkpoint_id=task.checkpoint_id,
-        backend_identifier=str(uuid.uuid4()),
-        key_groups=task.key_groups,
-        meta_data_state=meta,
-        shared_state=(),
-        private_state=files,
-        persisted_size=size,
-        state_handle_id=str(uuid.uuid4()),
-    )
-    return handle, size
-
-
-_WRITERS = {Format.CANONICAL: _write_canonical, Format.HEAP: _write_heap, Format.ROCKSDB: _write_rocksdb}
-
-
-def _put(target: Location, data: bytes) -> RelativeFileStateHandle:
-    place = join(target, make_file_name())
-    with create_file(place) as output:
-        output.write(data)
-    return RelativeFileStateHandle(place.name, len(data))
-
-
-def _upload(target: Location, path: Path) -> RelativeFileStateHandle:
-    place = join(target, make_file_name())
-    with path.open("rb") as source, create_file(place) as output:
-        while piece := source.read(_PIECE):
-            output.write(piece)
-    return RelativeFileStateHandle(place.name, path.stat().st_size)
-
-
-_PIECE = 8 << 20
-
-
-@dataclass(frozen=True)
 class ConversionPlan:
     """What a conversion does.
 
     Attributes:
         snapshot: the old snapshot.
-        metadata: its metadata without what is dropped.
+        metadata: its metadata without what is dropped, and without timers that move into managed state.
+        target: directory of the new snapshot.
+        format: of keyed state.
         tasks: the subtasks whose keyed state is written anew.
         properties: of the new snapshot.
         notes: what the new format does not carry as the old one did.
@@ -211,6 +86,8 @@ class ConversionPlan:
 
     snapshot: Snapshot
     metadata: CheckpointMetadata
+    target: Location
+    format: Format
     tasks: tuple[SubtaskConversion, ...]
     properties: CheckpointProperties | None
     notes: tuple[str, ...]
@@ -247,70 +124,150 @@ def plan_conversion(
 
     Raises:
         UnsupportedError: the snapshot holds what the format cannot carry.
+        UsageError: the format does not let one choose about compression.
+        StateError: keyed state cannot be read.
     """
+    if compress is not None and format not in (Format.CANONICAL, Format.HEAP):
+        raise UsageError(
+            f"nothing is to be chosen about compression with {format.value}",
+            hint="RocksDB compresses its own blocks; keep copies files as they are",
+        )
     notes: list[str] = []
     metadata = _plan_in_flight(snapshot, in_flight, notes)
-    tasks = []
-    for operator in snapshot.operators:
+    tasks: list[SubtaskConversion] = []
+    for operator in snapshot.operators if format is not Format.KEEP else ():
         with at(operator=operator.label):
-            for subtask in operator.metadata.subtasks:
-                task = _plan_subtask(operator, subtask, target, format, compress, verify=verify)
-                if task is not None:
-                    tasks.append(task)
-            if format is Format.ROCKSDB:
-                notes += _note_timers(operator, tasks)
-    return ConversionPlan(
-        snapshot, metadata, tuple(tasks), _choose_properties(snapshot, metadata, format), tuple(notes)
-    )
-
-
-def _plan_subtask(
-    operator: Operator,
-    subtask: SubtaskState,
-    target: Location,
-    format: Format,
-    compress: bool | None,
-    *,
-    verify: bool,
-) -> SubtaskConversion | None:
-    handle = subtask.managed_keyed_state
-    if handle is None or format is Format.KEEP:
-        return None
-    source = operator.snapshot.handles.open_keyed(handle)
-    assert source is not None
-    compressed = source.header.compressed if compress is None else compress
-    header = replace(source.header, compressed=compressed and format is not Format.ROCKSDB)
-    if isinstance(source, _FILES[format]) and source.header == header:
-        return None
-    for info in header.states:
-        if info.kind not in (StateKind.KEY_VALUE, StateKind.PRIORITY_QUEUE):
-            raise UnsupportedError(f"{info.kind} state is not written", where=Where(state=info.name))
-    return SubtaskConversion(
-        operator_id=operator.metadata.operator_id,
-        place=operator.label,
-        subtask=subtask.index,
-        source=source,
-        header=header,
-        format=format,
-        key_groups=handle.key_groups,
-        context=operator.record_context,
-        target=target,
-        checkpoint_id=operator.snapshot.checkpoint_id,
-        verify=verify,
-    )
+            converted = _plan_operator(operator, target, format, compress, verify=verify)
+            notes += _note_operator(operator, converted, format)
+            metadata = _drop_raw_timers(metadata, operator, converted)
+            tasks += converted
+    if tasks and format in _BACKENDS:
+        notes.append(
+            f"the native format restores with state.backend.type: {_BACKENDS[format]} and Flink 1.15 or newer only; "
+            "canonical restores everywhere"
+        )
+    if metadata.version < FIRST_RELATIVE_VERSION:
+        notes.append(f"the metadata become version {FIRST_RELATIVE_VERSION}, which Flink reads from 1.11 on")
+    properties = _choose_properties(snapshot, metadata, format)
+    return ConversionPlan(snapshot, metadata, target, format, tuple(tasks), properties, tuple(notes))
 
 
 _FILES: dict[Format, type] = {Format.CANONICAL: CanonicalFile, Format.HEAP: HeapFile, Format.ROCKSDB: RocksFile}
+_BACKENDS = {Format.HEAP: "hashmap", Format.ROCKSDB: "rocksdb"}
 
 
-def _note_timers(operator: Operator, tasks: list[SubtaskConversion]) -> list[str]:
-    mine = [task for task in tasks if task.operator_id == operator.metadata.operator_id]
-    if any(info.kind is StateKind.PRIORITY_QUEUE for task in mine for info in task.header.states):
-        return [
+def _plan_operator(
+    operator: Operator, target: Location, format: Format, compress: bool | None, *, verify: bool
+) -> list[SubtaskConversion]:
+    subtasks = {subtask.index: subtask for subtask in operator.metadata.subtasks}
+    by_subtask: dict[int, list[KeyedFile]] = {}
+    for index, file in operator.keyed_files:
+        by_subtask.setdefault(index, []).append(file)
+    # Files of ForSt look like those of RocksDB, but only ForSt restores them.
+    foreign = _find_forst(operator) if format is Format.ROCKSDB else frozenset()
+    tasks = []
+    for index, files in by_subtask.items():
+        source = combine_files(sorted(files, key=lambda file: isinstance(file, RawTimersFile)))
+        compressed = source.header.compressed if compress is None else compress
+        header = replace(source.header, compressed=compressed and format is not Format.ROCKSDB)
+        if source.header == header and index not in foreign and _is_written(subtasks[index], source, format):
+            continue
+        for info in header.states:
+            if info.kind not in (StateKind.KEY_VALUE, StateKind.PRIORITY_QUEUE):
+                raise UnsupportedError(
+                    f"{info.kind} state is not written",
+                    where=Where(state=info.name),
+                    hint="Copy the files as they are (keep)",
+                )
+        tasks.append(
+            SubtaskConversion(
+                operator_id=operator.metadata.operator_id,
+                place=operator.label,
+                subtask=index,
+                source=source,
+                header=header,
+                format=format,
+                key_groups=source.key_groups,
+                context=operator.record_context,
+                target=target,
+                name=make_file_name(),
+                checkpoint_id=operator.snapshot.checkpoint_id,
+                verify=verify,
+            )
+        )
+    return tasks
+
+
+def _find_forst(operator: Operator) -> frozenset[int]:
+    """The subtasks whose databases are of ForSt."""
+    handles = [(subtask.index, subtask.managed_keyed_state) for subtask in operator.metadata.subtasks]
+    formats = find_keyed_formats(handles, operator.keyed_files, operator.snapshot.handles)
+    return frozenset(index for each in formats if each.format.startswith(FORST) for index in each.subtasks)
+
+
+def _is_written(subtask: SubtaskState, source: KeyedFile, format: Format) -> bool:
+    """Whether the files of a subtask can be copied."""
+    if format is Format.CANONICAL and not isinstance(subtask.managed_keyed_state, KeyGroupsSavepointStateHandle):
+        # Behind another handle (before 1.13, full checkpoints of RocksDB) only one backend takes the format.
+        return False
+    return isinstance(source, _FILES[format])
+
+
+def _drop_raw_timers(
+    metadata: CheckpointMetadata, operator: Operator, tasks: Sequence[SubtaskConversion]
+) -> CheckpointMetadata:
+    """`metadata` without the raw keyed state whose timers are written as managed state, or which has no timers."""
+    unread = _find_unread(operator)
+    written = {task.subtask for task in tasks} - unread.keys()
+    moved = {each.index for each in operator.metadata.subtasks if each.index in written and each.raw_keyed_state}
+    if not moved:
+        return metadata
+    return replace(
+        metadata,
+        operator_states=tuple(
+            replace(
+                each,
+                subtasks=tuple(
+                    replace(subtask, raw_keyed_state=None) if subtask.index in moved else subtask
+                    for subtask in each.subtasks
+                ),
+            )
+            if each.operator_id == operator.metadata.operator_id
+            else each
+            for each in metadata.operator_states
+        ),
+    )
+
+
+def _find_unread(operator: Operator) -> Mapping[int, UnreadState]:
+    """By index of the subtask the raw keyed state that is not timers, or timers that are not read."""
+    return operator.snapshot.keyed_files.find_unread(operator.metadata, operator.snapshot.layout_context)
+
+
+def _note_operator(operator: Operator, tasks: Sequence[SubtaskConversion], format: Format) -> Iterator[str]:
+    states = {info.name: info for task in tasks for info in task.header.states}
+    if any(isinstance(file, ChangelogFile) for _, file in operator.keyed_files):
+        yield f"operator {operator.label}: the base of the changelog and its changes become one state"
+    if tasks and any(isinstance(file, RawTimersFile) for _, file in operator.keyed_files):
+        yield f"operator {operator.label}: the timers in raw keyed state become timer states"
+    unread = _find_unread(operator).values()
+    if any(not each.is_timers for each in unread):
+        yield f"operator {operator.label}: its raw keyed state is not timers and is copied as it is"
+    for reason in dict.fromkeys(each.reason for each in unread if each.is_timers):
+        yield f"operator {operator.label}: the timers in raw keyed state are not read and are copied as they are: {reason}"
+    if format is Format.ROCKSDB and any(info.kind is StateKind.PRIORITY_QUEUE for info in states.values()):
+        yield (
             f"operator {operator.label} has timers: a job that keeps its timers on the heap "
             "(state.backend.rocksdb.timer-service.factory: HEAP) does not find them in this format"
-        ]
-    return []
+        )
+    if format is Format.HEAP:
+        key = {task.header.key_serializer for task in tasks}
+        found = [name for name, info in states.items() if any(may_hold_timestamps(info, each) for each in key)]
+        if found:
+            yield (
+                f"operator {operator.label}, state {', '.join(sorted(found))}: SQL timestamps that are null cannot be "
+                "restored from this format; the conversion stops if there is one"
+            )
 
 
 def _plan_in_flight(snapshot: Snapshot, choice: InFlight, notes: list[str]) -> CheckpointMetadata:
@@ -354,7 +311,7 @@ def _choose_properties(
     old = snapshot.metadata.properties
     if any(_has_in_flight(operator.subtasks) for operator in metadata.operator_states):
         return old if isinstance(old, CheckpointProperties) else None
-    native = format in (Format.HEAP, Format.ROCKSDB)
+    native = format in _BACKENDS
     if format is Format.KEEP:
         handles = [each.managed_keyed_state for operator in metadata.operator_states for each in operator.subtasks]
         native = any(each is not None and not isinstance(each, KeyGroupsSavepointStateHandle) for each in handles)
@@ -372,6 +329,8 @@ class ConversionResult:
         copied: files that were copied.
         bytes: written and copied.
         notes: what the new format does not carry as the old one did.
+        verified: whether what was written anew was read again and compared; None when nothing was, files were only
+            copied.
         seconds: wall time.
     """
 
@@ -381,10 +340,13 @@ class ConversionResult:
     copied: int
     bytes: int
     notes: tuple[str, ...]
+    verified: bool | None
     seconds: float
 
 
-Runner = Callable[[Sequence[SubtaskConversion | FileCopy], str], list[object]]
+_Choice = TypeVar("_Choice", Format, InFlight)
+
+Runner = Callable[[Sequence[SubtaskConversion | FileCopy], str], list[WrittenState | int]]
 """Runs pieces of work and gives their results in order; the text says what failed."""
 
 
@@ -410,36 +372,44 @@ def convert(
         run: runs the pieces of work; default one after the other in this process.
 
     Raises:
-        UnsupportedError: the snapshot holds what the format cannot carry; nothing was written.
+        UnsupportedError: the snapshot holds what the format cannot carry; nothing is left at the target.
         ProofError: what was written is not what was there; nothing is left at the target.
         TargetExistsError: there is something at the target.
+        UsageError: a word is not one of those above.
         StateError: the snapshot cannot be read.
     """
+    chosen, kept = _parse(Format, format, "format"), _parse(InFlight, in_flight, "choice for in-flight data")
+    plan = plan_conversion(snapshot, resolve(target), chosen, compress=compress, in_flight=kept, verify=verify)
+    return run_conversion(plan, run)
+
+
+def _parse(choices: type[_Choice], value: _Choice | str, what: str) -> _Choice:
+    try:
+        return choices(value)
+    except ValueError:
+        known = ", ".join(str(each.value) for each in choices)
+        raise UsageError(f"{value!r} is no {what}", hint=f"Choose from {known}") from None
+
+
+def run_conversion(plan: ConversionPlan, run: Runner | None = None) -> ConversionResult:
+    """Do what is planned; arguments and errors as for `convert`."""
     started = time.monotonic()
-    place = resolve(target)
-    plan = plan_conversion(
-        snapshot, place, Format(format), compress=compress, in_flight=InFlight(in_flight), verify=verify
-    )
-    run = run or run_here
-    with SnapshotWriter(place) as writer:
+    run = run or run_pieces
+    with SnapshotWriter(plan.target) as writer:
         written = [each for each in run(plan.tasks, "keyed state cannot be written") if isinstance(each, WrittenState)]
         metadata, copies = plan.assemble(written, writer.target)
         copied = [each for each in run(copies, "files cannot be copied") if isinstance(each, int)]
         writer.publish(write_metadata(metadata))
     return ConversionResult(
-        str(place),
-        _sum_states(plan.tasks, written),
-        len(written),
-        len(copied),
-        sum(each.size for each in written) + sum(copied),
-        plan.notes,
-        time.monotonic() - started,
+        path=str(plan.target),
+        states=_sum_states(plan.tasks, written),
+        converted=len(written),
+        copied=len(copied),
+        bytes=sum(each.size for each in written) + sum(copied),
+        notes=plan.notes,
+        verified=all(task.verify for task in plan.tasks) if plan.tasks else None,
+        seconds=time.monotonic() - started,
     )
-
-
-def run_here(tasks: Sequence[SubtaskConversion | FileCopy], what: str) -> list[object]:
-    """Run pieces of work one after the other."""
-    return [task.run() for task in tasks]
 
 
 def _sum_states(

@@ -3,6 +3,9 @@
 Lines: `keyed` (kind, op, state, type, kg, key, ns, [ukey], value, [ttl_ts]), `timer` (kind, op, service, domain, kg,
 key, ns, ts), `operator` (kind, op, state, mode, subtask, index, value), `broadcast` (kind, op, state, subtask, ukey,
 value). Values in the form of `codecs.jsonlines`. What cannot be decoded is `@undecoded` hex with its `@reason`.
+State that only its operator or Flink knows, as it is stored: `raw_keyed` (kind, op, subtask, range, offsets, hex),
+`raw_operator` (kind, op, subtask, offsets, hex), `inflight` (kind, op, subtask, handle, size, info, offsets, buffers),
+`coordinator` (kind, op, hex), `master` (kind, name, version, bytes).
 """
 
 from __future__ import annotations
@@ -16,39 +19,64 @@ from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.codecs.subclasses import complete
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, at
+from state_pipelines.keyed.raw_timers import NEVER_STARTED
+from state_pipelines.metadata.channel import ChannelDirection
+from state_pipelines.metadata.channel_data import channel_states
+from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.serializers import tree
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
 from state_pipelines.snapshot.list_state import OperatorListState
+from state_pipelines.snapshot.raw_state import IN_FLIGHT_NAME, InFlightState, RawKeyedState, RawOperatorState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from state_pipelines.codecs import layout as lay
+    from state_pipelines.metadata import MasterState
     from state_pipelines.snapshot import Snapshot, State
 
 Line = dict[str, Json]
 
 _TIMER_PREFIX = "_timer_state/"
+# Merged handles come as those that they are made of; names and texts are those of Flink's classes.
+_CHANNEL_NAMES = {
+    ChannelDirection.INPUT: (
+        "InputChannelStateHandle",
+        "InputChannelInfo{{gateIdx={0.group}, inputChannelIdx={0.channel}}}",
+    ),
+    ChannelDirection.OUTPUT: (
+        "ResultSubpartitionStateHandle",
+        "ResultSubpartitionInfo{{partitionIdx={0.group}, subPartitionIdx={0.channel}}}",
+    ),
+}
 
 
-def dump(snapshot: Snapshot, *, operator: str | None = None, state: str | None = None) -> Iterator[Line]:
+def dump(
+    snapshot: Snapshot, *, operator: str | None = None, state: str | None = None, in_flight: bool = False
+) -> Iterator[Line]:
     """Every entry of the snapshot, or of one operator, or of one state.
 
     Args:
         snapshot: the snapshot.
-        operator: uid, id or name.
-        state: state name; in every operator that has it, unless `operator` says which.
+        operator: uid, id or name; then without the states of the job master.
+        state: state name; in every operator that has it, unless `operator` says which. Then without coordinator state.
+        in_flight: the buffers of unaligned checkpoints too; a `state` of that name gives them alone.
 
     Raises:
         NotFoundError: there is no such operator or state.
         StateError: the snapshot cannot be read.
     """
     operators = snapshot.operators if operator is None else (snapshot.operator(operator),)
+    if operator is None and state is None:
+        yield from map(_dump_master, snapshot.metadata.master_states)
     found = False
     for each in operators:
-        for one in each.states:
-            if state is None or one.name == state:
+        if state is None and each.metadata.coordinator_state is not None:
+            yield {"kind": "coordinator", "op": each.label, "hex": each.metadata.coordinator_state.data.hex()}
+        channels = [each.in_flight] if each.in_flight is not None and (in_flight or state == IN_FLIGHT_NAME) else []
+        for one in (*each.states, *channels):
+            if state in (None, one.name):
                 found = True
                 with at(operator=each.label, state=one.name):
                     yield from dump_state(one)
@@ -67,6 +95,12 @@ def dump_state(state: State) -> Iterator[Line]:
             yield from _dump_list(state)
         case BroadcastState():
             yield from _dump_broadcast(state)
+        case RawKeyedState():
+            yield from _dump_raw_keyed(state)
+        case RawOperatorState():
+            yield from _dump_raw_operator(state)
+        case InFlightState():
+            yield from _dump_in_flight(state)
         case _:
             raise UnsupportedError(f"{type(state).__name__} cannot be dumped")
 
@@ -130,7 +164,7 @@ def _dump_list(state: OperatorListState) -> Iterator[Line]:
         for index in range(len(starts)):
             line: Line = {"kind": "operator", "op": state.operator.label, "state": state.name, "mode": state.kind}
             line |= {"subtask": part.subtask, "index": index}
-            reader = Reader(raw, part.file.name, int(starts[index]), int(ends[index]))
+            reader = Reader(raw, part.name, int(starts[index]), int(ends[index]))
             # An element ends where its serializer does; what follows may belong to the file.
             _add_value(line, serializer, reader, partial(read_value, layout))
             yield line
@@ -143,12 +177,47 @@ def _dump_broadcast(state: BroadcastState) -> Iterator[Line]:
         key = derive_layout(part.info.key_serializer, context)
         value, serializer = derive_layout(stored, context), complete(stored, context)
         data, start, end, count = part.entries()
-        reader = Reader(data.tobytes(), part.file.name, start, end)
+        reader = Reader(data.tobytes(), part.name, start, end)
         for _ in range(count):
             line: Line = {"kind": "broadcast", "op": state.operator.label, "state": state.name}
             line["subtask"] = part.subtask
             line["ukey"] = to_json(part.info.key_serializer, read_value(key, reader))
             line["value"] = to_json(serializer, read_value(value, reader))
+            yield line
+
+
+def _dump_master(master: MasterState) -> Line:
+    return {"kind": "master", "name": master.name, "version": master.version, "bytes": master.payload.hex()}
+
+
+def _dump_raw_keyed(state: RawKeyedState) -> Iterator[Line]:
+    for part in state.parts:
+        groups = part.key_groups
+        starts = {section.key_group: section.start for section in part.sections}
+        line: Line = {"kind": "raw_keyed", "op": state.operator.label, "subtask": part.subtask}
+        line["range"] = f"KeyGroupRange{{startKeyGroup={groups.start}, endKeyGroup={groups.end}}}"
+        line["offsets"] = [starts.get(group, NEVER_STARTED) for group in groups]
+        line["hex"] = read_whole_stream(part.stream).hex()
+        yield line
+
+
+def _dump_raw_operator(state: RawOperatorState) -> Iterator[Line]:
+    for part in state.parts:
+        line: Line = {"kind": "raw_operator", "op": state.operator.label, "subtask": part.subtask}
+        line["offsets"] = [offset for each in part.handle.states for offset in each.offsets]
+        line["hex"] = read_whole_stream(part.stream).hex()
+        yield line
+
+
+def _dump_in_flight(state: InFlightState) -> Iterator[Line]:
+    for part in state.parts:
+        kind, info = _CHANNEL_NAMES[part.direction]
+        for channel, place in zip(part.read(), channel_states(part.handle), strict=True):
+            line: Line = {"kind": "inflight", "op": state.operator.label, "subtask": part.subtask, "handle": kind}
+            line["size"] = place.state_size
+            line["info"] = info.format(channel.info)
+            line["offsets"] = list(place.offsets)
+            line["buffers"] = [buffer.hex() for buffer in channel.buffers]
             yield line
 
 

@@ -1,19 +1,37 @@
-"""`inspect`: what a snapshot holds, without decoding any of it."""
+"""`inspect`: what a snapshot holds; of its values only the splits and committables of connectors are decoded."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from state_pipelines.errors import UnsupportedError
+from state_pipelines.errors import StateError, at
+from state_pipelines.keyed.raw_timers import RawTimersFile
 from state_pipelines.metadata import StreamReference, stream_handles
+from state_pipelines.metadata.channel_data import ChannelSummary, summarise_in_flight
 from state_pipelines.metadata.handles import ByteStreamStateHandle
+from state_pipelines.operations.connector_reports import (
+    ConnectorReport,
+    CoordinatorReport,
+    report_connector,
+    report_coordinator,
+)
+from state_pipelines.operations.keyed_formats import KeyedFormat, find_keyed_formats, measure_handle
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
+from state_pipelines.snapshot.list_state import OperatorListState
+from state_pipelines.snapshot.raw_state import BytesState, RawKeyedState
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from state_pipelines.snapshot import Operator, Snapshot, State
+
+Found = TypeVar("Found")
+
+RAW_TIMERS = "raw timers"
+"""The format of timers that lie in raw keyed state."""
 
 COUNT_LIMIT = 256 << 20
 """Bytes of state up to which entries are counted unless the caller decides; counting reads the state once."""
@@ -24,16 +42,19 @@ class StateReport:
     """One state.
 
     Attributes:
-        kind: VALUE, LIST, MAP, REDUCING, AGGREGATING, TIMER, SPLIT_DISTRIBUTE, UNION or BROADCAST.
+        kind: VALUE, LIST, MAP, REDUCING, AGGREGATING, TIMER, SPLIT_DISTRIBUTE, UNION, BROADCAST or RAW.
         key: serializer of the keys (of a broadcast state: of the keys of the map), in readable form.
         namespace: serializer of the namespace; None for operator state.
-        value: serializer of the value.
+        value: serializer of the value; empty for raw state, which has none.
         subtasks: indices of the subtasks that have the state.
         key_groups: [first, last] per subtask; empty for operator state.
         entries: None when they were not counted.
         bytes: of the entries without framing; None when they were not counted.
         used_key_groups: key groups that have entries; None when they were not counted.
         undecoded: why tables of this state hold raw bytes; empty when they do not.
+        format: of the keyed state, see `KeyedFormat`; None for other state.
+        connector: of a list state that a connector wrote; None when it is that of no known one.
+        error: why the state could not be read; empty when it could.
     """
 
     name: str
@@ -47,11 +68,38 @@ class StateReport:
     bytes: int | None
     used_key_groups: int | None
     undecoded: str
+    format: str | None = None
+    connector: ConnectorReport | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class InFlightReport:
+    """In-flight data of an operator, in front of its subtasks (`input`) and behind them (`output`)."""
+
+    input: ChannelSummary
+    output: ChannelSummary
 
 
 @dataclass(frozen=True)
 class OperatorReport:
-    """One operator; `error` says why its states could not be read, and is empty when they could."""
+    """One operator.
+
+    Attributes:
+        id: 32 hexadecimal digits.
+        uid: when it is known.
+        name: when it is stored.
+        finished: all subtasks had finished.
+        finished_subtasks: indices of those that had finished.
+        bytes: of all its state.
+        coordinator_bytes: those of its coordinator.
+        coordinator: what they hold; None without coordinator state.
+        in_flight: None when there is none.
+        keyed_formats: how its keyed state is stored.
+        key_evidence: what speaks for a key serializer that was found rather than stored; empty when it is stored.
+        states: managed keyed state and timers, list, broadcast and raw state.
+        error: why not all states could be read; empty when they could.
+    """
 
     id: str
     uid: str | None
@@ -59,11 +107,29 @@ class OperatorReport:
     parallelism: int
     max_parallelism: int
     finished: bool
+    finished_subtasks: list[int]
     bytes: int
     coordinator_bytes: int
-    channel_state_handles: int
+    coordinator: CoordinatorReport | None
+    in_flight: InFlightReport | None
+    keyed_formats: list[KeyedFormat]
+    key_evidence: str
     states: list[StateReport]
     error: str
+
+    @property
+    def first_error(self) -> str:
+        """Why the operator or one of its states could not be read; empty when all could."""
+        return self.error or next((state.error for state in self.states if state.error), "")
+
+
+@dataclass(frozen=True)
+class MasterReport:
+    """State of a hook of the job master, which only the hook can read."""
+
+    name: str
+    version: int
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -78,7 +144,7 @@ class SnapshotReport:
     fingerprint: str
     bytes: int
     files: int
-    master_states: list[str]
+    master_states: list[MasterReport]
     operators: list[OperatorReport]
 
     def to_json(self) -> dict[str, object]:
@@ -100,7 +166,7 @@ def inspect(snapshot: Snapshot, *, count: bool | None = None) -> SnapshotReport:
     sizes: dict[bytes, int] = {}
     for reference in references:
         size = sizes.get(reference.operator.operator_id, 0)
-        sizes[reference.operator.operator_id] = size + _size(reference)
+        sizes[reference.operator.operator_id] = size + measure_handle(reference.handle)
     return SnapshotReport(
         path=snapshot.path,
         kind=snapshot.kind,
@@ -110,7 +176,9 @@ def inspect(snapshot: Snapshot, *, count: bool | None = None) -> SnapshotReport:
         fingerprint=snapshot.fingerprint,
         bytes=snapshot.file_size,
         files=len(files),
-        master_states=[master.name for master in snapshot.metadata.master_states],
+        master_states=[
+            MasterReport(each.name, each.version, len(each.payload)) for each in snapshot.metadata.master_states
+        ],
         operators=[
             _report_operator(each, sizes.get(each.metadata.operator_id, 0), count=count) for each in snapshot.operators
         ],
@@ -118,61 +186,100 @@ def inspect(snapshot: Snapshot, *, count: bool | None = None) -> SnapshotReport:
 
 
 def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorReport:
-    coordinator = operator.metadata.coordinator_state
-    channels = sum(
-        len(each.input_channel_state) + len(each.result_subpartition_state) for each in operator.metadata.subtasks
-    )
-    states, error = [], ""
-    try:
-        states = [_report_state(state, count=count) for state in operator.states]
-    except UnsupportedError as failure:
-        # One operator of a format that is not covered must not hide the others.
-        error = str(failure)
+    metadata = operator.metadata
+    coordinator = metadata.coordinator_state
+    chosen = operator.snapshot.connectors.get(metadata.operator_id)
+    errors: list[str] = []
+
+    def attempt(read: Callable[[], Iterable[Found]]) -> list[Found]:
+        # What cannot be read must not hide the rest.
+        try:
+            with at(operator=operator.label):
+                return list(read())
+        except StateError as failure:
+            if str(failure) not in errors:
+                errors.append(str(failure))
+            return []
+
+    formats = attempt(lambda: _find_formats(operator))
+    groups = (lambda: operator.keyed_states, lambda: operator.operator_states, lambda: operator.raw_states)
+    states = [_report_state(state, formats, count=count) for group in groups for state in attempt(group)]
+    front, behind = summarise_in_flight(metadata)
     return OperatorReport(
         id=operator.id,
         uid=operator.uid,
         name=operator.name,
         parallelism=operator.parallelism,
         max_parallelism=operator.max_parallelism,
-        finished=operator.metadata.fully_finished,
+        finished=metadata.fully_finished,
+        finished_subtasks=[each.index for each in metadata.subtasks if each.finished],
         bytes=size,
         coordinator_bytes=len(coordinator.data) if coordinator else 0,
-        channel_state_handles=channels,
+        coordinator=report_coordinator(coordinator.data, chosen) if coordinator else None,
+        in_flight=InFlightReport(front, behind) if front.handles or behind.handles else None,
+        keyed_formats=formats,
+        key_evidence=operator.snapshot.keyed_files.evidence(metadata),
         states=states,
-        error=error,
+        error="; ".join(errors),
     )
 
 
-def _report_state(state: State, *, count: bool) -> StateReport:
-    statistics = state.count() if count else None
-    key = namespace = None
+def _find_formats(operator: Operator) -> list[KeyedFormat]:
+    handles = [(each.index, each.managed_keyed_state) for each in operator.metadata.subtasks]
+    return find_keyed_formats(handles, operator.keyed_files, operator.snapshot.handles)
+
+
+def _report_state(state: State, formats: list[KeyedFormat], *, count: bool) -> StateReport:
+    key = namespace = connector = None
     groups: list[list[int]] = []
-    if isinstance(state, KeyedState):
-        key = describe(state.key_serializer)
-        namespace = describe(state.info.namespace_serializer) if state.kind != TIMER else None
-        groups = [[each.start, each.end] for each in state.key_groups]
-    elif isinstance(state, BroadcastState):
-        key = describe(state.info.key_serializer)
+    undecoded = error = ""
+    statistics = None
+    stored = describe(state.serializer)
+    match state:
+        case KeyedState():
+            key = describe(state.key_serializer)
+            namespace = describe(state.info.namespace_serializer) if state.kind != TIMER else None
+            groups = [[each.start, each.end] for each in state.key_groups]
+        case BroadcastState():
+            key = describe(state.info.key_serializer)
+        case BytesState():
+            stored = ""
+            # Its handles say how much it is.
+            count = True
+            if isinstance(state, RawKeyedState):
+                groups = [[each.start, each.end] for each in state.key_groups]
+    try:
+        undecoded = state.undecoded
+        if isinstance(state, OperatorListState):
+            connector = report_connector(state.recognised)
+        statistics = state.count() if count else None
+    except StateError as failure:
+        error = str(failure)
     return StateReport(
         name=state.name,
         kind=state.kind,
         key=key,
         namespace=namespace,
-        value=describe(state.serializer),
+        value=stored,
         subtasks=[part.subtask for part in state.parts],
         key_groups=groups,
         entries=statistics.entries if statistics else None,
         bytes=statistics.bytes if statistics else None,
         used_key_groups=len(statistics.entries_by_key_group) if statistics else None,
-        undecoded=state.undecoded,
+        undecoded=undecoded,
+        format=_name_format(state, formats) if isinstance(state, KeyedState) else None,
+        connector=connector,
+        error=error,
     )
+
+
+def _name_format(state: KeyedState, formats: list[KeyedFormat]) -> str | None:
+    if all(isinstance(part.file, RawTimersFile) for part in state.parts):
+        return RAW_TIMERS
+    subtasks = {part.subtask for part in state.parts}
+    return ", ".join(dict.fromkeys(each.format for each in formats if subtasks & set(each.subtasks))) or None
 
 
 def _identity(reference: StreamReference) -> object:
     handle = reference.handle
     return getattr(handle, "path", None) or getattr(handle, "relative_path", None) or handle
-
-
-def _size(reference: StreamReference) -> int:
-    data = getattr(reference.handle, "data", None)
-    return len(data) if data is not None else int(getattr(reference.handle, "size", 0))

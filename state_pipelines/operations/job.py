@@ -1,7 +1,7 @@
 """What a job registers: operators, states and their serializers, as far as a restore asks for them.
 
-A job is described by a snapshot that it took. Another description of a job (a file, schemas, classes) is another
-function that makes a `Job`.
+A job is described by a snapshot that it took (`describe_job`), by a file (`jobfile`), or by classes and schemas that
+take the place of those in another description (`newtypes`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import UnsupportedError
+from state_pipelines.errors import NotFoundError, UnsupportedError
 from state_pipelines.serializers.metainfo import StateKind, StateMetaInfo
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
 
@@ -83,6 +83,7 @@ class JobOperator:
         states: in the order of the snapshot.
         has_state: whether there is anything to restore, states that cannot be read included.
         unread: why the states are not known; empty when they are.
+        sets_max_parallelism: the program itself says so; else Flink may have chosen the number, and takes over another.
     """
 
     id: str
@@ -93,6 +94,7 @@ class JobOperator:
     states: tuple[JobState, ...]
     has_state: bool = True
     unread: str = ""
+    sets_max_parallelism: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,12 +106,26 @@ class Job:
         operators: those with state or without.
         metadata_version: of the snapshot; None when the job is not described by one.
         kryo_version: major version of Kryo behind generic types; None when it is not known.
+        notes: what the description takes for granted.
     """
 
     name: str
     operators: tuple[JobOperator, ...]
     metadata_version: int | None = None
     kryo_version: int | None = None
+    notes: tuple[str, ...] = ()
+
+    def find(self, name: str) -> JobOperator:
+        """The operator of a label or id.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        for operator in self.operators:
+            if name in (operator.label, operator.id):
+                return operator
+        known = ", ".join(sorted(each.label for each in self.operators))
+        raise NotFoundError(f"there is no operator {name!r}", hint=f"The operators are {known}")
 
 
 def describe_job(snapshot: Snapshot) -> Job:
@@ -148,7 +164,8 @@ def _describe_operator(operator: Operator) -> JobOperator:
     states: tuple[State, ...] = ()
     unread = ""
     try:
-        states = operator.states
+        # A restore hands raw state over as it is; nothing of it can be incompatible.
+        states = (*operator.keyed_states, *operator.operator_states)
     except UnsupportedError as error:
         unread = str(error)
     keys = (state.key_serializer for state in states if isinstance(state, KeyedState))

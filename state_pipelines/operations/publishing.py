@@ -36,6 +36,7 @@ from state_pipelines.metadata.operator import (
     OperatorStreamStateHandle,
 )
 from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
+from state_pipelines.metadata.references import StreamPart
 from state_pipelines.metadata.streams import StateStream, copy_stream, open_stream
 from state_pipelines.storage import Location, join
 from state_pipelines.storage.files import remove_file
@@ -156,7 +157,10 @@ def plan_copies(
         if isinstance(handle, RelativeFileStateHandle) and handle.relative_path in new:
             return handle
         if handle not in placed:
-            stream = open_stream(handle, snapshot.location.directory, snapshot.path_mapping)
+            holds_changes = reference.part is StreamPart.CHANGES
+            stream = open_stream(
+                handle, snapshot.location.directory, snapshot.path_mapping, holds_changes=holds_changes
+            )
             name = make_file_name()
             placed[handle] = RelativeFileStateHandle(name, stream.size)
             copies.append(FileCopy(stream, join(target, name)))

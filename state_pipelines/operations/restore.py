@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.operations.check_report import StateCheck
 from state_pipelines.operations.job import JobState, Place, StateGroup
+from state_pipelines.operations.undescribed import Undescribed
 from state_pipelines.serializers.compatibility import Compatibility, Outcome, combine, resolve, wrap_ttl_aware
 from state_pipelines.serializers.compatibility.kryo import find_kryo, refuse_other_kryo
 from state_pipelines.serializers.compatibility.outcome import single
 from state_pipelines.serializers.text import describe
-from state_pipelines.serializers.tree import ListOf, MapOf, Serializer
+from state_pipelines.serializers.tree import ListOf, MapOf, Serializer, TtlAware
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +23,8 @@ _FIXED_PLACES = {
     Place.NAMESPACE: "namespaces cannot be migrated",
     Place.TIMER: "timers cannot be migrated, they consist of a key and a namespace",
 }
+_PARTS_OF_VALUE = frozenset({Place.VALUE, Place.ELEMENT, Place.MAP_KEY, Place.MAP_VALUE})
+"""Places that Flink's messages name by the serializer of the whole value."""
 _MAP_KEY_ERROR = (
     "The new serializer for a MapState requires state migration in order for the job to proceed, since the key schema "
     "has changed. However, migration for MapState currently only allows value schema evolutions."
@@ -102,7 +105,7 @@ def _split(old: JobState, new: JobState, restore: Restore) -> Iterator[tuple[Pla
 
 def _compare(place: Place, old: Serializer, new: Serializer, restore: Restore) -> _Pair:
     path = place.replace(" ", "_")
-    compatibility = resolve(old, new, path)
+    compatibility = _explain_undescribed(resolve(old, new, path), new)
     written_by = restore.old_kryo_version
     if written_by is not None and written_by != restore.kryo_version:
         known = {finding.path for finding in compatibility.findings if finding.outcome is Outcome.INCOMPATIBLE}
@@ -113,6 +116,25 @@ def _compare(place: Place, old: Serializer, new: Serializer, restore: Restore) -
         )
         compatibility = combine([compatibility, *refused])
     return _Pair(place, old, new, compatibility)
+
+
+def _explain_undescribed(compatibility: Compatibility, new: Serializer) -> Compatibility:
+    """The findings about serializers that the description of the new job leaves open, with the reason for that."""
+    unknown = {describe(node): node for node in _list_undescribed(new)}
+    findings = (
+        replace(finding, reason=node.reason, remedy=node.remedy)
+        if finding.outcome is Outcome.UNDETERMINED and (node := unknown.get(finding.new or ""))
+        else finding
+        for finding in compatibility.findings
+    )
+    return Compatibility(compatibility.outcome, tuple(findings)) if unknown else compatibility
+
+
+def _list_undescribed(node: Serializer) -> Iterator[Undescribed]:
+    if isinstance(node, Undescribed):
+        yield node
+    for each in node.nested:
+        yield from _list_undescribed(each)
 
 
 def _fix_map_keys(pairs: list[_Pair]) -> list[_Pair]:
@@ -138,7 +160,9 @@ def _judge(
 ) -> StateCheck:
     outcome, findings = pair.compatibility.outcome, pair.compatibility.findings
     refused = [finding for finding in findings if finding.outcome is Outcome.INCOMPATIBLE]
-    before, after = (side or own for side, own in zip(whole, (pair.old, pair.new), strict=True))
+    before, after = pair.old, pair.new
+    if pair.place in _PARTS_OF_VALUE and whole[0] is not None and whole[1] is not None:
+        before, after = whole[0], whole[1]
     reason, error = "", ""
     if outcome is Outcome.AFTER_MIGRATION and pair.place in _FIXED_PLACES:
         outcome, reason = Outcome.INCOMPATIBLE, _FIXED_PLACES[pair.place]
@@ -162,7 +186,14 @@ def _judge(
         remedy=_find_remedy(outcome, pair),
         error=error,
         partial=outcome is not Outcome.INCOMPATIBLE and any(finding.loss for finding in findings),
+        old=_describe_inside(pair.old),
+        new=_describe_inside(pair.new),
     )
+
+
+def _describe_inside(node: Serializer) -> str:
+    """In readable form, as the snapshot has it: without what Flink wraps around it to compare."""
+    return describe(node.inner if isinstance(node, TtlAware) else node)
 
 
 def _explain_migration(state: JobState, restore: Restore) -> str:

@@ -17,18 +17,22 @@ import pyarrow as pa
 from state_pipelines.errors import FormatError, Where, at
 from state_pipelines.keyed.canonical import CanonicalWriter, frame_run, reframe
 from state_pipelines.keyed.framing import FLAG
-from state_pipelines.storage import Location, create_file, read_range
+from state_pipelines.keyed.raw_timers import RawTimersFile
+from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
+from state_pipelines.operations.publishing import make_file_name
+from state_pipelines.storage import Location, create_file, join, read_range
 from state_pipelines.storage.files import file_size, remove_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from state_pipelines.codecs.columnar import Encoded
     from state_pipelines.keyed.encoding import RecordEncoder
-    from state_pipelines.keyed.files import KeyedFile, RecordContext
+    from state_pipelines.keyed.files import KeyedFile, RecordContext, Runs
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.records import KeyedRecords
     from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.snapshot import Operator
 
 INDEX_SCHEMA = pa.schema(
     [
@@ -84,6 +88,41 @@ class FileRewrite:
     def run(self) -> WrittenFile:
         """Write it."""
         return merge_parts(self)
+
+
+def copy_states(
+    subtask: int, file: KeyedFile, header: KeyedHeader, context: RecordContext, target: Location
+) -> FileRewrite:
+    """The rewrite of a subtask that changes nothing but the format and what else `header` says; all states stay."""
+    states = tuple((each, each) for each in range(len(header.states)))
+    return FileRewrite(subtask, file, header, states, (), file.key_groups, context, target)
+
+
+def complete_rewrites(operator: Operator, rewrites: Sequence[FileRewrite], directory: Location) -> list[FileRewrite]:
+    """The rewrites of some subtasks of an operator, and those that its other subtasks need.
+
+    What is written is canonical, and Flink takes one format per operator only: the first handle chooses (see
+    `HeapKeyedStateBackendBuilder`, `RocksDBKeyedStateBackendBuilder`). Subtasks in other formats become canonical too.
+
+    Args:
+        operator: the operator.
+        rewrites: at most one per subtask.
+        directory: of the new files.
+
+    Raises:
+        StateError: keyed state cannot be read.
+    """
+    known = {rewrite.subtask for rewrite in rewrites}
+    handles = {subtask.index: subtask.managed_keyed_state for subtask in operator.metadata.subtasks}
+    others = [
+        copy_states(index, file, file.header, operator.record_context, join(directory, make_file_name()))
+        for index, file in operator.keyed_files
+        # Timers in raw keyed state stay where they are; every backend restores them.
+        if not isinstance(file, RawTimersFile)
+        and index not in known
+        and not isinstance(handles[index], KeyGroupsSavepointStateHandle)
+    ]
+    return [*rewrites, *others] if rewrites else []
 
 
 @dataclass(frozen=True)
@@ -167,31 +206,53 @@ def merge_parts(rewrite: FileRewrite) -> WrittenFile:
     """Write the file of one subtask, key group after key group.
 
     Raises:
+        FormatError: the old file gives a key group twice or out of order.
         StateError: the old file cannot be read, or the new one cannot be written.
     """
     runs = _find_runs(rewrite)
     copied = {old_id: new_id for new_id, old_id in rewrite.copied}
     counts: dict[int, int] = dict.fromkeys(range(len(rewrite.header.states)), 0)
-    old = iter(() if rewrite.base is None else rewrite.base.scan_key_groups(rewrite.context, rewrite.key_groups))
-    pending = next(old, None)
     # Whatever an attempt that died has left is ours: nobody else knows the name.
     remove_file(rewrite.target)
     with create_file(rewrite.target) as output:
         writer = CanonicalWriter(output, rewrite.header, rewrite.key_groups, rewrite.context.prefix)
-        for key_group in rewrite.key_groups:
+        for key_group, old in align_key_groups(rewrite.base, rewrite.context, rewrite.key_groups):
             sections: list[tuple[int, Sequence[npt.NDArray[np.uint8]]]] = []
-            if pending is not None and pending[0] == key_group:
-                for old_id, pieces in _by_state(pending[1]):
-                    if old_id in copied:
-                        framed = reframe_all(pieces, key_group, rewrite.context.prefix)
-                        sections.append((copied[old_id], framed))
-                        counts[copied[old_id]] += sum(len(piece) for piece in pieces)
-                pending = next(old, None)
+            for old_id, pieces in _by_state(old):
+                if old_id in copied:
+                    framed = reframe_all(pieces, key_group, rewrite.context.prefix)
+                    sections.append((copied[old_id], framed))
+                    counts[copied[old_id]] += sum(len(piece) for piece in pieces)
             for state_id, found in runs.get(key_group, []):
                 sections.append((state_id, _read_runs(found)))
                 counts[state_id] += sum(records for *_, records in found)
             writer.write_key_group(key_group, sorted(sections, key=lambda each: each[0]))
         return WrittenFile(rewrite.subtask, writer.offsets, writer.size, tuple(counts.items()))
+
+
+def align_key_groups(
+    file: KeyedFile | None, context: RecordContext, key_groups: KeyGroupRange
+) -> Iterator[tuple[int, Runs]]:
+    """Every key group of a range in ascending order, and what a file has of it: nothing where it has none.
+
+    Raises:
+        FormatError: the file gives a key group twice, out of order or from elsewhere.
+        StateError: the file cannot be read.
+    """
+    found = iter(()) if file is None else file.scan_key_groups(context, key_groups)
+    pending = next(found, None)
+    for key_group in key_groups:
+        runs: Runs = []
+        if pending is not None and pending[0] == key_group:
+            runs, pending = pending[1], next(found, None)
+        yield key_group, runs
+    if file is not None and pending is not None:
+        raise FormatError(
+            f"key group {pending[0]} comes twice, out of order, or from outside of {key_groups.start} to "
+            f"{key_groups.end}",
+            where=Where(file=file.name),
+            hint="Its records would be lost; please report this",
+        )
 
 
 _Found = list[tuple[Location, int, int, int, int]]

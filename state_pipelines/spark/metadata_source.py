@@ -39,14 +39,21 @@ SCHEMA = pa.schema(
         ("entries", pa.int64()),
         ("bytes", pa.int64()),
         ("undecoded", pa.string()),
+        ("format", pa.string()),
+        ("connector", pa.string()),
+        ("connector_kind", pa.string()),
+        ("connector_summary", pa.string()),
         ("error", pa.string()),
     ]
 )
-"""One row per state; an operator without states, or a snapshot that cannot be read, has one row with its `error`."""
+"""One row per state; an operator without states, or a snapshot that cannot be read, has one row with its `error`.
+
+`format` is how the keyed state lies (see `KeyedFormat`), in the row of an operator without states that of all of it.
+"""
 
 
 class FlinkStateMetadataSource(DataSource):
-    """The format `flink-state-metadata`; options `path`, `pathMapping`, `uids`, `count` (entries and bytes too)."""
+    """The format `flink-state-metadata`; options `path`, `count` (entries and bytes too) and those of `open_with`."""
 
     @classmethod
     def name(cls) -> str:
@@ -129,8 +136,9 @@ def describe_snapshot(path: str, options: Mapping[str, str]) -> Iterator[dict[st
             "error": operator.error or None,
         }
         if not operator.states:
-            yield own
+            yield own | {"format": ", ".join(dict.fromkeys(each.format for each in operator.keyed_formats)) or None}
         for state in operator.states:
+            connector = state.connector
             yield own | {
                 "state": state.name,
                 "state_kind": state.kind,
@@ -140,4 +148,9 @@ def describe_snapshot(path: str, options: Mapping[str, str]) -> Iterator[dict[st
                 "entries": state.entries,
                 "bytes": state.bytes,
                 "undecoded": state.undecoded or None,
+                "format": state.format,
+                "connector": connector.connector if connector else None,
+                "connector_kind": connector.kind if connector else None,
+                "connector_summary": connector.summary if connector else None,
+                "error": operator.error or state.error or None,
             }

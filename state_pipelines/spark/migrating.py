@@ -1,31 +1,43 @@
-"""Migrating one state of a snapshot in Spark, proven before it is published."""
+"""Migrating the keyed states of a snapshot in Spark, proven before they are published."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import ProofError, UnsupportedError, UsageError, Where, at
+from state_pipelines.errors import MigrationError, ProofError, UsageError, Where, at
+from state_pipelines.keyed.assignment import compute_key_group_range
 from state_pipelines.keyed.encoding import RecordEncoder
+from state_pipelines.keyed.header import KeyedHeader
+from state_pipelines.keyed.raw_timers import RawTimersFile
+from state_pipelines.keyed.records import derive_keyed_layout
 from state_pipelines.metadata import CheckpointMetadata, write_metadata
 from state_pipelines.operations.migration import UPGRADE, Migration, ValuePlan
+from state_pipelines.operations.migration import flows as flowing
+from state_pipelines.operations.migration.flows import Read
+from state_pipelines.operations.migration.planning import Chain, OperatorPlan, plan_operator
+from state_pipelines.operations.migration.shapes import StateShape, find_shapes
 from state_pipelines.operations.publishing import NewFile, make_file_name, place_rewrites, plan_copies
-from state_pipelines.operations.rewriting import FileRewrite
+from state_pipelines.operations.rewriting import FileRewrite, PartFile, complete_rewrites
 from state_pipelines.snapshot import Snapshot
-from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
-from state_pipelines.spark.change import Change, migration_options, new_layout, payload_column, plan_change
 from state_pipelines.spark.encoding import PartWriter, encode_frame
-from state_pipelines.spark.proof import ProofReport, prove_change
-from state_pipelines.spark.tasks import read_frame, run_tasks
-from state_pipelines.spark.transforming import transform_payload
+from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
+from state_pipelines.spark.proof import ProofReport, combine_reports, prove_plan
+from state_pipelines.spark.tasks import run_tasks
 from state_pipelines.storage import METADATA_FILE, SnapshotLocation, SnapshotWriter, join, resolve
 from state_pipelines.storage.files import remove_directory
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from collections.abc import Sequence
 
+    from pyspark import StorageLevel
+    from pyspark.sql import DataFrame, SparkSession
+
+    from state_pipelines.keyed.files import KeyedFile
     from state_pipelines.serializers.metainfo import StateMetaInfo
+    from state_pipelines.snapshot import Operator
+    from state_pipelines.storage import Location
 
 PARTS = "_parts"
 """Directory of part files inside the target while it is being written."""
@@ -39,41 +51,74 @@ class MigrationResult:
         path: the new savepoint.
         snapshot: the new savepoint, opened.
         rows: records that were encoded anew.
-        plan: what became of the values.
-        proof: None when it was not asked for.
+        plans: by label of the operator, what became of its states.
+        proof: of all states together; None when it was not asked for.
+        proofs: one per operator.
         seconds: wall time.
     """
 
     path: str
     snapshot: Snapshot
     rows: int
-    plan: ValuePlan
+    plans: dict[str, OperatorPlan]
     proof: ProofReport | None
     seconds: float
+    proofs: tuple[ProofReport, ...] = ()
+
+    @property
+    def plan(self) -> ValuePlan:
+        """The payload before and after, of a migration that changes one state.
+
+        Raises:
+            UsageError: it changes several, or makes another number of states.
+        """
+        changed = [(plan, flow) for plan in self.plans.values() for flow in plan.changed.values()]
+        if len(changed) != 1 or len(sources := flowing.find_reads(changed[0][1])) != 1:
+            raise UsageError(f"the migration changes {len(changed)} states, not one", hint="Look at `plans`")
+        plan, flow = changed[0]
+        return ValuePlan(plan.shapes[sources[0]].payload, flow.shape.payload, ())
+
+
+@dataclass
+class _Work:
+    """One operator while it is migrated."""
+
+    operator: Operator
+    plan: OperatorPlan
+    reader: StateReader
+    runner: FlowRunner
+    kept: dict[str, DataFrame] = field(default_factory=dict)
+
+    @property
+    def touched(self) -> bool:
+        return bool(self.plan.dropped) or any(
+            not isinstance(flow, Read) or flow.shape != self.plan.shapes[flow.state] or flow.state != name
+            for name, flow in self.plan.states.items()
+        )
 
 
 def migrate(
     spark: SparkSession,
     snapshot: Snapshot,
-    migration: Migration,
+    migration: Migration | Chain,
     target: str,
     *,
     direction: str = UPGRADE,
     prove: bool = True,
 ) -> MigrationResult:
-    """Write a new savepoint in which the values of one state are as the migration says; all else is copied as bytes.
+    """Write a new savepoint in which the keyed states are as the migrations say; all else is copied as bytes.
 
     Args:
         spark: the session.
         snapshot: the old snapshot; it is not touched.
-        migration: what to do.
+        migration: what to do: a migration, or several, each with its direction, in the order of their application.
         target: directory of the new savepoint, which must not exist.
-        direction: `upgrade` or `downgrade`.
+        direction: `upgrade` or `downgrade`, of a single migration.
         prove: read the result back and judge it before it is published.
 
     Raises:
-        MigrationError: the migration does not fit the state, or Spark refuses an expression.
-        UnsupportedError: the state has no columnar form.
+        MigrationError: a migration does not fit the states, or Spark refuses an expression.
+        UnsupportedError: a state has no columnar form.
         UsageError: the session does not run ANSI SQL.
         TargetExistsError: there is something at the target.
         ProofError: the proof failed; its `report` says how, and nothing is left at the target.
@@ -82,65 +127,180 @@ def migrate(
         # Without it a cast that overflows gives null without a word.
         raise UsageError("the session does not run ANSI SQL", hint="Set spark.sql.ansi.enabled to true")
     started = time.monotonic()
-    operator = snapshot.operator(migration.operator)
-    state = operator.state(migration.state)
-    if not isinstance(state, KeyedState) or state.kind == TIMER:
-        raise UnsupportedError(
-            f"{state.kind} state cannot be migrated", where=Where(operator=operator.label, state=state.name)
+    chain: Chain = [(migration, direction)] if isinstance(migration, Migration) else migration
+    works = [_prepare(spark, *each) for each in plan_snapshot(snapshot, chain)]
+    try:
+        with SnapshotWriter(resolve(target)) as writer:
+            new, rows = _write(spark, snapshot, works, writer)
+            location = SnapshotLocation(writer.target, writer.locate(METADATA_FILE))
+            result = Snapshot(location, new, snapshot.path_mapping, snapshot.uids, snapshot.classes)
+            proofs = tuple(_prove(spark, work, result) for work in works) if prove else ()
+            writer.publish(write_metadata(new))
+    finally:
+        for work in works:
+            work.reader.release()
+            for frame in work.kept.values():
+                frame.unpersist()
+    proof = combine_reports(proofs) if proofs else None
+    plans = {work.operator.label: work.plan for work in works}
+    return MigrationResult(result.path, result, rows, plans, proof, time.monotonic() - started, proofs)
+
+
+def plan_snapshot(snapshot: Snapshot, chain: Chain) -> list[tuple[Operator, OperatorPlan]]:
+    """What a chain of revisions makes of each operator that it names.
+
+    Raises:
+        MigrationError: a step does not fit; NotFoundError: the snapshot has no such operator or state.
+    """
+    operators: dict[str, Operator] = {}
+    for migration, direction in chain:
+        for change in migration.changes:
+            operator = snapshot.operator(change.operator)
+            operators.setdefault(operator.id, operator)
+            change.steps(direction)
+    plans = []
+    for operator in operators.values():
+        for change in chain[0][0].changes if len(chain) == 1 else ():
+            if change.state and chain[0][1] == UPGRADE and snapshot.operator(change.operator).id == operator.id:
+                operator.state(change.state)  # says which states there are
+        with at(operator=operator.label):
+            plans.append((operator, plan_operator(operator, find_shapes(operator), chain)))
+    return plans
+
+
+def _prepare(spark: SparkSession, operator: Operator, plan: OperatorPlan) -> _Work:
+    for name in plan.changed:
+        for source in flowing.find_reads(plan.states[name]):
+            with at(operator=operator.label, state=source):
+                operator.state(source).layout  # type: ignore[attr-defined]  # noqa: B018 - raises when there is none
+    rekeyed = any(shape.key != plan.key for shape in plan.shapes.values())
+    if rekeyed and any(isinstance(file, RawTimersFile) for _, file in operator.keyed_files):
+        raise MigrationError(
+            "timers in raw keyed state cannot follow another key",
+            where=Where(operator=operator.label),
+            hint="`convert` the snapshot into a canonical savepoint first",
         )
-    with at(operator=operator.label, state=state.name):
-        change = plan_change(state, migration, direction)
-    with SnapshotWriter(resolve(target)) as writer:
-        new, rows = _write(spark, state, change, writer)
-        location = SnapshotLocation(writer.target, writer.locate(METADATA_FILE))
-        result = Snapshot(location, new, snapshot.path_mapping, snapshot.uids, snapshot.classes)
-        proof = None
-        if prove:
-            after = result.operator(migration.operator).state(migration.state)
-            assert isinstance(after, KeyedState)
-            proof = prove_change(spark, state, after, change)
-            if not proof.ok:
-                failed = ", ".join(check.name for check in proof.checks if not check.ok)
-                raise ProofError(
-                    f"the proof failed ({failed}); nothing was published",
-                    where=Where(operator=operator.label, state=state.name),
-                    report=proof,
-                )
-        writer.publish(write_metadata(new))
-    return MigrationResult(result.path, result, rows, change.plan, proof, time.monotonic() - started)
+    used = [source for flow in plan.changed.values() for source in flowing.find_reads(flow)]
+    shared = frozenset(name for name in used if used.count(name) > 1)
+    reader = StateReader(spark, operator, shared=shared)
+    return _Work(operator, plan, reader, FlowRunner(reader, plan.context.layouts))
 
 
 def _write(
-    spark: SparkSession, state: KeyedState, change: Change, writer: SnapshotWriter
+    spark: SparkSession, snapshot: Snapshot, works: Sequence[_Work], writer: SnapshotWriter
 ) -> tuple[CheckpointMetadata, int]:
-    snapshot = state.operator.snapshot
-    layout = new_layout(state, change.info)
-    frame = read_frame(spark, state, migration_options(state.layout, change.plan))
-    frame = transform_payload(frame, payload_column(layout), change.plan, snapshot.layout_context)
     directory = join(writer.target, PARTS)
-    part_writer = PartWriter(RecordEncoder(layout, state.name), directory, state.operator.label)
-    parts = encode_frame(frame, part_writer)
-    rewrites = [
-        FileRewrite(
-            subtask=part.subtask,
-            base=part.file,
-            header=replace(part.file.header, states=_with_info(part.file.header.states, part.state_id, change.info)),
-            copied=tuple((each, each) for each in range(len(part.file.header.states)) if each != part.state_id),
-            encoded=((part.state_id, parts),),
-            key_groups=part.file.key_groups,
-            context=state.context,
-            target=join(writer.target, make_file_name()),
-        )
-        for part in state.parts
-    ]
-    written = run_tasks(spark, rewrites, "the new files cannot be written")
-    files = [NewFile(rewrite, each) for rewrite, each in zip(rewrites, written, strict=True)]
-    metadata = place_rewrites(snapshot.metadata, state.operator.metadata.operator_id, files)
+    metadata, rows = snapshot.metadata, 0
+    for work in works:
+        if not work.touched:
+            continue
+        parts = {name: _encode(work, name, directory) for name in work.plan.changed}
+        rows += sum(part.records for each in parts.values() for part in each)
+        rewrites = complete_rewrites(work.operator, _plan_files(work, parts, writer.target), writer.target)
+        written = run_tasks(spark, rewrites, "the new files cannot be written")
+        files = [NewFile(rewrite, each) for rewrite, each in zip(rewrites, written, strict=True)]
+        metadata = place_rewrites(metadata, work.operator.metadata.operator_id, files)
     metadata, copies = plan_copies(snapshot, metadata, writer.target)
     run_tasks(spark, copies, "the files that stay cannot be copied")
     remove_directory(directory)
-    return metadata, sum(part.records for part in parts)
+    return metadata, rows
 
 
-def _with_info(states: tuple[StateMetaInfo, ...], state_id: int, info: StateMetaInfo) -> tuple[StateMetaInfo, ...]:
-    return (*states[:state_id], info, *states[state_id + 1 :])
+def _encode(work: _Work, name: str, directory: Location) -> tuple[PartFile, ...]:
+    flow = work.plan.changed[name]
+    operator = work.operator
+    with at(operator=operator.label, state=name):
+        frame = work.runner.build(flow)
+        if flowing.is_nondeterministic(flow):
+            # What is proven must be what was written.
+            frame = frame.persist(_disk())
+            work.kept[name] = frame
+        layout = derive_keyed_layout(
+            flow.shape.info, flow.shape.key, operator.max_parallelism, work.plan.context.layouts
+        )
+        return encode_frame(
+            to_rows(frame, flow.shape), PartWriter(RecordEncoder(layout, name), directory, operator.label)
+        )
+
+
+def _disk() -> StorageLevel:
+    from pyspark import StorageLevel
+
+    return StorageLevel.DISK_ONLY
+
+
+def _plan_files(work: _Work, parts: dict[str, tuple[PartFile, ...]], target: Location) -> list[FileRewrite]:
+    """The new file of every subtask that has a state which changes."""
+    operator, plan = work.operator, work.plan
+    files: dict[int, KeyedFile] = {
+        subtask: file for subtask, file in operator.keyed_files if not isinstance(file, RawTimersFile)
+    }
+    rekeyed = any(shape.key != plan.key for shape in plan.shapes.values())
+    rewrites = []
+    for subtask in range(operator.parallelism):
+        file = files.get(subtask)
+        if file is None and not rekeyed:
+            continue
+        held = {info.name: number for number, info in enumerate(file.header.states)} if file is not None else {}
+        infos: list[StateMetaInfo] = []
+        copied: list[tuple[int, int]] = []
+        encoded: list[tuple[int, tuple[PartFile, ...]]] = []
+        for name, flow in plan.states.items():
+            present = rekeyed or any(source in held for source in flowing.find_reads(flow))
+            if not present or (isinstance(flow, Read) and flow.state not in held):
+                continue
+            if isinstance(flow, Read):
+                assert file is not None
+                copied.append((len(infos), held[flow.state]))
+                infos.append(_describe(flow, file.header.states[held[flow.state]], plan.shapes[flow.state]))
+            else:
+                encoded.append((len(infos), parts[name]))
+                infos.append(flow.shape.info)
+        if file is not None and tuple(infos) == file.header.states and not encoded:
+            continue
+        rewrites.append(
+            FileRewrite(
+                subtask=subtask,
+                base=file,
+                header=_make_header(file, tuple(infos), plan),
+                copied=tuple(copied),
+                encoded=tuple(encoded),
+                key_groups=compute_key_group_range(subtask, operator.parallelism, operator.max_parallelism)
+                if file is None or rekeyed
+                else file.key_groups,
+                context=operator.record_context,
+                target=join(target, make_file_name()),
+            )
+        )
+    return rewrites
+
+
+def _describe(flow: Read, own: StateMetaInfo, before: StateShape) -> StateMetaInfo:
+    """The meta info of a state whose bytes are copied: that of the file itself, unless names in it change."""
+    if flow.shape.info == replace(before.info, name=flow.shape.name):
+        return replace(own, name=flow.shape.name)
+    return flow.shape.info
+
+
+def _make_header(file: KeyedFile | None, infos: tuple[StateMetaInfo, ...], plan: OperatorPlan) -> KeyedHeader:
+    assert plan.key is not None or file is not None
+    if file is None:
+        assert plan.key is not None
+        return KeyedHeader(key_serializer=plan.key, states=infos)
+    rekeyed = any(shape.key != plan.key for shape in plan.shapes.values())
+    key = plan.key if rekeyed and plan.key is not None else file.header.key_serializer
+    return replace(file.header, key_serializer=key, states=infos)
+
+
+def _prove(spark: SparkSession, work: _Work, result: Snapshot) -> ProofReport:
+    after = result.operator(work.operator.id)
+    report = prove_plan(spark, work.operator, after, work.plan, work.kept)
+    if not report.ok:
+        failed = ", ".join(check.name for check in report.checks if not check.ok)
+        names = list(work.plan.changed)
+        raise ProofError(
+            f"the proof failed ({failed}); nothing was published",
+            where=Where(operator=work.operator.label, state=names[0] if len(names) == 1 else None),
+            report=report,
+        )
+    return report

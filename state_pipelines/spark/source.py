@@ -13,14 +13,20 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWrite
 from state_pipelines.errors import UsageError
 from state_pipelines.snapshot import Operator
 from state_pipelines.snapshot.keyed_state import KeyedState
+from state_pipelines.snapshot.list_state import NonKeyedState
+from state_pipelines.snapshot.raw_state import BytesState
 from state_pipelines.spark.splits import (
-    BatchSplit,
+    BytesSplit,
+    EmptySplit,
     KeyedSplit,
+    NonKeyedSplit,
     OperatorSplit,
     StateOptions,
     find_schema,
     find_state,
     open_options,
+    split_bytes,
+    split_non_keyed,
     split_operator,
     split_state,
 )
@@ -63,20 +69,25 @@ class StateReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """One per run of key groups of about `splitSize` bytes."""
+        """One per run of key groups, or some subtasks, of about `splitSize` bytes."""
         options = StateOptions.parse(self._options)
         state = find_state(open_options(self._options), options)
-        if isinstance(state, KeyedState | Operator):
-            splits: list[InputPartition] = (
-                [*split_operator(state, options)] if isinstance(state, Operator) else [*split_state(state, options)]
-            )
-            return splits or [BatchSplit(())]
-        if options.key_groups is not None:
-            raise UsageError("the option keyGroups is for keyed state", hint="Operator state has no key groups")
-        return [BatchSplit(tuple(state.batches(options.table)))]
+        splits: list[InputPartition] = []
+        match state:
+            case Operator():
+                splits += split_operator(state, options)
+            case KeyedState():
+                splits += split_state(state, options)
+            case BytesState():
+                splits += split_bytes(state, options)
+            case NonKeyedState():
+                splits += split_non_keyed(state, options)
+            case _:
+                raise UsageError(f"{type(state).__name__} is not a state that this source reads")
+        return splits or [EmptySplit(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split."""
-        if not isinstance(partition, KeyedSplit | OperatorSplit | BatchSplit):
+        if not isinstance(partition, KeyedSplit | OperatorSplit | BytesSplit | NonKeyedSplit | EmptySplit):
             raise UsageError(f"{type(partition).__name__} is not a split of this source")
         return partition.read()

@@ -19,7 +19,14 @@ from state_pipelines.keyed.operator_table import (
 )
 from state_pipelines.keyed.tables import KeyedTable, TableOptions
 from state_pipelines.metadata.key_groups import KeyGroupRange, parse_key_groups
-from state_pipelines.snapshot import Operator, Snapshot, State, open_snapshot, parse_key_serializers
+from state_pipelines.snapshot import (
+    Operator,
+    Snapshot,
+    State,
+    open_snapshot,
+    parse_connectors,
+    parse_key_serializers,
+)
 from state_pipelines.spark.types import to_spark
 from state_pipelines.storage import read_file, resolve
 
@@ -32,6 +39,8 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.records import KeyedLayout
     from state_pipelines.keyed.state_columns import StateLayout
     from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
+    from state_pipelines.snapshot.list_state import NonKeyedState, NonKeyedTable, OperatorPart
+    from state_pipelines.snapshot.raw_state import BytesPart, BytesState
 
 SPLIT_SIZE = 32 << 20
 """Bytes of file per task unless the option `splitSize` says otherwise."""
@@ -163,15 +172,55 @@ class OperatorSplit(InputPartition):
 
 
 @dataclass(frozen=True)
-class BatchSplit(InputPartition):
-    """Operator state, which is small: the batches themselves."""
+class BytesSplit(InputPartition):
+    """Raw state, or in-flight data, of one subtask.
 
-    batches: tuple[pa.RecordBatch, ...]
+    Attributes:
+        part: the bytes; not read yet.
+        columns: the wanted ones.
+        place: operator and state, for errors.
+    """
+
+    part: BytesPart
+    columns: tuple[str, ...]
+    place: tuple[str, str]
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The batches, in the types of Spark."""
-        for batch in self.batches:
-            yield from _slices(batch)
+        """The batches of the split, in the types of Spark."""
+        operator, state = self.place
+        with at(operator=operator, state=state):
+            for batch in self.part.batches():
+                yield from _slices(batch.select(list(self.columns)))
+
+
+@dataclass(frozen=True)
+class NonKeyedSplit(InputPartition):
+    """A list or broadcast state of some subtasks.
+
+    Attributes:
+        parts: what they have of it; not read yet.
+        table: what turns them into batches.
+        place: operator and state, for errors.
+    """
+
+    parts: tuple[OperatorPart, ...]
+    table: NonKeyedTable
+    place: tuple[str, str]
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The batches of the split, in the types of Spark."""
+        operator, state = self.place
+        with at(operator=operator, state=state):
+            for batch in self.table.batches(self.parts):
+                yield from _slices(batch)
+
+
+class EmptySplit(InputPartition):
+    """A table without rows: Spark wants one split at least."""
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Nothing."""
+        yield from ()
 
 
 def open_options(options: Mapping[str, str]) -> Snapshot:
@@ -185,14 +234,18 @@ def open_options(options: Mapping[str, str]) -> Snapshot:
 def open_with(path: str, options: Mapping[str, str]) -> Snapshot:
     """The snapshot at `path`, with the options `pathMapping`, `uids` (comma separated), `classes` (a file) and more.
 
-    `keySerializers` is `OPERATOR=TYPE`, separated by `;`, for changelog state that does not say it.
+    `keySerializers` is `OPERATOR=TYPE`, separated by `;`, for changelog state that does not say it; `connectors` is
+    `OPERATOR=NAME`, separated by `;`, for list states that several connectors could have written.
     """
     mapping = [each for each in options.get("pathMapping", "").split(",") if each]
     uids = [each for each in options.get("uids", "").split(",") if each]
     declared = options.get("classes")
     classes = load_classes(read_file(resolve(declared)).decode()) if declared else None
     keys = parse_key_serializers(each for each in options.get("keySerializers", "").split(";") if each)
-    return open_snapshot(path, path_mapping=mapping, uids=uids, classes=classes, key_serializers=keys)
+    connectors = parse_connectors(each for each in options.get("connectors", "").split(";") if each)
+    return open_snapshot(
+        path, path_mapping=mapping, uids=uids, classes=classes, key_serializers=keys, connectors=connectors
+    )
 
 
 def find_state(snapshot: Snapshot, options: StateOptions) -> State | Operator:
@@ -226,6 +279,25 @@ def split_state(state: KeyedState, options: StateOptions) -> Iterator[KeyedSplit
         for file in part.file.split(options.split_size, state.context, options.key_groups):
             split = replace(part, file=file)
             yield KeyedSplit(split, layout, reason, options.table, state.context, place)
+
+
+def split_bytes(state: BytesState, options: StateOptions) -> Iterator[BytesSplit]:
+    """Tasks over raw state or in-flight data: one per subtask, of raw keyed state one per some key groups."""
+    columns = tuple(state.make_schema(options.table).names)
+    for part in state.choose_parts(options.key_groups):
+        yield BytesSplit(part, columns, (state.operator.label, state.name))
+
+
+def split_non_keyed(state: NonKeyedState, options: StateOptions) -> Iterator[NonKeyedSplit]:
+    """Tasks over a list or broadcast state: subtasks whose files have about `split_size` bytes together.
+
+    Raises:
+        UsageError: key groups are asked for.
+    """
+    if options.key_groups is not None:
+        raise UsageError("the option keyGroups is for keyed state", hint="Operator state has no key groups")
+    for parts, table in state.split(options.split_size, options.table):
+        yield NonKeyedSplit(parts, table, (state.operator.label, state.name))
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from state_pipelines.binary.snappyframed import (
     BLOCK_SIZE,
+    HEAD_SIZE,
     STREAM_ID,
     compress,
     compress_chunks,
     decompress,
     iter_chunks,
+    measure_chunk,
 )
 from state_pipelines.errors import FormatError
 
@@ -109,3 +111,29 @@ def test_wrong_checksum_is_an_error_with_file_and_offset() -> None:
 def test_malformed_chunk_is_an_error(chunk: str) -> None:
     with pytest.raises(FormatError):
         decompress(STREAM_ID + bytes.fromhex(chunk))
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1])
+@pytest.mark.parametrize("noise", [False, True])
+def test_heads_of_chunks_tell_their_sizes(size: int, noise: bool) -> None:
+    framed = compress(random.Random(1).randbytes(size) if noise else bytes(size))
+    for chunk in iter_chunks(framed):
+        head = framed[chunk.start : chunk.start + HEAD_SIZE]
+        assert measure_chunk(head) == (chunk.end - chunk.start, len(chunk.data))
+
+
+@pytest.mark.parametrize(
+    ("head", "what"),
+    [
+        ("01 1500", "cut off"),
+        ("01 030000 b29c14", "damaged"),
+        ("00 050000 b29c145a", "damaged"),
+        ("00 090000 b29c145a ffffff", "damaged"),
+        ("00 090000 b29c145a 818004", "damaged"),
+        ("02 090000 b29c145a 01", "0x02 is not a kind"),
+    ],
+)
+def test_heads_that_are_none(head: str, what: str) -> None:
+    with pytest.raises(FormatError, match=what) as error:
+        measure_chunk(bytes.fromhex(head), name="file", position=7)
+    assert (error.value.where.file, error.value.where.offset) == ("file", 7)

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import shutil
+import subprocess
+import zipfile
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from state_pipelines.metadata import read_metadata, write_metadata
+from state_pipelines.operations.check import Verdict, check_migration
+from state_pipelines.operations.migration import load_migration
+from tests.flink.harness import ORDERS
 from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:
@@ -51,6 +57,17 @@ def test_an_operator_that_the_new_job_does_not_have(call: Callable[..., Called],
     drop_operator(broken, "pricing")
     called = call("check", savepoint, broken)
     assert called.code == 1
+    assert called.out.startswith("incompatible")
+
+
+@pytest.mark.parametrize(("options", "code"), [((), 0), (("--strict",), 1)])
+def test_non_restored_state_may_be_allowed(
+    call: Callable[..., Called], savepoint: Path, broken: Path, options: tuple[str, ...], code: int
+) -> None:
+    drop_operator(broken, "pricing")
+    called = call("check", savepoint, broken, "--allow-non-restored-state", *options)
+    assert called.code == code
+    assert called.out.startswith("partially compatible (state will be dropped or starts empty): Flink 2.2")
     assert called.out.endswith("state would be lost: pricing\n")
 
 
@@ -83,3 +100,121 @@ def test_wrong_use(call: Callable[..., Called], savepoint: Path, arguments: tupl
     called = call("check", savepoint, savepoint, *arguments)
     assert (called.code, called.out) == (2, "")
     assert message in called.err
+
+
+# Other descriptions of the new job
+
+ORDER = """
+class com.acme.orders.Order: {id: String, customerId: String, amount: double, quantity: int, priority: int,
+  updatedAt: Instant, address: com.acme.orders.Address, status: com.acme.orders.OrderStatus}
+"""
+
+
+@pytest.fixture
+def classes(tmp_path: Path) -> Path:
+    file = tmp_path / "classes.yaml"
+    file.write_text(ORDER, encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The second release of the orders example, compiled without Flink."""
+    if shutil.which("javac") is None:
+        pytest.skip("needs a JDK: there is no javac on the PATH")
+    target = tmp_path_factory.mktemp("v2")
+    java = ORDERS / "java"
+    names = ("OrderEvent", "Address", "OrderStatus")
+    sources = [java / "v2/com/acme/orders/Order.java", *(java / f"job/com/acme/orders/{each}.java" for each in names)]
+    subprocess.run(["javac", "-d", target, *sources], check=True)
+    return target
+
+
+def summarize(report: dict[str, Any]) -> list[tuple[Any, ...]]:
+    return [
+        (
+            each["operator"],
+            each["state"],
+            each["place"],
+            each["outcome"],
+            finding["path"],
+            finding["old"],
+            finding["new"],
+        )
+        for each in report["checks"]
+        for finding in each["findings"]
+    ]
+
+
+@pytest.mark.parametrize("release", ["1.20", "2.2"])
+def test_class_files_say_what_the_migration_says(
+    call: Callable[..., Called], compiled: Path, tmp_path: Path, release: str
+) -> None:
+    snapshot = orders(release)
+    jar = tmp_path / "job.jar"
+    with zipfile.ZipFile(jar, "w") as archive:
+        for file in compiled.rglob("*.class"):
+            archive.write(file, file.relative_to(compiled))
+    migration = load_migration(ORDERS / "migrations" / "0001_amount_as_double.yaml")
+    expected = check_migration(snapshot.open(), migration, target=release).unmigrated.to_json()
+    for options in (("--class-path", compiled), ("--jar", jar)):
+        called = call("check", snapshot.path, *UIDS, *options, "--target-release", release, "--json")
+        assert called.code == 1
+        assert summarize(called.json) == summarize(expected)
+
+
+def test_declared_classes_and_the_draft(call: Callable[..., Called], savepoint: Path, classes: Path) -> None:
+    drafts = classes.parent / "drafts"
+    called = call("check", savepoint, "--classes", classes, "--draft", drafts)
+    assert called.code == 1
+    assert called.out.startswith("incompatible")
+    (file,) = drafts.iterdir()
+    assert called.out.endswith(f"drafted: {file}\n")
+    report = check_migration(orders().open(), load_migration(file))
+    assert report.migrated.verdict is Verdict.FULLY_COMPATIBLE
+
+
+def test_a_draft_is_not_overwritten(call: Callable[..., Called], savepoint: Path, classes: Path) -> None:
+    drafts = classes.parent / "drafts"
+    call("check", savepoint, "--classes", classes, "--draft", drafts)
+    called = call("check", savepoint, "--classes", classes, "--draft", drafts)
+    assert called.code == 2
+    assert "there is a draft of this name already" in called.err
+
+
+def test_a_type_on_the_command_line(call: Callable[..., Called], savepoint: Path) -> None:
+    called = call("check", savepoint, "--type", "orders/quantities=int", "--draft", savepoint.parent / "none")
+    assert called.code == 1
+    assert "not drafted: orders / quantities / map value" in called.out
+
+
+def test_a_description_in_a_file(call: Callable[..., Called], savepoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("operators: {orders: {states: {history: String, fresh: Long}}}", encoding="utf-8")
+    called = call("check", savepoint, file, "--markdown", "-")
+    assert called.code == 0
+    assert called.out.startswith("## State compatibility: partially compatible (state will be dropped or starts empty)")
+    assert call("check", savepoint, file, "--strict").code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "there is no new job to check against"),
+        (("--type", "orders/order"), "is not of the form"),
+        (("--type", "orders/late=long"), "has no state 'late'"),
+        (("--jar", "missing.jar"), "the classes cannot be read"),
+        (("--avro", "orders/order=missing.avsc"), "the schema cannot be read"),
+        (("--type", "orders/order=long", "--json", "--markdown", "-"), "both want the standard output"),
+    ],
+)
+def test_wrong_use_of_descriptions(
+    call: Callable[..., Called], savepoint: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    called = call("check", savepoint, *arguments)
+    assert (called.code, called.out) == (2, "")
+    assert message in called.err
+
+
+def test_a_snapshot_needs_no_classes(call: Callable[..., Called], savepoint: Path, classes: Path) -> None:
+    assert call("check", savepoint, savepoint, "--classes", classes).code == 2

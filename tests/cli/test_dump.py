@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.flink.harness import diff_entries
 from tests.snapshot.savepoints import ALL_ORDERS, ALL_TYPES, Savepoint
+from tests.snapshots import select
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,3 +53,10 @@ def test_a_reader_that_goes_away_is_no_error(savepoint: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+def test_data_in_flight_is_printed_when_it_is_asked_for(call: Callable[..., Called]) -> None:
+    (case,) = [each for each in select("2.2.1", "unaligned") if "types" in each.name]
+    kinds = Counter(line["kind"] for line in call("dump", case.path, "--in-flight").lines)
+    assert kinds["inflight"] == 8
+    assert {line["kind"] for line in call("dump", case.path).lines} == set(kinds) - {"inflight"}

@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.connectors.test_kafka import SPLIT
+from tests.connectors.vectors import element, versioned
+from tests.serializers.literals import i32
+from tests.snapshot.built import build_snapshot, list_operator
 from tests.snapshot.savepoints import orders
+from tests.snapshots import select
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +49,9 @@ def test_json_tells_of_a_state(call: Callable[..., Called], savepoint: Path) -> 
         "bytes": 12108,
         "used_key_groups": 104,
         "undecoded": "",
+        "format": "canonical",
+        "connector": None,
+        "error": "",
     }
 
 
@@ -83,6 +91,49 @@ def test_a_directory_without_snapshot_is_wrong_use(call: Callable[..., Called], 
 
 def test_an_error_is_one_line(call: Callable[..., Called], tmp_path: Path) -> None:
     assert call("inspect", tmp_path / "missing").err.count("\n") == 1
+
+
+def test_splits_of_a_source_are_a_table(call: Callable[..., Called], tmp_path: Path) -> None:
+    build_snapshot(tmp_path, list_operator("source", "SourceReaderState", [element(0, SPLIT)]))
+    lines = call("inspect", tmp_path, "--uid", "source").out.splitlines()
+    start = lines.index("  SourceReaderState: kafka split, 1 split of orders")
+    assert [line.split() for line in lines[start + 1 : start + 3]] == [
+        ["topic", "partition", "offset", "stopping_word"],
+        ["orders", "3", "42", "none"],
+    ]
+
+
+def test_a_connector_decides_what_is_ambiguous(call: Callable[..., Called], tmp_path: Path) -> None:
+    enumerator = i32(1) + versioned(1, bytes(4))
+    build_snapshot(tmp_path, list_operator("source", "SourceReaderState", [], coordinator=enumerator))
+    assert "could be that of kafka or number-sequence" in call("inspect", tmp_path).out
+    called = call("inspect", tmp_path, "--connector", "source=kafka", "--json")
+    assert called.json["operators"][0]["coordinator"]["connector"]["connector"] == "kafka"
+
+
+def test_a_missing_file_is_shown_and_the_exit_code_is_2(call: Callable[..., Called], broken: Path) -> None:
+    largest = max((file for file in broken.iterdir() if file.name != "_metadata"), key=lambda file: file.stat().st_size)
+    largest.unlink()
+    called = call("inspect", broken)
+    assert called.code == 2
+    assert "cannot be read: the file does not exist" in called.out
+    assert "SourceReaderState" in called.out
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("unaligned", "in-flight input: 2 handles, 2 channels, 2 buffers, "),
+        ("forst", "keyed state: ForSt incremental, compression snappy, 28 shared files"),
+        ("rocksdb-file-merging", "in merged files"),
+        ("changelog-heap-memory", "key serializer found, not stored: String"),
+        ("changelog-heap-materialized", "2 materialized handles, 4 streams of changes"),
+        ("finished", "finished"),
+    ],
+)
+def test_people_see_how_state_is_stored(call: Callable[..., Called], case: str, expected: str) -> None:
+    (found,) = [each for each in select("2.2.1", case) if "types" in each.name]
+    assert expected in call("inspect", found.path, "--map", *found.path_mapping).out
 
 
 @pytest.mark.parametrize("arguments", [["--debug", "inspect"], ["inspect", "--debug"]], ids=["before", "behind"])

@@ -70,13 +70,15 @@ def test_downgrade_without_proof_as_json(
 ) -> None:
     arguments = ("--migration", MIGRATION, "--out", tmp_path / "old", "--downgrade", "--no-proof", "--json")
     result = call("migrate", upgraded[0], *arguments).json
-    assert {name: result[name] for name in ("path", "direction", "rows", "proof")} == {
+    assert {name: result[name] for name in ("path", "revisions", "rows", "proof")} == {
         "path": str(tmp_path / "old"),
-        "direction": "downgrade",
+        "revisions": [{"revision": "0001", "direction": "downgrade"}],
         "rows": 200,
         "proof": None,
     }
-    assert {"before": "customerId: String", "after": "customer: String", "change": "renamed"} in result["fields"]
+    (state,) = result["states"]
+    assert (state["operator"], state["state"]) == ("orders", "order")
+    assert {"before": "customerId: String", "after": "customer: String", "change": "renamed"} in state["fields"]
 
 
 def test_a_failed_proof_is_an_answer(call: Callable[..., Called], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -9,6 +10,9 @@ import state_pipelines as sp
 from state_pipelines.operations.check import check
 from state_pipelines.snapshot import open_snapshot
 from tests.snapshot.savepoints import orders
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_importing_the_package_imports_nothing_else() -> None:
@@ -20,6 +24,12 @@ def test_importing_the_package_imports_nothing_else() -> None:
 def test_names_are_those_of_the_modules() -> None:
     assert sp.open_snapshot is open_snapshot
     assert sp.check is check
+
+
+def test_a_snapshot_is_converted(tmp_path: Path) -> None:
+    result = sp.convert(str(orders().path), str(tmp_path / "new"), format="rocksdb")
+    rows = sp.open_snapshot(result.path).operator("orders").state("order").to_arrow().num_rows
+    assert (result.path, rows) == (str(tmp_path / "new"), 200)
 
 
 def test_every_public_name_is_there() -> None:

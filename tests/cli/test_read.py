@@ -6,7 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from state_pipelines.snapshot import open_snapshot
+from tests.connectors.test_kafka import SPLIT
+from tests.connectors.vectors import element
+from tests.snapshot.built import build_snapshot, list_operator
 from tests.snapshot.savepoints import ALL_TYPES
+from tests.snapshots import select
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,3 +184,19 @@ def test_subclasses_that_nobody_declares_are_an_error(call: Callable[..., Called
     called = call("read", HEAP.path, "--operator", "composite-types", "--state", "person-or-guest", "--json")
     assert called.code == 2
     assert "composite-types, state person-or-guest" in called.err
+
+
+def test_splits_of_a_source_are_rows(call: Callable[..., Called], tmp_path: Path) -> None:
+    build_snapshot(tmp_path, list_operator("source", "SourceReaderState", [element(0, SPLIT)]))
+    chosen = ("--operator", "source", "--state", "SourceReaderState", "--columns", "connector,split")
+    (row,) = call("read", tmp_path, *chosen, "--json").lines
+    assert (row["connector"], row["split"]["topic"], row["split"]["offset"]) == ("kafka", "orders", 42)
+    assert "topic: orders" in call("read", tmp_path, *chosen).out
+
+
+def test_data_in_flight_is_read_by_its_name(call: Callable[..., Called]) -> None:
+    (case,) = [each for each in select("2.2.1", "unaligned") if "types" in each.name]
+    rows = call("read", case.path, "--operator", "slow-map", "--state", "_in_flight_data", "--json").lines
+    stored = case.open().operator("slow-map").state("_in_flight_data").to_arrow().to_pylist()
+    assert rows == [row | {"value_bytes": row["value_bytes"].hex()} for row in stored]
+    assert {row["direction"] for row in rows} == {"input", "output"}

@@ -21,7 +21,7 @@ SAVEPOINTS = {
     "1.20": ORDERS / "savepoints" / "flink-1.20" / "savepoint-a809c1-1b934b0b6f5c",
     "2.2": ORDERS / "savepoints" / "flink-2.2" / "savepoint-df4606-efe91b44c091",
 }
-MIGRATION = ORDERS / "migrations" / "0001_amount_as_double.yaml"
+MIGRATIONS = ORDERS / "migrations"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Deployment:
     root: Path
     instance: dg.DagsterInstance
     storage: StorageResource
-    migration: str = str(MIGRATION)
+    migrations: str = str(MIGRATIONS)
 
     @property
     def results(self) -> list[Path]:
@@ -54,7 +54,7 @@ class Deployment:
             raise_on_error=False,
             resources={
                 "storage": self.storage,
-                "migration": MigrationResource(file=self.migration),
+                "migration": MigrationResource(migrations=self.migrations),
                 "spark": SparkResource(),
             },
         )

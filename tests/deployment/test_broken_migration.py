@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.deployment.conftest import MIGRATION
+from tests.deployment.conftest import MIGRATIONS
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def broken(deployment: Deployment, spark: SparkSession) -> Deployment:
-    text = MIGRATION.read_text(encoding="utf-8")
+    (file,) = MIGRATIONS.iterdir()
+    text = file.read_text(encoding="utf-8")
     wrong = text.replace("CAST(ROUND(amount * 100.0D) AS BIGINT)", "CAST(amount AS BIGINT)")
     assert wrong != text
-    path = deployment.root / "0001_broken.yaml"
-    path.write_text(wrong, encoding="utf-8")
-    return replace(deployment, migration=str(path))
+    directory = deployment.root / "migrations"
+    directory.mkdir()
+    (directory / "0001_broken.yaml").write_text(wrong, encoding="utf-8")
+    return replace(deployment, migrations=str(directory))
 
 
 @pytest.fixture(scope="module")

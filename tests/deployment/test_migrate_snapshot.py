@@ -12,9 +12,9 @@ import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 
-from state_pipelines.operations.migration import load_migration
+from state_pipelines.operations.migration.history import RevisionDirectory
 from state_pipelines.snapshot import open_snapshot
-from tests.deployment.conftest import MIGRATION, SAVEPOINTS
+from tests.deployment.conftest import MIGRATIONS, SAVEPOINTS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,7 +146,7 @@ def test_the_savepoint_has_the_version_of_its_content(run: Run) -> None:
     result = open_snapshot(run.metadata("migrated_savepoint")["path"])
     tags = run.materialization("migrated_savepoint").tags or {}
     assert tags["dagster/data_version"] == result.fingerprint
-    assert tags["dagster/code_version"] == load_migration(MIGRATION).fingerprint
+    assert tags["dagster/code_version"] == f"{RevisionDirectory(MIGRATIONS).fingerprint}-head"
 
 
 def test_the_savepoint_holds_what_the_new_release_would(run: Run) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.check import (
+    Action,
     CheckReport,
     StateCheck,
     Verdict,
@@ -79,11 +80,18 @@ def test_the_same_job_is_fully_compatible() -> None:
     assert [each.place for each in report.checks] == [Place.KEY, Place.NAMESPACE, Place.VALUE]
 
 
-def test_a_missing_operator_needs_permission() -> None:
+def test_a_missing_operator_is_refused() -> None:
     found = worst(report := check_jobs(job(), Job("new", ())))
-    assert report.verdict is Verdict.PARTIALLY_COMPATIBLE
+    assert report.verdict is Verdict.INCOMPATIBLE
+    assert found.action is Action.CHANGE_JOB
     assert f"Cannot map checkpoint/savepoint state for operator {OPERATOR.id} to the new program" in found.error
     assert "--allowNonRestoredState" in found.remedy
+
+
+def test_a_missing_operator_is_dropped_when_that_is_allowed() -> None:
+    found = worst(report := check_jobs(job(), Job("new", ()), allow_non_restored_state=True))
+    assert report.verdict is Verdict.PARTIALLY_COMPATIBLE
+    assert (found.partial, found.error) == (True, "")
 
 
 def test_a_missing_operator_without_state_is_skipped() -> None:
@@ -150,6 +158,17 @@ def test_max_parallelism_is_part_of_the_state(parallelism: int, max_parallelism:
     assert worst(check_jobs(job(), job(new))).outcome is expected
 
 
+def test_a_max_parallelism_that_the_program_sets_is_not_flinks_choice() -> None:
+    new = replace(OPERATOR, parallelism=100, max_parallelism=256, sets_max_parallelism=True)
+    assert worst(check_jobs(job(), job(new))).outcome is Outcome.INCOMPATIBLE
+
+
+def test_a_parallelism_above_the_max_parallelism_is_refused_with_the_same_max_parallelism() -> None:
+    found = worst(check_jobs(job(), job(replace(OPERATOR, parallelism=129))))
+    assert found.outcome is Outcome.INCOMPATIBLE
+    assert "Please reduce the parallelism" in found.error
+
+
 def test_a_max_parallelism_that_the_job_sets_is_refused_in_flinks_words() -> None:
     found = worst(check_jobs(job(), job(replace(OPERATOR, max_parallelism=256))))
     assert "with max parallelism 128 to new program with max parallelism 256" in found.error
@@ -213,13 +232,43 @@ def test_the_report_is_json() -> None:
     assert content["checks"][-1]["findings"][0]["path"] == "value"
 
 
+def test_the_report_names_both_serializers() -> None:
+    report = check_jobs(with_states(state(value="Long")), with_states(state(value="Double")))
+    assert (worst(report).old, worst(report).new) == ("Long", "Double")
+
+
+def test_the_report_of_a_compatible_job_is_folded() -> None:
+    lines = check_jobs(job(), job()).to_markdown().splitlines()
+    assert lines[6:8] == ["<details>", "<summary>restored as they are: 3</summary>"]
+    assert lines[-1] == "</details>"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("Long", "Long", Action.NOTHING),
+        ("Long", "Double", Action.MIGRATE),
+        (PLAIN, ADDED, Action.FLINK_MIGRATES),
+        (ADDED, PLAIN, Action.LOOK),
+        ("Enum<E>(A)", "Enum<E>(A, B)", Action.RECONFIGURED),
+    ],
+)
+def test_the_report_says_who_has_to_do_something(old: str, new: str, expected: Action) -> None:
+    assert check_jobs(with_states(state(value=old)), with_states(state(value=new))).checks[-1].action is expected
+
+
+def test_keys_are_beyond_help() -> None:
+    report = check_jobs(job(), job(replace(OPERATOR, key=build.basic("Long"))))
+    assert worst(report).action is Action.IMPOSSIBLE
+
+
 def test_the_report_is_markdown() -> None:
     report = check_jobs(with_states(state(name="a|b")), with_states(state(name="a|b", value="Double")))
     lines = report.to_markdown().splitlines()
     assert lines[0] == "## State compatibility: incompatible"
-    assert "| orders | a\\|b | VALUE | value | **incompatible** |" in lines
+    assert "| orders | a\\|b | VALUE | value | **incompatible** | needs our migration |" in lines
     assert "- `value` `Long` → `Double`: LongSerializer became DoubleSerializer; " in "\n".join(lines)
-    assert lines[-1].startswith("Flink: `The new state serializer (Double) must not be incompatible")
+    assert any(line.startswith("Flink: `The new state serializer (Double) must not be incompatible") for line in lines)
 
 
 # Snapshots that Flink wrote

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,9 +11,9 @@ from state_pipelines.metadata.properties import SavepointType
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.publishing import make_file_name, plan_copies
 from state_pipelines.snapshot import open_snapshot
-from state_pipelines.storage import SnapshotWriter, resolve
+from state_pipelines.storage import SnapshotWriter, read_range, resolve
 from tests.flink.harness import diff_entries
-from tests.snapshot.savepoints import ALL_ORDERS, ALL_TYPES, Savepoint, orders, types
+from tests.snapshot.savepoints import ALL_ORDERS, ALL_TYPES, TYPES, Savepoint, orders, types
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +35,31 @@ def test_a_copy_holds_every_entry_and_can_be_moved(savepoint: Savepoint, tmp_pat
     copy(savepoint, tmp_path / "copy")
     moved = (tmp_path / "copy").rename(tmp_path / "moved")
     difference = diff_entries(dump(savepoint.open()), dump(open_snapshot(str(moved), uids=savepoint.uids)))
+    assert not difference, str(difference)
+
+
+@pytest.mark.parametrize(
+    ("variant", "compressed"),
+    [("changelog-heap-files", False), ("changelog-rocksdb-files", True), ("changelog-heap-materialized", True)],
+)
+def test_a_copy_of_logged_changes_holds_every_entry_and_can_be_moved(
+    variant: str, compressed: bool, tmp_path: Path
+) -> None:
+    folder = TYPES / "flink-2.2" / variant
+    case = json.loads((folder / "case.json").read_text())
+    mapping = [f"file:{case['written']}={folder}"]
+    snapshot = open_snapshot(str(folder / case["snapshot"]), path_mapping=mapping, uids=case["uids"])
+    with SnapshotWriter(resolve(str(tmp_path / "copy"))) as writer:
+        metadata, copies = plan_copies(snapshot, snapshot.metadata, writer.target)
+        flags = set()
+        for each in copies:
+            each.run()
+            if each.source.holds_changes:
+                flags.add(read_range(each.target, 0, 1) == b"\1")
+        writer.publish(write_metadata(metadata))
+    moved = open_snapshot(str((tmp_path / "copy").rename(tmp_path / "moved")), uids=case["uids"])
+    difference = diff_entries(dump(snapshot), dump(moved))
+    assert flags == {compressed}
     assert not difference, str(difference)
 
 

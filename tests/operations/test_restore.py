@@ -201,3 +201,13 @@ def test_places_must_match() -> None:
     long = build.basic("Long")
     with pytest.raises(UsageError, match="the same places, only one has namespace"):
         check_serializers("op", "s", {Place.VALUE: long}, {Place.VALUE: long, Place.NAMESPACE: long})
+
+
+def test_the_message_about_a_namespace_names_the_namespace() -> None:
+    old = {Place.NAMESPACE: parse("TimeWindow"), Place.VALUE: parse("Long")}
+    new = {Place.NAMESPACE: parse("VoidNamespace"), Place.VALUE: parse("Long")}
+    checks = {each.place: each for each in check_serializers("op", "state", old, new)}
+    assert checks[Place.NAMESPACE].error == (
+        "The new namespace serializer (VoidNamespace) must be compatible with the old namespace serializer "
+        "(TimeWindow)."
+    )

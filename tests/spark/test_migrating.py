@@ -6,6 +6,8 @@ import pytest
 import yaml
 
 from state_pipelines.errors import MigrationError, ProofError, StateError, TargetExistsError
+from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
+from state_pipelines.operations.converting import convert
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.migration import DOWNGRADE, Migration, load_migration
 from state_pipelines.snapshot import Snapshot, open_snapshot
@@ -58,6 +60,17 @@ def test_orders_migrate_and_come_back(spark: SparkSession, tmp_path: Path, relea
     assert (up.proof.rows, [check.name for check in up.proof.checks if not check.ok]) == (200, [])
     down = migrate(spark, up.snapshot, load_migration(EXAMPLE), str(tmp_path / "down"), direction=DOWNGRADE)
     assert not diff_entries(map(without_note, orders(release).entries()), dump(down.snapshot))
+
+
+@pytest.mark.parametrize("format", ["heap", "rocksdb"])
+def test_native_state_migrates_into_canonical_files(spark: SparkSession, tmp_path: Path, format: str) -> None:
+    convert(orders().open(), str(tmp_path / "native"), format)
+    native = open_snapshot(str(tmp_path / "native"), uids=orders().uids)
+    up = migrate(spark, native, load_migration(EXAMPLE), str(tmp_path / "up"))
+    expected = read_entries(orders().expected.with_name("expected-migrated.jsonl.gz"))
+    assert not diff_entries(expected, dump(up.snapshot))
+    subtasks = up.snapshot.operator("orders").metadata.subtasks
+    assert {type(each.managed_keyed_state) for each in subtasks} == {KeyGroupsSavepointStateHandle}
 
 
 def test_the_result_holds_all_its_files(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,8 +8,15 @@ import pytest
 from pyspark.errors import PySparkException
 
 from state_pipelines.keyed.operator_table import OperatorTableOptions
+from state_pipelines.metadata.checkpoint import SubtaskState
+from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.spark import register
+from tests.connectors.test_kafka import SPLIT
+from tests.connectors.vectors import element
+from tests.snapshot.built import build_snapshot, list_operator, write_raw_keyed
+from tests.snapshot.built import operator as operator_of
 from tests.snapshot.savepoints import Savepoint, orders, types
+from tests.snapshots import select
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -237,3 +244,43 @@ def test_a_broken_snapshot_does_not_hide_the_others(spark: SparkSession, tmp_pat
     assert states == {"savepoint-a": 14, "savepoint-b": 14}
     (broken,) = [row for row in rows if row["snapshot"].endswith("chk-7")]
     assert "_metadata" in broken["error"]
+
+
+def test_splits_of_a_source_are_columns(spark: SparkSession, tmp_path: Path) -> None:
+    build_snapshot(tmp_path, list_operator("source", "SourceReaderState", [element(0, SPLIT)]))
+    reader = spark.read.format("flink-state").options(operatorId="source", stateVarName="SourceReaderState")
+    (row,) = reader.load(str(tmp_path)).selectExpr("connector", "split.topic", "split.offset").collect()
+    assert tuple(row) == ("kafka", "orders", 42)
+
+
+def test_connectors_and_formats_are_listed(spark: SparkSession, tmp_path: Path) -> None:
+    build_snapshot(tmp_path, list_operator("source", "SourceReaderState", [element(0, SPLIT)]))
+    (row,) = collect(spark.read.format("flink-state-metadata").load(str(tmp_path)))
+    assert (row["connector"], row["connector_kind"], row["connector_summary"], row["format"]) == (
+        "kafka",
+        "split",
+        "1 split of orders",
+        None,
+    )
+    rows = collect(spark.read.format("flink-state-metadata").load(str(orders().path)))
+    assert {row["format"] for row in rows if row["operator_uid"] == "orders"} == {"canonical"}
+
+
+def test_raw_state_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    subtask = SubtaskState(0, raw_keyed_state=write_raw_keyed({1: b"one", 9: b"nine"}, KeyGroupRange(0, 128)))
+    build_snapshot(tmp_path, operator_of("raw", subtask))
+    reader = spark.read.format("flink-state").options(operatorId="raw", stateVarName="_raw_keyed_state")
+    assert [(row.key_group, bytes(row.value_bytes)) for row in reader.load(str(tmp_path)).collect()] == [
+        (1, b"one"),
+        (9, b"nine"),
+    ]
+    assert [row.key_group for row in reader.option("keyGroups", "2-20").load(str(tmp_path)).collect()] == [9]
+
+
+def test_data_in_flight_is_read(spark: SparkSession) -> None:
+    (case,) = [each for each in select("2.2.1", "unaligned") if "types" in each.name]
+    reader = spark.read.format("flink-state").options(operatorId="slow-map", stateVarName="_in_flight_data")
+    rows = collect(reader.options(columns="subtask,direction,value_bytes").load(str(case.path)))
+    stored = case.open().operator("slow-map").state("_in_flight_data").to_arrow().to_pylist()
+    found = sorted((row["subtask"], row["direction"], bytes(row["value_bytes"])) for row in rows)
+    assert found == sorted((row["subtask"], row["direction"], row["value_bytes"]) for row in stored)

@@ -1,0 +1,190 @@
+"""`convert`: the same state in another format, or at another place."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
+from state_pipelines.cli.options import AS_JSON, CLASSES, Source, source_options
+from state_pipelines.operations.converting import (
+    ConversionPlan,
+    ConversionResult,
+    Format,
+    InFlight,
+    SubtaskConversion,
+    WrittenState,
+    plan_conversion,
+    run_conversion,
+)
+from state_pipelines.operations.processes import choose_processes, run_pieces
+from state_pipelines.storage import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from state_pipelines.codecs.kryo import FieldLists
+    from state_pipelines.operations.publishing import FileCopy
+
+
+@click.command("convert")
+@click.argument("snapshot")
+@click.option(
+    "--out", "target", metavar="TARGET", required=True, help="Directory of the new snapshot; it must not exist."
+)
+@click.option(
+    "--format",
+    type=click.Choice([each.value for each in Format]),
+    default=Format.CANONICAL.value,
+    show_default=True,
+    help="Format of keyed state; keep copies every file as it is.",
+)
+@click.option(
+    "--compress/--no-compress",
+    default=None,
+    help="Snappy compression of canonical and heap files; by default as each subtask has it.",
+)
+@click.option(
+    "--in-flight",
+    type=click.Choice([each.value for each in InFlight]),
+    default=InFlight.REFUSE.value,
+    show_default=True,
+    help="What becomes of the in-flight data of an unaligned checkpoint.",
+)
+@click.option("--no-verify", is_flag=True, help="Do not read the result back before it is published.")
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes that share the work; by default one per core, or one for a small snapshot.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done, and what the format cannot carry.")
+@CLASSES
+@AS_JSON
+@source_options
+def command(
+    snapshot: str,
+    *,
+    target: str,
+    format: str,
+    compress: bool | None,
+    in_flight: str,
+    no_verify: bool,
+    processes: int | None,
+    dry_run: bool,
+    classes: FieldLists | None,
+    as_json: bool,
+    source: Source,
+) -> None:
+    """Write a snapshot like SNAPSHOT in another format, or at another place.
+
+    What the format cannot carry is told before anything is written. The result holds all its files, can be moved, and
+    is read back and compared before it is published.
+    """
+    plan = plan_conversion(
+        source.open(snapshot, classes),
+        resolve(target),
+        Format(format),
+        compress=compress,
+        in_flight=InFlight(in_flight),
+        verify=not no_verify,
+    )
+    progress = make_console(stderr=True)
+    for note in plan.notes:
+        progress.print(f"note: {note}", soft_wrap=True)
+    if dry_run:
+        if as_json:
+            click.echo(json.dumps(_plan_to_json(plan), indent=2))
+        else:
+            _show_plan(plan, make_console())
+        return
+    result = run_conversion(plan, partial(_run, processes or choose_processes(plan.snapshot.file_size), progress))
+    if as_json:
+        click.echo(json.dumps(_to_json(result, plan.format), indent=2))
+    else:
+        _show_result(result, make_console())
+
+
+def _run(
+    processes: int, console: Console, pieces: Sequence[SubtaskConversion | FileCopy], what: str
+) -> list[WrittenState | int]:
+    """Run pieces of work under a bar, when somebody looks."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+        name = "subtasks" if pieces and isinstance(pieces[0], SubtaskConversion) else "files"
+        task = bar.add_task(name, total=len(pieces))
+        return run_pieces(
+            pieces, what, processes=processes, report=lambda done, total: bar.update(task, completed=done, total=total)
+        )
+
+
+def _show_plan(plan: ConversionPlan, console: Console) -> None:
+    table = make_table("operator", "subtasks written anew", "of", "states", right=("subtasks written anew", "of"))
+    for operator in plan.snapshot.operators:
+        tasks = [task for task in plan.tasks if task.operator_id == operator.metadata.operator_id]
+        states = dict.fromkeys(info.name for task in tasks for info in task.header.states)
+        table.add_row(operator.label, str(len(tasks)), str(operator.parallelism), ", ".join(states))
+    console.print(indent(table))
+    console.print(f"nothing was written to {plan.target} (--dry-run)", soft_wrap=True)
+
+
+def _plan_to_json(plan: ConversionPlan) -> dict[str, object]:
+    return {
+        "path": None,
+        "format": plan.format.value,
+        "planned": [
+            {"operator": task.place, "subtask": task.subtask, "states": [info.name for info in task.header.states]}
+            for task in plan.tasks
+        ],
+        "notes": list(plan.notes),
+    }
+
+
+_VERIFICATION = {
+    True: "read back and compared",
+    False: "not read back (--no-verify)",
+    None: "nothing to compare: files were only copied",
+}
+
+
+def _show_result(result: ConversionResult, console: Console) -> None:
+    if result.states:
+        table = make_table("operator", "state", "records", "bytes", right=("records", "bytes"))
+        for operator, state, digest in result.states:
+            table.add_row(operator, state, f"{digest.records:,}", format_bytes(digest.bytes))
+        console.print(indent(table))
+    anew = f"{plural(result.converted, 'subtask')} written anew, {plural(result.copied, 'file')} copied"
+    console.print(f"{anew}, {format_bytes(result.bytes)} in {result.seconds:.1f} s")
+    console.print(_VERIFICATION[result.verified])
+    console.print(f"new snapshot: {result.path}", style="bold", soft_wrap=True)
+
+
+def _to_json(result: ConversionResult, format: Format) -> dict[str, object]:
+    return {
+        "path": result.path,
+        "format": format.value,
+        "states": [
+            {
+                "operator": operator,
+                "state": state,
+                "records": digest.records,
+                "bytes": digest.bytes,
+                "digest": f"{digest.digest:016x}",
+            }
+            for operator, state, digest in result.states
+        ],
+        "converted": result.converted,
+        "copied": result.copied,
+        "bytes": result.bytes,
+        "verified": result.verified,
+        "verification": _VERIFICATION[result.verified],
+        "notes": list(result.notes),
+        "seconds": result.seconds,
+    }

@@ -1,0 +1,37 @@
+"""`current`: which revision of a directory a snapshot is at."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from state_pipelines.cli.commands import ANSWER_IS_NO
+from state_pipelines.cli.history import to_json
+from state_pipelines.cli.options import AS_JSON, Source, source_options
+from state_pipelines.operations.migration.history import RevisionDirectory
+
+
+@click.command("current")
+@click.argument("directory")
+@click.argument("snapshot")
+@AS_JSON
+@source_options
+@click.pass_context
+def command(ctx: click.Context, directory: str, snapshot: str, *, as_json: bool, source: Source) -> None:
+    """Tell which revision in DIRECTORY the states of SNAPSHOT are at; their serializers say so, no data are read.
+
+    Exit code 1: it cannot be told, because no revision fits, or because several do.
+    """
+    revisions = RevisionDirectory(directory)
+    position = revisions.current(source.open(snapshot))
+    if as_json:
+        click.echo(json.dumps(to_json(position, revisions)))
+    elif position.revision is None:
+        click.echo(position.explain())
+    else:
+        pending = [each.revision for each, _ in revisions.between(position.revision, revisions.head)]
+        place = f"before head by {', '.join(pending)}" if pending else "head"
+        click.echo(f"{position.revision} ({place})")
+    if position.revision is None:
+        ctx.exit(ANSWER_IS_NO)

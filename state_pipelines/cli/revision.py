@@ -1,0 +1,130 @@
+"""`revision`: a new revision file, empty or drafted."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+from state_pipelines.cli.check import NewCode, code_options, describe_new
+from state_pipelines.cli.display import make_console
+from state_pipelines.cli.options import AS_JSON, Source, source_options
+from state_pipelines.errors import UsageError
+from state_pipelines.operations.check import parse_release
+from state_pipelines.operations.drafting import TODO
+from state_pipelines.operations.job import describe_job
+from state_pipelines.operations.migration import Change, Migration, Set
+from state_pipelines.operations.migration.autogenerate import (
+    Draft,
+    draft_revision,
+    format_migration,
+    format_revision,
+)
+from state_pipelines.operations.migration.history import BASE, HEAD, RevisionDirectory
+from state_pipelines.storage import Location, create_file, is_directory, join, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NUMBER = re.compile(r"\d{1,9}")
+
+
+@click.command("revision")
+@click.argument("directory")
+@click.argument("old", required=False)
+@click.argument("new", required=False)
+@click.option("-m", "--message", metavar="TEXT", required=True, help="What the revision is for; names the file.")
+@click.option("--autogenerate", is_flag=True, help="Draft it from the snapshot OLD and the new job.")
+@click.option("--from", "start", metavar="REVISION", help="Where OLD is, if its serializers do not tell.")
+@code_options
+@click.option(
+    "--target-release", "target", metavar="RELEASE", default="2.2", show_default=True, help="Flink of the new job."
+)
+@AS_JSON
+@source_options
+def command(
+    directory: str,
+    old: str | None,
+    new: str | None,
+    *,
+    message: str,
+    autogenerate: bool,
+    start: str | None,
+    code: NewCode,
+    target: str,
+    as_json: bool,
+    source: Source,
+) -> None:
+    """Write a revision file into DIRECTORY that follows its last one.
+
+    With --autogenerate it is a draft of what makes the snapshot OLD restorable by a new job, which NEW or the options
+    name as for `check`. Revisions that OLD has not gone through yet are taken into account. Without it, the file is one
+    to fill in.
+    """
+    place = resolve(directory)
+    revisions = RevisionDirectory(directory) if is_directory(place) else None
+    known = revisions.revisions if revisions is not None else ()
+    name = name_revision(known, message)
+    revises = known[-1].revision if known else None
+    if not autogenerate:
+        if old is not None or code:
+            raise UsageError("snapshots and types are for drafts", hint="Add --autogenerate")
+        draft = Draft(_make_template(name, revises, message), (), undecided=True)
+        text = f"# Fill in every {TODO}.\n{format_migration(draft.migration)}"
+    else:
+        if old is None:
+            raise UsageError("--autogenerate wants the snapshot that the new job is to restore")
+        snapshot = source.open(old)
+        job = describe_job(snapshot)
+        chain = []
+        if revisions is not None:
+            chain = revisions.between(start or revisions.current(snapshot).require(), HEAD)
+        world = describe_new(new, code, job, parse_release(target), source)
+        draft = draft_revision(snapshot, world, name, before=chain, revises=revises, description=message)
+        text = format_revision(draft)
+    path = _write(join(place, f"{name}.yaml"), text)
+    if as_json:
+        click.echo(
+            json.dumps(
+                {
+                    "path": path,
+                    "revision": name,
+                    "revises": revises or BASE,
+                    "remarks": list(draft.remarks),
+                    "undecided": draft.undecided,
+                }
+            )
+        )
+        return
+    console = make_console()
+    for each in draft.remarks:
+        console.print(f"note: {each}", soft_wrap=True)
+    if draft.undecided:
+        console.print(f"every {TODO} in it is to be replaced before it runs")
+    console.print(f"new revision: {path}", style="bold", soft_wrap=True)
+
+
+def name_revision(known: Sequence[Migration], message: str) -> str:
+    """The next number and the message, such as `0002_currency`.
+
+    Raises:
+        UsageError: the message has no letter or digit.
+    """
+    words = re.sub(r"[\W_]+", "_", message.lower()).strip("_")
+    if not words:
+        raise UsageError("the message has no words to name the revision after")
+    numbers = [int(found[0]) for each in known if (found := _NUMBER.match(each.revision))]
+    return f"{max(numbers, default=0) + 1:04}_{words[:40].strip('_')}"
+
+
+def _make_template(name: str, revises: str | None, message: str) -> Migration:
+    change = Change(TODO, TODO, (Set(TODO, TODO),), (), impossible=TODO)
+    return Migration(name, revises, message, (change,))
+
+
+def _write(place: Location, text: str) -> str:
+    with create_file(place) as file:
+        file.write(text.encode())
+    return str(place)

@@ -1,0 +1,321 @@
+"""Reading `.class` files: names, flags, fields, methods, generic types, annotations; no code.
+
+Source: The Java Virtual Machine Specification, chapter 4 (the class file format).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.codecs.kryo.fieldlists import ARRAY, OBJECT_NAME, JavaType
+from state_pipelines.operations.javaclass import ENUM_NAME, JavaClass, JavaField, JavaMethod, erase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MAGIC = 0xCAFEBABE
+_PUBLIC, _STATIC, _FINAL, _TRANSIENT, _INTERFACE, _ABSTRACT, _ENUM = 0x1, 0x8, 0x10, 0x80, 0x200, 0x400, 0x4000
+_UTF8, _CLASS, _STRING = 1, 7, 8
+# Bytes behind the tag of the other constants; long and double take two places.
+_SIZES = {3: 4, 4: 4, 5: 8, 6: 8, 9: 4, 10: 4, 11: 4, 12: 4, 15: 3, 16: 2, 17: 4, 18: 4, 19: 2, 20: 2}
+_WIDE = frozenset({5, 6})
+_TYPE_INFO = "Lorg/apache/flink/api/common/typeinfo/TypeInfo;"
+_AVRO_BASE = "org.apache.avro.specific.SpecificRecordBase"
+_PRIMITIVES = {
+    "Z": "boolean",
+    "B": "byte",
+    "C": "char",
+    "S": "short",
+    "I": "int",
+    "J": "long",
+    "F": "float",
+    "D": "double",
+    "V": "void",
+}
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """The constant pool: texts by index, and the index of the text that a class or string constant names."""
+
+    texts: dict[int, str]
+    references: dict[int, tuple[int, int]]
+
+    def class_name(self, index: int) -> str:
+        """Name of a class constant; empty for index 0."""
+        return self.texts[self.references[index][1]].replace("/", ".") if index else ""
+
+    def strings(self) -> Iterator[str]:
+        return (self.texts[text] for tag, text in self.references.values() if tag == _STRING)
+
+
+@dataclass(frozen=True)
+class _Member:
+    flags: int
+    name: str
+    descriptor: str
+    attributes: dict[str, Reader]
+
+
+def parse_class(data: bytes, name: str | None = None) -> JavaClass:
+    """The class in a `.class` file.
+
+    Args:
+        data: bytes of the file.
+        name: of the file, for errors.
+
+    Raises:
+        FormatError: the bytes are not a class file.
+    """
+    reader = Reader(data, name)
+    if reader.remaining < 4 or reader.i32() & 0xFFFFFFFF != _MAGIC:
+        raise reader.error("not a class file", 0)
+    reader.skip(4)
+    try:
+        return _read_class(reader)
+    except (KeyError, IndexError):
+        raise reader.error("the constants of the class file do not fit each other") from None
+
+
+def _read_class(reader: Reader) -> JavaClass:
+    pool = _read_pool(reader)
+    flags, own, parent = reader.u16(), pool.class_name(reader.u16()), pool.class_name(reader.u16())
+    interfaces = tuple(pool.class_name(reader.u16()) for _ in range(reader.u16()))
+    fields = [_read_member(reader, pool) for _ in range(reader.u16())]
+    methods = [_read_member(reader, pool) for _ in range(reader.u16())]
+    attributes = _read_attributes(reader, pool)
+    reader.expect_end("the class file")
+    flags = _find_inner_flags(attributes, pool, own, flags)
+    parameters: tuple[str, ...] = ()
+    parent_type = JavaType(parent) if parent else None
+    if "Signature" in attributes:
+        signature = _Signature(pool.texts[attributes["Signature"].u16()], reader)
+        parameters = signature.parameters()
+        parent_type = signature.type()
+    if flags & _INTERFACE:
+        parent_type = None
+    return JavaClass(
+        name=own,
+        parent=parent_type,
+        interfaces=interfaces,
+        parameters=parameters,
+        fields=tuple(_make_field(each, pool, parameters, reader) for each in fields),
+        methods=tuple(_make_method(each, pool, reader) for each in methods),
+        constants=tuple(each.name for each in fields if each.flags & _ENUM) if parent == ENUM_NAME else (),
+        is_public=bool(flags & _PUBLIC),
+        is_final=bool(flags & _FINAL),
+        is_abstract=bool(flags & _ABSTRACT),
+        is_interface=bool(flags & _INTERFACE),
+        has_factory=_has_factory(attributes, pool),
+        schema_json=_find_schema(pool, own) if parent == _AVRO_BASE else "",
+    )
+
+
+def _read_pool(reader: Reader) -> _Pool:
+    texts: dict[int, str] = {}
+    references: dict[int, tuple[int, int]] = {}
+    count, index = reader.u16(), 1
+    while index < count:
+        start, tag = reader.position, reader.u8()
+        if tag == _UTF8:
+            texts[index] = reader.utf()
+        elif tag in (_CLASS, _STRING):
+            references[index] = tag, reader.u16()
+        elif tag in _SIZES:
+            reader.skip(_SIZES[tag])
+        else:
+            raise reader.error(f"{tag} is not the tag of a constant", start)
+        index += 2 if tag in _WIDE else 1
+    return _Pool(texts, references)
+
+
+def _read_member(reader: Reader, pool: _Pool) -> _Member:
+    flags, name, descriptor = reader.u16(), pool.texts[reader.u16()], pool.texts[reader.u16()]
+    return _Member(flags, name, descriptor, _read_attributes(reader, pool))
+
+
+def _read_attributes(reader: Reader, pool: _Pool) -> dict[str, Reader]:
+    attributes = {}
+    for _ in range(reader.u16()):
+        name, size, start = pool.texts[reader.u16()], reader.i32() & 0xFFFFFFFF, reader.position
+        reader.skip(size)
+        attributes[name] = Reader(reader.data, reader.name, start, start + size)
+    return attributes
+
+
+def _find_inner_flags(attributes: dict[str, Reader], pool: _Pool, own: str, flags: int) -> int:
+    """The flags of the source: those of a nested class stand in a table, the file has what the JVM needs."""
+    if "InnerClasses" not in attributes:
+        return flags
+    table = attributes["InnerClasses"]
+    for _ in range(table.u16()):
+        inner, _outer, _name, inner_flags = table.u16(), table.u16(), table.u16(), table.u16()
+        if pool.class_name(inner) == own:
+            return inner_flags
+    return flags
+
+
+def _has_factory(attributes: dict[str, Reader], pool: _Pool) -> bool:
+    """Whether there is `@TypeInfo`, which the JVM keeps; only the types of the annotations are looked at."""
+    if "RuntimeVisibleAnnotations" not in attributes:
+        return False
+    table = attributes["RuntimeVisibleAnnotations"]
+    # Values of annotations nest; a class that does not refer to the annotation cannot carry it.
+    if _TYPE_INFO not in pool.texts.values():
+        return False
+    return any(_read_annotation(table, pool) == _TYPE_INFO for _ in range(table.u16()))
+
+
+def _read_annotation(table: Reader, pool: _Pool) -> str:
+    kind = pool.texts[table.u16()]
+    for _ in range(table.u16()):
+        table.skip(2)
+        _skip_value(table, pool)
+    return kind
+
+
+def _skip_value(table: Reader, pool: _Pool) -> None:
+    match chr(table.u8()):
+        case "e":
+            table.skip(4)
+        case "@":
+            _read_annotation(table, pool)
+        case "[":
+            for _ in range(table.u16()):
+                _skip_value(table, pool)
+        case _:
+            table.skip(2)
+
+
+def _find_schema(pool: _Pool, own: str) -> str:
+    """The schema that the initializer of a class of Avro parses: a string constant (long ones come in parts)."""
+    for text in pool.strings():
+        if text.startswith("{"):
+            try:
+                schema = json.loads(text)
+            except ValueError:
+                continue
+            if isinstance(schema, dict) and schema.get("name") == own.rpartition(".")[2].rpartition("$")[2]:
+                return text
+    return ""
+
+
+def _make_field(member: _Member, pool: _Pool, parameters: tuple[str, ...], reader: Reader) -> JavaField:
+    raw = _Signature(member.descriptor, reader).type()
+    generic = raw
+    if "Signature" in member.attributes:
+        generic = _Signature(pool.texts[member.attributes["Signature"].u16()], reader).type()
+    return JavaField(
+        name=member.name,
+        type=generic,
+        raw=erase(raw),
+        is_public=bool(member.flags & _PUBLIC),
+        is_kept=not member.flags & (_STATIC | _TRANSIENT),
+        has_factory=_has_factory(member.attributes, pool),
+    )
+
+
+def _make_method(member: _Member, pool: _Pool, reader: Reader) -> JavaMethod:
+    raw, returns = _Signature(member.descriptor, reader).method()
+    generic, generic_returns = raw, returns
+    if "Signature" in member.attributes:
+        generic, generic_returns = _Signature(pool.texts[member.attributes["Signature"].u16()], reader).method()
+    return JavaMethod(
+        name=member.name,
+        parameters=tuple(map(erase, raw)),
+        returns=erase(returns),
+        is_public=bool(member.flags & _PUBLIC),
+        generic_parameters=generic,
+        generic_returns=generic_returns,
+    )
+
+
+class _Signature:
+    """A cursor over a descriptor or a signature (4.3 and 4.7.9.1 of the specification)."""
+
+    def __init__(self, text: str, reader: Reader) -> None:
+        self.text = text
+        self.position = 0
+        self.reader = reader
+
+    def next(self) -> str:
+        self.position += 1
+        return self.text[self.position - 1]
+
+    def sees(self, symbol: str) -> bool:
+        return self.text.startswith(symbol, self.position)
+
+    def until(self, symbols: str) -> str:
+        start = self.position
+        while self.text[self.position] not in symbols:
+            self.position += 1
+        return self.text[start : self.position]
+
+    def parameters(self) -> tuple[str, ...]:
+        names: list[str] = []
+        if not self.sees("<"):
+            return ()
+        self.next()
+        while not self.sees(">"):
+            names.append(self.until(":"))
+            while self.sees(":"):
+                self.next()
+                if not self.sees(":"):
+                    self.type()
+        self.next()
+        return tuple(names)
+
+    def method(self) -> tuple[tuple[JavaType, ...], JavaType]:
+        self.parameters()
+        if self.next() != "(":
+            raise self.reader.error(f"{self.text!r} is not the type of a method")
+        parameters = []
+        while not self.sees(")"):
+            parameters.append(self.type())
+        self.next()
+        return tuple(parameters), self.type()
+
+    def type(self) -> JavaType:
+        symbol = self.next()
+        if symbol in _PRIMITIVES:
+            return JavaType(_PRIMITIVES[symbol])
+        if symbol == "[":
+            return JavaType(ARRAY, (self.type(),))
+        if symbol == "T":
+            name = self.until(";")
+            self.next()
+            return JavaType(name)
+        if symbol == "L":
+            return self.class_type()
+        raise self.reader.error(f"{self.text!r} is not a type")
+
+    def class_type(self) -> JavaType:
+        name = self.until("<;").replace("/", ".")
+        arguments: tuple[JavaType, ...] = ()
+        while True:
+            if self.sees("<"):
+                arguments = self.arguments()
+            if self.next() == ";":
+                return JavaType(name, arguments)
+            # A dot: a class inside a class with type arguments.
+            name = f"{name}${self.until('<;.')}"
+
+    def arguments(self) -> tuple[JavaType, ...]:
+        self.next()
+        found = []
+        while not self.sees(">"):
+            found.append(self.argument())
+        self.next()
+        return tuple(found)
+
+    def argument(self) -> JavaType:
+        if self.sees("*"):
+            self.next()
+            return JavaType(OBJECT_NAME, wildcard=True)
+        if self.sees("+") or self.sees("-"):
+            bound, of = self.next(), self.type()
+            return JavaType(of.name, of.arguments, wildcard=True) if bound == "+" else JavaType(OBJECT_NAME, (), True)
+        return self.type()

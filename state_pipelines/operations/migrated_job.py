@@ -1,0 +1,50 @@
+"""The job that takes over a snapshot once migrations have been applied to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from state_pipelines.operations.job import Job, JobOperator, JobState, Place, StateGroup
+from state_pipelines.operations.migration.planning import Chain, OperatorPlan, plan_operator
+from state_pipelines.operations.migration.shapes import StateShape, find_shapes
+from state_pipelines.snapshot.keyed_state import TIMER
+
+if TYPE_CHECKING:
+    from state_pipelines.snapshot import Snapshot
+
+
+def migrate_job(job: Job, snapshot: Snapshot, chain: Chain) -> Job:
+    """The job with its keyed states as migrations make them.
+
+    Args:
+        job: as `describe_job` describes the snapshot.
+        snapshot: the snapshot.
+        chain: migrations with their directions, in order.
+
+    Raises:
+        MigrationError: a migration does not fit.
+        NotFoundError: the snapshot has no such operator.
+    """
+    plans: dict[str, OperatorPlan] = {}
+    for migration, direction in chain:
+        for change in migration.changes:
+            operator = snapshot.operator(change.operator)
+            change.steps(direction)
+            if operator.id not in plans:
+                plans[operator.id] = plan_operator(operator, find_shapes(operator), chain)
+    operators = (_migrate_operator(each, plans[each.id]) if each.id in plans else each for each in job.operators)
+    names = ", ".join(migration.revision for migration, _ in chain)
+    return replace(job, name=f"the job of migration {names}", operators=tuple(operators))
+
+
+def _migrate_operator(operator: JobOperator, plan: OperatorPlan) -> JobOperator:
+    others = (state for state in operator.states if state.group is not StateGroup.KEYED)
+    states = (_describe(name, flow.shape) for name, flow in plan.states.items())
+    return replace(operator, key=plan.key, states=(*states, *others))
+
+
+def _describe(name: str, shape: StateShape) -> JobState:
+    if shape.kind == TIMER:
+        return JobState(name, TIMER, {Place.TIMER: shape.info.value_serializer})
+    return JobState(name, shape.kind, {Place.NAMESPACE: shape.namespace, Place.VALUE: shape.info.value_serializer})

@@ -1,0 +1,52 @@
+"""Migrations: what a file says is to be done with states, and what becomes of their serializers.
+
+`files` reads the files, `steps` are what they say, `shapes` what planning knows of a state, `planning` turns a chain of
+revisions into one data flow per state (`flows`), which `state_pipelines.spark` runs.
+"""
+
+from __future__ import annotations
+
+from state_pipelines.operations.migration.fields import Projection, ValuePlan, plan_value
+from state_pipelines.operations.migration.files import (
+    Change,
+    Loss,
+    Migration,
+    RowExpectation,
+    dump_migration,
+    load_migration,
+    parse_migration,
+)
+from state_pipelines.operations.migration.shapes import (
+    StateShape,
+    find_shapes,
+    payload_serializer,
+    replace_payload,
+)
+from state_pipelines.operations.migration.steps import DOWNGRADE, UPGRADE, Add, Cast, Drop, Rename, Set, Step
+from state_pipelines.operations.migration.structs import quote_name
+
+__all__ = [
+    "DOWNGRADE",
+    "UPGRADE",
+    "Add",
+    "Cast",
+    "Change",
+    "Drop",
+    "Loss",
+    "Migration",
+    "Projection",
+    "Rename",
+    "RowExpectation",
+    "Set",
+    "StateShape",
+    "Step",
+    "ValuePlan",
+    "dump_migration",
+    "find_shapes",
+    "load_migration",
+    "parse_migration",
+    "payload_serializer",
+    "plan_value",
+    "quote_name",
+    "replace_payload",
+]

@@ -1,0 +1,170 @@
+"""Steps on the fields of a payload: what becomes of its serializer, and the SQL of the new columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import MigrationError
+from state_pipelines.operations.migration.avro_schema import AvroType
+from state_pipelines.operations.migration.steps import Add, Cast, Drop, FieldStep, Rename, Reorder, Set, Step
+from state_pipelines.operations.migration.structs import (
+    Columns,
+    Node,
+    PlanContext,
+    Slot,
+    Struct,
+    make_struct,
+    make_text,
+    open_struct,
+)
+from state_pipelines.serializers import tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True)
+class Projection:
+    """What one step makes of the fields: (name, SQL over the fields before it)."""
+
+    columns: Columns
+
+
+@dataclass(frozen=True)
+class ValuePlan:
+    """What a chain of steps makes of a value.
+
+    Attributes:
+        old: the serializer of the value (element, map value).
+        new: its serializer afterwards.
+        projections: one per step.
+    """
+
+    old: tree.Serializer
+    new: tree.Serializer
+    projections: tuple[Projection, ...]
+
+
+def plan_value(serializer: tree.Serializer, steps: Iterable[Step], context: PlanContext | None = None) -> ValuePlan:
+    """What `steps` make of values that `serializer` writes.
+
+    Raises:
+        MigrationError: the value has no fields, or a step does not fit them.
+    """
+    node = serializer
+    projections = []
+    for number, step in enumerate(steps, 1):
+        try:
+            if not isinstance(step, FieldStep):
+                raise MigrationError(f"{type(step).__name__} is no step on fields")
+            node, columns = apply_field_step(node, step, context or PlanContext())
+        except MigrationError as error:
+            error.where = replace(error.where, path=f"step {number}")
+            raise
+        projections.append(Projection(columns))
+    return ValuePlan(serializer, node, tuple(projections))
+
+
+def apply_field_step(node: tree.Serializer, step: FieldStep, context: PlanContext) -> tuple[tree.Serializer, Columns]:
+    """The payload's serializer after a step, and the SQL of all its columns.
+
+    Raises:
+        MigrationError: the step does not fit.
+    """
+    changed, columns = _apply(node, step, "", context)
+    assert isinstance(changed, tree.Serializer)
+    return changed, columns
+
+
+def _apply(node: Node, step: FieldStep, base: str, context: PlanContext) -> tuple[Node, Columns]:
+    struct = open_struct(node, base, context)
+    slots: tuple[Slot, ...]
+    match step:
+        case Rename(names=names):
+            slots = _rename(struct, names, context)
+        case Reorder(names=names, path=path):
+            slots = _descend(struct, path, step, context) if path else _reorder(struct, names)
+        case Add(field=name) | Cast(field=name) | Drop(field=name) | Set(field=name) if "." in name:
+            slots = _descend(struct, name.partition(".")[0], step, context)
+        case Add(field=name):
+            if any(slot.name == name for slot in struct.slots):
+                raise MigrationError(f"there is a field {name} already", hint="Use `cast` or `set` to change it")
+            of = struct.adopt(step.type, nullable=step.nullable)
+            slots = (*struct.slots, struct.add(name, of, _required(step.expression, step)))
+        case Cast(field=name):
+            old = struct.find(name)
+            of = struct.adopt(step.type, nullable=step.nullable)
+            slots = _replace(struct, replace(old, type=of, sql=_required(step.expression or old.sql, step)))
+        case Set(field=name, expression=expression):
+            slots = _replace(struct, replace(struct.find(name), sql=expression))
+        case Drop(field=name):
+            gone = struct.find(name)
+            slots = tuple(slot for slot in struct.slots if slot is not gone)
+    return struct.rebuild(slots)
+
+
+def _replace(struct: Struct, slot: Slot) -> tuple[Slot, ...]:
+    return tuple(slot if each.name == slot.name else each for each in struct.slots)
+
+
+def _reorder(struct: Struct, names: tuple[str, ...]) -> tuple[Slot, ...]:
+    if not struct.ordered:
+        raise MigrationError("the fields of a POJO have no order of their own", hint="Leave the step out")
+    if sorted(names) != sorted(slot.name for slot in struct.slots):
+        have = ", ".join(slot.name for slot in struct.slots)
+        raise MigrationError("`reorder` names every field once", hint=f"The fields are {have}")
+    return tuple(struct.find(name) for name in names)
+
+
+def _rename(struct: Struct, names: tuple[tuple[str, str], ...], context: PlanContext) -> tuple[Slot, ...]:
+    here: dict[str, str] = {}
+    inside: dict[str, list[tuple[str, str]]] = {}
+    for old, new in names:
+        head, dot, rest = old.partition(".")
+        if dot:
+            inside.setdefault(head, []).append((rest, new.removeprefix(f"{head}.")))
+        elif "." in new:
+            raise MigrationError(
+                f"{new} is not a name in the same struct as {old}", hint="`add` and `drop` move a field"
+            )
+        else:
+            here[old] = new
+    slots = struct.slots
+    for head, pairs in inside.items():
+        changed = _change_child(struct.find(head), Rename(tuple(pairs)), context)
+        slots = tuple(changed if slot.name == head else slot for slot in slots)
+    for old in here:
+        struct.find(old)
+    if here and not struct.named:
+        raise MigrationError("fields of this family go by their places and have no names", hint="`reorder` moves them")
+    renamed = tuple(
+        replace(slot, name=here[slot.name], member=here[slot.name]) if slot.name in here else slot for slot in slots
+    )
+    if len({slot.name for slot in renamed}) < len(renamed):
+        raise MigrationError("a field would get the name of another one", hint="Drop that one first")
+    return renamed
+
+
+def _descend(struct: Struct, head: str, step: FieldStep, context: PlanContext) -> tuple[Slot, ...]:
+    head, _, rest = head.partition(".")
+    if isinstance(step, Reorder):
+        inner: FieldStep = replace(step, path=rest)
+    else:
+        assert not isinstance(step, Rename)
+        inner = replace(step, field=step.field.partition(".")[2])
+    return _replace(struct, _change_child(struct.find(head), inner, context))
+
+
+def _change_child(slot: Slot, step: FieldStep, context: PlanContext) -> Slot:
+    if not isinstance(slot.type, tree.Serializer | AvroType):
+        raise MigrationError(f"steps do not reach into {slot.name}, a field of RowData")
+    changed, columns = _apply(slot.type, step, f"{slot.sql}.", context)
+    return replace(slot, type=changed, sql=f"CASE WHEN {slot.sql} IS NOT NULL THEN {make_struct(columns)} END")
+
+
+def _required(sql: str, step: Add | Cast) -> str:
+    if not step.required:
+        return sql
+    message = make_text(f"field {step.field} is a primitive and cannot be null")
+    return f"coalesce({sql}, raise_error({message}))"

@@ -1,0 +1,186 @@
+"""The plan of a migration as a data flow: one per new state, with no engine in it.
+
+A flow starts at states of the snapshot (`Read`); every `Apply` does one thing to the rows; `Merge` joins states by key.
+Each node knows the shape of what comes out. SQL sees the fields of the payload, `value` (the whole payload),
+`state_key`, `state_namespace`, `map_key`, `list_index` and `ttl_last_access`; a field hides what has its name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from state_pipelines.operations.migration.shapes import StateShape
+    from state_pipelines.operations.migration.structs import Columns
+
+ERROR, FIRST, LAST = "error", "first", "last"
+"""Rules for values that get the same key, first and last by the bytes of the old key; any other is a SQL aggregate."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """Other fields, given by SQL over the present ones; null stays null."""
+
+    columns: Columns
+    nondeterministic: bool = False
+
+
+@dataclass(frozen=True)
+class Replace:
+    """Another payload. `over_null`: the SQL says what becomes of null, else null stays null."""
+
+    sql: str
+    over_null: bool = False
+    nondeterministic: bool = False
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Only the rows for which the SQL is true."""
+
+    sql: str
+    reason: str
+    nondeterministic: bool = False
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """Times of the last access by SQL; None takes them away."""
+
+    sql: str | None
+
+
+@dataclass(frozen=True)
+class Regroup:
+    """Another kind of state, see `steps.Kind`; the kinds are those of the shapes before and after."""
+
+    sql: str | None
+    key_sql: str | None = None
+    nondeterministic: bool = False
+
+
+@dataclass(frozen=True)
+class Rekey:
+    """Another key; `rule` says what becomes of payloads that get the same."""
+
+    sql: str
+    rule: str = ERROR
+    nondeterministic: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of the user over record batches."""
+
+    function: str | Callable[..., Any]
+    nondeterministic: bool = True
+
+
+Stage = Project | Replace | Keep | Stamp | Regroup | Rekey | Call
+
+
+@dataclass(frozen=True)
+class Read:
+    """A state of the snapshot. Its shape may differ in names only, so that the bytes are the same.
+
+    Attributes:
+        state: its name in the snapshot.
+    """
+
+    state: str
+    shape: StateShape
+
+
+@dataclass(frozen=True)
+class Apply:
+    """A stage over the rows of a flow."""
+
+    source: Flow
+    stage: Stage
+    shape: StateShape
+
+
+@dataclass(frozen=True)
+class Merge:
+    """States joined by key and namespace (and user key); `sql` is over columns named like `sources`."""
+
+    sources: tuple[tuple[str, Flow], ...]
+    sql: str
+    shape: StateShape
+    nondeterministic: bool = False
+
+
+Flow = Read | Apply | Merge
+
+
+def walk_flow(flow: Flow) -> Iterator[Flow]:
+    """The flow and all that it comes from, last first."""
+    yield flow
+    match flow:
+        case Apply(source=source):
+            yield from walk_flow(source)
+        case Merge(sources=sources):
+            for _, source in sources:
+                yield from walk_flow(source)
+
+
+def find_reads(flow: Flow) -> tuple[str, ...]:
+    """The states of the snapshot that a flow reads."""
+    return tuple(dict.fromkeys(each.state for each in walk_flow(flow) if isinstance(each, Read)))
+
+
+def is_aligned(flow: Flow) -> bool:
+    """Whether every row of the flow comes from one row of one state, under the same key."""
+    return all(
+        isinstance(each, Read) or (isinstance(each, Apply) and isinstance(each.stage, Project | Replace | Stamp | Keep))
+        for each in walk_flow(flow)
+    )
+
+
+def keeps_rows(flow: Flow) -> bool:
+    """Whether the flow is aligned and no row is left out."""
+    return is_aligned(flow) and not any(
+        isinstance(each, Apply) and isinstance(each.stage, Keep) for each in walk_flow(flow)
+    )
+
+
+def keeps_keys(flow: Flow) -> bool:
+    """Whether the bytes of keys stay: no other key, no change from or to a map."""
+    for each in walk_flow(flow):
+        if isinstance(each, Apply):
+            if isinstance(each.stage, Rekey):
+                return False
+            if isinstance(each.stage, Regroup) and "MAP" in (each.shape.kind, each.source.shape.kind):
+                return False
+    return True
+
+
+def is_nondeterministic(flow: Flow) -> bool:
+    """Whether the author allows that the flow gives other rows each time."""
+    stages = (each.stage if isinstance(each, Apply) else each for each in walk_flow(flow))
+    return any(getattr(each, "nondeterministic", False) for each in stages)
+
+
+def names_column(flow: Flow, name: str) -> bool:
+    """Whether any SQL of the flow names a column."""
+    return any(re.search(rf"\b{name}\b", sql) for each in walk_flow(flow) for sql in _sqls(each))
+
+
+def _sqls(flow: Flow) -> Iterator[str]:
+    if isinstance(flow, Merge):
+        yield flow.sql
+    if not isinstance(flow, Apply):
+        return
+    match flow.stage:
+        case Project(columns=columns):
+            yield from (sql for _, sql in columns)
+        case Regroup(sql=sql, key_sql=key_sql):
+            yield from filter(None, (sql, key_sql))
+        case Replace(sql=sql) | Keep(sql=sql) | Rekey(sql=sql):
+            yield sql
+        case Stamp(sql=str(sql)):
+            yield sql

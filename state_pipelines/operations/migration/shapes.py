@@ -1,0 +1,160 @@
+"""What planning knows of a keyed state: its meta info and the serializer of its keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from state_pipelines.serializers import tree
+from state_pipelines.serializers.build import list_of, map_of, ttl
+from state_pipelines.serializers.metainfo import KEYED_STATE_TYPE, VALUE_SERIALIZER, StateKind, StateMetaInfo
+from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
+
+if TYPE_CHECKING:
+    from state_pipelines.snapshot import Operator
+
+_COLUMNS = {"LIST": "list_value", "MAP": "map_value"}
+
+
+@dataclass(frozen=True)
+class StateShape:
+    """The serializers of one keyed state.
+
+    Attributes:
+        info: meta info of the state.
+        key: serializer of the keys of the operator.
+    """
+
+    info: StateMetaInfo
+    key: tree.Serializer
+
+    @property
+    def name(self) -> str:
+        """State name."""
+        return self.info.name
+
+    @property
+    def kind(self) -> str:
+        """VALUE, LIST, MAP, REDUCING, AGGREGATING or TIMER."""
+        if self.info.kind is StateKind.PRIORITY_QUEUE:
+            return TIMER
+        return self.info.state_type or str(self.info.kind)
+
+    @property
+    def payload(self) -> tree.Serializer:
+        """See `payload_serializer`."""
+        return payload_serializer(self.info)
+
+    @property
+    def column(self) -> str:
+        """The column of tables that holds the payload."""
+        return _COLUMNS.get(self.kind, "value")
+
+    @property
+    def ttl(self) -> bool:
+        """Whether values carry the time of their last access."""
+        return any(isinstance(each, tree.Ttl) for each in _wrappers(_outermost(self.info)))
+
+    @property
+    def map_key(self) -> tree.Serializer | None:
+        """Serializer of the user keys of a map."""
+        value = self.info.value_serializer
+        return value.key if self.kind == "MAP" and isinstance(value, tree.MapOf) else None
+
+    @property
+    def namespace(self) -> tree.Serializer:
+        """Serializer of the namespace."""
+        if self.kind == TIMER:
+            element = self.info.element
+            assert isinstance(element, tree.Timer)
+            return element.namespace
+        return self.info.namespace_serializer
+
+    def with_payload(self, payload: tree.Serializer) -> StateShape:
+        """With another payload."""
+        return replace(self, info=replace_payload(self.info, payload))
+
+    def with_name(self, name: str) -> StateShape:
+        """Under another name."""
+        return replace(self, info=replace(self.info, name=name))
+
+    def with_ttl(self, *, enabled: bool) -> StateShape:
+        """With or without times of the last access."""
+        if enabled == self.ttl:
+            return self
+        payload = self.payload
+        outermost = _outermost(self.info)
+        inner = ttl(payload) if enabled else payload
+        if isinstance(outermost, tree.TtlAware):
+            inner = replace(outermost, ttl_enabled=enabled, inner=inner)
+        return replace(self, info=_with_value(self.info, _replace_inside(self.info.value_serializer, outermost, inner)))
+
+    def with_kind(self, kind: str, payload: tree.Serializer, map_key: tree.Serializer | None = None) -> StateShape:
+        """As VALUE, LIST or MAP state; TTL stays."""
+        inner = ttl(payload) if self.ttl else payload
+        value: tree.Serializer = inner
+        if kind == "LIST":
+            value = list_of(inner)
+        elif kind == "MAP":
+            assert map_key is not None
+            value = map_of(map_key, inner)
+        options = tuple((name, kind if name == KEYED_STATE_TYPE else each) for name, each in self.info.options)
+        return replace(self, info=_with_value(replace(self.info, options=options), value))
+
+    def with_key(self, key: tree.Serializer) -> StateShape:
+        """With another key."""
+        if self.kind != TIMER:
+            return replace(self, key=key)
+        element = self.info.element
+        assert isinstance(element, tree.Timer)
+        return StateShape(_with_value(self.info, replace(element, key=key)), key)
+
+
+def find_shapes(operator: Operator) -> dict[str, StateShape]:
+    """The keyed states and timers of an operator, in the order of their ids."""
+    states = [state for state in operator.states if isinstance(state, KeyedState)]
+    return {state.name: StateShape(state.info, state.key_serializer) for state in states}
+
+
+def payload_serializer(info: StateMetaInfo) -> tree.Serializer:
+    """The serializer that steps work on: of the value, the list element, or the map value; inside TTL, if any."""
+    *_, payload = _wrappers(_outermost(info))
+    return payload
+
+
+def replace_payload(info: StateMetaInfo, payload: tree.Serializer) -> StateMetaInfo:
+    """`info` with another payload serializer (see `payload_serializer`)."""
+    return _with_value(info, _replace_inside(info.value_serializer, payload_serializer(info), payload))
+
+
+def _outermost(info: StateMetaInfo) -> tree.Serializer:
+    """Of the value, the element or the map value, TTL and all."""
+    value: tree.Serializer = info.value_serializer
+    if info.state_type == "LIST":
+        return info.element
+    return value.value if info.state_type == "MAP" and isinstance(value, tree.MapOf) else value
+
+
+def _wrappers(node: tree.Serializer) -> tuple[tree.Serializer, ...]:
+    if isinstance(node, tree.Ttl | tree.TtlAware):
+        return (node, *_wrappers(node.inner))
+    return (node,)
+
+
+def _with_value(info: StateMetaInfo, value: tree.Serializer) -> StateMetaInfo:
+    serializers = tuple((key, value if key == VALUE_SERIALIZER else each) for key, each in info.serializers)
+    return replace(info, serializers=serializers)
+
+
+def _replace_inside(node: tree.Serializer, old: tree.Serializer, new: tree.Serializer) -> tree.Serializer:
+    if node is old:
+        return new
+    match node:
+        case tree.ListOf(element=element):
+            return replace(node, element=_replace_inside(element, old, new))
+        case tree.MapOf(value=value):
+            return replace(node, value=_replace_inside(value, old, new))
+        case tree.Ttl(inner=inner) | tree.TtlAware(inner=inner):
+            return replace(node, inner=_replace_inside(inner, old, new))
+        case _:
+            return node

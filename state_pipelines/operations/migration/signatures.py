@@ -1,0 +1,102 @@
+"""What tells two shapes of a state apart, and what does not.
+
+Flink matches fields of a POJO by name, whoever declares them, lists those subclasses that it has met so far, and takes
+over the registrations of Kryo; versions of snapshot classes and notes in Avro schemas say nothing of the data. None of
+these is part of a signature.
+Source: `PojoSerializerSnapshotData`, `KryoSerializerSnapshot`, Avro's parsing canonical form.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.operations.migration.avro_schema import expand_schema
+from state_pipelines.serializers import tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from state_pipelines.operations.migration.shapes import StateShape
+
+_NOTES = ("doc", "default", "order", "aliases", "namespace")
+_ALIKE: Mapping[str, object] = {
+    "snapshot_version": 0,
+    "outer_version": 0,
+    "serializer_class": "",
+    "declaring_class": None,
+    "java_types": (),
+}
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A shape without what makes no difference; equal signatures are equal data.
+
+    Attributes:
+        kind: VALUE, LIST, MAP, REDUCING, AGGREGATING or TIMER.
+        key: serializer of the keys.
+        namespace: serializer of the namespace.
+        map_key: serializer of the user keys of a map.
+        payload: what the state is about, without TTL.
+        ttl: whether values carry the time of their last access.
+    """
+
+    kind: str
+    key: tree.Serializer
+    namespace: tree.Serializer
+    map_key: tree.Serializer | None
+    payload: tree.Serializer
+    ttl: bool
+
+
+def sign_shape(shape: StateShape) -> Signature:
+    """The signature of a shape."""
+    return Signature(
+        kind=shape.kind,
+        key=strip_serializer(shape.key),
+        namespace=strip_serializer(shape.namespace),
+        map_key=None if shape.map_key is None else strip_serializer(shape.map_key),
+        payload=strip_serializer(shape.payload),
+        ttl=shape.ttl,
+    )
+
+
+def sign_shapes(shapes: Iterable[StateShape]) -> dict[str, Signature]:
+    """The signatures of shapes, by name of the state."""
+    return {shape.name: sign_shape(shape) for shape in shapes}
+
+
+def strip_serializer(serializer: tree.Serializer) -> tree.Serializer:
+    """A serializer without what makes no difference."""
+    stripped = _strip(serializer)
+    assert isinstance(stripped, tree.Serializer)
+    return stripped
+
+
+def _strip(part: Any) -> Any:
+    if isinstance(part, tuple):
+        return tuple(map(_strip, part))
+    if isinstance(part, tree.TtlAware):
+        return _strip(part.inner)
+    if not is_dataclass(part) or isinstance(part, type):
+        return part
+    changes = {each.name: _strip(getattr(part, each.name)) for each in fields(part) if each.name not in _ALIKE}
+    changes |= {each.name: _ALIKE[each.name] for each in fields(part) if each.name in _ALIKE}
+    if isinstance(part, tree.Kryo):
+        changes |= {"registrations": (), "default_serializers": (), "default_serializer_classes": ()}
+    if isinstance(part, tree.Pojo):
+        changes["non_registered"] = ()
+    if isinstance(part, tree.Avro):
+        changes["schema_json"] = json.dumps(strip_schema(expand_schema(part.schema_json)), sort_keys=True)
+    return replace(part, **changes)
+
+
+def strip_schema(node: Any) -> Any:
+    """An expanded Avro schema without notes and defaults."""
+    if isinstance(node, list):
+        return [strip_schema(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    return {name: strip_schema(each) for name, each in node.items() if name not in _NOTES}

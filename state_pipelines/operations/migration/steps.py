@@ -1,0 +1,273 @@
+"""The steps of a migration: what each says, without knowing what it is applied to.
+
+Expressions are Spark SQL. `nondeterministic` says that the author knows an expression to give other values each time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.serializers.tree import Serializer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+UPGRADE = "upgrade"
+DOWNGRADE = "downgrade"
+
+
+@dataclass(frozen=True)
+class SqlType:
+    """A SQL type of the table runtime, such as `BIGINT`: the type of a field of a `RowData`.
+
+    Attributes:
+        text: as `describe_type` writes it.
+    """
+
+    text: str
+
+
+FieldType = Serializer | SqlType
+
+
+@dataclass(frozen=True)
+class Rename:
+    """Fields get other names; their bytes stay. Pairs of dotted path and new last name."""
+
+    names: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Add:
+    """A new field with the value of an expression (a literal when the file gives a default).
+
+    Attributes:
+        field: dotted path.
+        required: the type is a primitive of Java, which has no null.
+        nullable: the type was written with `?`; Avro fields become a union with null.
+    """
+
+    field: str
+    type: FieldType
+    expression: str
+    required: bool = False
+    nullable: bool = False
+    nondeterministic: bool = False
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A field gets another type; without expression by SQL's CAST. The rest as of `Add`."""
+
+    field: str
+    type: FieldType
+    expression: str | None
+    required: bool = False
+    nullable: bool = False
+    nondeterministic: bool = False
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A field goes."""
+
+    field: str
+
+
+@dataclass(frozen=True)
+class Set:
+    """A field gets other values of the same type."""
+
+    field: str
+    expression: str
+    nondeterministic: bool = False
+
+
+@dataclass(frozen=True)
+class Reorder:
+    """The fields of a family with an order (Row, Tuple, Avro, RowData) come in another one.
+
+    Attributes:
+        names: all fields, in the new order.
+        path: dotted path to the struct; empty for the payload itself.
+    """
+
+    names: tuple[str, ...]
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class Convert:
+    """The payload gets a serializer of any family.
+
+    Attributes:
+        type: the new serializer; of Kryo only the class counts, its registrations come from the snapshot.
+        expression: the new value; None is by field name.
+        discard: fields of the old value that the new one does not have.
+    """
+
+    type: Serializer
+    expression: str | None = None
+    discard: tuple[str, ...] = ()
+    nondeterministic: bool = False
+
+
+@dataclass(frozen=True)
+class RenameClass:
+    """Classes or whole packages get other names anywhere in the payload's serializer."""
+
+    names: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Collections:
+    """Fields that Flink 1.x wrote by Kryo get the collection serializers of 2.x.
+
+    Attributes:
+        types: field and its serializer, without the flags for null that Flink puts around.
+    """
+
+    types: tuple[tuple[str, Serializer], ...]
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Entries for which `keep` is not true go."""
+
+    keep: str
+    reason: str
+    nondeterministic: bool = False
+
+
+@dataclass(frozen=True)
+class TtlStep:
+    """TTL on or off, or other times of the last access.
+
+    Attributes:
+        action: enable, disable or shift.
+        expression: time of the last access, for enable and shift.
+        reason: why the times may go, for disable.
+    """
+
+    action: str
+    expression: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The state becomes VALUE, LIST or MAP state.
+
+    Attributes:
+        to: VALUE, LIST or MAP.
+        type: of the new payload; None is as it was.
+        expression: the new payload: of lists and maps to VALUE over `values` or `entries`, all of a key; else over the
+            one payload, which None keeps. Entries of a map become elements in the order of their keys.
+        key_type: of the user keys, to MAP.
+        key_expression: the user key, to MAP.
+    """
+
+    to: str
+    type: Serializer | None = None
+    expression: str | None = None
+    key_type: Serializer | None = None
+    key_expression: str | None = None
+    nondeterministic: bool = False
+
+
+@dataclass(frozen=True)
+class RenameState:
+    """The state gets another name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class DropState:
+    """The state goes."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class SplitPart:
+    """One of the states that a state becomes.
+
+    Attributes:
+        name: of the new state.
+        fields: of the payload, which keeps its family; empty when `type` says it all.
+        type: the new payload.
+        expression: the new payload; None is by field name.
+        class_name: of the new POJO, with `fields`; None keeps the class.
+    """
+
+    name: str
+    fields: tuple[str, ...] = ()
+    type: Serializer | None = None
+    expression: str | None = None
+    class_name: str | None = None
+
+
+@dataclass(frozen=True)
+class Split:
+    """A state becomes several. `discard`: fields that none of them has."""
+
+    into: tuple[SplitPart, ...]
+    discard: tuple[str, ...] = ()
+    nondeterministic: bool = False
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Several states become one.
+
+    Attributes:
+        others: the states beside that of the change.
+        into: name of the new state; it may be that of one of the old ones.
+        type: of the new payload.
+        expression: over columns named like the states; null for states without that key.
+    """
+
+    others: tuple[str, ...]
+    into: str
+    type: Serializer
+    expression: str
+    nondeterministic: bool = False
+
+
+@dataclass(frozen=True)
+class Key:
+    """Another key for all states and timers of the operator.
+
+    Attributes:
+        type: of the new key.
+        expression: over `state_key` and its fields.
+        on_equal: by state, what becomes of values that get the same key: error, first, last, or a SQL aggregate.
+    """
+
+    type: Serializer
+    expression: str
+    on_equal: tuple[tuple[str, str], ...] = ()
+    nondeterministic: bool = False
+
+
+@dataclass(frozen=True)
+class Python:
+    """A function of the user over the rows of the state, an Arrow record batch to another.
+
+    Attributes:
+        function: `module:name`, or the function itself.
+        type: of the new payload; None is as it was.
+        deterministic: whether it gives the same for the same rows.
+    """
+
+    function: str | Callable[..., Any]
+    type: Serializer | None = None
+    deterministic: bool = False
+
+
+FieldStep = Rename | Add | Cast | Drop | Set | Reorder
+PayloadStep = FieldStep | Convert | RenameClass | Collections
+StateStep = Filter | TtlStep | Kind | RenameState | DropState | Split | Merge | Python
+Step = PayloadStep | StateStep | Key

@@ -1,0 +1,461 @@
+"""Structs of every family as slots that steps on fields can change: POJO, Row, Tuple, Avro record, RowData.
+
+A slot is a field together with the SQL that gives its value. A family knows how its slots are named, which types they
+take, and how a serializer is made of them again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from state_pipelines.codecs.declaring import variant_fields
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.codecs.subclasses import find_subclasses
+from state_pipelines.errors import MigrationError
+from state_pipelines.operations.migration.avro_schema import (
+    AvroType,
+    expand_schema,
+    find_record,
+    make_avro_type,
+    render_schema,
+    with_record,
+)
+from state_pipelines.operations.migration.steps import FieldType, SqlType
+from state_pipelines.serializers import tree
+from state_pipelines.serializers.build import tuple_of
+from state_pipelines.serializers.text import describe, describe_type
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Columns = tuple[tuple[str, str], ...]
+"""Name and SQL of each column."""
+
+
+@dataclass(frozen=True)
+class SqlColumn:
+    """The type of a field of a `RowData`: the type, its Java stream, its serializer."""
+
+    type: tree.LogicalType
+    java: bytes
+    serializer: tree.Serializer
+
+
+SlotType = tree.Serializer | AvroType | SqlColumn
+Node = tree.Serializer | AvroType
+
+
+@dataclass(frozen=True)
+class PlanContext:
+    """What planning depends on beyond the serializers of a state.
+
+    Attributes:
+        layouts: what layouts of data depend on.
+        sql_types: by readable form, the SQL types that the snapshot holds, whose Java streams can be used again.
+        kryos: Kryo serializers of the snapshot by class.
+    """
+
+    layouts: LayoutContext = field(default_factory=LayoutContext)
+    sql_types: tuple[tuple[str, SqlColumn], ...] = ()
+    kryos: tuple[tree.Kryo, ...] = ()
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A field of a struct.
+
+    Attributes:
+        name: of its column.
+        type: of its values.
+        sql: what gives its values.
+        member: its name in its class, which differs from the column for some subclasses of POJOs.
+        owners: of POJOs, the classes that have it (0 is the POJO itself) and the class that declares it there.
+    """
+
+    name: str
+    type: SlotType
+    sql: str
+    member: str
+    owners: tuple[tuple[int, str | None], ...] = ((0, None),)
+
+
+class Struct(ABC):
+    """A struct of one family.
+
+    Attributes:
+        slots: its fields.
+        extra: columns beside the fields.
+        class_names: of POJOs, the class and its subclasses.
+        ordered: whether the order of the fields is part of the serializer.
+        named: whether fields have names of their own, not those of their places.
+    """
+
+    slots: tuple[Slot, ...]
+    extra: Columns = ()
+    class_names: tuple[str, ...] = ()
+    ordered = True
+    named = True
+
+    def find(self, name: str) -> Slot:
+        """The slot of a column.
+
+        Raises:
+            MigrationError: there is none.
+        """
+        for slot in self.slots:
+            if slot.name == name:
+                return slot
+        names = ", ".join(sorted(slot.name for slot in self.slots))
+        raise MigrationError(f"there is no field {name}", hint=f"The fields are {names}" if names else "")
+
+    def add(self, name: str, of: SlotType, sql: str) -> Slot:
+        """A new slot."""
+        if not self.named and name != f"f{len(self.slots)}":
+            raise MigrationError(
+                f"a new field goes by its place, f{len(self.slots)}, not {name}", hint="`reorder` moves it afterwards"
+            )
+        return Slot(name, of, sql, name)
+
+    def adopt(self, of: FieldType, *, nullable: bool) -> SlotType:
+        """A type of a file as that of a slot.
+
+        Raises:
+            MigrationError: fields of this family have no such type.
+        """
+        del nullable
+        if isinstance(of, SqlType):
+            raise MigrationError(f"{of.text} is a SQL type, which only fields of RowData have")
+        return of
+
+    @abstractmethod
+    def rebuild(self, slots: Iterable[Slot]) -> tuple[Node, Columns]:
+        """The serializer with other slots, and its columns."""
+
+
+def open_struct(node: Node, base: str, context: PlanContext) -> Struct:
+    """The slots of a struct.
+
+    Args:
+        node: its serializer.
+        base: what stands in front of a column in SQL, such as `` `address`. ``; empty for the payload itself.
+        context: see there.
+
+    Raises:
+        MigrationError: values of this family have no fields.
+    """
+    match node:
+        case tree.Pojo():
+            return _Pojo(node, base, context)
+        case tree.Row() | tree.Tuple():
+            return _Positional(node, base)
+        case tree.RowData():
+            return _RowData(node, base, context)
+        case tree.Avro():
+            return _Avro(node, base)
+        case AvroType():
+            return _AvroRecord(node, base)
+        case tree.Nullable(inner=inner):
+            return _Wrapped(node, open_struct(inner, base, context))
+    raise MigrationError(
+        f"steps on fields need a POJO, Row, Tuple, Avro record or RowData, this is {_describe(node)}",
+        hint="`convert` takes values of any family",
+    )
+
+
+def quote_name(name: str) -> str:
+    """A column name for Spark SQL, whatever is in it."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def make_text(text: str) -> str:
+    """A literal of text in Spark SQL."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def make_struct(columns: Iterable[tuple[str, str]]) -> str:
+    """SQL of a struct."""
+    return f"named_struct({', '.join(f'{make_text(name)}, {sql}' for name, sql in columns)})"
+
+
+def _describe(node: Node) -> str:
+    return describe(node) if isinstance(node, tree.Serializer) else "an Avro type without fields"
+
+
+class _Wrapped(Struct):
+    """A struct behind a flag for null."""
+
+    def __init__(self, node: tree.Nullable, inner: Struct) -> None:
+        self._node, self._inner = node, inner
+        self.slots, self.extra = inner.slots, inner.extra
+        self.ordered, self.named = inner.ordered, inner.named
+
+    @override
+    def add(self, name: str, of: SlotType, sql: str) -> Slot:
+        return self._inner.add(name, of, sql)
+
+    @override
+    def adopt(self, of: FieldType, *, nullable: bool) -> SlotType:
+        return self._inner.adopt(of, nullable=nullable)
+
+    @override
+    def rebuild(self, slots: Iterable[Slot]) -> tuple[Node, Columns]:
+        inner, columns = self._inner.rebuild(slots)
+        assert isinstance(inner, tree.Serializer)
+        return replace(self._node, inner=inner), columns
+
+
+class _Pojo(Struct):
+    """A POJO: its fields, and those of the subclasses that its serializer or the rest of the snapshot lists."""
+
+    ordered = False
+
+    def __init__(self, node: tree.Pojo, base: str, context: PlanContext) -> None:
+        self._context = context.layouts
+        self._node = replace(node, non_registered=find_subclasses(node, context.layouts))
+        self.class_names = tuple(name for name, _ in self._classes(self._node))
+        if self.class_names[1:]:
+            self.extra = (("class", f"{base}`class`"),)
+        found: dict[str, Slot] = {}
+        for index, members in enumerate(self._members(self._node)):
+            for name, member in members:
+                owner = (index, member.declaring_class)
+                if name in found:
+                    found[name] = replace(found[name], owners=(*found[name].owners, owner))
+                    continue
+                assert member.serializer is not None
+                sql = f"{base}{quote_name(name)}"
+                found[name] = Slot(name, member.serializer, sql, member.name, (owner,))
+        self.slots = tuple(found.values())
+
+    @staticmethod
+    def _classes(node: tree.Pojo) -> list[tuple[str, tree.Serializer]]:
+        """The POJO and its subclasses, in the order of layouts."""
+        others = (*node.registered, *node.non_registered)
+        return [(node.pojo_class, node), *((each.class_name, each.serializer) for each in others if each.serializer)]
+
+    def _members(self, node: tree.Pojo) -> list[list[tuple[str, tree.PojoField]]]:
+        """Per class: column and field. A subclass that is no POJO has one column for the whole of it, field ''."""
+        if len(classes := self._classes(node)) == 1:
+            return [[(each.name, self._resolved(node, each)) for each in node.fields]]
+        layout = derive_layout(node, self._context)
+        result = []
+        for (_, serializer), named in zip(classes, variant_fields(layout), strict=True):  # type: ignore[arg-type]
+            fields = (tree.PojoField(name="", declaring_class=None, serializer=serializer),)
+            if isinstance(serializer, tree.Pojo):
+                fields = serializer.fields  # type: ignore[assignment]
+            result.append([(name, each) for (name, _), each in zip(named, fields, strict=True)])
+        return result
+
+    @staticmethod
+    def _resolved(node: tree.Pojo, member: tree.PojoField) -> tree.PojoField:
+        if member.serializer is None:
+            raise MigrationError(
+                f"the type of field {member.name} of {node.pojo_class} was lost before the snapshot was written",
+                hint="Restore the snapshot with the class on the class path and take a new one",
+            )
+        return member
+
+    @override
+    def add(self, name: str, of: SlotType, sql: str) -> Slot:
+        pojos = [index for index, (_, each) in enumerate(self._classes(self._node)) if isinstance(each, tree.Pojo)]
+        return Slot(name, of, sql, name, tuple((index, self._node.pojo_class) for index in pojos))
+
+    @override
+    def rebuild(self, slots: Iterable[Slot]) -> tuple[Node, Columns]:
+        slots = tuple(slots)
+        changed: dict[str, tree.Serializer] = {}
+        for index, (name, serializer) in enumerate(self._classes(self._node)):
+            if isinstance(serializer, tree.Pojo):
+                changed[name] = replace(serializer, fields=_sort(_fields_of(slots, index, name)))
+        root = changed.pop(self._node.pojo_class)
+        assert isinstance(root, tree.Pojo)
+        root = replace(
+            root,
+            registered=tuple(_with_serializer(each, changed) for each in self._node.registered),
+            non_registered=tuple(_with_serializer(each, changed) for each in self._node.non_registered),
+        )
+        return root, self._columns(root, slots)
+
+    def _columns(self, root: tree.Pojo, slots: tuple[Slot, ...]) -> Columns:
+        classes = [name for name, _ in self._classes(root)]
+        found: dict[str, dict[str, list[str]]] = {}
+        for index, members in enumerate(self._members(root)):
+            for name, member in members:
+                sql = next(
+                    slot.sql
+                    for slot in slots
+                    if slot.member == member.name and index in (owner for owner, _ in slot.owners)
+                )
+                found.setdefault(name, {}).setdefault(sql, []).append(classes[index])
+        columns = [(name, _choose(each)) for name, each in found.items()]
+        return (*columns, *self.extra)
+
+
+def _choose(sources: dict[str, list[str]]) -> str:
+    """One SQL, or one per class where subclasses have it from different places."""
+    if len(sources) == 1:
+        return next(iter(sources))
+    cases = (
+        f"WHEN `class` IN ({', '.join(make_text(name) for name in names)}) THEN {sql}" for sql, names in sources.items()
+    )
+    return f"CASE {' '.join(cases)} END"
+
+
+def _fields_of(slots: tuple[Slot, ...], index: int, class_name: str) -> list[tree.PojoField]:
+    found: dict[str, tree.PojoField] = {}
+    for slot in slots:
+        for owner, declaring in slot.owners:
+            if owner != index:
+                continue
+            if slot.member in found:
+                raise MigrationError(
+                    f"{class_name} would have two fields {slot.member}", hint="Drop or rename the other one first"
+                )
+            assert isinstance(slot.type, tree.Serializer)
+            found[slot.member] = tree.PojoField(name=slot.member, declaring_class=declaring, serializer=slot.type)
+    return list(found.values())
+
+
+def _with_serializer(subclass: tree.PojoSubclass, changed: dict[str, tree.Serializer]) -> tree.PojoSubclass:
+    return replace(subclass, serializer=changed.get(subclass.class_name, subclass.serializer))
+
+
+def _sort(fields: list[tree.PojoField]) -> tuple[tree.PojoField, ...]:
+    return tuple(sorted(fields, key=lambda each: each.name.encode("utf-16-be", "surrogatepass")))
+
+
+class _Positional(Struct):
+    """Row and Tuple."""
+
+    named = False
+
+    def __init__(self, node: tree.Row | tree.Tuple, base: str) -> None:
+        self._node = node
+        self.slots = _positional(node.fields, base)
+        if isinstance(node, tree.Row) and node.supports_row_kind:
+            self.extra = (("row_kind", f"{base}`row_kind`"),)
+
+    @override
+    def rebuild(self, slots: Iterable[Slot]) -> tuple[Node, Columns]:
+        slots = tuple(slots)
+        fields = tuple(slot.type for slot in slots if isinstance(slot.type, tree.Serializer))
+        columns = (*((f"f{index}", slot.sql) for index, slot in enumerate(slots)), *self.extra)
+        node = self._node
+        if isinstance(node, tree.Row):
+            return replace(node, fields=fields), columns
+        if len(fields) == len(node.fields):
+            return replace(node, fields=fields), columns
+        plain = f"org.apache.flink.api.java.tuple.Tuple{len(node.fields)}"
+        if node.tuple_class != plain or not fields:
+            raise MigrationError(
+                f"{node.tuple_class} always has {len(node.fields)} fields", hint="`convert` gives it another class"
+            )
+        tuple_class = tuple_of(*fields).tuple_class
+        return replace(node, tuple_class=tuple_class, fields=fields), columns
+
+
+def _positional(types: Iterable[SlotType], base: str) -> tuple[Slot, ...]:
+    return tuple(Slot(f"f{n}", of, f"{base}`f{n}`", f"f{n}") for n, of in enumerate(types))
+
+
+class _RowData(Struct):
+    """Rows of the table runtime."""
+
+    named = False
+
+    def __init__(self, node: tree.RowData, base: str, context: PlanContext) -> None:
+        self._node = node
+        self._known = dict(context.sql_types) | known_sql_types([node])
+        self.slots = _positional(map(SqlColumn, node.types, node.java_types, node.fields), base)
+        self.extra = (("row_kind", f"{base}`row_kind`"),)
+
+    @override
+    def adopt(self, of: FieldType, *, nullable: bool) -> SlotType:
+        text = of.text if isinstance(of, SqlType) else describe(of)
+        if text not in self._known:
+            known = ", ".join(sorted(self._known)) or "none"
+            raise MigrationError(
+                f"the snapshot holds no SQL type {text}, whose Java stream would be needed", hint=f"It holds {known}"
+            )
+        return self._known[text]
+
+    @override
+    def rebuild(self, slots: Iterable[Slot]) -> tuple[Node, Columns]:
+        slots = tuple(slots)
+        types = [slot.type for slot in slots if isinstance(slot.type, SqlColumn)]
+        columns = (*((f"f{index}", slot.sql) for index, slot in enumerate(slots)), *self.extra)
+        node = replace(
+            self._node,
+            types=tuple(each.type for each in types),
+            fields=tuple(each.serializer for each in types),
+            java_types=tuple(each.java for each in types),
+        )
+        return node, columns
+
+
+def known_sql_types(serializers: Iterable[tree.Serializer]) -> dict[str, SqlColumn]:
+    """The SQL types that serializers hold, by readable form."""
+    found: dict[str, SqlColumn] = {}
+    for serializer in serializers:
+        if isinstance(serializer, tree.RowData):
+            for each in map(SqlColumn, serializer.types, serializer.java_types, serializer.fields):
+                found.setdefault(describe_type(each.type), each)
+    return found
+
+
+class _AvroRecord(Struct):
+    """A record inside an Avro schema."""
+
+    def __init__(self, node: AvroType, base: str) -> None:
+        self._node = node
+        record = find_record(node)
+        if record is None:
+            raise MigrationError("this part of the Avro schema has no fields")
+        self._record = record
+        self.slots = tuple(
+            Slot(name, AvroType(of), f"{base}{quote_name(name)}", name)
+            for name, of in ((str(each["name"]), each["type"]) for each in record["fields"])
+        )
+
+    @override
+    def adopt(self, of: FieldType, *, nullable: bool) -> SlotType:
+        return make_avro_type(of, nullable=nullable)
+
+    @override
+    def rebuild(self, slots: Iterable[Slot]) -> tuple[Node, Columns]:
+        slots = tuple(slots)
+        olds = {str(each["name"]): each for each in self._record["fields"]}
+        fields = []
+        for slot in slots:
+            assert isinstance(slot.type, AvroType)
+            # Defaults and docs of a field stay with it while its type does.
+            old: dict[str, Any] = next((each for name, each in olds.items() if slot.member == name), {})
+            kept = old if old.get("type") == slot.type.node else {}
+            fields.append({**kept, "name": slot.name, "type": slot.type.node})
+        return with_record(self._node, {**self._record, "fields": fields}), tuple(
+            (each.name, each.sql) for each in slots
+        )
+
+
+class _Avro(Struct):
+    """The record that an Avro serializer writes."""
+
+    def __init__(self, node: tree.Avro, base: str) -> None:
+        self._node = node
+        self._inner = _AvroRecord(AvroType(expand_schema(node.schema_json)), base)
+        self.slots = self._inner.slots
+
+    @override
+    def adopt(self, of: FieldType, *, nullable: bool) -> SlotType:
+        return self._inner.adopt(of, nullable=nullable)
+
+    @override
+    def rebuild(self, slots: Iterable[Slot]) -> tuple[Node, Columns]:
+        inner, columns = self._inner.rebuild(slots)
+        assert isinstance(inner, AvroType)
+        return replace(self._node, schema_json=render_schema(inner.node)), columns

@@ -1,0 +1,79 @@
+"""Running pieces of work in processes of this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from state_pipelines.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Result = TypeVar("Result", covariant=True)
+Report = Callable[[int, int], None]
+"""Is told how many pieces are done, and how many there are."""
+
+SMALL = 64 << 20
+"""Bytes of state below which starting processes takes longer than the work."""
+
+
+class Work(Protocol[Result]):
+    """A piece of work that can be sent to another process."""
+
+    def run(self) -> Result:
+        """Do it."""
+
+
+def choose_processes(size: int) -> int:
+    """How many processes suit `size` bytes of state: one, or one per core."""
+    return 1 if size < SMALL else os.cpu_count() or 1
+
+
+def run_pieces(
+    pieces: Sequence[Work[Result]], what: str, *, processes: int = 1, report: Report | None = None
+) -> list[Result]:
+    """Run pieces of work; results in the order of the pieces.
+
+    Args:
+        pieces: the work.
+        what: says what failed, when a process dies.
+        processes: with more than one, they are started anew (`spawn`), so that the main module of a script must be
+            guarded by `if __name__ == "__main__":`.
+        report: is told of the progress.
+
+    Raises:
+        StateError: a piece failed; the others are not begun any more.
+    """
+    count = min(processes, len(pieces))
+    if count <= 1:
+        results = []
+        for piece in pieces:
+            results.append(piece.run())
+            if report is not None:
+                report(len(results), len(pieces))
+        return results
+    # Forked processes would share the threads of Arrow and of storage clients, which do not survive that.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=context) as pool:
+        futures = [pool.submit(_run, piece) for piece in pieces]
+        try:
+            for done, future in enumerate(as_completed(futures), 1):
+                future.result()
+                if report is not None:
+                    report(done, len(pieces))
+        except BrokenProcessPool as error:
+            raise StateError(
+                f"{what}: a process died", hint="It may have run out of memory; use fewer processes"
+            ) from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        return [future.result() for future in futures]
+
+
+def _run(piece: Work[Result]) -> Result:
+    return piece.run()

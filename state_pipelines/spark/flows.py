@@ -1,0 +1,485 @@
+"""Data flows of migrations (`operations.migration.flows`) as DataFrames.
+
+Inside, every column but those that SQL may name goes by a prefix, so that no field of a payload can hide it. Keys are
+decoded only where SQL names them or where they change.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructType
+
+from state_pipelines.codecs.columns import column_type
+from state_pipelines.codecs.conform import conform
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.errors import MigrationError, at
+from state_pipelines.keyed.tables import TTL_COLUMN, TableOptions
+from state_pipelines.operations.migration import flows
+from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read
+from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
+from state_pipelines.spark.casting import cast_by_name
+from state_pipelines.spark.failures import translate_failures
+from state_pipelines.spark.splits import SPLIT_SIZE, StateOptions
+from state_pipelines.spark.tasks import read_frame
+from state_pipelines.spark.types import spark_arrow_schema, spark_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from state_pipelines.operations.migration.shapes import StateShape
+    from state_pipelines.serializers.tree import Serializer
+    from state_pipelines.snapshot import Operator
+
+PREFIX = "__state_"
+PAYLOAD = f"{PREFIX}payload"
+STORED = f"{PREFIX}stored"
+"""The payload as the state that was read had it; only where it is asked for."""
+
+KEYS = ("state_key", "state_namespace", "map_key")
+VISIBLE = (*KEYS, "list_index", TTL_COLUMN)
+"""Columns that SQL may name beside the fields and `value`."""
+
+_NOW = ("CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now")
+"""Expressions of Spark that are the same in all rows, but not in the run of the proof."""
+
+
+def hidden(name: str) -> str:
+    """A column under the name that it has inside."""
+    return PREFIX + name
+
+
+@dataclass
+class StateReader:
+    """Reads states of one operator as frames; one that several flows need is read once.
+
+    Attributes:
+        operator: the operator; its snapshot need not be published.
+        key_hash: a column `hashed_key_group` beside the others.
+    """
+
+    spark: SparkSession
+    operator: Operator
+    key_hash: bool = False
+    shared: frozenset[str] = frozenset()
+    _frames: dict[tuple[str, tuple[str, ...]], DataFrame] = field(default_factory=dict)
+
+    def read(self, name: str, keys: tuple[str, ...], *, stored: bool = False) -> DataFrame:
+        """The rows of a state.
+
+        Args:
+            name: of the state.
+            keys: parts of the key that are decoded.
+            stored: with a second column of the payload, which no stage changes.
+        """
+        if (name, keys) not in self._frames:
+            frame = self._read(name, keys)
+            if name in self.shared:
+                frame = frame.persist(StorageLevel.DISK_ONLY)
+            self._frames[name, keys] = frame
+        frame = self._frames[name, keys]
+        if stored:
+            frame = frame.withColumn(STORED, F.col(PAYLOAD))
+        return frame
+
+    def _read(self, name: str, keys: tuple[str, ...]) -> DataFrame:
+        state = self.operator.state(name)
+        assert isinstance(state, KeyedState)
+        layout = state.layout
+        column = {"LIST": "list_value", "MAP": "map_value"}.get(layout.state_type, "value")
+        present = {each for each, _ in layout.key.fields}
+        columns = ["key_group", "key_bytes", *(each for each in (*keys, "timestamp") if each in present)]
+        if layout.state_type == "LIST":
+            columns.append("list_index")
+        if layout.state_type != TIMER:
+            columns.append(column)
+        if layout.ttl:
+            columns.append(TTL_COLUMN)
+        if self.key_hash:
+            columns.append("hashed_key_group")
+        table = TableOptions(columns=tuple(columns), key_bytes=True, key_hash=self.key_hash)
+        frame = read_frame(self.spark, state, StateOptions("", "", table, None, SPLIT_SIZE))
+        renamed = {each: PAYLOAD if each == column else hidden(each) for each in frame.columns}
+        return frame.withColumnsRenamed(renamed)
+
+    def release(self) -> None:
+        """Forget what was kept on disk."""
+        for (name, _), frame in self._frames.items():
+            if name in self.shared:
+                frame.unpersist()
+
+
+@dataclass(frozen=True)
+class FlowRunner:
+    """Builds the frames of flows.
+
+    Attributes:
+        reader: of the states that the flows start at.
+        layouts: what layouts depend on.
+        stored: see `StateReader.read`; for aligned flows only.
+    """
+
+    reader: StateReader
+    layouts: LayoutContext
+    stored: bool = False
+
+    def build(self, flow: Flow, *, keys: tuple[str, ...] | None = None) -> DataFrame:
+        """The frame of a flow; its payload is in `PAYLOAD`.
+
+        Args:
+            flow: the flow.
+            keys: parts of the key that are decoded; by default those that the flow needs.
+
+        Raises:
+            MigrationError: Spark refuses an expression, or one gives other values each time without saying so.
+        """
+        wanted = find_keys(flow) if keys is None else keys
+        with at(state=flow.shape.name), translate_failures("the migration cannot be applied"):
+            return self._build(flow, wanted)
+
+    def _build(self, flow: Flow, keys: tuple[str, ...]) -> DataFrame:
+        match flow:
+            case Read(state=state):
+                return self.reader.read(state, keys, stored=self.stored)
+            case Merge():
+                return self._merge(flow, keys)
+            case Apply(source=source, stage=stage, shape=shape):
+                frame = self._build(source, keys)
+                if source.shape.kind == TIMER and not isinstance(stage, flows.Rekey):
+                    raise MigrationError("timers have no values that could change")
+                return _Stage(frame, source.shape, shape, self.layouts).apply(stage)
+
+    def _merge(self, flow: Merge, keys: tuple[str, ...]) -> DataFrame:
+        frames = [self._build(source, keys) for _, source in flow.sources]
+        names = [name for name, _ in flow.sources]
+        common = [name for name in frames[0].columns if all(name in frame.columns for frame in frames)]
+        identity = _identity(common)
+        others = [name for name in common if name not in identity and name not in (PAYLOAD, hidden(TTL_COLUMN))]
+        union: DataFrame | None = None
+        for index, frame in enumerate(frames):
+            own = frame.select(
+                *identity,
+                *others,
+                F.col(hidden(TTL_COLUMN)) if hidden(TTL_COLUMN) in frame.columns else _no_time(),
+                F.col(PAYLOAD).alias(hidden(f"from_{index}")),
+            )
+            union = own if union is None else union.unionByName(own, allowMissingColumns=True)
+        assert union is not None
+        sources = [hidden(f"from_{index}") for index in range(len(frames))]
+        grouped = union.groupBy(*identity).agg(
+            *(F.first(name, ignorenulls=True).alias(name) for name in (*others, *sources)),
+            F.max(hidden(TTL_COLUMN)).alias(hidden(TTL_COLUMN)),
+        )
+        shown = [name for name in VISIBLE if hidden(name) in grouped.columns and name not in names]
+        exposed = grouped.select(
+            "*",
+            *(F.col(hidden(name)).alias(name) for name in shown),
+            *(F.col(source).alias(name) for source, name in zip(sources, names, strict=True)),
+        )
+        value = exposed.select(F.expr(flow.sql).alias(PAYLOAD))
+        require_deterministic(value, allowed=flow.nondeterministic)
+        target = spark_type(flow.shape.payload, self.layouts)
+        kept = [*identity, *others, *([hidden(TTL_COLUMN)] if flow.shape.ttl else [])]
+        merged = exposed.select(*kept, F.expr(flow.sql).alias(PAYLOAD))
+        return merged.select(
+            *kept, cast_by_name(F.col(PAYLOAD), merged.schema[PAYLOAD].dataType, target).alias(PAYLOAD)
+        )
+
+
+def _no_time() -> Column:
+    return F.lit(None).cast("timestamp").alias(hidden(TTL_COLUMN))
+
+
+def _identity(columns: list[str]) -> list[str]:
+    """What tells a row from the others of a state without lists."""
+    if hidden("key_bytes") in columns:
+        return [hidden("key_group"), hidden("key_bytes")]
+    return [name for name in map(hidden, ("key_group", *KEYS, "timestamp")) if name in columns]
+
+
+def find_keys(flow: Flow) -> tuple[str, ...]:
+    """The parts of the key that a flow needs decoded."""
+    calls = any(isinstance(each, Apply) and isinstance(each.stage, flows.Call) for each in flows.walk_flow(flow))
+    if calls or not flows.keeps_keys(flow):
+        return KEYS
+    return tuple(name for name in KEYS if flows.names_column(flow, name))
+
+
+def spark_type(serializer: Serializer, layouts: LayoutContext) -> DataType:
+    """Spark type of the values of a serializer."""
+    kind = column_type(derive_layout(serializer, layouts))
+    return spark_schema(pa.schema([("value", kind)]))["value"].dataType
+
+
+_ROW_COLUMNS = ("key_group", "key_bytes", *KEYS, "timestamp", "list_index", TTL_COLUMN)
+
+
+def to_rows(frame: DataFrame, shape: StateShape) -> DataFrame:
+    """A frame of `FlowRunner` with the columns that `RecordEncoder` takes."""
+    present = [name for name in _ROW_COLUMNS if hidden(name) in frame.columns]
+    if "key_bytes" in present:
+        # The bytes say it all.
+        present = [name for name in present if name not in (*KEYS, "timestamp")]
+    columns = [F.col(hidden(name)).alias(name) for name in present]
+    if PAYLOAD in frame.columns:
+        columns.append(F.col(PAYLOAD).alias(shape.column))
+    return frame.select(*columns)
+
+
+def require_deterministic(frame: DataFrame, *, allowed: bool) -> None:
+    """Raise when a column of `frame` has other values each time.
+
+    Raises:
+        MigrationError: it has, and nothing allows it.
+    """
+    expressions = frame._jdf.queryExecution().analyzed().expressions()
+    for each in map(expressions.apply, range(expressions.size())):
+        leaves = each.collectLeaves()
+        names = {leaves.apply(index).getClass().getSimpleName() for index in range(leaves.size())}
+        if not allowed and (not each.deterministic() or not names.isdisjoint(_NOW)):
+            text = re.sub(r"#\d+L?", "", each.toString())
+            raise MigrationError(
+                f"the expression {text} gives other values each time, so that nothing could be proven",
+                hint="Use literals, or say `nondeterministic: true` in the step",
+            )
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """One stage over a frame.
+
+    Attributes:
+        frame: the rows before.
+        before: their shape.
+        after: the shape of the rows afterwards.
+    """
+
+    frame: DataFrame
+    before: StateShape
+    after: StateShape
+    layouts: LayoutContext
+
+    def apply(self, stage: flows.Stage) -> DataFrame:
+        match stage:
+            case flows.Project(columns=columns):
+                struct = F.struct(*(F.expr(sql).alias(name) for name, sql in columns))
+                return self._with_payload(F.when(F.col(PAYLOAD).isNotNull(), struct), stage.nondeterministic)
+            case flows.Replace(sql=sql, over_null=over_null):
+                value = F.expr(sql)
+                if not over_null:
+                    value = F.when(F.col(PAYLOAD).isNotNull(), value)
+                return self._with_payload(value, stage.nondeterministic)
+            case flows.Keep(sql=sql):
+                return self._keep(sql, allowed=stage.nondeterministic)
+            case flows.Stamp(sql=sql):
+                return self.frame.drop(hidden(TTL_COLUMN)) if sql is None else self._stamp(sql)
+            case flows.Regroup():
+                return self._regroup(stage)
+            case flows.Rekey():
+                return self._rekey(stage)
+            case flows.Call(function=function):
+                return self._call(function)
+
+    @cached_property
+    def _exposed(self) -> DataFrame:
+        """All columns, and beside them those that SQL may name."""
+        kind = self.frame.schema[PAYLOAD].dataType
+        fields = kind.names if isinstance(kind, StructType) else []
+        shown = [F.col(hidden(name)).alias(name) for name in VISIBLE if self._has(name) and name not in fields]
+        if "value" not in fields:
+            shown.append(F.col(PAYLOAD).alias("value"))
+        return self.frame.select("*", *shown, *(F.col(PAYLOAD).getField(name).alias(name) for name in fields))
+
+    def _has(self, name: str) -> bool:
+        return hidden(name) in self.frame.columns
+
+    def _evaluate(
+        self, exposed: DataFrame, columns: Mapping[str, Column], kept: list[str], *, allowed: bool
+    ) -> DataFrame:
+        """`kept` and new columns, whose SQL is over `exposed`."""
+        require_deterministic(exposed.select(*(each.alias(name) for name, each in columns.items())), allowed=allowed)
+        return exposed.select(*kept, *(each.alias(name) for name, each in columns.items()))
+
+    def _conform(self, frame: DataFrame, name: str, serializer: Serializer, what: str) -> DataFrame:
+        target = spark_type(serializer, self.layouts)
+        return frame.withColumn(name, cast_by_name(F.col(name), frame.schema[name].dataType, target, what))
+
+    def _with_payload(self, value: Column, allowed: bool) -> DataFrame:
+        kept = [name for name in self.frame.columns if name != PAYLOAD]
+        frame = self._evaluate(self._exposed, {PAYLOAD: value}, kept, allowed=allowed)
+        return self._conform(frame, PAYLOAD, self.after.payload, "the value")
+
+    def _keep(self, sql: str, *, allowed: bool) -> DataFrame:
+        flag = hidden("keep")
+        frame = self._evaluate(self._exposed, {flag: F.expr(sql)}, self.frame.columns, allowed=allowed)
+        frame = frame.where(F.col(flag)).drop(flag)
+        if self.after.kind != "LIST":
+            return frame
+        # The elements that stay close up.
+        key = Window.partitionBy(hidden("key_group"), hidden("key_bytes")).orderBy(hidden("list_index"))
+        return frame.withColumn(hidden("list_index"), F.row_number().over(key) - 1)
+
+    def _stamp(self, sql: str) -> DataFrame:
+        name = hidden(TTL_COLUMN)
+        kept = [each for each in self.frame.columns if each != name]
+        frame = self._evaluate(self._exposed, {name: F.expr(sql)}, kept, allowed=False)
+        return frame.withColumn(name, F.col(name).cast("timestamp"))
+
+    def _regroup(self, stage: flows.Regroup) -> DataFrame:
+        kinds = (self.before.kind if self.before.kind in ("LIST", "MAP") else "VALUE", self.after.kind)
+        match kinds:
+            case ("VALUE", "LIST"):
+                frame = self._with_payload(F.expr(stage.sql or "value"), stage.nondeterministic)
+                return frame.withColumn(hidden("list_index"), F.lit(0))
+            case (_, "MAP"):
+                return self._to_map(stage)
+            case ("MAP", "LIST"):
+                frame = self._with_payload(F.expr(stage.sql or "value"), stage.nondeterministic)
+                keys = [hidden(name) for name in ("key_group", "state_key", "state_namespace")]
+                order = Window.partitionBy(*keys).orderBy(hidden("map_key"))
+                frame = frame.withColumn(hidden("list_index"), F.row_number().over(order) - 1)
+                return frame.drop(hidden("map_key"), hidden("key_bytes"))
+            case _:
+                return self._to_value(stage)
+
+    def _to_map(self, stage: flows.Regroup) -> DataFrame:
+        assert stage.key_sql is not None
+        assert self.after.map_key is not None
+        kept = [name for name in self.frame.columns if name not in (PAYLOAD, hidden("key_bytes"), hidden("list_index"))]
+        columns = {PAYLOAD: F.expr(stage.sql or "value"), hidden("map_key"): F.expr(stage.key_sql)}
+        frame = self._evaluate(self._exposed, columns, kept, allowed=stage.nondeterministic)
+        frame = self._conform(frame, PAYLOAD, self.after.payload, "the value")
+        frame = self._conform(frame, hidden("map_key"), self.after.map_key, "the user key")
+        if self.before.kind != "LIST":
+            return frame
+        keys = [name for name in map(hidden, ("key_group", *KEYS)) if name in frame.columns]
+        return _unite(keys, frame.withColumn(hidden("order"), F.lit(0)), flows.ERROR, "user key", "map_key")
+
+    def _to_value(self, stage: flows.Regroup) -> DataFrame:
+        assert stage.sql is not None
+        is_map = self.before.kind == "MAP"
+        keys = [hidden(name) for name in ("key_group", "state_key", "state_namespace")]
+        if not is_map and hidden("key_bytes") in self.frame.columns:
+            keys = [name for name in self.frame.columns if name in {*keys, hidden("key_bytes")}]
+        first = F.col(hidden("map_key" if is_map else "list_index"))
+        pairs = F.collect_list(F.struct(first.alias("key"), F.col(PAYLOAD).alias("value")))
+        # By key alone: values need not have an order.
+        collected = F.array_sort(
+            pairs,
+            lambda one, other: F.when(one["key"] < other["key"], -1).when(one["key"] > other["key"], 1).otherwise(0),
+        )
+        name = "entries" if is_map else "values"
+        array = collected if is_map else F.transform(collected, lambda each: each["value"])
+        times = [F.max(hidden(TTL_COLUMN)).alias(hidden(TTL_COLUMN))] if self.after.ttl else []
+        grouped = self.frame.groupBy(*keys).agg(array.alias(name), *times)
+        shown = [F.col(hidden(each)).alias(each) for each in KEYS[:2] if hidden(each) in grouped.columns]
+        kept = [each for each in grouped.columns if each != name]
+        frame = self._evaluate(
+            grouped.select("*", *shown), {PAYLOAD: F.expr(stage.sql)}, kept, allowed=stage.nondeterministic
+        )
+        return self._conform(frame, PAYLOAD, self.after.payload, "the value")
+
+    def _rekey(self, stage: flows.Rekey) -> DataFrame:
+        key = hidden("state_key")
+        kind = self.frame.schema[key].dataType
+        fields = kind.names if isinstance(kind, StructType) else []
+        shown = [F.col(key).getField(name).alias(name) for name in fields]
+        if "state_key" not in fields:
+            shown.append(F.col(key).alias("state_key"))
+        order = hidden("key_bytes")
+        if order not in self.frame.columns:
+            olds = [name for name in map(hidden, KEYS) if name in self.frame.columns]
+            ordered = self.frame.withColumn(hidden("order"), F.to_json(F.struct(*olds)))
+        else:
+            ordered = self.frame.withColumnRenamed(order, hidden("order"))
+        exposed = ordered.select("*", *shown)
+        kept = [name for name in ordered.columns if name not in (key, hidden("key_group"))]
+        frame = self._evaluate(exposed, {key: F.expr(stage.sql)}, kept, allowed=stage.nondeterministic)
+        frame = self._conform(frame, key, self.after.key, "the key")
+        keys = [name for name in map(hidden, (*KEYS, "timestamp")) if name in frame.columns]
+        if self.after.kind == TIMER:
+            return frame.select(*keys).distinct()
+        if self.after.kind == "LIST":
+            window = Window.partitionBy(*keys).orderBy(hidden("order"), hidden("list_index"))
+            return frame.withColumn(hidden("list_index"), F.row_number().over(window) - 1).drop(hidden("order"))
+        united = _unite(keys, frame, stage.rule, "key", "state_key")
+        return self._conform(united, PAYLOAD, self.after.payload, "the value")
+
+    def _call(self, function: str | Callable[..., Any]) -> DataFrame:
+        target = column_type(derive_layout(self.after.payload, self.layouts))
+        names = {PAYLOAD: self.after.column} | {
+            name: name.removeprefix(PREFIX) for name in self.frame.columns if name != PAYLOAD
+        }
+        public = self.frame.withColumnsRenamed(names)
+        kind = spark_type(self.after.payload, self.layouts)
+        schema = StructType(
+            [
+                type(each)(each.name, kind if each.name == self.after.column else each.dataType, True)
+                for each in public.schema
+            ]
+        )
+        arrow = spark_arrow_schema(pa.schema([("value", target)])).field("value").type
+        column = self.after.column
+
+        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            call = _find_function(function)
+            for batch in batches:
+                result = call(batch)
+                arrays = [
+                    conform(result.column(name), arrow if name == column else batch.schema.field(name).type, name)
+                    for name in batch.schema.names
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+        frame = public.mapInArrow(work, schema)
+        return frame.withColumnsRenamed({public_name: name for name, public_name in names.items()})
+
+
+def _find_function(function: str | Callable[..., Any]) -> Callable[..., Any]:
+    if not isinstance(function, str):
+        return function
+    module, _, name = function.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise MigrationError(f"the function {function} cannot be imported: {error}") from None
+    return found
+
+
+def _unite(keys: list[str], frame: DataFrame, rule: str, what: str, column: str) -> DataFrame:
+    """One row per key out of all that have it, as `rule` says."""
+    order = hidden("order")
+    times = [F.max(name).alias(name) for name in [hidden(TTL_COLUMN)] if name in frame.columns]
+    if rule in (flows.ERROR, flows.FIRST, flows.LAST):
+        chosen = F.max_by(PAYLOAD, order) if rule == flows.LAST else F.min_by(PAYLOAD, order)
+        count = hidden("count")
+        grouped = frame.groupBy(*keys).agg(chosen.alias(PAYLOAD), F.count("*").alias(count), *times)
+        if rule == flows.ERROR:
+            text = F.concat(
+                F.lit(f"several values get the same {what}, "),
+                F.to_json(F.struct(F.col(hidden(column)).alias(what))),
+                F.lit("; say what becomes of them (`on_equal`)"),
+            )
+            checked = F.when(F.col(count) > 1, F.raise_error(text)).otherwise(F.col(PAYLOAD))
+            grouped = grouped.withColumn(PAYLOAD, checked)
+        return grouped.drop(count)
+    kind = frame.schema[PAYLOAD].dataType
+    fields = kind.names if isinstance(kind, StructType) else []
+    exposed = frame.select(
+        "*",
+        *([] if "value" in fields else [F.col(PAYLOAD).alias("value")]),
+        *(F.col(PAYLOAD).getField(name).alias(name) for name in fields),
+    )
+    grouped = exposed.groupBy(*keys).agg(F.expr(rule).alias(PAYLOAD), *times)
+    require_deterministic(grouped, allowed=False)
+    return grouped

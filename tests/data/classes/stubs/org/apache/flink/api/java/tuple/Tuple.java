@@ -1,0 +1,3 @@
+package org.apache.flink.api.java.tuple;
+
+public abstract class Tuple {}

@@ -1,0 +1,3 @@
+package org.apache.flink.types;
+
+public class IntValue {}

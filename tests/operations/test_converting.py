@@ -1,0 +1,393 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import state_pipelines as sp
+from state_pipelines.codecs.kryo import load_classes
+from state_pipelines.errors import (
+    FormatError,
+    NotFoundError,
+    ProofError,
+    TargetExistsError,
+    UnsupportedError,
+    UsageError,
+)
+from state_pipelines.keyed.canonical import CanonicalFile
+from state_pipelines.keyed.combined import combine_files
+from state_pipelines.keyed.digest import digest_states
+from state_pipelines.keyed.heap import HeapFile
+from state_pipelines.keyed.raw_timers import RawTimersFile
+from state_pipelines.keyed.rocksdb import RocksFile
+from state_pipelines.metadata import CheckpointProperties, SubtaskState, write_metadata
+from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
+from state_pipelines.metadata.properties import CheckpointType, SavepointFormatType, SavepointType
+from state_pipelines.operations.converting import Format, InFlight, convert, plan_conversion, run_conversion
+from state_pipelines.operations.dump import dump
+from state_pipelines.operations.processes import run_pieces
+from state_pipelines.operations.rewriting import complete_rewrites, copy_states
+from state_pipelines.snapshot import open_snapshot
+from state_pipelines.storage import join, resolve
+from tests.flink.harness import diff_entries
+from tests.snapshot.savepoints import orders
+from tests.snapshots import CLASSES, OWN, Case, select
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from state_pipelines.keyed.files import KeyedFile, RecordContext, Runs
+    from state_pipelines.keyed.header import KeyedHeader
+    from state_pipelines.keyed.records import KeyedRecords
+    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.snapshot import Operator, Snapshot
+
+FILES: dict[str, type] = {"canonical": CanonicalFile, "heap": HeapFile, "rocksdb": RocksFile}
+
+
+def find(line: str, name: str) -> Case:
+    (case,) = (each for each in select(line, name) if each in OWN)
+    return case
+
+
+def list_cases() -> list[tuple[Case, str]]:
+    """Every format of Flink 2.2 in every format; of 1.20 what it writes in another way."""
+    cases = [each for each in OWN if each.version.startswith("2.2") and each.case != "heap-native"]
+    older = ("rocksdb-incremental", "rocksdb-heap-timers", "changelog-rocksdb-files", "unaligned")
+    cases += [each for each in OWN if each.version.startswith("1.20") and each.case in older]
+    formats = [each.value for each in Format]
+    # Null SQL timestamps, which heap native state does not carry.
+    refused = ("heap", "heap-snappy", "rocksdb", "rocksdb-snappy")
+    return [(case, each) for case in cases for each in formats if not (each == "heap" and case.case in refused)]
+
+
+def in_flight(case: Case) -> InFlight:
+    return InFlight.KEEP if case.case == "unaligned" else InFlight.REFUSE
+
+
+def files_of(snapshot: Snapshot) -> set[type]:
+    return {type(file) for operator in snapshot.operators for _, file in operator.keyed_files}
+
+
+def operator_of(case: Case) -> Operator:
+    return case.open().operator("few-states")
+
+
+@pytest.mark.parametrize(("case", "target"), list_cases(), ids=lambda each: str(each))
+def test_every_format_becomes_every_format(case: Case, target: str, tmp_path: Path) -> None:
+    result = convert(case.open(), str(tmp_path / "new"), target, in_flight=in_flight(case))
+    moved = (tmp_path / "new").rename(tmp_path / "moved")
+    new = open_snapshot(str(moved), uids=case.uids)
+    if target in FILES:
+        assert files_of(new) == {FILES[target]}
+    else:
+        assert result.converted == 0
+    difference = diff_entries(dump(case.open()), dump(new))
+    assert not difference, str(difference)
+
+
+@pytest.mark.parametrize(("source", "target"), [("rocksdb", "heap"), ("rocksdb", "rocksdb"), ("heap", "rocksdb")])
+def test_orders_come_back(source: str, target: str, tmp_path: Path) -> None:
+    convert(orders().open(), str(tmp_path / "one"), source)
+    convert(open_snapshot(str(tmp_path / "one")), str(tmp_path / "two"), target)
+    convert(open_snapshot(str(tmp_path / "two")), str(tmp_path / "three"), "canonical")
+    assert not diff_entries(orders().entries(), dump(open_snapshot(str(tmp_path / "three"), uids=orders().uids)))
+
+
+def test_compression_is_chosen(tmp_path: Path) -> None:
+    convert(orders().open(), str(tmp_path / "small"), compress=True)
+    convert(open_snapshot(str(tmp_path / "small")), str(tmp_path / "large"), compress=False)
+    for name, compressed in (("small", True), ("large", False)):
+        snapshot = open_snapshot(str(tmp_path / name), uids=orders().uids)
+        headers = [file.header for operator in snapshot.operators for _, file in operator.keyed_files]
+        assert {header.compressed for header in headers} == {compressed}
+        assert not diff_entries(orders().entries(), dump(snapshot))
+
+
+@pytest.mark.parametrize("format", ["rocksdb", "keep"])
+def test_compression_is_not_to_be_chosen(format: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="compression"):
+        convert(orders().open(), str(tmp_path / "new"), format, compress=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unknown_words_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="canonical, heap, rocksdb, keep"):
+        convert(orders().open(), str(tmp_path / "new"), "parquet")
+
+
+@pytest.mark.parametrize(
+    ("format", "expected"),
+    [
+        ("canonical", SavepointFormatType.CANONICAL),
+        ("heap", SavepointFormatType.NATIVE),
+        ("rocksdb", SavepointFormatType.NATIVE),
+    ],
+)
+def test_the_result_is_a_savepoint_of_its_format(format: str, expected: SavepointFormatType, tmp_path: Path) -> None:
+    convert(find("2.2", "rocksdb-incremental").open(), str(tmp_path / "new"), format)
+    properties = open_snapshot(str(tmp_path / "new")).metadata.properties
+    assert isinstance(properties, CheckpointProperties)
+    assert isinstance(properties.checkpoint_type, SavepointType)
+    assert properties.checkpoint_type.format_type is expected
+
+
+def test_canonical_state_gets_the_handle_that_every_backend_takes(tmp_path: Path) -> None:
+    convert(find("2.2", "rocksdb-full").open(), str(tmp_path / "new"))
+    (operator,) = (each for each in open_snapshot(str(tmp_path / "new")).operators if each.keyed_files)
+    handles = {type(subtask.managed_keyed_state) for subtask in operator.metadata.subtasks}
+    assert handles == {KeyGroupsSavepointStateHandle}
+
+
+def test_files_of_forst_are_written_anew_for_rocksdb(tmp_path: Path) -> None:
+    assert convert(find("2.2", "forst").open(), str(tmp_path / "new"), "rocksdb").converted == 2
+
+
+@pytest.mark.parametrize("format", ["canonical", "heap", "rocksdb"])
+@pytest.mark.parametrize("line", ["1.20", "2.2"])
+def test_raw_timers_become_timer_states(line: str, format: str, tmp_path: Path) -> None:
+    case = find(line, "rocksdb-heap-timers")
+    result = convert(case.open(), str(tmp_path / "new"), format)
+    operator = open_snapshot(str(tmp_path / "new"), uids=case.uids).operator("few-states")
+    assert [subtask.raw_keyed_state for subtask in operator.metadata.subtasks] == [None, None]
+    assert not [file for _, file in operator.keyed_files if isinstance(file, RawTimersFile)]
+    assert "operator few-states: the timers in raw keyed state become timer states" in result.notes
+
+
+def with_subtasks(snapshot: Snapshot, uid: str, change: Any, target: Path) -> Snapshot:
+    """The snapshot with changed subtasks of an operator, its files at their places."""
+    wanted = snapshot.operator(uid).metadata.operator_id
+    metadata = replace(
+        snapshot.metadata,
+        operator_states=tuple(
+            replace(each, subtasks=tuple(map(change, each.subtasks))) if each.operator_id == wanted else each
+            for each in snapshot.metadata.operator_states
+        ),
+    )
+    target.mkdir()
+    (target / "_metadata").write_bytes(write_metadata(metadata))
+    return open_snapshot(str(target), uids=snapshot.uids)
+
+
+def test_raw_state_that_is_not_timers_is_copied(tmp_path: Path) -> None:
+    case = find("2.2", "rocksdb-heap-timers")
+
+    def spoil(subtask: SubtaskState) -> SubtaskState:
+        handle: Any = subtask.raw_keyed_state
+        data = b"\x07" * len(handle.delegate.data)
+        return replace(subtask, raw_keyed_state=replace(handle, delegate=replace(handle.delegate, data=data)))
+
+    spoiled = with_subtasks(case.open(), "few-states", spoil, tmp_path / "old")
+    result = convert(spoiled, str(tmp_path / "new"), "canonical")
+    subtasks = open_snapshot(str(tmp_path / "new"), uids=case.uids).operator("few-states").metadata.subtasks
+    assert [each.raw_keyed_state for each in subtasks] == [
+        each.raw_keyed_state for each in spoiled.operator("few-states").metadata.subtasks
+    ]
+    assert "operator few-states: its raw keyed state is not timers and is copied as it is" in result.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "format", "note"),
+    [
+        ("changelog-heap-materialized", "canonical", "its changes become one state"),
+        ("rocksdb-incremental", "heap", "state.backend.type: hashmap"),
+        ("heap-checkpoint", "rocksdb", "state.backend.type: rocksdb"),
+        ("heap-checkpoint", "rocksdb", "timer-service.factory: HEAP"),
+        ("heap", "heap", "SQL timestamps that are null"),
+    ],
+)
+def test_notes_say_what_a_format_does_not_carry(name: str, format: str, note: str, tmp_path: Path) -> None:
+    plan = plan_conversion(find("2.2", name).open(), resolve(str(tmp_path / "new")), Format(format))
+    assert [each for each in plan.notes if note in each]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["heap", "heap-snappy"])
+def test_canonical_needs_no_note(name: str, tmp_path: Path) -> None:
+    assert plan_conversion(find("2.2", name).open(), resolve(str(tmp_path)), Format.CANONICAL).notes == ()
+
+
+@pytest.mark.parametrize("name", ["heap", "rocksdb-snappy"])
+def test_null_sql_timestamps_are_refused_in_heap_files(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="a SQL timestamp is null") as caught:
+        convert(find("2.2", name).open(), str(tmp_path / "new"), "heap")
+    assert (caught.value.where.operator, caught.value.where.state) == ("composite-types", "null-tuple")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sql_timestamps_that_are_not_null_are_carried(tmp_path: Path) -> None:
+    case = find("2.2", "heap-native")
+    classes = load_classes(CLASSES)
+    convert(case.open_told(), str(tmp_path / "one"), "rocksdb")
+    convert(open_snapshot(str(tmp_path / "one"), classes=classes), str(tmp_path / "two"), "heap")
+    new = open_snapshot(str(tmp_path / "two"), uids=case.uids, classes=classes)
+    assert not diff_entries(dump(case.open_told()), dump(new))
+
+
+def test_in_flight_data_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="in-flight data of") as caught:
+        convert(find("2.2", "unaligned").open(), str(tmp_path / "new"))
+    assert "drop" in caught.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_in_flight_data_that_are_kept_make_a_checkpoint(tmp_path: Path) -> None:
+    case = find("2.2", "unaligned")
+    result = convert(case.open(), str(tmp_path / "new"), "rocksdb", in_flight="keep")
+    new = open_snapshot(str(tmp_path / "new"))
+    assert isinstance(new.metadata.properties, CheckpointProperties)
+    assert isinstance(new.metadata.properties.checkpoint_type, CheckpointType)
+    assert [len(each.input_channel_state) for operator in new.operators for each in operator.metadata.subtasks] == [
+        len(each.input_channel_state) for operator in case.open().operators for each in operator.metadata.subtasks
+    ]
+    assert "the result is a checkpoint" in result.notes[0]
+
+
+def test_in_flight_data_are_dropped_on_request(tmp_path: Path) -> None:
+    result = convert(find("2.2", "unaligned").open(), str(tmp_path / "new"), in_flight="drop")
+    new = open_snapshot(str(tmp_path / "new"))
+    subtasks = [each for operator in new.operators for each in operator.metadata.subtasks]
+    assert not [each for each in subtasks if each.input_channel_state or each.result_subpartition_state]
+    assert new.kind == "savepoint"
+    assert "these records are lost" in result.notes[0]
+
+
+@dataclass(frozen=True)
+class Forgetful:
+    """A file that gives its writer no record of the first key group that has some."""
+
+    file: KeyedFile
+
+    @property
+    def header(self) -> KeyedHeader:
+        return self.file.header
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return self.file.key_groups
+
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+    def scan(self, *arguments: Any) -> Iterator[tuple[int, KeyedRecords]]:
+        return self.file.scan(*arguments)
+
+    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+        groups = self.file.scan_key_groups(context, key_groups)
+        next(groups)
+        return groups
+
+    def split(self, *arguments: Any) -> Iterator[KeyedFile]:
+        return self.file.split(*arguments)
+
+
+@pytest.mark.parametrize("format", list(FILES))
+def test_what_does_not_read_back_equal_is_not_published(format: str, tmp_path: Path) -> None:
+    plan = plan_conversion(
+        find("2.2", "changelog-heap-materialized").open(), resolve(str(tmp_path / "new")), Format(format)
+    )
+    tasks = tuple(replace(task, source=Forgetful(task.source)) for task in plan.tasks)
+    with pytest.raises(ProofError, match="is not what was there"):
+        run_conversion(replace(plan, tasks=tasks))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_verification_nobody_would_know(tmp_path: Path) -> None:
+    source = find("2.2", "changelog-heap-materialized").open()
+    plan = plan_conversion(source, resolve(str(tmp_path / "new")), Format.HEAP, verify=False)
+    tasks = tuple(replace(task, source=Forgetful(task.source)) for task in plan.tasks)
+    assert not run_conversion(replace(plan, tasks=tasks)).verified
+    assert diff_entries(dump(source), dump(open_snapshot(str(tmp_path / "new"), uids=source.uids)))
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(TargetExistsError):
+        convert(orders().open(), str(tmp_path), "heap")
+    assert [each.name for each in tmp_path.iterdir()] == ["mine"]
+
+
+def test_digests_tell_what_was_written(tmp_path: Path) -> None:
+    first = convert(orders().open(), str(tmp_path / "heap"), "heap")
+    second = convert(orders().open(), str(tmp_path / "rocksdb"), "rocksdb")
+    assert first.states == second.states
+    counts = {(operator, state): digest.records for operator, state, digest in first.states}
+    assert counts["orders", "order"] == 200
+
+
+@pytest.mark.slow
+def test_processes_do_the_same(tmp_path: Path) -> None:
+    alone = sp.convert(str(orders().path), str(tmp_path / "one"), format="heap")
+    told: list[tuple[int, int]] = []
+    shared = convert(
+        orders().open(),
+        str(tmp_path / "two"),
+        "heap",
+        run=partial(run_pieces, processes=2, report=lambda done, total: told.append((done, total))),
+    )
+    assert {digest for *_, digest in shared.states} == {digest for *_, digest in alone.states}
+    assert (4, 4) in told
+
+
+@pytest.mark.slow
+def test_errors_of_processes_keep_their_kind(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="a SQL timestamp is null"):
+        sp.convert(find("2.2", "heap").open(), str(tmp_path / "new"), format="heap", processes=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_snapshot_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        sp.convert(str(tmp_path / "none"), str(tmp_path / "new"))
+
+
+def test_a_combined_file_has_the_records_of_both() -> None:
+    operator = operator_of(find("2.2", "rocksdb-heap-timers"))
+    files = [file for index, file in operator.keyed_files if index == 0]
+    combined = combine_files(files)
+    context = operator.record_context
+    expected = {
+        name: digest for file in files for name, digest in digest_states(file, context, file.key_groups).items()
+    }
+    assert len(files) == 2
+    assert digest_states(combined, context, combined.key_groups) == expected
+    by_group = [group for group, _ in combined.scan_key_groups(context, combined.key_groups)]
+    assert by_group == sorted(set(by_group))
+
+
+def test_the_parts_of_a_combined_file_make_it_up() -> None:
+    operator = operator_of(find("2.2", "rocksdb-heap-timers"))
+    combined = combine_files([file for index, file in operator.keyed_files if index == 0])
+    context = operator.record_context
+    parts = list(combined.split(1, context))
+    count = sum(len(records) for part in parts for _, records in part.scan(range(5), context))
+    assert len(parts) > 1
+    assert count == sum(len(records) for _, records in combined.scan(range(5), context))
+
+
+def test_files_with_the_same_state_are_not_combined() -> None:
+    operator = operator_of(find("2.2", "heap-checkpoint"))
+    (file, *_) = (file for _, file in operator.keyed_files)
+    with pytest.raises(FormatError, match="both hold this state"):
+        combine_files([file, file])
+
+
+def test_other_subtasks_become_canonical_with_the_first(tmp_path: Path) -> None:
+    operator = operator_of(find("2.2", "rocksdb-heap-timers"))
+    index, file = operator.keyed_files[0]
+    target = resolve(str(tmp_path))
+    rewrite = copy_states(index, file, file.header, operator.record_context, join(target, "first"))
+    completed = complete_rewrites(operator, [rewrite], target)
+    assert [(each.subtask, type(each.base)) for each in completed] == [(0, RocksFile), (1, RocksFile)]
+
+
+def test_canonical_subtasks_stay(tmp_path: Path) -> None:
+    operator = orders().open().operator("orders")
+    index, file = operator.keyed_files[0]
+    target = resolve(str(tmp_path))
+    rewrite = copy_states(index, file, file.header, operator.record_context, join(target, "first"))
+    assert complete_rewrites(operator, [rewrite], target) == [rewrite]

@@ -1,0 +1,355 @@
+"""Descriptions of the new job: files, classes, types and schemas."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state_pipelines.codecs.kryo import load_classes
+from state_pipelines.codecs.kryo.fieldlists import JavaType
+from state_pipelines.errors import NotFoundError, UsageError
+from state_pipelines.operations.check import CheckReport, StateCheck, Verdict, check_jobs
+from state_pipelines.operations.classpath import ClassPath, open_class_path
+from state_pipelines.operations.javaclass import JavaClass
+from state_pipelines.operations.job import Job, JobOperator, JobState, Place
+from state_pipelines.operations.jobfile import load_job
+from state_pipelines.operations.newtypes import (
+    extract_types,
+    list_assumed,
+    payload_of,
+    read_type,
+    replace_avro,
+    replace_classes,
+    replace_type,
+)
+from state_pipelines.serializers import build
+from state_pipelines.serializers.compatibility import Outcome
+from state_pipelines.serializers.text import describe, parse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POJO = "Pojo<com.acme.Order>(at: Instant, id: Long, place: Pojo<com.acme.Place>(zip: String))"
+FLINK_2 = (2, 2)
+
+
+def schema(*fields: str, name: str = "Offer") -> str:
+    listed = [{"name": each, "type": "long", "default": 0} for each in fields]
+    return json.dumps({"type": "record", "name": name, "fields": listed})
+
+
+def keyed(name: str, kind: str, value: str) -> JobState:
+    return JobState(name, kind, {Place.NAMESPACE: build.VOID_NAMESPACE, Place.VALUE: parse(value)})
+
+
+OFFERS = JobState(
+    "offers", "VALUE", {Place.NAMESPACE: build.VOID_NAMESPACE, Place.VALUE: build.avro("Offer", schema("a"))}
+)
+ORDERS = JobOperator(
+    id="90ac6dd4c1c1b4f6b6c7f4d2f4b5c4a1",
+    label="orders",
+    parallelism=2,
+    max_parallelism=128,
+    key=build.basic("String"),
+    states=(
+        keyed("order", "VALUE", POJO),
+        keyed("history", "LIST", "List<String>"),
+        keyed("quantities", "MAP", "Map<String, Long>"),
+        keyed("sum", "REDUCING", "Long"),
+        keyed("seen", "VALUE", "Ttl<Instant>"),
+        OFFERS,
+        JobState("timers", "TIMER", {Place.TIMER: parse("Timer<String, VoidNamespace>")}),
+    ),
+)
+COUNTER = JobOperator(
+    id="c" * 32,
+    label="counter",
+    parallelism=2,
+    max_parallelism=128,
+    key=None,
+    states=(
+        JobState("counts", "UNION", {Place.ELEMENT: parse("Tuple2<String, Long>")}),
+        JobState("prices", "BROADCAST", {Place.MAP_KEY: parse("String"), Place.MAP_VALUE: parse("Double")}),
+    ),
+)
+OLD = Job("old", (ORDERS, COUNTER))
+STATES = """
+      order: "Pojo<com.acme.Order>(at: Instant, id: Long, place: Pojo<com.acme.Place>(zip: String))"
+      history: {kind: LIST, element: String}
+      quantities: {key: String, value: long}
+      sum: {kind: REDUCING, type: Long}
+      seen: {type: Instant, ttl: 7 d}
+      offers: {avro: offer.avsc}
+"""
+COMPLETE = f"""
+complete: true
+max_parallelism: 128
+operators:
+  orders:
+    key: String
+    states: {STATES}
+  counter:
+    states:
+      counts: {{kind: UNION, element: "Tuple2<String, Long>"}}
+      prices: {{kind: BROADCAST, key: String, value: Double}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "offer.avsc").write_text(schema("a"))
+    return tmp_path
+
+
+def load(folder: Path, text: str, release: tuple[int, int] = FLINK_2) -> Job:
+    file = folder / "job.yaml"
+    file.write_text(text, encoding="utf-8")
+    return load_job(file, OLD, release)
+
+
+def judge(folder: Path, text: str, release: tuple[int, int] = FLINK_2) -> CheckReport:
+    return check_jobs(OLD, load(folder, text, release), target=f"{release[0]}.{release[1]}")
+
+
+def remarkable(report: CheckReport) -> list[StateCheck]:
+    return [each for each in report.checks if each.is_remarkable]
+
+
+def orders(states: str, *lines: str) -> str:
+    return "\n".join([*lines, f"operators: {{orders: {{states: {{{states}}}}}}}"])
+
+
+def test_the_whole_old_job_described_is_fully_compatible(folder: Path) -> None:
+    assert judge(folder, COMPLETE).verdict is Verdict.FULLY_COMPATIBLE
+
+
+def test_a_description_of_nothing_is_the_old_job(folder: Path) -> None:
+    report = judge(folder, "operators: {}")
+    assert report.verdict is Verdict.FULLY_COMPATIBLE
+    assert any("does not name" in note for note in report.notes)
+
+
+def test_json_is_read_too(folder: Path) -> None:
+    assert judge(folder, json.dumps({"operators": {"orders": {"key": "Long"}}})).verdict is Verdict.INCOMPATIBLE
+
+
+def test_an_operator_that_a_complete_description_lacks(folder: Path) -> None:
+    report = judge(folder, "complete: true\noperators: {orders: {}}")
+    assert [each.operator for each in remarkable(report)] == ["counter"]
+    assert report.verdict is Verdict.INCOMPATIBLE
+
+
+def test_a_state_that_a_complete_description_lacks(folder: Path) -> None:
+    report = judge(folder, COMPLETE.replace("      sum: {kind: REDUCING, type: Long}\n", ""))
+    assert [(each.state, each.partial) for each in remarkable(report)] == [("sum", True)]
+
+
+def test_a_new_state_and_a_new_operator_start_empty(folder: Path) -> None:
+    report = judge(folder, "operators: {orders: {states: {fresh: Long}}, late: {key: Long, states: {first: Long}}}")
+    assert report.verdict is Verdict.PARTIALLY_COMPATIBLE
+    assert [(each.operator, each.state) for each in remarkable(report)] == [("orders", "fresh"), ("late", "first")]
+
+
+@pytest.mark.parametrize(
+    ("states", "state", "outcome"),
+    [
+        ("sum: Double", "sum", Outcome.INCOMPATIBLE),
+        ("sum: {kind: VALUE, type: Long}", "sum", Outcome.INCOMPATIBLE),
+        ("history: Long", "history", Outcome.INCOMPATIBLE),
+        ("quantities: {value: Double}", "quantities", Outcome.INCOMPATIBLE),
+        ("quantities: {key: Long, value: Long}", "quantities", Outcome.INCOMPATIBLE),
+        ("seen: Instant", "seen", Outcome.AFTER_MIGRATION),
+        ("sum: {type: Long, ttl: true}", "sum", Outcome.AFTER_MIGRATION),
+        ("sum: {type: Long, namespace: TimeWindow}", "sum", Outcome.INCOMPATIBLE),
+    ],
+)
+def test_what_is_named_is_judged(folder: Path, states: str, state: str, outcome: Outcome) -> None:
+    assert [(each.state, each.outcome) for each in remarkable(judge(folder, orders(states)))] == [(state, outcome)]
+
+
+@pytest.mark.parametrize(
+    "states", ["sum: Long", "history: String", "history: {element: String}", "quantities: {value: long}", "sum: long"]
+)
+def test_the_kind_is_that_of_the_snapshot_when_it_is_left_out(folder: Path, states: str) -> None:
+    assert judge(folder, orders(states)).verdict is Verdict.FULLY_COMPATIBLE
+
+
+def test_timers_follow_the_key(folder: Path) -> None:
+    report = judge(folder, "operators: {orders: {key: Long}}")
+    assert [(each.state, str(each.place)) for each in remarkable(report)] == [(None, "key"), ("timers", "timer")]
+
+
+def test_the_operator_may_be_named_by_its_id(folder: Path) -> None:
+    assert judge(folder, f"operators: {{{ORDERS.id}: {{key: Long}}}}").verdict is Verdict.INCOMPATIBLE
+
+
+@pytest.mark.parametrize("text", ["max_parallelism: 256", "operators: {counter: {max_parallelism: 256}}"])
+def test_a_max_parallelism_that_is_set(folder: Path, text: str) -> None:
+    report = judge(folder, text)
+    assert report.verdict is Verdict.INCOMPATIBLE
+    assert all("Max parallelism mismatch" in each.error for each in remarkable(report))
+
+
+def test_a_parallelism_above_the_max_parallelism(folder: Path) -> None:
+    assert judge(folder, "parallelism: 129").verdict is Verdict.INCOMPATIBLE
+
+
+def test_declared_classes_are_extracted(folder: Path) -> None:
+    text = """
+classes:
+  class com.acme.Order: {id: long, at: Instant, tags: List<String>, place: com.acme.Place}
+operators: {orders: {states: {order: com.acme.Order}}}
+"""
+    (found,) = remarkable(judge(folder, text))
+    assert [(each.path, each.new) for each in found.findings] == [("value.tags", "Nullable<List<Nullable<String>>>")]
+    (older,) = remarkable(judge(folder, text, (1, 20)))
+    assert [(each.path, each.new) for each in older.findings] == [("value.tags", "Kryo<java.util.List>")]
+
+
+def test_declared_classes_go_for_states_that_are_not_named(folder: Path) -> None:
+    report = judge(folder, "classes: {com.acme.Place: [zip: long]}")
+    assert [each.findings[0].path for each in remarkable(report)] == ["value.place.zip"]
+
+
+def test_the_configuration_registers_subclasses(folder: Path) -> None:
+    text = """
+serialization-config: "[com.acme.Gift: {type: pojo}, com.acme.Other: {type: kryo}]"
+classes:
+  com.acme.Order: [id: long, at: Instant, place: com.acme.Place]
+  com.acme.Gift extends com.acme.Order: [card: String]
+"""
+    (order, *_) = load(folder, text).operators[0].states
+    assert "registered com.acme.Gift: Pojo<com.acme.Gift>" in describe(order.serializers[Place.VALUE])
+
+
+def test_a_class_that_nobody_describes_leaves_the_verdict_open(folder: Path) -> None:
+    report = judge(folder, orders("order: com.acme.Unheard"))
+    assert report.verdict is Verdict.TO_BE_DETERMINED
+    (found,) = remarkable(report)
+    assert "com.acme.Unheard is not among the given classes" in found.findings[0].reason
+
+
+def test_an_avro_schema_that_reads_the_old_data(folder: Path) -> None:
+    (folder / "offer.avsc").write_text(schema("a", "b"))
+    (found,) = remarkable(judge(folder, orders("offers: {avro: offer.avsc}")))
+    assert found.outcome is Outcome.AFTER_MIGRATION
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- a list", "is not a mapping"),
+        ("{", "is not YAML"),
+        ("operator: {}", "unknown entries operator"),
+        ("operators: {orders: {state: {}}}", "unknown entries state"),
+        (orders("sum: {typ: Long}"), "unknown entries typ"),
+        (orders("sum: {kind: HEAP, type: Long}"), "'HEAP' is not a kind of state"),
+        (orders("sum: {kind: LIST}"), "`element` is missing"),
+        (orders("other: {kind: MAP, value: Long}"), "`key` is missing"),
+        (orders("sum: [Long]"), "state sum is not a mapping"),
+        (orders("sum: List<Long"), "is not a type"),
+        (orders("sum: Map<Long>"), "takes another number of types"),
+        ("operators: {late: {states: {first: Long}}}", "the type of the keys is missing"),
+        ("parallelism: none", "'none' is not a parallelism"),
+        (orders("offers: {avro: missing.avsc}"), "the schema cannot be read"),
+        ("classes: missing.yaml", "the file of classes cannot be read"),
+        ("serialization-config: {a: b}", "is not a list"),
+        ("serialization-config: [a: {type: protobuf}]", "has no type"),
+    ],
+)
+def test_what_is_no_description(folder: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as raised:
+        load(folder, text)
+    assert raised.value.where.file == str(folder / "job.yaml") or "file" not in message
+
+
+def test_a_file_that_is_missing(folder: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        load_job(folder / "other.yaml", OLD, FLINK_2)
+
+
+# Types and schemas by themselves
+
+
+def test_a_type_goes_inside_the_list_the_map_and_ttl() -> None:
+    job = OLD
+    for state in ("history", "quantities", "seen"):
+        job = replace_type(job, f"orders/{state}", parse("Int"))
+    states = {each.name: describe(each.serializers[Place.VALUE]) for each in job.operators[0].states[:5]}
+    assert (states["history"], states["quantities"], states["seen"]) == ("List<Int>", "Map<String, Int>", "Ttl<Int>")
+    assert [describe(payload_of(each)) for each in job.operators[0].states[1:3]] == ["Int", "Int"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("long", "Long"),
+        ("Map<String, List<Integer>>", "Map<String, List<Int>>"),
+        ("Tuple2<String, long>", "Tuple2<String, Long>"),
+        ("java.util.List<String>", "Nullable<List<Nullable<String>>>"),
+        ("long[]", "LongPrimitiveArray"),
+        ("List<P>", "List<Pojo<P>(a: Int)>"),
+    ],
+)
+def test_types_in_readable_form_and_java(text: str, expected: str) -> None:
+    extraction = extract_types(OLD, open_class_path([], load_classes("P: [a: int]")), FLINK_2)
+    assert describe(read_type(text, extraction)) == expected
+
+
+@pytest.mark.parametrize("place", ["orders", "/order", "orders/"])
+def test_a_place_that_is_none(place: str) -> None:
+    with pytest.raises(UsageError, match="does not name a state"):
+        replace_type(OLD, place, parse("Int"))
+
+
+@pytest.mark.parametrize("place", ["late/order", "orders/late"])
+def test_a_state_that_is_not_there(place: str) -> None:
+    with pytest.raises(NotFoundError, match="'late'"):
+        replace_type(OLD, place, parse("Int"))
+
+
+def test_a_schema_goes_for_the_record_of_its_name() -> None:
+    inner = build.tuple_of(build.avro("Offer", schema("a")), build.avro("Bid", schema("a", name="Bid")))
+    job = replace_type(OLD, "orders/sum", inner)
+    changed = replace_avro(job, "orders/sum", schema("a", "b", name="Bid"))
+    (found,) = remarkable(check_jobs(job, changed))
+    assert {each.path.partition(".")[2] for each in found.findings} == {"f1.b"}
+
+
+def test_a_schema_goes_for_a_generated_class_that_does_not_tell_its_own() -> None:
+    base = JavaType("org.apache.avro.specific.SpecificRecordBase")
+    generated = JavaClass("com.acme.Offer", parent=base)
+    extraction = extract_types(OLD, ClassPath((lambda name: generated if name == generated.name else None,)), FLINK_2)
+    job = replace_type(OLD, "orders/sum", extraction.extract(JavaType(generated.name)))
+    changed = replace_avro(job, "orders/sum", schema("a")).operators[0].states[3]
+    assert changed.serializers[Place.VALUE] == build.avro("com.acme.Offer", schema("a"))
+
+
+def test_a_schema_for_a_state_without_avro() -> None:
+    with pytest.raises(UsageError, match="nothing in state sum is Avro"):
+        replace_avro(OLD, "orders/sum", schema("a"))
+
+
+def test_a_schema_that_fits_no_record() -> None:
+    inner = build.tuple_of(build.avro("A", schema(name="A")), build.avro("B", schema(name="B")))
+    with pytest.raises(UsageError, match="several kinds of Avro records"):
+        replace_avro(replace_type(OLD, "orders/sum", inner), "orders/sum", schema("a", name="C"))
+
+
+def test_classes_take_the_place_of_those_of_the_snapshot_and_others_stay() -> None:
+    classes = open_class_path([], load_classes("com.acme.Order: [id: long, place: com.acme.Place]"))
+    extraction = extract_types(OLD, classes, FLINK_2)
+    changed = replace_classes(OLD, extraction)
+    value = changed.operators[0].states[0].serializers[Place.VALUE]
+    assert describe(value) == "Pojo<com.acme.Order>(id: Long, place: Pojo<com.acme.Place>(zip: String))"
+    assert changed.operators[1] == COUNTER
+    assert any("com.acme.Place" in note for note in list_assumed(extraction))
+
+
+def test_keys_are_replaced_too() -> None:
+    old = Job("old", (replace(ORDERS, key=parse("Enum<E>(A)"), states=()),))
+    extraction = extract_types(old, open_class_path([], load_classes("enum E: [B]")), FLINK_2)
+    assert check_jobs(old, replace_classes(old, extraction)).verdict is Verdict.INCOMPATIBLE
