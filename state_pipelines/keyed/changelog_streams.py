@@ -14,12 +14,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
-from state_pipelines.binary.memory import load_i32_big
 from state_pipelines.binary.reader import Reader
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, Where
 from state_pipelines.keyed.changelog_data import FLAG, Bytes, ChangeData, Lookahead, Positions, open_change_data
+from state_pipelines.keyed.changelog_groups import (
+    COUNT,
+    END,
+    GROUP,
+    SET,
+    START,
+    misfit,
+    read_groups,
+    require_inside,
+    walk_groups,
+)
 from state_pipelines.keyed.changes import (
     METADATA_KEY_GROUP,
     MetadataChange,
@@ -38,12 +47,6 @@ if TYPE_CHECKING:
 
 _FIRST_READ = 1 << 16
 """Bytes that are read at once in search of metadata changes."""
-
-# Operation and state id.
-_SMALLEST = 3
-
-# Columns of the groups of a log: key group, number of its change set, first byte, behind the last, number of changes.
-_GROUP, _SET, _START, _END, _COUNT = range(5)
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ class ChangeLog:
         """
         groups = self._find(key_groups)
         sizes = np.zeros(len(key_groups), np.int64)
-        np.add.at(sizes, groups[:, _GROUP] - key_groups.start, groups[:, _END] - groups[:, _START])
+        np.add.at(sizes, groups[:, GROUP] - key_groups.start, groups[:, END] - groups[:, START])
         return sizes
 
     def read(self, key_groups: KeyGroupRange) -> Changes:
@@ -141,27 +144,25 @@ class ChangeLog:
             FormatError: the bytes are not change sets.
         """
         groups = self._find(key_groups)
-        groups = groups[np.argsort(groups[:, _SET], kind="stable")]
-        bounds = np.flatnonzero(np.diff(groups[:, _SET], prepend=-1, append=-1)).tolist()
+        groups = groups[np.argsort(groups[:, SET], kind="stable")]
+        bounds = np.flatnonzero(np.diff(groups[:, SET], prepend=-1, append=-1)).tolist()
         pieces: list[Bytes] = [np.zeros(0, np.uint8)]
         shifts = np.empty(len(groups), np.int64)
         size = 0
         for first, stop in pairwise(bounds):
             # Key groups ascend in a change set, so that the wanted ones lie together.
-            start, end = int(groups[first:stop, _START].min()), int(groups[first:stop, _END].max())
-            pieces.append(self._data[int(groups[first, _SET])].read(start, end))
+            start, end = int(groups[first:stop, START].min()), int(groups[first:stop, END].max())
+            pieces.append(self._data[int(groups[first, SET])].read(start, end))
             shifts[first:stop] = size - start
             size += end - start
         data = pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
-        counts = np.ascontiguousarray(groups[:, _COUNT])
+        counts = np.ascontiguousarray(groups[:, COUNT])
         starts, ends = np.empty((2, int(counts.sum())), np.int64)
-        wrong = walk_groups(
-            data.ctypes.data, groups[:, _START] + shifts, groups[:, _END] + shifts, counts, starts, ends
-        )
+        wrong = walk_groups(data.ctypes.data, groups[:, START] + shifts, groups[:, END] + shifts, counts, starts, ends)
         if wrong >= 0:
-            raise _misfit(self.sets[int(groups[wrong, _SET])].stream.name, int(groups[wrong, _START]))
-        sets = np.repeat(groups[:, _SET], counts)
-        key_groups_of = np.repeat(groups[:, _GROUP], counts).astype(np.int32)
+            raise misfit(self.sets[int(groups[wrong, SET])].stream.name, int(groups[wrong, START]))
+        sets = np.repeat(groups[:, SET], counts)
+        key_groups_of = np.repeat(groups[:, GROUP], counts).astype(np.int32)
         return Changes(data, starts, ends, key_groups_of, sets, starts - np.repeat(shifts, counts))
 
     def windows(self, key_groups: KeyGroupRange, size: int) -> Iterator[KeyGroupRange]:
@@ -175,8 +176,8 @@ class ChangeLog:
 
     def _find(self, key_groups: KeyGroupRange) -> Positions:
         """The rows of `_groups` of some key groups."""
-        first = np.searchsorted(self._groups[:, _GROUP], key_groups.start, side="left")
-        stop = np.searchsorted(self._groups[:, _GROUP], key_groups.end, side="right")
+        first = np.searchsorted(self._groups[:, GROUP], key_groups.start, side="left")
+        stop = np.searchsorted(self._groups[:, GROUP], key_groups.end, side="right")
         return self._groups[first:stop]
 
     @cached_property
@@ -197,18 +198,18 @@ class ChangeLog:
 
     @cached_property
     def _groups(self) -> Positions:
-        """i64[g, 5], ascending by key group, then by change set: see `_GROUP` to `_COUNT`."""
-        found: list[tuple[int, ...]] = []
+        """i64[g, 5], ascending by key group, then by change set: see `GROUP` to `COUNT`."""
+        found = [np.zeros((0, COUNT + 1), np.int64)]
         for data, numbers in self._streams:
             ahead = Lookahead(data.read, data.size)
             for number in numbers:
                 each = self.sets[number]
-                found += (
-                    (key_group, number, start, end, count)
-                    for key_group, count, start, end in _find_groups(ahead, data, each.offset)
-                    if each.key_groups.start <= key_group <= each.key_groups.end
-                )
-        return np.array(sorted(found), np.int64).reshape(-1, _COUNT + 1)
+                for groups in read_groups(ahead, data, each.offset):
+                    groups[:, SET] = number
+                    wanted = each.key_groups.start <= groups[:, GROUP], groups[:, GROUP] <= each.key_groups.end
+                    found.append(groups[wanted[0] & wanted[1] & (groups[:, GROUP] != METADATA_KEY_GROUP)])
+        table = np.concatenate(found)
+        return table[np.lexsort((table[:, START], table[:, SET], table[:, GROUP]))]
 
 
 def open_change_log(
@@ -248,118 +249,9 @@ def open_change_log(
     return ChangeLog(tuple(sets), size)
 
 
-def _find_groups(ahead: Lookahead, data: ChangeData, offset: int) -> Iterator[tuple[int, int, int, int]]:
-    """The data groups of a change set: key group, number of changes, first byte, behind the last."""
-    _require_inside(data, offset)
-    count = _read_count(ahead, data, offset, 8)
-    position = offset + 4
-    for _ in range(count):
-        changes = _read_count(ahead, data, position, 4)
-        head = ahead.take(position + 4, 4)
-        if len(head) < 4:
-            raise _misfit(data.stream.name, position)
-        key_group = int.from_bytes(head.tobytes(), "big", signed=True)
-        start, position = position + 8, _skip(ahead, data, position + 8, changes)
-        if key_group != METADATA_KEY_GROUP:
-            yield key_group, changes, start, position
-
-
-def _read_count(ahead: Lookahead, data: ChangeData, position: int, minimum: int) -> int:
-    """A count of things of at least `minimum` bytes each."""
-    head = ahead.take(position, 4)
-    count = int.from_bytes(head.tobytes(), "big", signed=True)
-    left = data.size - position - 4
-    if len(head) < 4 or count < 0 or count * minimum > left:
-        what = f"a count of {count} does not fit in the {max(0, left)} bytes left"
-        raise FormatError(what, where=Where(file=data.stream.name, offset=position + FLAG))
-    return count
-
-
-def _skip(ahead: Lookahead, data: ChangeData, position: int, count: int) -> int:
-    """The position behind `count` changes."""
-    while count:
-        held = ahead.take_held(position)
-        skipped, behind = skip_changes(held.ctypes.data, len(held), count)
-        count -= skipped
-        position += behind
-        if count and not skipped:
-            # It reaches beyond what is held, or it is wrong.
-            head = ahead.take(position, 4)
-            size = int.from_bytes(head.tobytes(), "big", signed=True)
-            if len(head) < 4 or size < _SMALLEST or len(ahead.take(position, 4 + size)) < 4 + size:
-                raise _misfit(data.stream.name, position)
-    return position
-
-
-def _misfit(name: str, position: int) -> FormatError:
-    where = Where(file=name, offset=position + FLAG)
-    return FormatError("a change reaches beyond its change set or is shorter than its head", where=where)
-
-
-def _require_inside(data: ChangeData, offset: int) -> None:
-    if not 0 <= offset <= data.size:
-        where = Where(file=data.stream.name, offset=offset + FLAG)
-        raise FormatError("a change set lies outside its file", where=where)
-
-
-@njit(cache=True, nogil=True)
-def skip_changes(base, size, count):  # type: ignore[no-untyped-def]
-    """Pass over changes that follow each other, each behind its i32 length.
-
-    Args:
-        base: address of the first length.
-        size: bytes from there on.
-        count: how many at most.
-
-    Returns:
-        (changes that lie wholly inside and have at least 3 bytes, position behind the last of them).
-    """
-    position = 0
-    for row in range(count):
-        if position + 4 > size:
-            return row, position
-        length = load_i32_big(base + position)
-        if length < 3 or length > size - position - 4:
-            return row, position
-        position += 4 + length
-    return count, position
-
-
-@njit(cache=True, nogil=True)
-def walk_groups(base, firsts, stops, counts, starts, ends):  # type: ignore[no-untyped-def]
-    """Find the changes of groups, each behind its i32 length.
-
-    Args:
-        base: address to which positions are relative.
-        firsts: i64[g], the first length of each group.
-        stops: i64[g], no change of the group reaches beyond it.
-        counts: i64[g], changes of each group.
-        starts: i64[n], filled.
-        ends: i64[n], filled.
-
-    Returns:
-        -1, or the first group that has a change that does not fit or has less than 3 bytes.
-    """
-    row = 0
-    for group in range(len(firsts)):
-        position = firsts[group]
-        for _ in range(counts[group]):
-            if position + 4 > stops[group]:
-                return group
-            size = load_i32_big(base + position)
-            position += 4
-            if size < 3 or size > stops[group] - position:
-                return group
-            starts[row] = position
-            position += size
-            ends[row] = position
-            row += 1
-    return -1
-
-
 def _read_metadata(ahead: Lookahead, data: ChangeData, offset: int) -> list[bytes]:
     """The metadata changes of a change set, which come first in it."""
-    _require_inside(data, offset)
+    require_inside(data, offset)
     found = ahead.take_held(offset)
     while True:
         try:

@@ -76,7 +76,10 @@ class KeyedFile(Protocol):
         """
 
     def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
-        """All records, one key group after the other, ascending; large runs come in pieces."""
+        """All records, one key group after the other, ascending; a state may come in several pieces.
+
+        A key group comes whole: all its records are held at once, those of every state.
+        """
 
     def split(self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[KeyedFile]:
         """The file in parts of about `size` bytes, each some key groups of it; none when it has no records there."""
@@ -86,7 +89,7 @@ def gather_key_groups(streams: Mapping[int, Iterator[KeyedRecords]]) -> Iterator
     """Merge the records of several states, each ascending by key group, into runs per key group.
 
     Args:
-        streams: records by state id; no more than a window of each is held.
+        streams: records by state id. A window of each is held, and of the key group at hand all windows that it spans.
 
     Yields:
         (key group, runs in the order of `streams`).

@@ -254,7 +254,8 @@ def _note_operator(operator: Operator, tasks: Sequence[SubtaskConversion], forma
     if any(not each.is_timers for each in unread):
         yield f"operator {operator.label}: its raw keyed state is not timers and is copied as it is"
     for reason in dict.fromkeys(each.reason for each in unread if each.is_timers):
-        yield f"operator {operator.label}: the timers in raw keyed state are not read and are copied as they are: {reason}"
+        what = "its timers in raw keyed state are not read and are copied as they are"
+        yield f"operator {operator.label}: {what}: {reason}"
     if format is Format.ROCKSDB and any(info.kind is StateKind.PRIORITY_QUEUE for info in states.values()):
         yield (
             f"operator {operator.label} has timers: a job that keeps its timers on the heap "

@@ -81,6 +81,13 @@ def test_compression_and_no_verification(call: Callable[..., Called], tmp_path: 
     assert {file.header.compressed for _, file in operator.keyed_files} == {True}
 
 
+def test_copies_are_not_called_compared(call: Callable[..., Called], tmp_path: Path) -> None:
+    called = call("convert", orders().path, "--out", tmp_path / "one", "--format", "keep")
+    assert "\nnothing to compare: files were only copied\n" in called.out
+    told = call("convert", orders().path, "--out", tmp_path / "two", "--json").json
+    assert (told["verified"], told["verification"]) == (None, "nothing to compare: files were only copied")
+
+
 def test_in_flight_data_are_refused(call: Callable[..., Called], tmp_path: Path) -> None:
     called = call("convert", *arguments(find("unaligned")), "--out", tmp_path / "new")
     assert (called.code, called.out) == (2, "")

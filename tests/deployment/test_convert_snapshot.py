@@ -71,6 +71,11 @@ def test_the_check_passes(converted: dg.ExecuteInProcessResult, key: str) -> Non
     assert {check.check_name} == set(VERIFICATION)
 
 
+def test_the_check_says_when_files_were_only_copied(deployment: Deployment, key: str) -> None:
+    (check,) = run(deployment, key, format="keep").get_asset_check_evaluations()
+    assert check.metadata["observed"].value == "nothing to compare: files were only copied"
+
+
 def test_a_wrong_word_writes_nothing(deployment: Deployment, key: str, converted: dg.ExecuteInProcessResult) -> None:
     before = deployment.results
     assert not run(deployment, key, format="parquet").success

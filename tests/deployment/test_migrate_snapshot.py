@@ -68,7 +68,9 @@ def test_every_asset_is_materialized(run: Run) -> None:
 
 def test_every_check_passes(run: Run) -> None:
     passed = {name: each.passed for name, each in run.evaluations().items()}
-    assert passed == dict.fromkeys(PROOF | {"snapshots_are_readable", "migrated_state_restores"}, True)
+    assert passed == dict.fromkeys(
+        PROOF | {"own_expectations", "snapshots_are_readable", "migrated_state_restores"}, True
+    )
 
 
 def test_failures_of_the_proof_are_errors(run: Run) -> None:

@@ -688,6 +688,13 @@ class TestStreams:
         file = open_log(ChangelogStateHandleStream(ALL, (stream,), 0, 0, "log"))
         assert read(file) == {"value": {(5, key): b"\2c"}}
 
+    def test_a_group_without_its_key_group(self) -> None:
+        meta = metadata(VALUE, 0).change
+        data = b"\0" + i32(2) + i32(1) + i32(-1) + i32(len(meta)) + meta + i32(0) + b"\0"
+        stream = ChangelogStream(0, ByteStreamStateHandle("dstl/file", data))
+        with pytest.raises(FormatError, match="beyond its change set"):
+            read(open_log(ChangelogStateHandleStream(ALL, (stream,), 0, 0, "log")))
+
     def test_a_chunk_that_is_cut_off(self) -> None:
         log = in_file([[metadata(VALUE, 0)]], compressed=True)
         data = log.streams[0].handle.data  # type: ignore[union-attr]

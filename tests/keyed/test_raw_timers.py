@@ -18,6 +18,7 @@ from state_pipelines.errors import FormatError, UnsupportedError, UsageError
 from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.raw_timers import (
     NEVER_STARTED,
+    NotTimersError,
     TimerService,
     find_raw_sections,
     move_timestamps,
@@ -54,6 +55,16 @@ USER_TIMERS = utf("user-timers") + LONG + VOID
 EVENT = bytes.fromhex("0000000000000007 00 0000018bcfe56800")
 PROCESSING = bytes.fromhex("0000000000000009 00 ffffffffffffffff")
 SECTION = HEAD + i32(1) + USER_TIMERS + i32(1) + EVENT + i32(1) + PROCESSING
+# The key is of a class that is not registered: class id, number of the name, the name, a new object, a field.
+KRYO_SECTION = (
+    HEAD
+    + i32(1)
+    + utf("user-timers")
+    + (KRYO + utf("com.acme.Key") + b"".join(bytes.fromhex("000004f2c69a3d70 00000000") for _ in range(3)) + VOID)
+    + i32(1)
+    + bytes.fromhex("01 00 636f6d2e61636d652e4b65f9 01 02 00 0000000000000001")
+    + i32(0)
+)
 EMPTY_SECTION = HEAD + i32(1) + USER_TIMERS + i32(0) + i32(0)
 
 
@@ -97,6 +108,15 @@ def test_a_key_without_columnar_form_is_told_apart_too() -> None:
 def test_several_services_follow_one_another() -> None:
     data = HEAD + i32(2) + USER_TIMERS + i32(1) + EVENT + i32(0) + utf("other") + LONG + VOID + i32(0) + i32(0)
     assert [service.name for service in read_raw_timers(data, CONTEXT)] == ["user-timers", "other"]
+
+
+def test_what_is_not_timers_is_told_from_timers_that_are_not_read() -> None:
+    with pytest.raises(NotTimersError):
+        read_raw_timers(b"\x07" * 40, CONTEXT)
+    with pytest.raises(UnsupportedError, match=r"com\.acme\.Key") as caught:
+        read_raw_timers(KRYO_SECTION, CONTEXT)
+    assert not isinstance(caught.value, NotTimersError)
+    assert "--classes" in caught.value.hint
 
 
 def test_no_service_is_no_timers() -> None:

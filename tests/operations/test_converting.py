@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from state_pipelines.errors import (
     FormatError,
     NotFoundError,
     ProofError,
+    StateError,
     TargetExistsError,
     UnsupportedError,
     UsageError,
@@ -22,7 +24,8 @@ from state_pipelines.keyed.digest import digest_states
 from state_pipelines.keyed.heap import HeapFile
 from state_pipelines.keyed.raw_timers import RawTimersFile
 from state_pipelines.keyed.rocksdb import RocksFile
-from state_pipelines.metadata import CheckpointProperties, SubtaskState, write_metadata
+from state_pipelines.metadata import CheckpointProperties, SubtaskState, stream_handles, write_metadata
+from state_pipelines.metadata.handles import RelativeFileStateHandle
 from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.properties import CheckpointType, SavepointFormatType, SavepointType
 from state_pipelines.operations.converting import Format, InFlight, convert, plan_conversion, run_conversion
@@ -32,11 +35,13 @@ from state_pipelines.operations.rewriting import complete_rewrites, copy_states
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import join, resolve
 from tests.flink.harness import diff_entries
+from tests.keyed.test_raw_timers import KRYO_SECTION
+from tests.snapshot.built import write_raw_keyed
 from tests.snapshot.savepoints import orders
 from tests.snapshots import CLASSES, OWN, Case, select
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from state_pipelines.keyed.files import KeyedFile, RecordContext, Runs
@@ -169,7 +174,7 @@ def with_subtasks(snapshot: Snapshot, uid: str, change: Any, target: Path) -> Sn
     )
     target.mkdir()
     (target / "_metadata").write_bytes(write_metadata(metadata))
-    return open_snapshot(str(target), uids=snapshot.uids)
+    return open_snapshot(str(target), path_mapping=snapshot.path_mapping, uids=snapshot.uids)
 
 
 def test_raw_state_that_is_not_timers_is_copied(tmp_path: Path) -> None:
@@ -283,6 +288,96 @@ class Forgetful:
 
     def split(self, *arguments: Any) -> Iterator[KeyedFile]:
         return self.file.split(*arguments)
+
+
+class Backwards(Forgetful):
+    """A file that gives its writer the key groups in descending order."""
+
+    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+        return iter([*self.file.scan_key_groups(context, key_groups)][::-1])
+
+
+@pytest.mark.parametrize("format", list(FILES))
+def test_a_key_group_out_of_order_is_not_dropped(format: str, tmp_path: Path) -> None:
+    plan = plan_conversion(
+        find("2.2", "changelog-heap-materialized").open(), resolve(str(tmp_path / "new")), Format(format), verify=False
+    )
+    tasks = tuple(replace(task, source=Backwards(task.source)) for task in plan.tasks)
+    with pytest.raises(StateError):
+        run_conversion(replace(plan, tasks=tasks))
+    assert list(tmp_path.iterdir()) == []
+
+
+def named_files(snapshot: Snapshot) -> set[str]:
+    handles = (reference.handle for reference in stream_handles(snapshot.metadata))
+    return {each.relative_path for each in handles if isinstance(each, RelativeFileStateHandle)}
+
+
+@pytest.mark.parametrize("format", ["rocksdb", "canonical", "heap"])
+def test_a_piece_that_is_done_again_leaves_nothing_behind(format: str, tmp_path: Path) -> None:
+    source = orders().open() if format != "canonical" else find("2.2", "rocksdb-incremental").open()
+
+    def run_twice(pieces: Sequence[Any], what: str) -> list[Any]:
+        for piece in pieces:
+            piece.run()
+        return [pickle.loads(pickle.dumps(piece)).run() for piece in pieces]
+
+    plan = plan_conversion(source, resolve(str(tmp_path / "new")), Format(format))
+    result = run_conversion(plan, run_twice)
+    new = open_snapshot(str(tmp_path / "new"), uids=source.uids)
+    assert {each.name for each in (tmp_path / "new").iterdir()} == named_files(new) | {"_metadata"}
+    assert (result.converted, result.verified) == (len(plan.tasks), True)
+    assert not diff_entries(dump(source), dump(new))
+
+
+def test_more_files_of_an_attempt_before_are_removed(tmp_path: Path) -> None:
+    plan = plan_conversion(orders().open(), resolve(str(tmp_path)), Format.ROCKSDB)
+    task = plan.tasks[0]
+    first = task.run()
+    names = {each.name for each in tmp_path.iterdir()}
+    for number in (len(names) - 1, len(names)):
+        (tmp_path / f"{task.name}-{number}").write_bytes(b"left over")
+    assert task.run().size == first.size
+    assert {each.name for each in tmp_path.iterdir()} == names
+
+
+@pytest.mark.parametrize("format", ["canonical", "keep"])
+def test_files_that_are_only_copied_are_not_called_verified(format: str, tmp_path: Path) -> None:
+    result = convert(orders().open(), str(tmp_path / "new"), format)
+    assert (result.converted, result.verified) == (0, None)
+    assert result.copied
+
+
+@pytest.mark.parametrize("format", list(FILES))
+def test_timers_that_are_not_read_are_copied_with_the_reason(format: str, tmp_path: Path) -> None:
+    case = find("2.2", "rocksdb-heap-timers")
+
+    def put(subtask: SubtaskState) -> SubtaskState:
+        handle: Any = subtask.raw_keyed_state
+        return replace(
+            subtask, raw_keyed_state=write_raw_keyed({handle.key_groups.start: KRYO_SECTION}, handle.key_groups)
+        )
+
+    changed = with_subtasks(case.open(), "few-states", put, tmp_path / "old")
+    result = convert(changed, str(tmp_path / "new"), format)
+    subtasks = open_snapshot(str(tmp_path / "new"), uids=case.uids).operator("few-states").metadata.subtasks
+    before = [each.raw_keyed_state for each in changed.operator("few-states").metadata.subtasks]
+    assert [each.raw_keyed_state for each in subtasks] == before != [None, None]
+    (note,) = (each for each in result.notes if "are not read and are copied" in each)
+    assert "com.acme.Key" in note
+    assert "--classes" in note
+
+
+def test_damaged_timers_stop_the_conversion(tmp_path: Path) -> None:
+    def cut(subtask: SubtaskState) -> SubtaskState:
+        handle: Any = subtask.raw_keyed_state
+        data = handle.delegate.data[:-1]
+        return replace(subtask, raw_keyed_state=replace(handle, delegate=replace(handle.delegate, data=data)))
+
+    damaged = with_subtasks(find("2.2", "rocksdb-heap-timers").open(), "few-states", cut, tmp_path / "old")
+    with pytest.raises(FormatError):
+        convert(damaged, str(tmp_path / "new"), "canonical")
+    assert [each.name for each in tmp_path.iterdir()] == ["old"]
 
 
 @pytest.mark.parametrize("format", list(FILES))

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -13,11 +14,14 @@ from state_pipelines.errors import FormatError
 from state_pipelines.keyed.canonical import CanonicalFile, open_canonical
 from state_pipelines.keyed.encoding import RecordEncoder
 from state_pipelines.keyed.tables import TableOptions
+from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.operations.rewriting import (
     FileRewrite,
     PartFile,
     WrittenFile,
+    align_key_groups,
+    copy_states,
     merge_parts,
     read_part_index,
     write_part,
@@ -25,6 +29,13 @@ from state_pipelines.operations.rewriting import (
 from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
 from state_pipelines.storage import join, resolve
 from tests.snapshot.savepoints import ALL_TYPES, Savepoint, orders, types
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from state_pipelines.keyed.files import KeyedFile, RecordContext, Runs
+    from state_pipelines.keyed.header import KeyedHeader
+    from state_pipelines.keyed.records import KeyedRecords
 
 KEYED = [
     ("state-kinds", "value"),
@@ -87,6 +98,62 @@ def rewrite_state(state: KeyedState, parts: tuple[PartFile, ...], directory: Pat
         assert Path(rewrite.target.path).stat().st_size == written.size
         found.append(replace(part, file=open_written(rewrite, written)))
     return KeyedState(state.operator, tuple(found))
+
+
+@dataclass(frozen=True)
+class Disordered:
+    """A file that gives its key groups in an order of its own."""
+
+    file: KeyedFile
+    order: tuple[int, ...]
+
+    @property
+    def header(self) -> KeyedHeader:
+        return self.file.header
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return self.file.key_groups
+
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+    def scan(self, *arguments: Any) -> Iterator[tuple[int, KeyedRecords]]:
+        return self.file.scan(*arguments)
+
+    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+        groups = dict(self.file.scan_key_groups(context, self.file.key_groups))
+        yield from ((group, next(iter(groups.values()))) for group in self.order)
+
+    def split(self, *arguments: Any) -> Iterator[KeyedFile]:
+        return self.file.split(*arguments)
+
+
+@pytest.mark.parametrize(("order", "expected"), [((), []), ((0,), [0]), ((0, 2, 9), [0, 2, 9])])
+def test_every_key_group_of_a_range_is_met(order: tuple[int, ...], expected: list[int]) -> None:
+    state = find("state-kinds", "value")
+    groups = KeyGroupRange(0, 10)
+    aligned = list(align_key_groups(Disordered(state.parts[0].file, order), state.context, groups))
+    assert [group for group, _ in aligned] == list(range(10))
+    assert [group for group, runs in aligned if runs] == expected
+
+
+@pytest.mark.parametrize("order", [(2, 1), (1, 1), (1, 2, 1), (10,), (11, 3)])
+def test_no_key_group_is_dropped_silently(order: tuple[int, ...]) -> None:
+    state = find("state-kinds", "value")
+    file = Disordered(state.parts[0].file, order)
+    with pytest.raises(FormatError, match="comes twice, out of order") as caught:
+        list(align_key_groups(file, state.context, KeyGroupRange(0, 10)))
+    assert caught.value.where.file == file.name
+
+
+def test_a_file_in_disorder_is_not_rewritten(tmp_path: Path) -> None:
+    state = find("state-kinds", "value")
+    part = state.parts[0]
+    file = Disordered(part.file, (3, 2))
+    with pytest.raises(FormatError, match="key group 2 comes twice, out of order"):
+        merge_parts(copy_states(0, file, file.header, state.context, join(resolve(str(tmp_path)), "new")))
 
 
 def raw_rows(state: KeyedState) -> list[tuple[object, ...]]:

@@ -18,6 +18,7 @@ from tests.connectors.test_kinesis import ARN, SHARD
 from tests.connectors.vectors import BYTES, element, i64, versioned
 from tests.serializers.literals import i32
 from tests.snapshot.built import build_snapshot, list_operator
+from tests.snapshot.test_operator_state import split_rows
 from tests.snapshots import select
 
 if TYPE_CHECKING:
@@ -68,6 +69,12 @@ def test_splits_of_kafka_stand_beside_their_bytes(tmp_path: Path) -> None:
         (row["subtask"], row["list_index"], row["connector"], row["split"]["topic"], row["split"]["offset"])
         for row in table.to_pylist()
     ] == [(0, 0, "kafka", "orders", 17), (0, 1, "kafka", "orders", None), (1, 0, "kafka", "prices", 5)]
+
+
+def test_subtasks_can_be_read_elsewhere_one_by_one(tmp_path: Path) -> None:
+    stored = encode("kafka", *SPLITS)
+    state = open_list(tmp_path, "SourceReaderState", stored[:2], [], stored[2:])
+    assert split_rows(state) == state.to_arrow().to_pylist()
 
 
 def test_splits_of_kinesis_are_columns(tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.errors import NotFoundError, UsageError
+from state_pipelines.errors import FormatError, NotFoundError, UsageError
 from state_pipelines.keyed.raw_timers import write_raw_timers
 from state_pipelines.keyed.tables import TableOptions
 from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.snapshot.raw_state import IN_FLIGHT_NAME, RAW_KEYED_NAME, RAW_OPERATOR_NAME
+from tests.keyed.test_raw_timers import KRYO_SECTION, SECTION
 from tests.snapshot.built import build_snapshot, operator, write_raw_keyed, write_raw_operator
 from tests.snapshots import select
 
@@ -98,6 +99,33 @@ def test_timers_in_raw_keyed_state_are_not_raw(tmp_path: Path) -> None:
     found = {state.name: state.kind for state in case.open().operator("few-states").states}
     assert found["_timer_state/event_user-timers"] == "TIMER"
     assert RAW_KEYED_NAME not in found
+
+
+def open_section(directory: Path, section: bytes) -> Operator:
+    subtask = SubtaskState(0, raw_keyed_state=write_raw_keyed({0: section}, KeyGroupRange(0, 128)))
+    return build_snapshot(directory, operator("raw", subtask), uids=["raw"]).operator("raw")
+
+
+@pytest.mark.parametrize("section", [SECTION[:-1], SECTION + b"\0", SECTION[:6], SECTION[:30] + bytes(1)])
+def test_damaged_timers_are_not_taken_for_something_else(section: bytes, tmp_path: Path) -> None:
+    with pytest.raises(FormatError) as caught:
+        _ = open_section(tmp_path, section).states
+    assert caught.value.where.file == "raw keyed state"
+    with pytest.raises(FormatError):
+        _ = open_section(tmp_path, section).raw_states
+
+
+def test_timers_of_types_that_must_be_told_say_so(tmp_path: Path) -> None:
+    (state,) = open_section(tmp_path, KRYO_SECTION).states
+    assert state.name == RAW_KEYED_NAME
+    assert "com.acme.Key" in state.undecoded
+    assert "--classes" in state.undecoded
+
+
+def test_timers_of_an_old_form_say_so(tmp_path: Path) -> None:
+    (state,) = open_section(tmp_path, SECTION[:4] + bytes.fromhex("00000001") + SECTION[8:]).states
+    assert "before 1.6" in state.undecoded
+    assert "Take a canonical savepoint" in state.undecoded
 
 
 def test_raw_keyed_state_without_any_timer_service_is_empty(tmp_path: Path) -> None:

@@ -118,6 +118,13 @@ def test_lists_of_operator_state_are_read(spark: SparkSession) -> None:
     assert Counter((row["subtask"], row["value"]) for row in rows) == Counter(expected)
 
 
+@pytest.mark.parametrize(("operator", "state"), [("order-counter", "returns"), ("pricing", "prices")])
+def test_subtasks_of_operator_state_are_tasks(operator: str, state: str, spark: SparkSession) -> None:
+    whole, split = load(spark, operator, state), load(spark, operator, state, splitSize="1")
+    assert (whole.rdd.getNumPartitions(), split.rdd.getNumPartitions()) == (1, 2)
+    assert collect(split) == collect(whole) == arrow_rows(operator, state)
+
+
 def test_broadcast_state_is_read(spark: SparkSession) -> None:
     expected = [(e["subtask"], e["ukey"], e["value"]) for e in orders().entries() if e.get("state") == "prices"]
     rows = collect(load(spark, "pricing", "prices"))

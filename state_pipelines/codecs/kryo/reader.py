@@ -342,5 +342,5 @@ class GraphReader:
         return UnsupportedError(
             f"class {name} inside a Kryo value cannot be decoded: {reason}",
             where=Where(file=self.reader.name, offset=self.reader.position),
-            hint=f"Declare `{name}` and its fields with their types in a file of field lists",
+            hint=f"Declare `{name}` and its fields with their types in a file of field lists (`--classes`)",
         )
