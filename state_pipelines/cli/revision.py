@@ -13,7 +13,6 @@ from state_pipelines.cli.display import make_console
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.check import parse_release
-from state_pipelines.operations.drafting import TODO
 from state_pipelines.operations.job import describe_job
 from state_pipelines.operations.migration import Change, Migration, Set
 from state_pipelines.operations.migration.autogenerate import (
@@ -23,6 +22,7 @@ from state_pipelines.operations.migration.autogenerate import (
     format_revision,
 )
 from state_pipelines.operations.migration.history import BASE, HEAD, RevisionDirectory
+from state_pipelines.operations.migration.steps import TODO
 from state_pipelines.storage import Location, create_file, is_directory, join, resolve
 
 if TYPE_CHECKING:

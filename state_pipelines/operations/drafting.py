@@ -14,6 +14,7 @@ import yaml
 
 from state_pipelines.errors import MigrationError, UsageError
 from state_pipelines.operations.job import Place
+from state_pipelines.operations.migration.steps import TODO
 from state_pipelines.serializers.compatibility import Finding, Outcome
 from state_pipelines.serializers.text import parse
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from state_pipelines.operations.check_report import CheckReport, StateCheck
 
-TODO = "TODO"
 _SIMILAR = 0.5
 _PAYLOADS = {
     Place.VALUE: r"value(?:\[\]|\{value\})?",

@@ -16,7 +16,7 @@ from state_pipelines.metadata import CheckpointMetadata, write_metadata
 from state_pipelines.operations.migration import UPGRADE, Migration, ValuePlan
 from state_pipelines.operations.migration import flows as flowing
 from state_pipelines.operations.migration.flows import Read
-from state_pipelines.operations.migration.planning import Chain, OperatorPlan, plan_operator
+from state_pipelines.operations.migration.planning import Chain, OperatorPlan, plan_operator, refuse_drafts
 from state_pipelines.operations.migration.shapes import StateShape, find_shapes
 from state_pipelines.operations.publishing import NewFile, make_file_name, place_rewrites, plan_copies
 from state_pipelines.operations.rewriting import FileRewrite, PartFile, complete_rewrites
@@ -153,6 +153,7 @@ def plan_snapshot(snapshot: Snapshot, chain: Chain) -> list[tuple[Operator, Oper
         MigrationError: a step does not fit; NotFoundError: the snapshot has no such operator or state.
     """
     operators: dict[str, Operator] = {}
+    refuse_drafts(chain)
     for migration, direction in chain:
         for change in migration.changes:
             operator = snapshot.operator(change.operator)

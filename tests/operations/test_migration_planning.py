@@ -8,7 +8,7 @@ import pytest
 from state_pipelines.errors import MigrationError, StateError
 from state_pipelines.operations.migration import DOWNGRADE, UPGRADE, Migration, StateShape, parse_migration
 from state_pipelines.operations.migration import flows as fl
-from state_pipelines.operations.migration.planning import OperatorPlan, plan_migrations
+from state_pipelines.operations.migration.planning import OperatorPlan, plan_migrations, refuse_drafts
 from state_pipelines.operations.migration.structs import PlanContext
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import (
@@ -393,3 +393,10 @@ def test_fields_of_row_data_take_sql_types_that_the_snapshot_holds() -> None:
     assert describe(made.states["s"].shape.payload) == "RowData(BIGINT, BIGINT, BIGINT)"
     with pytest.raises(MigrationError, match="no SQL type INT"):
         plan(shape(rows), steps=[{"add": {"field": "f2", "type": "INT", "default": 1}}])
+
+
+def test_a_draft_that_is_not_filled_in_is_refused() -> None:
+    add = {"add": {"field": "currency", "type": "String", "expression": "TODO"}}
+    with pytest.raises(MigrationError, match="the upgrade of o / s still says TODO"):
+        refuse_drafts([(migration(add), UPGRADE)])
+    refuse_drafts([(migration({"add": {"field": "todo", "type": "String", "expression": "'TODOS'"}}), UPGRADE)])

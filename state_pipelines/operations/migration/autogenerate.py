@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import yaml
 
 from state_pipelines.errors import MigrationError, StateError
-from state_pipelines.operations.drafting import TODO
 from state_pipelines.operations.job import Job, JobOperator, JobState, Place, StateGroup
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.differences import Differences, has_todo, propose
@@ -27,7 +26,7 @@ from state_pipelines.operations.migration.planning import (
 )
 from state_pipelines.operations.migration.shapes import StateShape, find_shapes
 from state_pipelines.operations.migration.signatures import sign_shape, strip_serializer
-from state_pipelines.operations.migration.steps import UPGRADE
+from state_pipelines.operations.migration.steps import TODO, UPGRADE
 from state_pipelines.serializers.metainfo import keyed_state
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.keyed_state import TIMER

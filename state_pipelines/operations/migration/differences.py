@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.errors import MigrationError, StateError
-from state_pipelines.operations.drafting import TODO
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.avro_schema import AvroType, find_record
 from state_pipelines.operations.migration.conversion import (
@@ -25,6 +24,7 @@ from state_pipelines.operations.migration.conversion import (
 )
 from state_pipelines.operations.migration.field_types import Defaults, column_of, is_castable, name_type, sql_type
 from state_pipelines.operations.migration.signatures import strip_schema, strip_serializer
+from state_pipelines.operations.migration.steps import TODO
 from state_pipelines.operations.migration.structs import (
     Node,
     PlanContext,

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 
 from state_pipelines.errors import MigrationError, StateError
-from state_pipelines.operations.drafting import TODO
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.avro_schema import AvroType, expand_schema, find_record, make_avro_type
 from state_pipelines.operations.migration.conversion import payload_type
 from state_pipelines.operations.migration.parsing import make_literal
+from state_pipelines.operations.migration.steps import TODO
 from state_pipelines.operations.migration.structs import Node, PlanContext, SlotType, SqlColumn
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, list_of, map_of, pojo

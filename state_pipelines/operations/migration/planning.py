@@ -5,8 +5,9 @@ Everything that can be refused is refused here, before any data are read.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ from state_pipelines.operations.migration.fields import apply_field_step
 from state_pipelines.operations.migration.files import Change, Migration, RowExpectation
 from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read, Stage
 from state_pipelines.operations.migration.reshaping import plan_kind, plan_split_part
-from state_pipelines.operations.migration.steps import DOWNGRADE, UPGRADE
+from state_pipelines.operations.migration.steps import DOWNGRADE, TODO, UPGRADE
 from state_pipelines.operations.migration.structs import PlanContext, known_sql_types
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.text import describe
@@ -99,6 +100,32 @@ def find_changes(migration: Migration, operator: Operator) -> tuple[Change, ...]
     """The changes of a migration that name an operator."""
     snapshot = operator.snapshot
     return tuple(each for each in migration.changes if snapshot.operator(each.operator).id == operator.id)
+
+
+def refuse_drafts(chain: Chain) -> None:
+    """Make sure that nothing is left to be filled in.
+
+    Raises:
+        MigrationError: a step still says `TODO`; names the file.
+    """
+    for migration, direction in chain:
+        for change in migration.changes:
+            if _says_todo((change.operator, change.state, change.steps(direction))):
+                raise MigrationError(
+                    f"the {direction} of {change.operator} / {change.state or 'all states'} still says {TODO}",
+                    where=Where(file=migration.path),
+                    hint="Replace it by what is meant; the remarks in the file say what nobody else can know",
+                )
+
+
+def _says_todo(value: object) -> bool:
+    if isinstance(value, str):
+        return re.search(rf"\b{TODO}\b", value) is not None
+    if isinstance(value, tuple | list):
+        return any(map(_says_todo, value))
+    if is_dataclass(value) and not isinstance(value, tree.Serializer):
+        return any(_says_todo(getattr(value, each.name)) for each in fields(value))
+    return False
 
 
 def plan_migrations(

@@ -13,6 +13,9 @@ from state_pipelines.serializers.tree import Serializer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+TODO = "TODO"
+"""What stands in a draft where only its author knows what to write; no migration runs with it."""
+
 UPGRADE = "upgrade"
 DOWNGRADE = "downgrade"
 
