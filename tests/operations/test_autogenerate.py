@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from state_pipelines.errors import MigrationError
-from state_pipelines.operations.drafting import TODO
 from state_pipelines.operations.job import JobOperator, JobState, Place, describe_job
 from state_pipelines.operations.migration.autogenerate import Draft, draft_operator, draft_revision, format_revision
 from state_pipelines.operations.migration.files import Migration, dump_migration, parse_migration
@@ -16,7 +15,7 @@ from state_pipelines.operations.migration.planning import plan_migrations
 from state_pipelines.operations.migration.schemas import apply_migration, read_schemas
 from state_pipelines.operations.migration.shapes import StateShape
 from state_pipelines.operations.migration.signatures import sign_shape
-from state_pipelines.operations.migration.steps import UPGRADE
+from state_pipelines.operations.migration.steps import TODO, UPGRADE
 from state_pipelines.operations.migration.structs import PlanContext
 from state_pipelines.operations.newtypes import replace_type
 from state_pipelines.serializers.build import (
