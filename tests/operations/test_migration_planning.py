@@ -151,6 +151,16 @@ def test_a_step_reaches_the_subclasses_of_a_pojo() -> None:
     }
 
 
+def test_a_cast_of_a_field_of_a_subclass_leaves_other_objects_alone() -> None:
+    gift = pojo("shop.Gift", {"amount": LONG, "card": STRING}, declared_by={"amount": "shop.Base"})
+    base = pojo("shop.Base", {"amount": LONG}, non_registered={"shop.Gift": gift})
+    # A primitive has no null, but an object of the base class has no such field at all.
+    card = columns_after(base, {"cast": {"field": "card", "to": "long"}})["card"]
+    assert card.startswith("CASE WHEN `class` IN ('shop.Gift') THEN coalesce(")
+    amount = columns_after(base, {"cast": {"field": "amount", "to": "int"}})["amount"]
+    assert amount.startswith("coalesce(")
+
+
 def test_class_names_in_the_data_are_renamed_too() -> None:
     gift = pojo("shop.Gift", {"amount": LONG, "card": STRING}, declared_by={"amount": "shop.Base"})
     base = pojo("shop.Base", {"amount": LONG}, non_registered={"shop.Gift": gift})

@@ -95,7 +95,8 @@ def _apply(node: Node, step: FieldStep, base: str, context: PlanContext) -> tupl
         case Cast(field=name):
             old = struct.find(name)
             of = struct.adopt(step.type, nullable=step.nullable)
-            slots = _replace(struct, replace(old, type=of, sql=_required(step.expression or old.sql, step)))
+            sql = _where_owned(struct, old, _required(step.expression or old.sql, step))
+            slots = _replace(struct, replace(old, type=of, sql=sql))
         case Set(field=name, expression=expression):
             slots = _replace(struct, replace(struct.find(name), sql=expression))
         case Drop(field=name):
@@ -168,3 +169,12 @@ def _required(sql: str, step: Add | Cast) -> str:
         return sql
     message = make_text(f"field {step.field} is a primitive and cannot be null")
     return f"coalesce({sql}, raise_error({message}))"
+
+
+def _where_owned(struct: Struct, slot: Slot, sql: str) -> str:
+    """Null for values of classes that lack the field: its expression is not meant for them."""
+    owners = {struct.class_names[index] for index, _ in slot.owners} if struct.class_names else set()
+    if owners == set(struct.class_names):
+        return sql
+    names = ", ".join(make_text(name) for name in sorted(owners))
+    return f"CASE WHEN {dict(struct.extra)['class']} IN ({names}) THEN {sql} END"

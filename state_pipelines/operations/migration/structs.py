@@ -191,7 +191,7 @@ class _Wrapped(Struct):
 
     def __init__(self, node: tree.Nullable, inner: Struct) -> None:
         self._node, self._inner = node, inner
-        self.slots, self.extra = inner.slots, inner.extra
+        self.slots, self.extra, self.class_names = inner.slots, inner.extra, inner.class_names
         self.ordered, self.named = inner.ordered, inner.named
 
     @override
