@@ -1,0 +1,10 @@
+package steps;
+
+/** Two states in one. */
+public class Totals {
+    public Long credit;
+    public Long debit;
+    public Double rate;
+
+    public Totals() {}
+}
