@@ -5,7 +5,7 @@ Source: the appliers in `org.apache.flink.state.changelog.restore`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,11 +19,9 @@ from state_pipelines.codecs.scalar import write_value
 from state_pipelines.errors import FormatError, UnsupportedError, Where
 from state_pipelines.keyed.changes import Operation
 from state_pipelines.keyed.measuring import Measure, take_bytes
-from state_pipelines.keyed.records import KeyedRecords, concat_records
+from state_pipelines.keyed.records import KeyedRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from state_pipelines.keyed.changelog_streams import Changes
     from state_pipelines.keyed.records import KeyedLayout
 
@@ -209,23 +207,3 @@ def flatten_bytes(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[n
     offsets = np.frombuffer(offset_buffer, np.int32, len(array) + 1, 4 * array.offset).astype(np.int64)
     flat = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
     return flat[offsets[0] : offsets[-1]], offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
-
-
-def merge_pieces(pieces: Sequence[KeyedRecords]) -> KeyedRecords:
-    """Pieces of one state as one; pieces that share their bytes are joined without copying them."""
-    joined: list[KeyedRecords] = []
-    for piece in pieces:
-        last = joined[-1] if joined else None
-        if last is None or last.data is not piece.data or last.offset != piece.offset:
-            joined.append(piece)
-            continue
-        both = (last, piece)
-        joined[-1] = replace(
-            last,
-            key_groups=np.concatenate([each.key_groups for each in both]),
-            key_starts=np.concatenate([each.key_starts for each in both]),
-            key_ends=np.concatenate([each.key_ends for each in both]),
-            value_starts=np.concatenate([each.value_starts for each in both]),
-            value_ends=np.concatenate([each.value_ends for each in both]),
-        )
-    return concat_records(joined)

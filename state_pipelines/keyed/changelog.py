@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, Where, at
-from state_pipelines.keyed.changed_states import ChangedState, merge_pieces, state_ids_of
+from state_pipelines.keyed.changed_states import ChangedState, state_ids_of
 from state_pipelines.keyed.changelog_streams import ChangeLog, Changes, locate, open_change_log
 from state_pipelines.keyed.files import gather_key_groups
 from state_pipelines.keyed.header import KeyedHeader
-from state_pipelines.keyed.records import derive_keyed_layout
+from state_pipelines.keyed.records import concat_records, derive_keyed_layout
 from state_pipelines.keyed.replay import replay
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed import IncrementalRemoteKeyedStateHandle
@@ -104,7 +104,7 @@ class ChangelogFile:
             states = self.find_states(changes)
             for state_id in chosen:
                 pieces = held.get(state_id, [])
-                base = merge_pieces(pieces) if pieces else None
+                base = concat_records(pieces) if pieces else None
                 mine = changes.select(states == state_id)
                 if len(mine):
                     info = header.states[state_id]

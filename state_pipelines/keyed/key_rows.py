@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,7 @@ from state_pipelines.codecs.columns import Columns, Decoded, plan_columns
 from state_pipelines.errors import FormatError, UnsupportedError, Where, at
 from state_pipelines.keyed.matching import join_spans, match_prefix, number_keys
 from state_pipelines.keyed.measuring import Measure
-from state_pipelines.keyed.records import VOID, KeyedRecords
+from state_pipelines.keyed.records import VOID, KeyedRecords, concat_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -341,26 +342,4 @@ def join_arrays(arrays: Sequence[pa.Array], indices: Sequence[Positions], kind: 
 
 def merge_runs(runs: Sequence[KeyedRecords]) -> list[KeyedRecords]:
     """Runs of one state that lie in the same bytes as one."""
-    merged: list[list[KeyedRecords]] = []
-    for run in runs:
-        if merged and merged[-1][0].data is run.data:
-            merged[-1].append(run)
-        else:
-            merged.append([run])
-    return [each[0] if len(each) == 1 else _join(each) for each in merged]
-
-
-def _join(runs: Sequence[KeyedRecords]) -> KeyedRecords:
-    def joined(name: str) -> Positions:
-        return np.concatenate([getattr(run, name) for run in runs])
-
-    return KeyedRecords(
-        np.concatenate([run.key_groups for run in runs]),
-        runs[0].data,
-        joined("key_starts"),
-        joined("key_ends"),
-        joined("value_starts"),
-        joined("value_ends"),
-        runs[0].offset,
-        runs[0].file,
-    )
+    return [concat_records([*lying]) for _, lying in groupby(runs, key=lambda run: id(run.data))]

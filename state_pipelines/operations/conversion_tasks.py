@@ -105,6 +105,7 @@ class SubtaskConversion:
         """
         with at(operator=self.place):
             handle, size = _WRITERS[self.format](self)
+            # Read again, in another way than the writer did: what its reading lost is not in what it wrote either.
             before = digest_states(self.source, self.context, self.key_groups)
             if self.verify:
                 again = HandleReader(self.target, PathMapping()).open_keyed(handle)
