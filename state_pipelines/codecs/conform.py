@@ -45,6 +45,8 @@ def conform(array: pa.Array, target: pa.DataType, path: str = "value") -> pa.Arr
             raise ValueRangeError(f"a value of {source} is not exact as {target}", where=Where(path=path))
         return cast
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        # Invalid: a value does not fit. Not implemented: Arrow has no cast between the two types (struct to number),
+        # and no function tells beforehand which it has.
         raise ValueRangeError(f"{source} does not go into {target}: {error}", where=Where(path=path)) from None
 
 

@@ -19,9 +19,27 @@ from state_pipelines.binary.memory import (
     store_64,
 )
 from state_pipelines.codecs import opcodes as op
-from state_pipelines.codecs.cells import append_list, append_wide, read_cell
+from state_pipelines.codecs.cells import append_list, append_raw, append_wide, read_cell
 
 _HIGH_BITS = np.int64(-0x7F7F7F7F7F7F7F80)
+
+
+@njit(cache=True, inline="never")
+def read_count(position, end):  # type: ignore[no-untyped-def]
+    """A varint of at most five bytes: (OK, TRUNCATED or BAD_LENGTH, its value, position behind)."""
+    value = 0
+    shift = 0
+    while True:
+        if position >= end:
+            return op.TRUNCATED, value, position
+        if shift > 28:
+            return op.BAD_LENGTH, value, position
+        byte = load_u8(position)
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return op.OK, value, position
+        shift += 7
 
 
 @njit(cache=True, inline="never")
@@ -243,21 +261,8 @@ def decode(program, pool, columns, base, starts, ends, sequential, exact, stops)
                     blocks[block_depth - 1, op.SLOT] = at + program[pc, 3]
                     pc += 1
             elif code == op.CELL_FIXED:
-                count = columns[op.COUNT, column]
-                if count >= columns[op.CAPACITY, column]:
+                if not append_raw(columns, column, blocks[block_depth - 1, op.SLOT], program[pc, 2]):
                     return op.FULL, record, position - base, column
-                at = blocks[block_depth - 1, op.SLOT]
-                width = program[pc, 2]
-                values = columns[op.VALUES, column] + width * count
-                if width == 8:
-                    store_64(values, load_i64(at))
-                elif width == 4:
-                    store_32(values, load_i32(at))
-                else:
-                    copy(values, at, width)
-                if columns[op.VALIDITY, column]:
-                    store_8(columns[op.VALIDITY, column] + count, 1)
-                columns[op.COUNT, column] = count + 1
                 pc += 1
             elif code == op.CELL_BYTES:
                 at = blocks[block_depth - 1, op.SLOT]
@@ -300,19 +305,9 @@ def decode(program, pool, columns, base, starts, ends, sequential, exact, stops)
                 at = position
                 position += 1
                 if units >= 0x80:
-                    units &= 0x7F
-                    shift = 7
-                    while True:
-                        if position >= end:
-                            return op.TRUNCATED, record, at - base, pc
-                        if shift > 28:
-                            return op.BAD_LENGTH, record, at - base, pc
-                        byte = load_u8(position)
-                        position += 1
-                        units |= (byte & 0x7F) << shift
-                        if byte < 0x80:
-                            break
-                        shift += 7
+                    status, units, position = read_count(at, end)
+                    if status:
+                        return status, record, at - base, pc
                 if program[pc, 2]:
                     units -= 1
                 if units < 0:
@@ -704,19 +699,9 @@ def decode(program, pool, columns, base, starts, ends, sequential, exact, stops)
                     continue
                 smallest = program[pc, 2] if code == op.BLOCKS else program[pc, 3]
                 at = position
-                size = 0
-                shift = 0
-                while True:
-                    if position >= end:
-                        return op.TRUNCATED, record, at - base, pc
-                    if shift > 28:
-                        return op.BAD_LENGTH, record, at - base, pc
-                    byte = load_u8(position)
-                    position += 1
-                    size |= (byte & 0x7F) << shift
-                    if byte < 0x80:
-                        break
-                    shift += 7
+                status, size, position = read_count(position, end)
+                if status:
+                    return status, record, at - base, pc
                 if size * smallest > end - position:
                     return op.BAD_LENGTH, record, at - base, pc
                 loops[depth - 1, 0] = size

@@ -15,8 +15,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from state_pipelines.codecs.layout import Layout
 from state_pipelines.errors import UsageError
+from state_pipelines.plugins import load_plugins
 from state_pipelines.serializers import tree
-from state_pipelines.serializers.registry import load_plugins
+from state_pipelines.serializers.registry import ENTRY_POINT_GROUP
 
 Node = TypeVar("Node", bound=tree.Serializer)
 Derive: TypeAlias = Callable[[tree.Serializer], Layout]
@@ -87,7 +88,7 @@ def find_layout(serializer: tree.Serializer, derive: Derive) -> Layout | None:
     """The layout that somebody registered for a serializer, or None."""
     if isinstance(serializer, tree.ClassBound):
         # Its snapshot class is one of Flink's, so nothing has asked for plug-ins yet.
-        load_plugins()
+        load_plugins(ENTRY_POINT_GROUP, "serializer")
         return _classes.get(serializer.type_class)
     extension = _families.get(type(serializer))
     return None if extension is None else extension.layout_of(serializer, derive)

@@ -9,16 +9,15 @@ loaded the first time a state is to be recognised.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.connectors.framing import Versioned, read_versioned_array, write_versioned_array
 from state_pipelines.errors import UsageError
+from state_pipelines.plugins import load_plugins
 from state_pipelines.serializers import tree
 
 if TYPE_CHECKING:
@@ -64,8 +63,6 @@ class Codec:
 
 
 _codecs: dict[tuple[str, str], Codec] = {}
-_plugins_loaded = False
-_plugins_lock = threading.Lock()
 
 
 def connector_state(
@@ -184,7 +181,7 @@ def enumerator_state(
 
 def list_codecs(kind: str | None = None) -> tuple[Codec, ...]:
     """Everything that is registered, plug-ins included."""
-    _load_plugins()
+    load_plugins(ENTRY_POINT_GROUP, "connector")
     return tuple(codec for codec in _codecs.values() if kind is None or codec.kind == kind)
 
 
@@ -216,19 +213,3 @@ def _register(codec: Codec) -> None:
     if key in _codecs:
         raise UsageError(f"a reader for the {codec.kind} state of {codec.connector} is registered already")
     _codecs[key] = codec
-
-
-def _load_plugins() -> None:
-    global _plugins_loaded
-    with _plugins_lock:
-        if _plugins_loaded:
-            return
-        _plugins_loaded = True
-    for plugin in entry_points(group=ENTRY_POINT_GROUP):
-        try:
-            plugin.load()
-        except (ImportError, AttributeError) as error:
-            raise UsageError(
-                f"the connector plug-in {plugin.name} ({plugin.value}) cannot be loaded: {error}",
-                hint="Repair or uninstall the package that declares it",
-            ) from error

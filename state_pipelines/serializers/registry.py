@@ -10,16 +10,15 @@ does so; entry points are loaded the first time a class is unknown.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import UnknownSerializerError, UsageError, Where
+from state_pipelines.plugins import load_plugins
 from state_pipelines.serializers.framing import (
     CompositeMarks,
     Head,
@@ -67,8 +66,6 @@ class Family:
 _families: dict[str, Family] = {}
 # Which family makes the nodes of a class.
 _makers: dict[type[Serializer], Family] = {}
-_plugins_loaded = False
-_plugins_lock = threading.Lock()
 _depth: ContextVar[int] = ContextVar("depth of the snapshot being read", default=0)
 
 
@@ -216,7 +213,7 @@ def lookup(head: Head) -> Family:
     """
     family = _families.get(head.snapshot_class)
     if family is None:
-        load_plugins()
+        load_plugins(ENTRY_POINT_GROUP, "serializer")
         family = _families.get(head.snapshot_class)
     if family is None:
         raise UnknownSerializerError(
@@ -328,24 +325,3 @@ def write_composite(writer: Writer, node: Serializer) -> None:
 
 def _outer_version(node: Serializer) -> int:
     return node.outer_version if isinstance(node, Composite) else node.snapshot_version
-
-
-def load_plugins() -> None:
-    """Load the modules that installed packages name as entry points of `ENTRY_POINT_GROUP`; once per process.
-
-    Raises:
-        UsageError: one of them cannot be loaded.
-    """
-    global _plugins_loaded
-    with _plugins_lock:
-        if _plugins_loaded:
-            return
-        _plugins_loaded = True
-    for plugin in entry_points(group=ENTRY_POINT_GROUP):
-        try:
-            plugin.load()
-        except (ImportError, AttributeError) as error:
-            raise UsageError(
-                f"the serializer plug-in {plugin.name} ({plugin.value}) cannot be loaded: {error}",
-                hint="Repair or uninstall the package that declares it",
-            ) from error

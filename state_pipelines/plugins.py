@@ -1,0 +1,36 @@
+"""Plug-ins: modules that installed packages name as entry points, which register something when they are loaded."""
+
+from __future__ import annotations
+
+import threading
+from importlib.metadata import entry_points
+
+from state_pipelines.errors import UsageError
+
+_loaded: set[str] = set()
+_lock = threading.Lock()
+
+
+def load_plugins(group: str, kind: str) -> None:
+    """Load the modules behind the entry points of a group; once per process.
+
+    Args:
+        group: of the entry points, such as `state_pipelines.serializers`.
+        kind: what they bring, for messages.
+
+    Raises:
+        UsageError: one of them cannot be loaded.
+    """
+    with _lock:
+        if group in _loaded:
+            return
+        # Marked before they are loaded: what they register may look something up.
+        _loaded.add(group)
+    for plugin in entry_points(group=group):
+        try:
+            plugin.load()
+        except (ImportError, AttributeError) as error:
+            raise UsageError(
+                f"the {kind} plug-in {plugin.name} ({plugin.value}) cannot be loaded: {error}",
+                hint="Repair or uninstall the package that declares it",
+            ) from error
