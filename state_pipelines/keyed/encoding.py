@@ -23,6 +23,7 @@ from state_pipelines.keyed.tables import TTL_COLUMN
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from state_pipelines.keyed.hashing import HashExpression
     from state_pipelines.keyed.records import KeyedLayout
 
 
@@ -53,10 +54,12 @@ class RecordEncoder:
     Attributes:
         layout: layouts of the records.
         state: name, for errors.
+        hashes: `hashCode` of user classes in the key, by class name.
     """
 
     layout: KeyedLayout
     state: str
+    hashes: tuple[tuple[str, HashExpression], ...] = ()
 
     @property
     def prefix(self) -> int:
@@ -131,7 +134,7 @@ class RecordEncoder:
         target = plan_columns(dict(self.layout.key.fields)["state_key"]).type
         keys = conform(self._column(batch, "state_key"), target, "state_key")
         try:
-            codes = hash_codes(self.layout.key_serializer, keys)
+            codes = hash_codes(self.layout.key_serializer, keys, expressions=dict(self.hashes))
         except UnsupportedError:
             if stored is None:
                 raise

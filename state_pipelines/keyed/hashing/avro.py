@@ -1,0 +1,305 @@
+"""Hash codes of Avro records.
+
+Source: `GenericData.hashCode`, which `GenericData.Record` and `SpecificRecordBase` call, and `Utf8.hashCode`. Releases
+differ: older ones chain the fields of each record and the elements of each array by themselves, from 1, and the bytes
+of a string from 0; 1.12 carries one running code through nested records and arrays, stops before the tenth field or
+element, and begins strings with 1. Only flat records of up to nine fields without strings have one hash in all of them.
+Other objects (maps and what is in them) have the `hashCode` of their class.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_pipelines.codecs.avro import parse_avro_schema
+from state_pipelines.codecs.avro_layout import branch_name
+from state_pipelines.errors import UnsupportedError, UsageError
+from state_pipelines.keyed.hashing.values import (
+    BASIC_HASHES,
+    HashCodes,
+    chain,
+    fields_of,
+    flatten,
+    fold,
+    hash_avro_strings,
+    hash_ints,
+    hash_primitive_array,
+    hash_strings,
+    hash_wrapped_bytes,
+    list_offsets,
+    numbers,
+    sum_list,
+    without_nulls,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from state_pipelines.codecs.avro import AvroSchema
+    from state_pipelines.serializers import tree
+
+GENERIC = "org.apache.avro.generic.GenericRecord"
+FORMS = {
+    "avro()": (True, 1),
+    "avro_classic()": (False, 0),
+    "avro_bounded()": (True, 0),
+    "avro_utf8()": (False, 1),
+}
+"""The hashes of releases, as expressions: whether one running code counts nine parts, and where strings begin.
+
+The first is that of 1.12, the second that of old releases; the others are those of what may lie between.
+"""
+
+_COUNTER = 10
+_RECORDS = ("record", "error")
+_KINDS = {"boolean": "Boolean", "int": "Int", "long": "Long", "float": "Float", "double": "Double"}
+
+
+def is_settled(node: tree.Avro) -> bool:
+    """Whether the hash is the same in every release of Avro, and the class is Avro's own."""
+    schema = parse_avro_schema(node.schema_json)
+    root = schema.resolve(schema.root)
+    return node.runtime_class == GENERIC and _is_flat_record(schema, root)
+
+
+def _is_flat_record(schema: AvroSchema, root: object) -> bool:
+    if not isinstance(root, dict) or root["type"] not in _RECORDS or len(root["fields"]) >= _COUNTER:
+        return False
+    nested = (*_RECORDS, "array", "map", "string")
+    kinds = [
+        _kind(schema.resolve(branch))
+        for each in root["fields"]
+        for branch in (each["type"] if isinstance(each["type"], list) else [each["type"]])
+    ]
+    return not any(kind in nested for kind in kinds)
+
+
+def field_names(schema: AvroSchema) -> list[str]:
+    """Names of the fields of the record; none when the schema is not one of a record."""
+    root: Any = schema.resolve(schema.root)
+    return [str(each["name"]) for each in root["fields"]] if _kind(root) in _RECORDS else []
+
+
+def hash_generic_record(node: tree.Avro, array: pa.Array) -> HashCodes:
+    """`hashCode` of records where every release agrees on it; what null gives does not matter.
+
+    Raises:
+        UnsupportedError: releases differ, or the class is the user's.
+    """
+    if is_settled(node):
+        return hash_records(node, array, "avro()")
+    what = (
+        "Avro hashes records with strings, nested records or more than nine fields differently from release to release"
+        if node.runtime_class == GENERIC
+        else f"the hashCode of {node.runtime_class} is not in the snapshot"
+    )
+    raise UnsupportedError(what, hint=f"It can be found from the snapshot, or given: {', '.join(FORMS)}")
+
+
+def hash_records(node: tree.Avro, array: pa.Array, form: str) -> HashCodes:
+    """`hashCode` of records as a release computes it.
+
+    Args:
+        node: serializer of the records.
+        array: the records.
+        form: one of `FORMS`.
+
+    Raises:
+        UsageError: a part has no hash that is the same in every JVM.
+    """
+    schema = parse_avro_schema(node.schema_json)
+    bounded, start = FORMS[form]
+    return _Records(schema, bounded, start, node.runtime_class != GENERIC).hash_object(schema.root, array)
+
+
+def hash_field(node: tree.Avro, name: str, array: pa.Array) -> HashCodes:
+    """`hashCode` of a field of a class whose strings are Java's; what null gives does not matter.
+
+    Raises:
+        UsageError: the hash of the field is not the same in every JVM.
+    """
+    schema = parse_avro_schema(node.schema_json)
+    root: Any = schema.resolve(schema.root)
+    (reference,) = (each["type"] for each in root["fields"] if each["name"] == name)
+    return _Records(schema, bounded=True, start=0, specific=True, java_strings=True).hash_object(reference, array)
+
+
+def _kind(node: object) -> str:
+    while isinstance(node, dict):
+        node = node["type"]
+    return "union" if isinstance(node, list) else str(node)
+
+
+class _State:
+    """The running code and the count of fields of each record."""
+
+    def __init__(self, rows: int) -> None:
+        self.code = np.ones(rows, np.int32)
+        self.counter = np.full(rows, _COUNTER, np.int32)
+
+    def step(self, active: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Count a field or an element of the active rows; those that go on."""
+        self.counter[active] -= 1
+        return active & (self.counter > 0)
+
+
+class _Records:
+    """Walks a schema beside an Arrow array."""
+
+    def __init__(
+        self, schema: AvroSchema, bounded: bool, start: int, specific: bool, java_strings: bool = False
+    ) -> None:
+        self.schema = schema
+        self.bounded = bounded
+        self.start = start
+        self.specific = specific
+        self.java_strings = java_strings
+
+    def hash_object(self, reference: object, array: pa.Array) -> HashCodes:
+        """`hashCode()` of each object, 0 for null."""
+        node: Any = self.schema.resolve(reference)
+        kind = _kind(node)
+        if kind == "union":
+            return self._hash_union(node, array, self.hash_object)
+        if kind in _RECORDS:
+            active = np.asarray(array.is_valid())
+            return self._hash(node, array, active, _State(len(array)))
+        if kind == "array":
+            elements = self.hash_object(node["items"], flatten(array))
+            return without_nulls(chain(list_offsets(array), elements, 1), array)
+        if kind == "enum":
+            if self.specific:
+                raise UsageError("an enum constant has another hashCode in every JVM, also inside a map")
+            return without_nulls(hash_strings(array), array)
+        if kind == "string" and self._is_java_string(node):
+            return without_nulls(hash_strings(array), array)
+        return self._hash_leaf(node, kind, array)
+
+    def _is_java_string(self, node: Any) -> bool:
+        return self.java_strings or (isinstance(node, dict) and node.get("avro.java.string") == "String")
+
+    def _hash(self, reference: object, array: pa.Array, active: npt.NDArray[np.bool_], state: _State) -> HashCodes:
+        """`GenericData.hashCode` of a value by its schema, 0 for null."""
+        node: Any = self.schema.resolve(reference)
+        kind = _kind(node)
+        valid = np.asarray(array.is_valid())
+        if kind == "union":
+            return self._hash_union(
+                node,
+                array,
+                lambda branch, child: self._hash(branch, child, active & np.asarray(child.is_valid()), state),
+            )
+        if kind in _RECORDS:
+            codes = self._hash_record(node, array, active & valid, state)
+        elif kind == "array":
+            codes = self._hash_array(node, array, active & valid, state)
+        elif kind == "enum":
+            codes = hash_ints(pc.index_in(array, pa.array(node["symbols"], pa.string())))
+        else:
+            return self._hash_leaf(node, kind, array)
+        return np.where(valid, codes, np.int32(0))
+
+    def _hash_record(self, node: Any, array: pa.Array, active: npt.NDArray[np.bool_], state: _State) -> HashCodes:
+        if not self.bounded:
+            state = _State(len(array))
+        children = fields_of(array, *(str(each["name"]) for each in node["fields"]))
+        for each, child in zip(node["fields"], children, strict=True):
+            if self.bounded:
+                active = state.step(active)
+            if each.get("order") != "ignore":
+                self._add(each["type"], child, active, state)
+        return state.code.copy()
+
+    def _add(self, reference: object, array: pa.Array, active: npt.NDArray[np.bool_], state: _State) -> None:
+        before = state.code * np.int32(31)
+        codes = before + self._hash(reference, array, active, state)
+        state.code = np.where(active, codes, state.code)
+
+    def _hash_array(self, node: Any, array: pa.Array, active: npt.NDArray[np.bool_], state: _State) -> HashCodes:
+        elements, offsets = flatten(array), list_offsets(array)
+        if not self.bounded:
+            every = np.ones(len(elements), np.bool_)
+            return chain(offsets, self._hash(node["items"], elements, every, _State(len(elements))), 1)
+        sizes = np.diff(offsets)
+        for place in range(int(min(sizes.max(initial=0), _COUNTER))):
+            going = state.step(active & (sizes > place))
+            active = active & (going | (sizes <= place))
+            if not going.any():
+                break
+            places = pa.array(np.where(going, offsets[:-1] + place, 0), mask=~going)
+            self._add(node["items"], elements.take(places), going, state)
+        return state.code.copy()
+
+    def _hash_union(self, node: Any, array: pa.Array, compute: Any) -> HashCodes:
+        kinds = [_kind(self.schema.resolve(each)) for each in node]
+        if len(node) == 2 and kinds.count("null") == 1:
+            found: HashCodes = compute(node[1 - kinds.index("null")], array)
+            return found
+        names = [branch_name(self.schema, each) for each in node]
+        if len(set(names)) < len(names):
+            names = [f"{name}_{index}" for index, name in enumerate(names)]
+        codes = np.zeros(len(array), np.int32)
+        (cases,) = fields_of(array, "case")
+        for name, kind, branch in zip(names, kinds, node, strict=True):
+            if kind == "null":
+                continue
+            chosen = pc.equal(cases, name).fill_null(False)
+            (child,) = fields_of(array, name)
+            child = pc.if_else(chosen, child, pa.nulls(len(array), child.type))
+            codes = np.where(np.asarray(chosen), compute(branch, child), codes)
+        return codes
+
+    def _hash_leaf(self, node: Any, kind: str, array: pa.Array) -> HashCodes:
+        logical = node.get("logicalType") if isinstance(node, dict) and self.specific else None
+        if kind == "null":
+            return np.zeros(len(array), np.int32)
+        if logical in _LOGICAL:
+            codes = _LOGICAL[logical](numbers(array).astype(np.int64))
+        elif kind in _KINDS:
+            codes = BASIC_HASHES[_KINDS[kind]](array)
+        elif kind == "string":
+            codes = hash_avro_strings(array, self.start)
+        elif kind == "bytes":
+            # ByteBuffer goes through its bytes from the last to the first.
+            codes = hash_wrapped_bytes(array)
+        elif kind == "fixed":
+            codes = hash_primitive_array("Byte", array)
+        elif kind == "map":
+            entries = flatten(array)
+            keys, values = fields_of(entries, *(each.name for each in entries.type))
+            hashes = hash_strings(keys) if self._is_java_string(node) else hash_avro_strings(keys, self.start)
+            codes = sum_list(array, hashes ^ self.hash_object(node["values"], values))
+        else:
+            raise UnsupportedError(f"the hash of the Avro type {kind} is not known")
+        return without_nulls(codes, array)
+
+
+def _hash_days(days: npt.NDArray[np.int64]) -> HashCodes:
+    return BASIC_HASHES["LocalDate"](pa.array(days.astype(np.int32)).cast(pa.date32()))
+
+
+def _hash_instants(ticks: npt.NDArray[np.int64], per_second: int) -> HashCodes:
+    nanos = (ticks % per_second) * (10**9 // per_second)
+    return fold(ticks // per_second) + nanos.astype(np.int32) * np.int32(51)
+
+
+def _hash_date_times(ticks: npt.NDArray[np.int64], per_second: int) -> HashCodes:
+    per_day = 86_400 * per_second
+    return _hash_days(ticks // per_day) ^ fold(ticks % per_day * (10**9 // per_second))
+
+
+_MILLIS, _MICROS = 1_000, 1_000_000
+_LOGICAL: dict[str, Any] = {
+    "date": _hash_days,
+    "time-millis": lambda ticks: fold(ticks * 10**6),
+    "time-micros": lambda ticks: fold(ticks * 10**3),
+    "timestamp-millis": lambda ticks: _hash_instants(ticks, _MILLIS),
+    "timestamp-micros": lambda ticks: _hash_instants(ticks, _MICROS),
+    "local-timestamp-millis": lambda ticks: _hash_date_times(ticks, _MILLIS),
+    "local-timestamp-micros": lambda ticks: _hash_date_times(ticks, _MICROS),
+}
+"""Classes of java.time that generated classes use."""
