@@ -16,9 +16,9 @@ from state_pipelines.cli.options import AS_JSON, Source, read_classes, source_op
 from state_pipelines.errors import TargetExistsError, UsageError, Where
 from state_pipelines.operations.check import BACKENDS, CheckReport, StateCheck, Verdict, check_jobs, parse_release
 from state_pipelines.operations.classpath import open_class_path
-from state_pipelines.operations.drafting import draft_migrations, format_migration
 from state_pipelines.operations.job import Job, describe_job
 from state_pipelines.operations.jobfile import load_job
+from state_pipelines.operations.migration.autogenerate import draft_from_report, format_revision
 from state_pipelines.operations.newtypes import (
     extract_types,
     list_assumed,
@@ -29,14 +29,18 @@ from state_pipelines.operations.newtypes import (
     replace_type,
 )
 from state_pipelines.serializers.compatibility import Outcome
+from state_pipelines.storage import Location, create_file, is_directory, join, list_directory, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
 
+    from state_pipelines.snapshot import Snapshot
+
 _DESCRIPTIONS = (".yaml", ".yml", ".json")
 _STDOUT = "-"
+_DRAFT = "0001_draft"
 _OPTIONS = (
     click.option("--classes", metavar="FILE", help="Classes of the new job, declared in a field list."),
     click.option("--jar", "jars", metavar="FILE", multiple=True, help="A jar with classes of the new job."),
@@ -138,7 +142,7 @@ def code_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--strict", is_flag=True, help="Exit with 1 also when state is dropped or starts empty.")
 @AS_JSON
 @click.option("--markdown", metavar="FILE", help="Write the report for a pull request, too; - is the standard output.")
-@click.option("--draft", metavar="DIR", help="Write a draft of every migration that is needed.")
+@click.option("--draft", metavar="DIR", help="Draft the migration that is needed, into a new directory.")
 @source_options
 @click.pass_context
 def command(
@@ -166,24 +170,25 @@ def command(
     if as_json and markdown == _STDOUT:
         raise UsageError("--json and --markdown - both want the standard output")
     release = parse_release(target)
-    before = describe_job(source.open(old))
+    snapshot = source.open(old)
+    before = describe_job(snapshot)
     after = describe_new(new, code, before, release, source)
     report = check_jobs(before, after, target=target, backend=backend, allow_non_restored_state=allow)
     losses = find_losses(report, before)
-    drafted, undrafted = ([], []) if draft is None else _write_drafts(report, draft)
+    drafted, remarks = ([], []) if draft is None else _write_draft(snapshot, after, report, draft)
     if markdown is not None:
         _write_markdown(report, markdown)
     if as_json:
-        extra = {"loses_state": bool(losses), "drafts": drafted, "undrafted": undrafted}
+        extra = {"loses_state": bool(losses), "drafts": drafted, "remarks": remarks}
         click.echo(json.dumps({**report.to_json(), **extra}, indent=2))
     elif markdown != _STDOUT:
         show_check(report, make_console())
         for each in losses:
             click.echo(f"state would be lost: {' / '.join(filter(None, (each.operator, each.state)))}")
+        for remark in remarks:
+            click.echo(f"note: {remark}")
         for path in drafted:
             click.echo(f"drafted: {path}")
-        for reason in undrafted:
-            click.echo(f"not drafted: {reason}")
     if not report.ok or (strict and report.verdict is not Verdict.FULLY_COMPATIBLE):
         ctx.exit(ANSWER_IS_NO)
 
@@ -267,23 +272,29 @@ def _split(text: str, option: str) -> tuple[str, str]:
     return place, value
 
 
-def _write_drafts(report: CheckReport, directory: str) -> tuple[list[str], list[str]]:
-    drafts, undrafted = draft_migrations(report)
-    paths = []
-    try:
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        for name, content in drafts.items():
-            path = Path(directory, name)
-            with path.open("x", encoding="utf-8") as file:
-                file.write(format_migration(content))
-            paths.append(str(path))
-    except FileExistsError:
+def write_revision(place: Location, text: str) -> str:
+    """Write a revision file; its path.
+
+    Raises:
+        TargetExistsError: there is one of this name.
+    """
+    with create_file(place) as file:
+        file.write(text.encode())
+    return str(place)
+
+
+def _write_draft(snapshot: Snapshot, new: Job, report: CheckReport, directory: str) -> tuple[list[str], list[str]]:
+    """The files that were written, one or none, and remarks."""
+    place = resolve(directory)
+    if is_directory(place) and list_directory(place):
         raise TargetExistsError(
-            "there is a draft of this name already", where=Where(file=str(path)), hint="Choose another directory"
-        ) from None
-    except OSError as error:
-        raise UsageError(f"the drafts cannot be written: {error.strerror}", where=Where(file=directory)) from None
-    return paths, undrafted
+            "the directory of the draft is not empty",
+            where=Where(file=directory),
+            hint=f"Choose a new one; `revision {directory} --autogenerate` drafts one that follows revisions",
+        )
+    draft = draft_from_report(snapshot, new, report, _DRAFT)
+    paths = [write_revision(join(place, f"{_DRAFT}.yaml"), format_revision(draft))] if draft.migration.changes else []
+    return paths, list(draft.remarks)
 
 
 def _write_markdown(report: CheckReport, path: str) -> None:

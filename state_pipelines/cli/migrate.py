@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,11 +14,13 @@ import click
 from state_pipelines.cli.changes import StateChange, list_changes, show_states
 from state_pipelines.cli.display import crop, indent, make_console, make_table, plural
 from state_pipelines.cli.options import AS_JSON, Source, source_options
-from state_pipelines.errors import ProofError, UsageError
+from state_pipelines.errors import ProofError, UsageError, Where
 from state_pipelines.operations.migration import DOWNGRADE, UPGRADE, load_migration
 from state_pipelines.operations.migration.history import HEAD, RevisionDirectory
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from state_pipelines.operations.migration import Migration
@@ -61,6 +65,7 @@ class Route:
 @click.option(
     "--out", "target", metavar="TARGET", required=True, help="Directory of the new savepoint; it must not exist."
 )
+@click.option("--report", metavar="FILE", help="Keep the results of the proof in a file, FILE.md or FILE.json.")
 @click.option("--no-proof", is_flag=True, help="Do not read the result back before it is published.")
 @AS_JSON
 @source_options
@@ -75,6 +80,7 @@ def command(
     file: str | None,
     target: str,
     downgrade: bool,
+    report: str | None,
     no_proof: bool,
     as_json: bool,
     source: Source,
@@ -85,6 +91,7 @@ def command(
     written. All that does not change is copied as bytes. The result is read back and proven before it is published.
     """
     _check_options(ctx, directory, file)
+    place = None if report is None else find_report(report, proven=not no_proof)
     old = source.open(snapshot)
     if directory is not None:
         route = find_route(RevisionDirectory(directory), old, end, start)
@@ -98,7 +105,11 @@ def command(
         result = _run(old, route, target, prove=not no_proof)
     except ProofError as error:
         _show_failed_proof(error.report, as_json=as_json)
+        if place is not None:
+            write_report(place, route, [error.report])
         raise
+    if place is not None:
+        write_report(place, route, result.proofs)
     changes = list_changes(result.plans, route.chain, old)
     if as_json:
         click.echo(json.dumps(_to_json(result, route, changes), indent=2, default=str))
@@ -117,6 +128,49 @@ def find_route(directory: RevisionDirectory, snapshot: Snapshot, end: str, start
     chain = directory.between(place, end)
     passed = len(chain) if chain and chain[0][1] == UPGRADE else -len(chain)
     return Route(chain, place, directory.name(directory.locate(place) + passed))
+
+
+def find_report(path: str, *, proven: bool) -> Path:
+    """The file of a report, which must be one that can be written; told before any work is done.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    place = Path(path)
+    where = Where(file=path)
+    if not proven:
+        raise UsageError("without a proof there is no report of it", hint="Leave --no-proof or --report out")
+    if place.suffix not in (".md", ".json"):
+        raise UsageError("a report is Markdown or JSON", where=where, hint="Let its name end in .md or .json")
+    if not place.parent.is_dir():
+        raise UsageError("the directory of the report does not exist", where=where)
+    return place
+
+
+def write_report(place: Path, route: Route, reports: Sequence[object]) -> None:
+    """Write what the proof found, of each operator; whoever reads the file sees all of it or the one before.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    from state_pipelines.spark import ProofReport
+
+    proofs = [each for each in reports if isinstance(each, ProofReport)]
+    if place.suffix == ".json":
+        revisions = [{"revision": each.revision, "direction": direction} for each, direction in route.chain]
+        content: dict[str, Any] = {"ok": all(each.ok for each in proofs), "revisions": revisions}
+        content["proofs"] = [_proof_to_json(each) for each in proofs]
+        text = json.dumps(content, indent=2, default=str)
+    else:
+        titles = [f"- {name}: {each.description}" for name, (each, _) in zip(route.names, route.chain, strict=True)]
+        text = "\n\n".join(["# Proof of a migration", "\n".join(titles), *(each.to_markdown() for each in proofs)])
+    draft = place.with_name(f".{place.name}.{os.getpid()}")
+    try:
+        draft.write_text(f"{text}\n", encoding="utf-8")
+        draft.replace(place)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise UsageError(f"the report cannot be written: {error.strerror}", where=Where(file=str(place))) from None
 
 
 def show_proof(proof: ProofReport, console: Console) -> None:

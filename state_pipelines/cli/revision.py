@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.check import NewCode, code_options, describe_new
+from state_pipelines.cli.check import NewCode, code_options, describe_new, write_revision
 from state_pipelines.cli.display import make_console
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.errors import UsageError
@@ -23,7 +23,7 @@ from state_pipelines.operations.migration.autogenerate import (
 )
 from state_pipelines.operations.migration.history import BASE, HEAD, RevisionDirectory
 from state_pipelines.operations.migration.steps import TODO
-from state_pipelines.storage import Location, create_file, is_directory, join, resolve
+from state_pipelines.storage import is_directory, join, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +84,7 @@ def command(
         world = describe_new(new, code, job, parse_release(target), source)
         draft = draft_revision(snapshot, world, name, before=chain, revises=revises, description=message)
         text = format_revision(draft)
-    path = _write(join(place, f"{name}.yaml"), text)
+    path = write_revision(join(place, f"{name}.yaml"), text)
     if as_json:
         click.echo(
             json.dumps(
@@ -122,9 +122,3 @@ def name_revision(known: Sequence[Migration], message: str) -> str:
 def _make_template(name: str, revises: str | None, message: str) -> Migration:
     change = Change(TODO, TODO, (Set(TODO, TODO),), (), impossible=TODO)
     return Migration(name, revises, message, (change,))
-
-
-def _write(place: Location, text: str) -> str:
-    with create_file(place) as file:
-        file.write(text.encode())
-    return str(place)

@@ -152,7 +152,7 @@ def replace_state(job: Job, operator: str, info: StateMetaInfo) -> Job:
     """
 
     def change(state: JobState) -> JobState:
-        return replace(state, serializers=_list_places(state.kind, info)) if state.name == info.name else state
+        return replace(state, serializers=list_places(state.kind, info)) if state.name == info.name else state
 
     operators = (
         replace(each, states=tuple(map(change, each.states))) if each.id == operator else each for each in job.operators
@@ -175,13 +175,14 @@ def _describe_operator(operator: Operator) -> JobOperator:
         parallelism=operator.parallelism,
         max_parallelism=operator.max_parallelism,
         key=next(keys, None),
-        states=tuple(JobState(state.name, state.kind, _list_places(state.kind, state.info)) for state in states),
+        states=tuple(JobState(state.name, state.kind, list_places(state.kind, state.info)) for state in states),
         has_state=_has_state(operator.metadata),
         unread=unread,
     )
 
 
-def _list_places(kind: str, info: StateMetaInfo) -> dict[Place, Serializer]:
+def list_places(kind: str, info: StateMetaInfo) -> dict[Place, Serializer]:
+    """The serializers of a state of a kind (see `JobState`), by place."""
     if kind == TIMER:
         return {Place.TIMER: info.value_serializer}
     if info.kind is StateKind.OPERATOR:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.operations.job import Job, JobOperator, JobState, Place, StateGroup
+from state_pipelines.operations.job import Job, JobOperator, JobState, StateGroup, list_places
 from state_pipelines.operations.migration.planning import Chain, OperatorPlan, plan_operator
 from state_pipelines.operations.migration.shapes import StateShape, find_shapes
-from state_pipelines.snapshot.keyed_state import TIMER
 
 if TYPE_CHECKING:
     from state_pipelines.snapshot import Snapshot
 
 
 def migrate_job(job: Job, snapshot: Snapshot, chain: Chain) -> Job:
-    """The job with its keyed states as migrations make them.
+    """The job with its states as migrations make them.
 
     Args:
         job: as `describe_job` describes the snapshot.
@@ -39,12 +38,13 @@ def migrate_job(job: Job, snapshot: Snapshot, chain: Chain) -> Job:
 
 
 def _migrate_operator(operator: JobOperator, plan: OperatorPlan) -> JobOperator:
-    others = (state for state in operator.states if state.group is not StateGroup.KEYED)
-    states = (_describe(name, flow.shape) for name, flow in plan.states.items())
+    states = [_describe(name, flow.shape) for name, flow in plan.states.items()]
+    # Operator state that keyed state hides by its name stays as it is.
+    others = (
+        state for state in operator.states if state.group is not StateGroup.KEYED and plan.shapes[state.name].is_keyed
+    )
     return replace(operator, key=plan.key, states=(*states, *others))
 
 
 def _describe(name: str, shape: StateShape) -> JobState:
-    if shape.kind == TIMER:
-        return JobState(name, TIMER, {Place.TIMER: shape.info.value_serializer})
-    return JobState(name, shape.kind, {Place.NAMESPACE: shape.namespace, Place.VALUE: shape.info.value_serializer})
+    return JobState(name, shape.kind, list_places(shape.kind, shape.info))

@@ -232,10 +232,45 @@ def read_broadcast_state(
         UnsupportedError: keys or values have no columnar form; `OperatorStateFile.broadcast` gives their bytes.
         FormatError: the bytes do not fit the serializers; names file, offset, state and field.
     """
+    entries, _ = _decode_entries(file, info, context, exact=exact)
+    return entries.field("key"), entries.field("value")
+
+
+def find_entries(
+    file: OperatorStateFile, info: StateMetaInfo, context: LayoutContext
+) -> tuple[Bytes, Offsets, Offsets]:
+    """The entries of a broadcast state as bytes: (data, i64[n] starts, i64[n] ends), key and value together.
+
+    Raises:
+        UnsupportedError, FormatError: as `read_broadcast_state`; nothing but the serializers tells where an entry ends.
+    """
+    _, ends = _decode_entries(file, info, context, exact=False)
+    data, start, _, _ = file.broadcast(info.name)
+    return data, np.append(np.int64(start), ends)[:-1], ends
+
+
+def lay_out_entry(info: StateMetaInfo, key: LayoutContext, value: LayoutContext) -> lay.Layout:
+    """The layout of an entry of a broadcast state: the key, then the value.
+
+    Args:
+        info: of the state.
+        key: what the layout of the key depends on beside the serializer.
+        value: the same of the value.
+
+    Raises:
+        UnsupportedError: a serializer has no layout.
+    """
+    parts = (("key", derive_layout(info.key_serializer, key)), ("value", derive_layout(info.value_serializer, value)))
+    return lay.Struct(parts)
+
+
+def _decode_entries(
+    file: OperatorStateFile, info: StateMetaInfo, context: LayoutContext, *, exact: bool
+) -> tuple[pa.Array, Offsets]:
+    """The entries as structs, and where each of them ends."""
     data, start, end, count = file.broadcast(info.name)
     with _at_state(file, info.name):
-        key, value = derive_layout(info.key_serializer, context), derive_layout(info.value_serializer, context)
-        entry = lay.Struct((("key", key), ("value", value)))
+        entry = lay_out_entry(info, context, context)
         columns = plan_columns(entry)
         if count * smallest_size(entry) > end - start:
             raise FormatError(f"{count} entries do not fit in {end - start} bytes", where=Where(offset=start))
@@ -243,7 +278,7 @@ def read_broadcast_state(
         stop = int(stops[-1]) if count else start
         if exact and stop != end:
             raise FormatError(f"{end - stop} bytes are left over behind {count} entries", where=Where(offset=stop))
-        return entries.field("key"), entries.field("value")
+        return entries, stops
 
 
 def read_raw_partitions(data: bytes, handle: OperatorStateHandle, name: str) -> tuple[Bytes, Offsets, Offsets]:

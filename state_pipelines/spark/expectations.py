@@ -1,4 +1,4 @@
-"""Great Expectations on Spark: a frame and expectations in, one plain judgement per expectation out."""
+"""Great Expectations: a frame or a small table and expectations in, one plain judgement per expectation out."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from decimal import Decimal
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pyspark import StorageLevel
 from pyspark.sql import Row
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from great_expectations.core.expectation_validation_result import ExpectationValidationResult
+    from great_expectations.data_context import EphemeralDataContext
     from great_expectations.datasource.fluent.interfaces import Batch
     from great_expectations.expectations.expectation import Expectation
     from pyspark.sql import DataFrame
@@ -84,12 +86,7 @@ def judge(
     Returns:
         One judgement per expectation, in their order.
     """
-    import_expectations()
-    import great_expectations as gx
-    from great_expectations.data_context.types.base import ProgressBarsConfig
-
-    context = gx.get_context(mode="ephemeral")
-    context.variables.progress_bars = ProgressBarsConfig(globally=False, metric_calculations=False)
+    context = _make_context()
     # Without `persist`, which caches the frame for as long as the session lives.
     asset = context.data_sources.add_spark(name, persist=False).add_dataframe_asset(name)
     definition = asset.add_batch_definition_whole_dataframe(name)
@@ -103,6 +100,38 @@ def judge(
         frame.sparkSession.catalog.dropTempView(_VIEW)
         if cached:
             frame.unpersist()
+
+
+def judge_table(
+    columns: Mapping[str, Sequence[Any]], name: str, expectations: Sequence[Expectation]
+) -> tuple[Judgement, ...]:
+    """Judge a small table in this process, which costs no work of Spark.
+
+    Args:
+        columns: the table, by name.
+        name: of the suite of expectations; Great Expectations mentions it in its logs.
+        expectations: at least one.
+
+    Returns:
+        One judgement per expectation, in their order.
+    """
+    import pandas as pd
+
+    asset = _make_context().data_sources.add_pandas(name).add_dataframe_asset(name)
+    definition = asset.add_batch_definition_whole_dataframe(name)
+    batch = definition.get_batch(batch_parameters={"dataframe": pd.DataFrame(dict(columns))})
+    return tuple(_judge(batch, expectation) for expectation in expectations)
+
+
+def _make_context() -> EphemeralDataContext:
+    """A place for sources that lives in memory and shows nothing."""
+    import_expectations()
+    import great_expectations as gx
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = ProgressBarsConfig(globally=False, metric_calculations=False)
+    return context
 
 
 def _judge(batch: Batch, expectation: Expectation) -> Judgement:
@@ -167,6 +196,8 @@ def _plain(value: Any) -> Any:
             return value.isoformat()
         case Decimal() | timedelta():
             return str(value)
+        case np.generic():
+            return _plain(value.item())
         case float() if value != value or value in (float("inf"), float("-inf")):
             return str(value)
         case _:

@@ -10,13 +10,13 @@ import importlib
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.conform import conform
@@ -25,6 +25,7 @@ from state_pipelines.errors import MigrationError, at
 from state_pipelines.keyed.tables import TTL_COLUMN, TableOptions
 from state_pipelines.operations.migration import flows
 from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read
+from state_pipelines.operations.migration.shapes import OPERATOR_LISTS
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
 from state_pipelines.spark.casting import cast_by_name
 from state_pipelines.spark.failures import translate_failures
@@ -59,9 +60,16 @@ def hidden(name: str) -> str:
     return PREFIX + name
 
 
+class FrameReader(Protocol):
+    """Reads states as frames with the columns that stages know: `PAYLOAD`, and others under `hidden` names."""
+
+    def read(self, name: str, keys: tuple[str, ...], *, stored: bool = False) -> DataFrame:
+        """The rows of a state; see `StateReader.read`."""
+
+
 @dataclass
 class StateReader:
-    """Reads states of one operator as frames; one that several flows need is read once.
+    """Reads keyed states of one operator as frames; one that several flows need is read once.
 
     Attributes:
         operator: the operator; its snapshot need not be published.
@@ -129,7 +137,7 @@ class FlowRunner:
         stored: see `StateReader.read`; for aligned flows only.
     """
 
-    reader: StateReader
+    reader: FrameReader
     layouts: LayoutContext
     stored: bool = False
 
@@ -213,6 +221,19 @@ def find_keys(flow: Flow) -> tuple[str, ...]:
     if calls or not flows.keeps_keys(flow):
         return KEYS
     return tuple(name for name in KEYS if flows.names_column(flow, name))
+
+
+def is_orderable(kind: DataType) -> bool:
+    """Whether Spark can compare values of a type: all but maps, and what holds maps."""
+    match kind:
+        case MapType():
+            return False
+        case ArrayType(elementType=element):
+            return is_orderable(element)
+        case StructType():
+            return all(is_orderable(each.dataType) for each in kind)
+        case _:
+            return True
 
 
 def spark_type(serializer: Serializer, layouts: LayoutContext) -> DataType:
@@ -323,10 +344,11 @@ class _Stage:
         flag = hidden("keep")
         frame = self._evaluate(self._exposed, {flag: F.expr(sql)}, self.frame.columns, allowed=allowed)
         frame = frame.where(F.col(flag)).drop(flag)
-        if self.after.kind != "LIST":
+        if self.after.kind not in ("LIST", *OPERATOR_LISTS):
             return frame
         # The elements that stay close up.
-        key = Window.partitionBy(hidden("key_group"), hidden("key_bytes")).orderBy(hidden("list_index"))
+        owner = ("key_group", "key_bytes") if self.after.kind == "LIST" else ("subtask",)
+        key = Window.partitionBy(*map(hidden, owner)).orderBy(hidden("list_index"))
         return frame.withColumn(hidden("list_index"), F.row_number().over(key) - 1)
 
     def _stamp(self, sql: str) -> DataFrame:
@@ -373,11 +395,16 @@ class _Stage:
             keys = [name for name in self.frame.columns if name in {*keys, hidden("key_bytes")}]
         first = F.col(hidden("map_key" if is_map else "list_index"))
         pairs = F.collect_list(F.struct(first.alias("key"), F.col(PAYLOAD).alias("value")))
-        # By key alone: values need not have an order.
-        collected = F.array_sort(
-            pairs,
-            lambda one, other: F.when(one["key"] < other["key"], -1).when(one["key"] > other["key"], 1).otherwise(0),
-        )
+        if is_orderable(self.frame.schema[PAYLOAD].dataType):
+            # Keys differ, so that values are never compared.
+            collected = F.sort_array(pairs)
+        else:
+            collected = F.array_sort(
+                pairs,
+                lambda one, other: (
+                    F.when(one["key"] < other["key"], -1).when(one["key"] > other["key"], 1).otherwise(0)
+                ),
+            )
         name = "entries" if is_map else "values"
         array = collected if is_map else F.transform(collected, lambda each: each["value"])
         times = [F.max(hidden(TTL_COLUMN)).alias(hidden(TTL_COLUMN))] if self.after.ttl else []
@@ -405,6 +432,7 @@ class _Stage:
         exposed = ordered.select("*", *shown)
         kept = [name for name in ordered.columns if name not in (key, hidden("key_group"))]
         frame = self._evaluate(exposed, {key: F.expr(stage.sql)}, kept, allowed=stage.nondeterministic)
+        assert self.after.key is not None
         frame = self._conform(frame, key, self.after.key, "the key")
         keys = [name for name in map(hidden, (*KEYS, "timestamp")) if name in frame.columns]
         if self.after.kind == TIMER:

@@ -1,4 +1,4 @@
-"""Migrating the keyed states of a snapshot in Spark, proven before they are published."""
+"""Migrating the states of a snapshot in Spark, proven before they are published."""
 
 from __future__ import annotations
 
@@ -16,14 +16,29 @@ from state_pipelines.metadata import CheckpointMetadata, write_metadata
 from state_pipelines.operations.migration import UPGRADE, Migration, ValuePlan
 from state_pipelines.operations.migration import flows as flowing
 from state_pipelines.operations.migration.flows import Read
-from state_pipelines.operations.migration.planning import Chain, OperatorPlan, plan_operator, refuse_drafts
-from state_pipelines.operations.migration.shapes import StateShape, find_shapes
-from state_pipelines.operations.publishing import NewFile, make_file_name, place_rewrites, plan_copies
+from state_pipelines.operations.migration.planning import (
+    Chain,
+    OperatorPlan,
+    describe_copied,
+    plan_operator,
+    refuse_drafts,
+)
+from state_pipelines.operations.migration.shapes import find_shapes
+from state_pipelines.operations.publishing import (
+    NewFile,
+    make_file_name,
+    place_operator_state,
+    place_rewrites,
+    plan_copies,
+)
 from state_pipelines.operations.rewriting import FileRewrite, PartFile, complete_rewrites
 from state_pipelines.snapshot import Snapshot
 from state_pipelines.spark.encoding import PartWriter, encode_frame
 from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
-from state_pipelines.spark.proof import ProofReport, combine_reports, prove_plan
+from state_pipelines.spark.operator_proof import prove_operator_states
+from state_pipelines.spark.operator_state import OperatorStateWork
+from state_pipelines.spark.proof import prove_plan
+from state_pipelines.spark.reports import ProofReport, combine_reports
 from state_pipelines.spark.tasks import run_tasks
 from state_pipelines.storage import METADATA_FILE, SnapshotLocation, SnapshotWriter, join, resolve
 from state_pipelines.storage.files import remove_directory
@@ -53,7 +68,7 @@ class MigrationResult:
         rows: records that were encoded anew.
         plans: by label of the operator, what became of its states.
         proof: of all states together; None when it was not asked for.
-        proofs: one per operator.
+        proofs: one per operator; of its keyed state and of its operator state, where both change.
         seconds: wall time.
     """
 
@@ -81,12 +96,20 @@ class MigrationResult:
 
 @dataclass
 class _Work:
-    """One operator while it is migrated."""
+    """One operator while it is migrated.
+
+    Attributes:
+        plan: of its keyed states.
+        whole: of all its states.
+        unkeyed: the work on its operator state.
+    """
 
     operator: Operator
     plan: OperatorPlan
     reader: StateReader
     runner: FlowRunner
+    whole: OperatorPlan
+    unkeyed: OperatorStateWork
     kept: dict[str, DataFrame] = field(default_factory=dict)
 
     @property
@@ -106,7 +129,7 @@ def migrate(
     direction: str = UPGRADE,
     prove: bool = True,
 ) -> MigrationResult:
-    """Write a new savepoint in which the keyed states are as the migrations say; all else is copied as bytes.
+    """Write a new savepoint in which the states are as the migrations say; all else is copied as bytes.
 
     Args:
         spark: the session.
@@ -134,15 +157,15 @@ def migrate(
             new, rows = _write(spark, snapshot, works, writer)
             location = SnapshotLocation(writer.target, writer.locate(METADATA_FILE))
             result = Snapshot(location, new, snapshot.path_mapping, snapshot.uids, snapshot.classes)
-            proofs = tuple(_prove(spark, work, result) for work in works) if prove else ()
+            proofs = tuple(report for work in works for report in _prove(spark, work, result)) if prove else ()
             writer.publish(write_metadata(new))
     finally:
         for work in works:
             work.reader.release()
-            for frame in work.kept.values():
+            for frame in (*work.kept.values(), *work.unkeyed.kept.values()):
                 frame.unpersist()
     proof = combine_reports(proofs) if proofs else None
-    plans = {work.operator.label: work.plan for work in works}
+    plans = {work.operator.label: work.whole for work in works}
     return MigrationResult(result.path, result, rows, plans, proof, time.monotonic() - started, proofs)
 
 
@@ -169,7 +192,8 @@ def plan_snapshot(snapshot: Snapshot, chain: Chain) -> list[tuple[Operator, Oper
     return plans
 
 
-def _prepare(spark: SparkSession, operator: Operator, plan: OperatorPlan) -> _Work:
+def _prepare(spark: SparkSession, operator: Operator, whole: OperatorPlan) -> _Work:
+    plan = whole.keyed
     for name in plan.changed:
         for source in flowing.find_reads(plan.states[name]):
             with at(operator=operator.label, state=source):
@@ -184,7 +208,8 @@ def _prepare(spark: SparkSession, operator: Operator, plan: OperatorPlan) -> _Wo
     used = [source for flow in plan.changed.values() for source in flowing.find_reads(flow)]
     shared = frozenset(name for name in used if used.count(name) > 1)
     reader = StateReader(spark, operator, shared=shared)
-    return _Work(operator, plan, reader, FlowRunner(reader, plan.context.layouts))
+    unkeyed = OperatorStateWork(spark, operator, whole.unkeyed)
+    return _Work(operator, plan, reader, FlowRunner(reader, plan.context.layouts), whole, unkeyed)
 
 
 def _write(
@@ -193,6 +218,9 @@ def _write(
     directory = join(writer.target, PARTS)
     metadata, rows = snapshot.metadata, 0
     for work in works:
+        handles, records = work.unkeyed.write(writer.target, directory)
+        metadata = place_operator_state(metadata, work.operator.metadata.operator_id, handles)
+        rows += records
         if not work.touched:
             continue
         parts = {name: _encode(work, name, directory) for name in work.plan.changed}
@@ -210,6 +238,7 @@ def _write(
 def _encode(work: _Work, name: str, directory: Location) -> tuple[PartFile, ...]:
     flow = work.plan.changed[name]
     operator = work.operator
+    assert flow.shape.key is not None
     with at(operator=operator.label, state=name):
         frame = work.runner.build(flow)
         if flowing.is_nondeterministic(flow):
@@ -253,7 +282,7 @@ def _plan_files(work: _Work, parts: dict[str, tuple[PartFile, ...]], target: Loc
             if isinstance(flow, Read):
                 assert file is not None
                 copied.append((len(infos), held[flow.state]))
-                infos.append(_describe(flow, file.header.states[held[flow.state]], plan.shapes[flow.state]))
+                infos.append(describe_copied(flow, file.header.states[held[flow.state]], plan.shapes[flow.state]))
             else:
                 encoded.append((len(infos), parts[name]))
                 infos.append(flow.shape.info)
@@ -276,13 +305,6 @@ def _plan_files(work: _Work, parts: dict[str, tuple[PartFile, ...]], target: Loc
     return rewrites
 
 
-def _describe(flow: Read, own: StateMetaInfo, before: StateShape) -> StateMetaInfo:
-    """The meta info of a state whose bytes are copied: that of the file itself, unless names in it change."""
-    if flow.shape.info == replace(before.info, name=flow.shape.name):
-        return replace(own, name=flow.shape.name)
-    return flow.shape.info
-
-
 def _make_header(file: KeyedFile | None, infos: tuple[StateMetaInfo, ...], plan: OperatorPlan) -> KeyedHeader:
     assert plan.key is not None or file is not None
     if file is None:
@@ -293,15 +315,24 @@ def _make_header(file: KeyedFile | None, infos: tuple[StateMetaInfo, ...], plan:
     return replace(file.header, key_serializer=key, states=infos)
 
 
-def _prove(spark: SparkSession, work: _Work, result: Snapshot) -> ProofReport:
-    after = result.operator(work.operator.id)
-    report = prove_plan(spark, work.operator, after, work.plan, work.kept)
+def _prove(spark: SparkSession, work: _Work, result: Snapshot) -> list[ProofReport]:
+    before, after = work.operator, result.operator(work.operator.id)
+    keyed, unkeyed = work.plan, work.unkeyed.plan
+    reports = []
+    if keyed.changed or not unkeyed.changed:
+        reports.append(_require(prove_plan(spark, before, after, keyed, work.kept), keyed))
+    if unkeyed.changed:
+        reports.append(_require(prove_operator_states(spark, before, after, unkeyed, work.unkeyed.kept), unkeyed))
+    return reports
+
+
+def _require(report: ProofReport, plan: OperatorPlan) -> ProofReport:
     if not report.ok:
         failed = ", ".join(check.name for check in report.checks if not check.ok)
-        names = list(work.plan.changed)
+        names = list(plan.changed)
         raise ProofError(
             f"the proof failed ({failed}); nothing was published",
-            where=Where(operator=work.operator.label, state=names[0] if len(names) == 1 else None),
+            where=Where(operator=report.operator, state=names[0] if len(names) == 1 else None),
             report=report,
         )
     return report

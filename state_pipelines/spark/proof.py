@@ -8,10 +8,9 @@ digested apart. Great Expectations judges the tables side by side, so that provi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from state_pipelines.keyed.tables import TTL_COLUMN
@@ -19,144 +18,51 @@ from state_pipelines.operations.migration.flows import (
     Apply,
     Flow,
     Keep,
+    Stamp,
     find_reads,
     is_aligned,
     keeps_rows,
     walk_flow,
 )
 from state_pipelines.serializers.text import describe
-from state_pipelines.spark.digests import Metric, count_rows, digest_keys, digest_payload, profile
-from state_pipelines.spark.expectations import SAMPLE_SIZE, Judgement, import_expectations, judge
+from state_pipelines.spark.comparisons import (
+    COMPARED,
+    Comparison,
+    GroupResult,
+    Pair,
+    find_identity,
+    judge_results,
+    make_expectation,
+    pair_keys,
+    pair_payloads,
+    pair_rows,
+    pair_times,
+    run_comparison,
+)
+from state_pipelines.spark.digests import count_rows
+from state_pipelines.spark.expectations import SAMPLE_SIZE, Judgement, judge
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.flows import KEYS, PAYLOAD, STORED, FlowRunner, StateReader, find_keys, hidden
+from state_pipelines.spark.reports import (
+    CHECK_NAMES,
+    DESCRIPTIONS,
+    KEY_HASHES,
+    KEY_SETS,
+    OWN,
+    READ_BACK,
+    ROUND_TRIP,
+    ROW_COUNTS,
+    ProofCheck,
+    ProofReport,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from great_expectations.expectations.expectation import Expectation
+    from pyspark.sql import DataFrame, SparkSession
 
-    from state_pipelines.operations.migration.files import RowExpectation
     from state_pipelines.operations.migration.planning import OperatorPlan
     from state_pipelines.snapshot import Operator
-
-ROW_COUNTS = "row_counts_per_key_group"
-KEY_SETS = "key_sets"
-KEY_HASHES = "key_groups_match_key_hash"
-ROUND_TRIP = "round_trip"
-READ_BACK = "written_reads_back"
-OWN = "own_expectations"
-
-CHECK_NAMES = (ROW_COUNTS, KEY_SETS, KEY_HASHES, ROUND_TRIP, READ_BACK)
-"""The checks of every proof; `OWN` comes to those of migrations that have expectations of their own."""
-
-
-@dataclass(frozen=True)
-class ProofCheck:
-    """One property that was judged.
-
-    Attributes:
-        name: one of `CHECK_NAMES`, or `OWN`.
-        ok: whether it holds.
-        description: what it says.
-        expectation: the expectations that judged it.
-        expected: what was expected.
-        observed: what was seen.
-        sample: some of what failed.
-    """
-
-    name: str
-    ok: bool
-    description: str
-    expectation: str
-    expected: str
-    observed: str
-    sample: list[dict[str, Any]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class ProofReport:
-    """All checks of one change.
-
-    Attributes:
-        operator: label of the operator.
-        state: name of the new state; several, separated by commas.
-        rows: records afterwards.
-        key_groups: key groups that have any.
-    """
-
-    operator: str
-    state: str
-    rows: int
-    key_groups: int
-    checks: tuple[ProofCheck, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether every check holds."""
-        return all(check.ok for check in self.checks)
-
-    def to_markdown(self) -> str:
-        """A table for people."""
-        lines = [
-            f"**{self.operator} / {self.state}**: {self.rows} records in {self.key_groups} key groups",
-            "",
-            "| check | result | what it says | observed |",
-            "|---|---|---|---|",
-        ]
-        for check in self.checks:
-            result = "passed" if check.ok else "**FAILED**"
-            lines.append(f"| {check.name} | {result} | {check.description} | {check.observed} |")
-        return "\n".join(lines)
-
-
-def combine_reports(reports: Sequence[ProofReport]) -> ProofReport:
-    """One report of several: a check holds when it holds in each."""
-    if len(reports) == 1:
-        return reports[0]
-    names = dict.fromkeys(check.name for report in reports for check in report.checks)
-    checks = []
-    for name in names:
-        found = [(report, check) for report in reports for check in report.checks if check.name == name]
-        observed = "; ".join(f"{report.state}: {check.observed}" for report, check in found)
-        descriptions = dict.fromkeys(check.description for _, check in found)
-        checks.append(
-            replace(
-                found[0][1],
-                ok=all(check.ok for _, check in found),
-                description="; ".join(descriptions),
-                observed=observed,
-                sample=[{"state": report.state, **row} for report, check in found for row in check.sample][
-                    :SAMPLE_SIZE
-                ],
-            )
-        )
-    return ProofReport(
-        operator=", ".join(dict.fromkeys(report.operator for report in reports)),
-        state=", ".join(dict.fromkeys(report.state for report in reports)),
-        rows=sum(report.rows for report in reports),
-        key_groups=max(report.key_groups for report in reports),
-        checks=tuple(checks),
-    )
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """Two metrics per key group that must be equal: one of each side."""
-
-    check: str
-    what: str
-    before: Metric
-    after: Metric
-
-
-@dataclass
-class _Comparison:
-    """Two frames and what of them must be equal."""
-
-    left: DataFrame
-    right: DataFrame
-    pairs: list[_Pair]
-    hashed: bool = False
 
 
 def prove_plan(
@@ -180,21 +86,10 @@ def prove_plan(
     """
     if not plan.changed:
         checks = tuple(
-            ProofCheck(name, True, _DESCRIPTIONS[name], "", "", "every state is copied as bytes")
-            for name in CHECK_NAMES
+            ProofCheck(name, True, DESCRIPTIONS[name], "", "", "every state is copied as bytes") for name in CHECK_NAMES
         )
         return ProofReport(before.label, ", ".join(plan.states), 0, 0, checks)
     return _Prover(spark, before, after, plan, kept).prove()
-
-
-_DESCRIPTIONS = {
-    ROW_COUNTS: "every key group has as many records as before",
-    KEY_SETS: "the keys are the same as before, none lost and none doubled",
-    KEY_HASHES: "every key lies in the key group that its hash gives",
-    ROUND_TRIP: "upgrade, then downgrade, gives the original values",
-    READ_BACK: "what was written reads back as what was meant",
-    OWN: "the rows of the new state are as the migration expects",
-}
 
 
 class _Prover:
@@ -217,31 +112,28 @@ class _Prover:
     def prove(self) -> ProofReport:
         """The report of all states of the operator that change."""
         changed = self.plan.changed
-        rows: list[_Row] = []
+        results: list[GroupResult] = []
         own: list[ProofCheck] = []
         with translate_failures("the proof cannot read the state"):
             for name, flow in changed.items():
                 for comparison in self._compare(name, flow):
-                    rows += _run(name, comparison)
-            judgements = judge(_make_table(self.spark, rows), self.before.label, _expectations())
+                    results += run_comparison(name, comparison)
             for name in changed:
                 own += self._judge_own(name)
-        written = [row for row in rows if row.records is not None]
-        hashed = _make_hash_check(judgements[-1], self.plan, written)
-        made = {
-            name: self._make_check(name, rows, judgement)
-            for name, judgement in zip(_COMPARED, judgements, strict=False)
-        }
-        checks = [hashed if name == KEY_HASHES else made[name] for name in CHECK_NAMES]
-        total = sum(row.records or 0 for row in written)
-        groups = len({row.key_group for row in written if row.records})
-        return ProofReport(self.before.label, ", ".join(changed), total, groups, (*checks, *_combine_own(own)))
+        judgements = judge_results(results, self.before.label)
+        written = [each for each in results if each.records is not None]
+        made = {name: self._make_check(name, results, judgements[name]) for name in COMPARED}
+        made[KEY_HASHES] = _make_hash_check(judgements[KEY_HASHES], self.plan, written)
+        total = sum(each.records or 0 for each in written)
+        groups = len({each.key_group for each in written if each.records})
+        checks = (*(made[name] for name in CHECK_NAMES), *_combine_own(own))
+        return ProofReport(self.before.label, ", ".join(changed), total, groups, checks)
 
     def _losses(self, name: str, flow: Flow) -> dict[str, str]:
         names = [name, *find_reads(flow)]
         return {field: reason for each in names for field, reason in self.plan.losses.get(each, {}).items()}
 
-    def _compare(self, name: str, flow: Flow) -> list[_Comparison]:
+    def _compare(self, name: str, flow: Flow) -> list[Comparison]:
         back = self._find_back(name, flow)
         losses = self._losses(name, flow)
         if back is not None and is_aligned(flow) and is_aligned(back) and keeps_rows(back) and name not in self.kept:
@@ -270,59 +162,46 @@ class _Prover:
         back = self.plan.back.states.get(sources[0])
         return back if back is not None and find_reads(back) == (name,) else None
 
-    def _compare_aligned(self, name: str, flow: Flow, back: Flow, losses: dict[str, str]) -> _Comparison:
+    def _compare_aligned(self, name: str, flow: Flow, back: Flow, losses: dict[str, str]) -> Comparison:
         """Both sides in one pass each, every row with its value as it is and as it was or will be."""
         left = FlowRunner(self.old, self.layouts, stored=True).build(flow)
         right = FlowRunner(self.hashed, self.back_layouts, stored=True).build(back, keys=find_keys(back))
-        identity = _identity(left, right)
-        pairs = _row_pairs(identity)
-        pairs += [
-            _Pair(ROUND_TRIP, what, one, other)
-            for what, one, other in _payload_pairs(left, right, STORED, PAYLOAD, identity, losses)
-        ]
-        pairs += [
-            _Pair(READ_BACK, what, one, other)
-            for what, one, other in _payload_pairs(left, right, PAYLOAD, STORED, identity, {})
+        pairs = [
+            *pair_rows(),
+            *pair_payloads(ROUND_TRIP, left, right, (STORED, PAYLOAD), losses),
+            *pair_payloads(READ_BACK, left, right, (PAYLOAD, STORED), {}),
         ]
         if hidden(TTL_COLUMN) in left.columns and flow.shape.ttl and not _stamps(back):
-            pairs.append(_time_pair(READ_BACK, identity))
-        return _Comparison(left, right, pairs, hashed=True)
+            pairs.append(pair_times())
+        return Comparison(left, right, find_identity(left, right), tuple(pairs), hashed=True)
 
-    def _compare_written(self, name: str, flow: Flow) -> _Comparison:
+    def _compare_written(self, name: str, flow: Flow) -> Comparison:
         """The rows that were meant and those that were written."""
         left = self.kept.get(name)
         if left is None:
             left = FlowRunner(self.old, self.layouts).build(flow)
         keys = () if hidden("key_bytes") in left.columns else KEYS
         right = self.hashed.read(name, keys)
-        identity = _identity(left, right)
-        pairs = _row_pairs(identity)
+        pairs = [*pair_rows()]
         if PAYLOAD in left.columns:
-            pairs += [
-                _Pair(READ_BACK, what, one, other)
-                for what, one, other in _payload_pairs(left, right, PAYLOAD, PAYLOAD, identity, {})
-            ]
+            pairs += pair_payloads(READ_BACK, left, right, (PAYLOAD, PAYLOAD), {})
         else:
-            pairs.append(_Pair(READ_BACK, "timers", digest_keys(identity), digest_keys(identity)))
+            pairs.append(pair_keys(READ_BACK, "timers"))
         if flow.shape.ttl:
-            pairs.append(_time_pair(READ_BACK, identity))
-        return _Comparison(left, right, pairs, hashed=True)
+            pairs.append(pair_times())
+        return Comparison(left, right, find_identity(left, right), tuple(pairs), hashed=True)
 
-    def _compare_returned(self, old: str, way: Flow, losses: dict[str, str]) -> _Comparison:
+    def _compare_returned(self, old: str, way: Flow, losses: dict[str, str]) -> Comparison:
         """An old state and what the way back makes of the new ones."""
         right = FlowRunner(self.new, self.back_layouts).build(way)
         keys = () if hidden("key_bytes") in right.columns else KEYS
         left = self.old.read(old, keys)
-        identity = _identity(left, right)
-        pairs = [_Pair(ROUND_TRIP, f"records of {old}", count_rows(), count_rows())]
-        if PAYLOAD not in left.columns:
-            pairs.append(_Pair(ROUND_TRIP, f"timers of {old}", digest_keys(identity), digest_keys(identity)))
-            return _Comparison(left, right, pairs)
-        pairs += [
-            _Pair(ROUND_TRIP, what, one, other)
-            for what, one, other in _payload_pairs(left, right, PAYLOAD, PAYLOAD, identity, losses)
-        ]
-        return _Comparison(left, right, pairs)
+        pairs = [Pair(ROUND_TRIP, f"records of {old}", count_rows(), count_rows())]
+        if PAYLOAD in left.columns:
+            pairs += pair_payloads(ROUND_TRIP, left, right, (PAYLOAD, PAYLOAD), losses)
+        else:
+            pairs.append(pair_keys(ROUND_TRIP, f"timers of {old}"))
+        return Comparison(left, right, find_identity(left, right), tuple(pairs))
 
     def _judge_own(self, name: str) -> tuple[ProofCheck, ...]:
         wanted = self.plan.expectations.get(name, ())
@@ -339,13 +218,13 @@ class _Prover:
         paths = [str(value) for each in wanted for key, value in each.arguments if key.lower().startswith("column")]
         nested = [F.col(path).alias(path.replace(".", "_")) for path in dict.fromkeys(paths) if "." in path]
         frame = frame.select("*", *nested)
-        judgements = judge(frame, name, [_make_expectation(each) for each in wanted])
+        judgements = judge(frame, name, [make_expectation(each) for each in wanted])
         failed = [(each, found) for each, found in zip(wanted, judgements, strict=True) if not found.success]
         observed = "; ".join(f"{each.type}: {found.error or found.observed}" for each, found in failed)
         check = ProofCheck(
             name=OWN,
             ok=not failed,
-            description=_DESCRIPTIONS[OWN],
+            description=DESCRIPTIONS[OWN],
             expectation=", ".join(dict.fromkeys(each.type for each in wanted)),
             expected="; ".join(str({"type": each.type, **dict(each.arguments)}) for each in wanted),
             observed=observed or f"{len(wanted)} expectations hold",
@@ -353,12 +232,12 @@ class _Prover:
         )
         return (check,)
 
-    def _make_check(self, name: str, rows: list[_Row], judgement: Judgement) -> ProofCheck:
+    def _make_check(self, name: str, results: list[GroupResult], judgement: Judgement) -> ProofCheck:
         changed = self.plan.changed
         compared: dict[str, dict[str, int]] = {}
-        for row in rows:
-            for what, before, after in row.values.get(name, ()):
-                counts = compared.setdefault(row.state, {})
+        for result in results:
+            for what, before, after in result.values.get(name, ()):
+                counts = compared.setdefault(result.state, {})
                 counts[what] = counts.get(what, 0) + (before != after)
         several = len(changed) > 1
         failed, equal = [], []
@@ -387,7 +266,7 @@ class _Prover:
 
     def _describe(self, name: str) -> str:
         changed = self.plan.changed
-        description = _DESCRIPTIONS[name]
+        description = DESCRIPTIONS[name]
         if name == ROUND_TRIP and self.plan.back is None:
             return "without a downgrade there is no round trip to judge"
         if name in (ROW_COUNTS, KEY_SETS) and not all(map(keeps_rows, changed.values())):
@@ -404,8 +283,8 @@ class _Prover:
         return description
 
 
-def _make_hash_check(judgement: Judgement, plan: OperatorPlan, rows: list[_Row]) -> ProofCheck:
-    description = _DESCRIPTIONS[KEY_HASHES]
+def _make_hash_check(judgement: Judgement, plan: OperatorPlan, rows: list[GroupResult]) -> ProofCheck:
+    description = DESCRIPTIONS[KEY_HASHES]
     unhashed, total = sum(row.unhashed for row in rows), sum(row.records or 0 for row in rows)
     if unhashed and plan.key is not None:
         description += (
@@ -440,146 +319,4 @@ def _combine_own(checks: list[ProofCheck]) -> list[ProofCheck]:
 
 def _stamps(flow: Flow) -> bool:
     """Whether a flow changes the times of the last access."""
-    return any(isinstance(each, Apply) and type(each.stage).__name__ == "Stamp" for each in walk_flow(flow))
-
-
-def _identity(left: DataFrame, right: DataFrame) -> tuple[str, ...]:
-    """What tells rows apart on both sides: the bytes of the keys, or the keys where only they are the same."""
-    both = set(left.columns) & set(right.columns)
-    if hidden("key_bytes") in both:
-        names = [hidden("key_bytes")]
-    else:
-        names = [name for name in map(hidden, (*KEYS, "timestamp")) if name in both]
-    return (*names, *(name for name in [hidden("list_index")] if name in both))
-
-
-def _row_pairs(identity: tuple[str, ...]) -> list[_Pair]:
-    return [
-        _Pair(ROW_COUNTS, "records", count_rows(), count_rows()),
-        _Pair(KEY_SETS, "keys", digest_keys(identity), digest_keys(identity)),
-    ]
-
-
-def _time_pair(check: str, identity: tuple[str, ...]) -> _Pair:
-    metric = digest_payload(identity, hidden(TTL_COLUMN), ())
-    return _Pair(check, TTL_COLUMN, metric, metric)
-
-
-def _payload_pairs(
-    left: DataFrame, right: DataFrame, one: str, other: str, identity: tuple[str, ...], losses: Mapping[str, str]
-) -> list[tuple[str, Metric, Metric]]:
-    """One pair per column of the payload, without what is lost; and one for null."""
-    pairs = [("null values", digest_payload(identity, one, None), digest_payload(identity, other, None))]
-    fields = getattr(left.schema[one].dataType, "names", None)
-    if fields is None:
-        if "value" not in losses:
-            pairs.append(("values", digest_payload(identity, one, ()), digest_payload(identity, other, ())))
-        return pairs
-    theirs = getattr(right.schema[other].dataType, "names", [])
-    for name in fields:
-        if name in losses:
-            continue
-        lost = tuple(each.partition(".")[2] for each in losses if each.startswith(f"{name}."))
-        missing = name not in theirs
-        after = digest_payload(identity, other, None) if missing else digest_payload(identity, other, (name,), lost)
-        pairs.append((name, digest_payload(identity, one, (name,), lost), after))
-    return pairs
-
-
-@dataclass(frozen=True)
-class _Row:
-    """One state in one key group.
-
-    Attributes:
-        values: by check: what was compared, and what it is before and after.
-        records: that were written; None where rows of the way back are compared.
-    """
-
-    state: str
-    key_group: int
-    values: dict[str, list[tuple[str, str, str]]]
-    records: int | None
-    misplaced: int
-    unhashed: int
-
-
-def _run(state: str, comparison: _Comparison) -> list[_Row]:
-    """Both profiles side by side, which is all that reaches the driver."""
-    left, right = comparison.left, comparison.right
-    before = {f"before_{index}": pair.before for index, pair in enumerate(comparison.pairs)}
-    after = {f"after_{index}": pair.after for index, pair in enumerate(comparison.pairs)}
-    by_group = hidden("key_group") in left.columns and hidden("key_group") in right.columns
-    joined: dict[int, dict[str, Any]] = {}
-    extra: dict[str, Column] = {}
-    if comparison.hashed:
-        hashed = F.col(hidden("hashed_key_group"))
-        extra = {
-            "misplaced": F.count_if(hashed != F.col(hidden("key_group"))),
-            "unhashed": F.count_if(hashed.isNull()),
-        }
-    for row in (*profile(left, before, {}, by_group=by_group), *profile(right, after, extra, by_group=by_group)):
-        joined.setdefault(row["bucket"], {}).update(row.asDict())
-    return [_make_row(state, group, values, comparison) for group, values in sorted(joined.items())]
-
-
-def _make_row(state: str, group: int, values: dict[str, Any], comparison: _Comparison) -> _Row:
-    compared: dict[str, list[tuple[str, str, str]]] = {}
-    for index, pair in enumerate(comparison.pairs):
-        sides = (str(values.get(f"{side}_{index}", "none")) for side in ("before", "after"))
-        compared.setdefault(pair.check, []).append((pair.what, *sides))  # type: ignore[arg-type]
-    records = values.get("after_0", 0) if comparison.hashed else None
-    return _Row(state, group, compared, records, values.get("misplaced", 0), values.get("unhashed", 0))
-
-
-_COMPARED = (ROW_COUNTS, KEY_SETS, ROUND_TRIP, READ_BACK)
-
-
-def _make_table(spark: SparkSession, rows: list[_Row]) -> DataFrame:
-    """A row per state and key group; digests as text, since they are wider than Spark's integers."""
-    cells = [
-        (
-            row.state,
-            row.key_group,
-            *(", ".join(f"{what} {one}" for what, one, _ in row.values.get(check, ())) for check in _COMPARED),
-            *(", ".join(f"{what} {other}" for what, _, other in row.values.get(check, ())) for check in _COMPARED),
-            row.misplaced,
-        )
-        for row in rows
-    ]
-    columns = ", ".join(f"{side}_{check} string" for side in ("before", "after") for check in _COMPARED)
-    return spark.createDataFrame(cells, f"state string, key_group int, {columns}, misplaced long")
-
-
-def _expectations() -> list[Expectation]:
-    """One per check. Great Expectations takes seconds to import, so not before."""
-    gxe = import_expectations()
-
-    equal: list[Expectation] = [
-        gxe.ExpectColumnPairValuesToBeEqual(column_A=f"before_{check}", column_B=f"after_{check}")
-        for check in _COMPARED
-    ]
-    return [*equal, gxe.ExpectColumnValuesToBeInSet(column="misplaced", value_set=[0])]
-
-
-def _make_expectation(wanted: RowExpectation) -> Expectation:
-    """An expectation of a migration file.
-
-    Raises:
-        MigrationError: Great Expectations has none of that name, or refuses the arguments.
-    """
-    from state_pipelines.errors import MigrationError
-
-    gxe = import_expectations()
-    name = "".join(part.capitalize() for part in wanted.type.split("_"))
-    kind = getattr(gxe, name, None)
-    if kind is None:
-        raise MigrationError(f"Great Expectations has no {wanted.type}")
-    arguments = {
-        key: value.replace(".", "_") if key.lower().startswith("column") and isinstance(value, str) else value
-        for key, value in wanted.arguments
-    }
-    try:
-        made: Expectation = kind(**arguments)
-    except ValueError as error:
-        raise MigrationError(f"{wanted.type} cannot be made of {arguments}: {error}") from None
-    return made
+    return any(isinstance(each, Apply) and isinstance(each.stage, Stamp) for each in walk_flow(flow))

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import pyarrow as pa
 
 from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.splits import KeyedSplit, StateOptions, split_state
+from state_pipelines.spark.splits import StateOptions, split_state
 from state_pipelines.spark.types import spark_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -53,8 +53,25 @@ def run_tasks(spark: SparkSession, tasks: Sequence[Task[Result]], what: str) -> 
 
 def read_frame(spark: SparkSession, state: KeyedState, options: StateOptions) -> DataFrame:
     """A keyed state of a snapshot that need not be published; one task per split, rows in file order."""
-    splits: tuple[KeyedSplit, ...] = tuple(split_state(state, options))
-    schema = spark_schema(state.make_schema(options.table))
+    return read_splits(spark, split_state(state, options), state.make_schema(options.table))
+
+
+class Split(Protocol):
+    """Some rows of a state."""
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The batches, in the types of Spark."""
+
+
+def read_splits(spark: SparkSession, found: Iterable[Split], columns: pa.Schema) -> DataFrame:
+    """The rows of splits as one frame; one task per split, rows in file order.
+
+    Args:
+        spark: the session.
+        found: the splits.
+        columns: schema of the state's batches.
+    """
+    splits, schema = tuple(found), spark_schema(columns)
     if not splits:
         return spark.createDataFrame([], schema)
 

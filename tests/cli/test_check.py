@@ -10,7 +10,9 @@ import pytest
 
 from state_pipelines.metadata import read_metadata, write_metadata
 from state_pipelines.operations.check import Verdict, check_migration
-from state_pipelines.operations.migration import load_migration
+from state_pipelines.operations.migration import Rename, load_migration
+from state_pipelines.operations.migration.steps import Convert
+from state_pipelines.serializers.text import parse
 from tests.flink.harness import ORDERS
 from tests.snapshot.savepoints import orders
 
@@ -170,8 +172,18 @@ def test_declared_classes_and_the_draft(call: Callable[..., Called], savepoint: 
     assert called.out.startswith("incompatible")
     (file,) = drafts.iterdir()
     assert called.out.endswith(f"drafted: {file}\n")
-    report = check_migration(orders().open(), load_migration(file))
+    migration = load_migration(file)
+    assert migration.change.upgrade[0] == Rename((("customer", "customerId"),))
+    report = check_migration(orders().open(), migration)
     assert report.migrated.verdict is Verdict.FULLY_COMPATIBLE
+
+
+def test_a_guessed_rename_is_told(call: Callable[..., Called], savepoint: Path, classes: Path) -> None:
+    drafts = classes.parent / "drafts"
+    called = call("check", savepoint, "--classes", classes, "--draft", drafts, "--json")
+    (remark,) = called.json["remarks"]
+    assert "customerId is taken to be `customer` under another name; if it is another field, write" in remark
+    assert f"# {remark}\n" in (drafts / "0001_draft.yaml").read_text(encoding="utf-8")
 
 
 def test_a_draft_is_not_overwritten(call: Callable[..., Called], savepoint: Path, classes: Path) -> None:
@@ -179,13 +191,35 @@ def test_a_draft_is_not_overwritten(call: Callable[..., Called], savepoint: Path
     call("check", savepoint, "--classes", classes, "--draft", drafts)
     called = call("check", savepoint, "--classes", classes, "--draft", drafts)
     assert called.code == 2
-    assert "there is a draft of this name already" in called.err
+    assert "the directory of the draft is not empty" in called.err
 
 
-def test_a_type_on_the_command_line(call: Callable[..., Called], savepoint: Path) -> None:
-    called = call("check", savepoint, "--type", "orders/quantities=int", "--draft", savepoint.parent / "none")
+def test_a_type_on_the_command_line(call: Callable[..., Called], savepoint: Path, tmp_path: Path) -> None:
+    drafts = tmp_path / "drafts"
+    called = call("check", savepoint, "--type", "orders/quantities=int", "--draft", drafts)
     assert called.code == 1
-    assert "not drafted: orders / quantities / map value" in called.out
+    (change,) = load_migration(drafts / "0001_draft.yaml").changes
+    assert (change.state, change.upgrade) == ("quantities", (Convert(parse("Int")),))
+
+
+def test_what_cannot_be_drafted_is_told(call: Callable[..., Called], savepoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "operators: {pricing: {states: {prices: {kind: BROADCAST, key: Long, value: Double}}}}", encoding="utf-8"
+    )
+    called = call("check", savepoint, file, "--draft", tmp_path / "drafts")
+    assert called.code == 1
+    assert "note: pricing / prices: no step is known: the user keys were String and are Long\n" in called.out
+    assert not (tmp_path / "drafts").exists()
+
+
+def test_operator_state_is_drafted(call: Callable[..., Called], savepoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("operators: {order-counter: {states: {counts: {kind: UNION, element: Long}}}}", encoding="utf-8")
+    drafts = tmp_path / "drafts"
+    assert call("check", savepoint, file, "--draft", drafts).code == 1
+    (change,) = load_migration(drafts / "0001_draft.yaml").changes
+    assert (change.state, change.upgrade) == ("counts", (Convert(parse("Long"), "TODO", ("f0", "f1")),))
 
 
 def test_a_description_in_a_file(call: Callable[..., Called], savepoint: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +24,8 @@ def upgraded(
     call: Callable[..., Called], spark: object, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Called]:
     target = tmp_path_factory.mktemp("migrate") / "upgraded"
-    called = call("migrate", orders().path, "--migration", MIGRATION, "--out", target)
+    report = target.with_name("proof.json")
+    called = call("migrate", orders().path, "--migration", MIGRATION, "--out", target, "--report", report)
     assert called.code == 0, called.err
     return target, called
 
@@ -52,6 +54,44 @@ def test_the_summary_tells(upgraded: tuple[Path, Called], text: str) -> None:
 def test_the_summary_ends_with_the_place(upgraded: tuple[Path, Called]) -> None:
     target, called = upgraded
     assert called.out.endswith(f"new savepoint: {target}\n")
+
+
+def test_the_report_holds_the_results_of_the_proof(upgraded: tuple[Path, Called]) -> None:
+    report = json.loads(upgraded[0].with_name("proof.json").read_text())
+    assert (report["ok"], report["revisions"]) == (True, [{"revision": "0001", "direction": "upgrade"}])
+    (proof,) = report["proofs"]
+    assert (proof["operator"], proof["state"], proof["rows"]) == ("orders", "order", 200)
+    assert {check["name"] for check in proof["checks"] if check["ok"]} >= {"key_sets", "round_trip"}
+    assert [each.name for each in upgraded[0].parent.iterdir() if each.name.startswith(".")] == []
+
+
+def test_a_failed_proof_is_reported_too(call: Callable[..., Called], tmp_path: Path) -> None:
+    migration, report = tmp_path / "drop.yaml", tmp_path / "proof.md"
+    migration.write_text(
+        "revision: '1'\noperator: orders\nstate: order\nupgrade: [{drop: {field: note}}]\n"
+        "downgrade: [{add: {field: note, type: String, default: null}}]\n"
+    )
+    called = call("migrate", orders().path, "--migration", migration, "--out", tmp_path / "new", "--report", report)
+    assert called.code == 1
+    assert "| round_trip | **FAILED** |" in report.read_text()
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--report", "proof.txt"), "Markdown or JSON"),
+        (("--report", "none/such/proof.md"), "directory of the report does not exist"),
+        (("--report", "proof.md", "--no-proof"), "without a proof there is no report"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_told_at_once(
+    call: Callable[..., Called], tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    called = call("migrate", orders().path, "--migration", MIGRATION, "--out", tmp_path / "new", *arguments)
+    assert called.code == 2
+    assert message in called.err
+    assert not (tmp_path / "new").exists()
 
 
 def test_progress_goes_to_stderr(upgraded: tuple[Path, Called]) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -8,8 +9,15 @@ import pytest
 import yaml
 
 from state_pipelines.errors import MigrationError
+from state_pipelines.operations.check import check_jobs
 from state_pipelines.operations.job import JobOperator, JobState, Place, describe_job
-from state_pipelines.operations.migration.autogenerate import Draft, draft_operator, draft_revision, format_revision
+from state_pipelines.operations.migration.autogenerate import (
+    Draft,
+    draft_from_report,
+    draft_operator,
+    draft_revision,
+    format_revision,
+)
 from state_pipelines.operations.migration.files import Migration, dump_migration, parse_migration
 from state_pipelines.operations.migration.planning import plan_migrations
 from state_pipelines.operations.migration.schemas import apply_migration, read_schemas
@@ -32,8 +40,10 @@ from state_pipelines.serializers.build import (
     ttl,
     tuple_of,
 )
+from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.metainfo import keyed_state
-from state_pipelines.serializers.tree import Kryo
+from state_pipelines.serializers.text import parse
+from state_pipelines.serializers.tree import Kryo, Pojo, PojoField
 from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:
@@ -41,6 +51,7 @@ if TYPE_CHECKING:
 
 INT, LONG, STRING, DOUBLE, BOOLEAN = (basic(each) for each in ("Int", "Long", "String", "Double", "Boolean"))
 PLACE = pojo("shop.Place", {"city": STRING, "zip": STRING})
+MORE = PojoField(name="more", declaring_class="com.acme.orders.Order", serializer=STRING)
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 GENERIC = "org.apache.avro.generic.GenericRecord"
 
@@ -163,7 +174,10 @@ def test_an_alike_name_of_the_same_type_is_taken_to_be_a_rename() -> None:
     migration, remarks = draft(shape(order(customer=STRING)), shape(order(customerId=STRING)))
     assert dump_migration(migration)["upgrade"] == [{"rename": {"customer": "customerId"}}]
     assert dump_migration(migration)["downgrade"] == [{"rename": {"customerId": "customer"}}]
-    assert remarks == [" / order: taken to be renamed: customer → customerId"]
+    assert remarks == [
+        " / order: field customerId is taken to be `customer` under another name; if it is another field, write `add` "
+        "and `drop` in place of `rename`"
+    ]
 
 
 def test_a_rename_that_is_not_clear_is_for_the_user_to_decide() -> None:
@@ -285,3 +299,52 @@ def test_a_job_that_is_as_before_needs_no_revision() -> None:
     snapshot = orders().open()
     found = draft_revision(snapshot, describe_job(snapshot), "0001")
     assert (found.migration.changes, found.remarks) == ((), ())
+
+
+REPLACED = {
+    "orders/order": "Pojo<com.acme.orders.Order>(id: String, amount: Double)",
+    "orders/quantities": "Int",
+}
+
+
+def draft_from(changes: dict[str, str], **options: Any) -> Draft:
+    snapshot = orders().open()
+    old = new = describe_job(snapshot)
+    for place, kind in changes.items():
+        new = replace_type(new, place, parse(kind))
+    return draft_from_report(snapshot, new, check_jobs(old, new, **options), "0001_draft")
+
+
+def test_what_a_check_refuses_is_drafted() -> None:
+    drafted = draft_from(REPLACED)
+    assert [(each.operator, each.state) for each in drafted.migration.changes] == [
+        ("orders", "quantities"),
+        ("orders", "order"),
+    ]
+    assert (drafted.migration.revision, drafted.remarks) == ("0001_draft", ())
+
+
+def test_what_flink_migrates_itself_is_not_drafted() -> None:
+    snapshot = orders().open()
+    old = describe_job(snapshot)
+    (before,) = (each for each in old.find("orders").states if each.name == "order")
+    value = before.serializers[Place.VALUE]
+    assert isinstance(value, Pojo)
+    wider = replace(value, fields=tuple(sorted((*value.fields, MORE), key=lambda each: each.name)))
+    new = replace_type(replace_type(old, "orders/order", wider), "orders/quantities", INT)
+    report = check_jobs(old, new)
+    assert {each.outcome for each in report.checks} > {Outcome.AFTER_MIGRATION, Outcome.INCOMPATIBLE}
+    drafted = draft_from_report(snapshot, new, report, "0001_draft")
+    assert [each.state for each in drafted.migration.changes] == ["quantities"]
+    assert len(draft_revision(snapshot, new, "0001").migration.changes) == 2
+
+
+def test_keys_have_no_steps_on_fields() -> None:
+    snapshot = orders().open()
+    old = describe_job(snapshot)
+    operators = (replace(each, key=LONG) if each.label == "orders" else each for each in old.operators)
+    new = replace(old, operators=tuple(operators))
+    drafted = draft_from_report(snapshot, new, check_jobs(old, new), "0001_draft")
+    assert drafted.migration.changes == ()
+    assert [each[: each.index(":")] for each in drafted.remarks] == ["orders"]
+    assert "the keys were String and are Long" in drafted.remarks[0]

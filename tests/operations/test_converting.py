@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import uuid
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,20 +25,43 @@ from state_pipelines.keyed.digest import digest_states
 from state_pipelines.keyed.heap import HeapFile
 from state_pipelines.keyed.raw_timers import RawTimersFile
 from state_pipelines.keyed.rocksdb import RocksFile
-from state_pipelines.metadata import CheckpointProperties, SubtaskState, stream_handles, write_metadata
+from state_pipelines.metadata import (
+    CheckpointProperties,
+    SubtaskState,
+    read_metadata,
+    stream_handles,
+    write_metadata,
+)
 from state_pipelines.metadata.handles import RelativeFileStateHandle
 from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.properties import CheckpointType, SavepointFormatType, SavepointType
-from state_pipelines.operations.converting import Format, InFlight, convert, plan_conversion, run_conversion
+from state_pipelines.operations.converting import (
+    ConversionResult,
+    FileMode,
+    Format,
+    InFlight,
+    convert,
+    plan_conversion,
+    run_conversion,
+)
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.processes import run_pieces
 from state_pipelines.operations.rewriting import complete_rewrites, copy_states
-from state_pipelines.snapshot import open_snapshot
-from state_pipelines.storage import join, resolve
+from state_pipelines.snapshot import Snapshot, open_snapshot
+from state_pipelines.storage import (
+    Location,
+    PathMapping,
+    SnapshotLocation,
+    exists,
+    file_size,
+    join,
+    read_file,
+    resolve,
+)
 from tests.flink.harness import diff_entries
 from tests.keyed.test_raw_timers import KRYO_SECTION
 from tests.snapshot.built import write_raw_keyed
-from tests.snapshot.savepoints import orders
+from tests.snapshot.savepoints import Savepoint, orders
 from tests.snapshots import CLASSES, OWN, Case, select
 
 if TYPE_CHECKING:
@@ -48,7 +72,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.records import KeyedRecords
     from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.snapshot import Operator, Snapshot
+    from state_pipelines.snapshot import Operator
 
 FILES: dict[str, type] = {"canonical": CanonicalFile, "heap": HeapFile, "rocksdb": RocksFile}
 
@@ -486,3 +510,110 @@ def test_canonical_subtasks_stay(tmp_path: Path) -> None:
     target = resolve(str(tmp_path))
     rewrite = copy_states(index, file, file.header, operator.record_context, join(target, "first"))
     assert complete_rewrites(operator, [rewrite], target) == [rewrite]
+
+
+def keep(case: Case | Savepoint, target: object, **options: Any) -> ConversionResult:
+    return convert(case.open(), str(target), "keep", **options)
+
+
+@pytest.mark.parametrize("files", list(FileMode))
+def test_every_way_to_take_files_over_keeps_every_entry(files: FileMode, tmp_path: Path) -> None:
+    keep(orders(), tmp_path / "old")
+    old = open_snapshot(str(tmp_path / "old"), uids=orders().uids)
+    result = convert(old, str(tmp_path / "new"), "keep", files=files.value)
+    assert result.bytes == (0 if files is not FileMode.COPY else sum(map(file_size, own_files(old))))
+    new = open_snapshot(str(tmp_path / "new"), uids=orders().uids)
+    assert not diff_entries(orders().entries(), dump(new))
+
+
+def own_files(snapshot: Snapshot) -> list[Location]:
+    handles = [each.handle for each in stream_handles(snapshot.metadata)]
+    places = [snapshot.handles.open_stream(handle).location for handle in handles]
+    return [place for place in places if place is not None]
+
+
+def test_a_link_that_is_not_possible_is_refused_before_anything_is_written() -> None:
+    with pytest.raises(UsageError, match="one volume"):
+        convert(orders().open(), "memory://not-linked", files="link", format="keep")
+    assert not exists(resolve("memory://not-linked"))
+
+
+def test_a_reference_is_noted(tmp_path: Path) -> None:
+    result = keep(orders(), tmp_path / "new", files="reference")
+    assert any("not self-contained" in note for note in result.notes)
+
+
+def test_a_move_removes_what_it_has_copied_and_compared(tmp_path: Path) -> None:
+    keep(orders(), tmp_path / "old")
+    count = len(list((tmp_path / "old").iterdir()))
+    old = open_snapshot(str(tmp_path / "old"), uids=orders().uids)
+    result = convert(old, "memory://moved/away", "keep", move=True)
+    assert (result.checksums, result.removed) == (True, count)
+    assert not (tmp_path / "old").exists()
+    assert not diff_entries(orders().entries(), dump(open_snapshot("memory://moved/away", uids=orders().uids)))
+
+
+def test_a_move_by_links_leaves_the_bytes_where_they_are(tmp_path: Path) -> None:
+    keep(orders(), tmp_path / "old")
+    numbers = {each.stat().st_ino for each in (tmp_path / "old").iterdir() if each.name != "_metadata"}
+    convert(open_snapshot(str(tmp_path / "old")), str(tmp_path / "new"), "keep", files="link", move=True)
+    assert {each.stat().st_ino for each in (tmp_path / "new").iterdir() if each.name != "_metadata"} == numbers
+    assert not (tmp_path / "old").exists()
+
+
+def test_a_move_leaves_a_directory_with_something_else(tmp_path: Path) -> None:
+    keep(orders(), tmp_path / "old")
+    (tmp_path / "old" / "notes.txt").write_text("mine")
+    convert(open_snapshot(str(tmp_path / "old")), str(tmp_path / "new"), move=True)
+    assert [each.name for each in (tmp_path / "old").iterdir()] == ["notes.txt"]
+
+
+def test_a_checkpoint_with_shared_files_is_not_moved(tmp_path: Path) -> None:
+    (case,) = (each for each in OWN if each.case == "rocksdb-incremental" and each.version.startswith("2.2"))
+    with pytest.raises(UnsupportedError, match="files outside its directory"):
+        keep(case, tmp_path / "new", move=True)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("options", [{"verify": False}, {"files": "reference"}], ids=str)
+def test_a_move_leaves_nothing_unchecked_or_behind(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a move removes the old snapshot"):
+        keep(orders(), tmp_path / "new", move=True, **options)
+
+
+def test_a_snapshot_is_not_moved_to_where_it_is(tmp_path: Path) -> None:
+    keep(orders(), tmp_path / "old")
+    with pytest.raises(UsageError, match="where it is"):
+        convert(open_snapshot(str(tmp_path / "old")), str(tmp_path / "old"), move=True)
+
+
+def test_a_failed_move_removes_nothing(tmp_path: Path) -> None:
+    keep(orders(), tmp_path / "old")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "taken").write_text("mine")
+    before = sorted(each.name for each in (tmp_path / "old").iterdir())
+    with pytest.raises(TargetExistsError):
+        convert(open_snapshot(str(tmp_path / "old")), str(tmp_path / "new"), move=True)
+    assert sorted(each.name for each in (tmp_path / "old").iterdir()) == before
+
+
+@pytest.fixture
+def bucket() -> Iterator[Location]:
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    server = pytest.importorskip("moto.server", reason="moto[server] is not installed").ThreadedMotoServer(port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    location = resolve(f"s3://{uuid.uuid4()}", key="k", secret="s", client_kwargs={"endpoint_url": url})
+    location.filesystem.mkdir(location.path)
+    yield location
+    server.stop()
+
+
+def test_files_go_to_an_object_store_with_their_checksums_compared(bucket: Location) -> None:
+    plan = plan_conversion(orders().open(), join(bucket, "new"), Format.KEEP, checksums=True)
+    result = run_conversion(plan)
+    assert (result.checksums, result.copied) == (True, len(own_files(orders().open())))
+    place = SnapshotLocation(join(bucket, "new"), join(bucket, "new", "_metadata"))
+    new = Snapshot(place, read_metadata(read_file(place.metadata), "new"), PathMapping(), orders().uids)
+    assert not diff_entries(orders().entries(), dump(new))

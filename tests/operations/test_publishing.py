@@ -1,29 +1,44 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
-from state_pipelines.metadata import CheckpointProperties, stream_handles, write_metadata
-from state_pipelines.metadata.handles import ByteStreamStateHandle, RelativeFileStateHandle
+from state_pipelines.errors import ProofError, UsageError
+from state_pipelines.metadata import (
+    CheckpointProperties,
+    KeyGroupRange,
+    SubtaskState,
+    stream_handles,
+    write_metadata,
+)
+from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
+    FileStateHandle,
+    RelativeFileStateHandle,
+    SegmentFileStateHandle,
+)
+from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.properties import SavepointType
+from state_pipelines.metadata.streams import StateStream
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.publishing import make_file_name, plan_copies
+from state_pipelines.operations.publishing import FileCopy, FileMode, make_file_name, note_files, plan_copies
 from state_pipelines.snapshot import open_snapshot
-from state_pipelines.storage import SnapshotWriter, read_range, resolve
+from state_pipelines.storage import Location, SnapshotWriter, read_range, resolve
 from tests.flink.harness import diff_entries
+from tests.snapshot.built import build_snapshot, operator
 from tests.snapshot.savepoints import ALL_ORDERS, ALL_TYPES, TYPES, Savepoint, orders, types
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.snapshots import OWN
 
 
-def copy(savepoint: Savepoint, target: Path) -> int:
+def copy(savepoint: Savepoint, target: Path | str, files: FileMode = FileMode.COPY) -> int:
     """Publish the savepoint as it is at another place; how many files were copied."""
     snapshot = savepoint.open()
     with SnapshotWriter(resolve(str(target))) as writer:
-        metadata, copies = plan_copies(snapshot, snapshot.metadata, writer.target)
+        metadata, copies = plan_copies(snapshot, snapshot.metadata, writer.target, files=files, verify=True)
         for each in copies:
             each.run()
         writer.publish(write_metadata(metadata))
@@ -92,3 +107,84 @@ def test_the_copy_is_a_canonical_savepoint(tmp_path: Path) -> None:
 
 def test_names_of_files_do_not_repeat() -> None:
     assert len({make_file_name() for _ in range(100)}) == 100
+
+
+def test_a_linked_file_is_the_old_one_under_another_name(tmp_path: Path) -> None:
+    copy(types("2.2", "heap"), tmp_path / "old")
+    old = open_snapshot(str(tmp_path / "old"))
+    metadata, links = plan_copies(old, old.metadata, resolve(str(tmp_path / "new")), files=FileMode.LINK)
+    assert [each.run() for each in links] == [0] * len(links)
+    numbers = [sorted(each.stat().st_ino for each in (tmp_path / name).glob("*-*")) for name in ("old", "new")]
+    assert numbers[0] == numbers[1]
+    assert len(numbers[0]) == len(links) > 0
+    assert {type(each.handle) for each in stream_handles(metadata)} <= {RelativeFileStateHandle, ByteStreamStateHandle}
+
+
+def test_a_link_to_another_storage_is_refused() -> None:
+    snapshot = orders().open()
+    with pytest.raises(UsageError, match="one volume of the local file system"):
+        plan_copies(snapshot, snapshot.metadata, resolve("memory://linked"), files=FileMode.LINK)
+
+
+def test_referenced_files_stay_where_they_are(tmp_path: Path) -> None:
+    savepoint = types("2.2", "heap")
+    assert copy(savepoint, tmp_path / "new", FileMode.REFERENCE) == 0
+    assert [each.name for each in (tmp_path / "new").iterdir()] == ["_metadata"]
+    new = open_snapshot(str(tmp_path / "new"), uids=savepoint.uids)
+    handles = {each.handle for each in stream_handles(new.metadata)}
+    files = [handle for handle in handles if isinstance(handle, FileStateHandle)]
+    assert {Path(handle.path.removeprefix("file://")).parent for handle in files} == {savepoint.path}
+    assert not diff_entries(dump(savepoint.open()), dump(new))
+
+
+def test_slices_of_merged_files_are_copied_even_when_others_are_referenced(tmp_path: Path) -> None:
+    (case,) = (each for each in OWN if each.case == "rocksdb-file-merging" and each.version.startswith("2.2"))
+    snapshot = case.open()
+    metadata, copies = plan_copies(snapshot, snapshot.metadata, resolve(str(tmp_path)), files=FileMode.REFERENCE)
+    assert copies
+    assert not any(isinstance(each.handle, SegmentFileStateHandle) for each in stream_handles(metadata))
+
+
+def test_only_other_modes_than_copies_have_a_note() -> None:
+    assert note_files(FileMode.COPY) is None
+    assert "not self-contained" in str(note_files(FileMode.REFERENCE))
+    assert "two names" in str(note_files(FileMode.LINK))
+
+
+def test_handles_over_parts_of_one_file_share_one_copy(tmp_path: Path) -> None:
+    (tmp_path / "state").write_bytes(b"0123456789")
+    subtasks = tuple(
+        SubtaskState(
+            index,
+            managed_keyed_state=KeyGroupsSavepointStateHandle(
+                KeyGroupRange(index, 1), (index,), RelativeFileStateHandle("state", size)
+            ),
+        )
+        for index, size in enumerate((4, 10))
+    )
+    snapshot = build_snapshot(tmp_path, operator("op", *subtasks))
+    metadata, (only,) = plan_copies(snapshot, snapshot.metadata, resolve("memory://parts"))
+    assert only.run() == 10
+    handles = [each.handle for each in stream_handles(metadata)]
+    assert handles == [RelativeFileStateHandle(only.target.name, size) for size in (4, 10)]
+
+
+class _Forgetful(MemoryFileSystem):  # type: ignore[misc]
+    """Storage that loses the last byte of what is written."""
+
+    protocol = "forgetful"
+
+    def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        file = super().open(path, mode, **options)
+        if "w" in mode:
+            write = file.write
+            file.write = lambda data: write(data[:-1]) + 1
+        return file
+
+
+def test_a_copy_that_is_not_what_was_read_is_found_and_removed() -> None:
+    target = Location(_Forgetful(), "/forgetful/copy")
+    piece = FileCopy(StateStream("state", 4, data=b"abcd"), target, verify=True)
+    with pytest.raises(ProofError, match="4 bytes with the CRC-32 ed82cd11 were written, 3 with"):
+        piece.run()
+    assert not target.filesystem.exists(target.path)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from state_pipelines.errors import MigrationError, StateError
+from state_pipelines.errors import MigrationError, StateError, UnsupportedError
+from state_pipelines.operations.check_report import Action
 from state_pipelines.operations.job import Job, JobOperator, JobState, Place, StateGroup
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.differences import Differences, has_todo, propose
@@ -27,14 +28,17 @@ from state_pipelines.operations.migration.planning import (
 from state_pipelines.operations.migration.shapes import StateShape, find_shapes
 from state_pipelines.operations.migration.signatures import sign_shape, strip_serializer
 from state_pipelines.operations.migration.steps import TODO, UPGRADE
-from state_pipelines.serializers.metainfo import keyed_state
+from state_pipelines.serializers.compatibility import Outcome
+from state_pipelines.serializers.metainfo import broadcast_state, keyed_state, operator_list
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.keyed_state import TIMER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
+    from state_pipelines.operations.check_report import CheckReport, StateCheck
     from state_pipelines.operations.migration.structs import PlanContext
+    from state_pipelines.serializers.metainfo import StateMetaInfo
     from state_pipelines.snapshot import Snapshot
 
 
@@ -62,6 +66,7 @@ def draft_revision(
     revises: str | None = None,
     description: str = "",
     now: datetime | None = None,
+    only: Collection[tuple[str, str]] | None = None,
 ) -> Draft:
     """A revision that makes a snapshot restorable by a new job.
 
@@ -73,17 +78,22 @@ def draft_revision(
         revises: the one before it.
         description: what it is for.
         now: time of the last access that entries get where TTL is new.
+        only: the states to look at, by operator and name; None is all.
 
     Raises:
         MigrationError: a revision of `before` does not fit.
-        StateError: the snapshot cannot be read.
+        StateError: the snapshot cannot be read. Formats that are not covered become remarks.
     """
     changes: list[Change] = []
     remarks: list[str] = []
     successors = {each.id: each for each in new.operators}
     moment = now or datetime.now(UTC)
     for operator in snapshot.operators:
-        shapes: Mapping[str, StateShape] = find_shapes(operator)
+        try:
+            shapes: Mapping[str, StateShape] = find_shapes(operator)
+        except UnsupportedError as error:
+            remarks.append(f"{operator.label}: its state cannot be read: {error.what}")
+            continue
         if before:
             shapes = plan_operator(operator, shapes, before).new_shapes
         successor = successors.get(operator.id)
@@ -93,11 +103,38 @@ def draft_revision(
                 remarks.append(f"{operator.label}: {why}")
             continue
         context = make_context(snapshot, shapes)
-        found, said = draft_operator(operator.label, shapes, successor, context, moment)
+        names = None if only is None else {state for label, state in only if label == operator.label}
+        found, said = draft_operator(operator.label, shapes, successor, context, moment, names)
         changes += found
         remarks += (f"{operator.label}{each}" for each in said)
     migration = Migration(revision, revises, description, tuple(changes))
     return Draft(migration, tuple(remarks), any(has_todo((*each.upgrade, *each.downgrade)) for each in changes))
+
+
+def draft_from_report(snapshot: Snapshot, new: Job, report: CheckReport, revision: str) -> Draft:
+    """A revision for the states that a check finds refused, lost or gone; others are left to Flink.
+
+    Args:
+        snapshot: the old state.
+        new: the new job.
+        report: what `check_jobs` says of the two.
+        revision: its name.
+
+    Raises:
+        StateError: as `draft_revision`.
+    """
+    wanted = [each for each in report.checks if _wants_migration(each)]
+    only = {(each.operator, each.state) for each in wanted if each.operator is not None and each.state is not None}
+    return draft_revision(snapshot, new, revision, description="Drafted by check.", only=only)
+
+
+def _wants_migration(check: StateCheck) -> bool:
+    """Refused, lost, or gone; a state that starts empty has nothing to migrate, which the snapshot tells."""
+    return (
+        check.outcome is Outcome.INCOMPATIBLE
+        or check.action is Action.LOOK
+        or any(finding.loss for finding in check.findings)
+    )
 
 
 def format_revision(draft: Draft) -> str:
@@ -124,25 +161,36 @@ def format_migration(migration: Migration) -> str:
 
 
 def describe_shapes(operator: JobOperator) -> dict[str, StateShape]:
-    """The keyed states of an operator of a job, without timers, as shapes."""
-    if operator.key is None:
-        return {}
-    return {
-        each.name: StateShape(
-            keyed_state(each.name, each.kind, each.serializers[Place.VALUE], each.serializers[Place.NAMESPACE]),
-            operator.key,
-        )
-        for each in operator.states
-        if _is_state(each)
-    }
+    """The states of an operator of a job, without timers, as shapes; of two with one name the keyed one."""
+    shapes: dict[str, StateShape] = {}
+    for each in sorted(operator.states, key=lambda state: state.group is not StateGroup.KEYED):
+        info = _describe_state(each)
+        key = operator.key if each.group is StateGroup.KEYED else None
+        if info is not None and (key is not None or each.group is not StateGroup.KEYED):
+            shapes.setdefault(each.name, StateShape(info, key))
+    return shapes
 
 
-def _is_state(state: JobState) -> bool:
-    return state.group is StateGroup.KEYED and state.kind in KINDS and Place.NAMESPACE in state.serializers
+def _describe_state(state: JobState) -> StateMetaInfo | None:
+    """What a snapshot would say of the state; None of timers, and where the description does not say enough."""
+    of = state.serializers
+    match state.group:
+        case StateGroup.LIST if Place.ELEMENT in of:
+            return operator_list(state.name, of[Place.ELEMENT], state.kind)
+        case StateGroup.BROADCAST if {Place.MAP_KEY, Place.MAP_VALUE} <= of.keys():
+            return broadcast_state(state.name, of[Place.MAP_KEY], of[Place.MAP_VALUE])
+        case StateGroup.KEYED if state.kind in KINDS and Place.NAMESPACE in of:
+            return keyed_state(state.name, state.kind, of[Place.VALUE], of[Place.NAMESPACE])
+    return None
 
 
 def draft_operator(
-    label: str, olds: Mapping[str, StateShape], new: JobOperator, context: PlanContext, now: datetime
+    label: str,
+    olds: Mapping[str, StateShape],
+    new: JobOperator,
+    context: PlanContext,
+    now: datetime,
+    only: Collection[str] | None = None,
 ) -> tuple[list[Change], list[str]]:
     """The changes of an operator, and remarks that begin behind its name.
 
@@ -152,12 +200,13 @@ def draft_operator(
         new: the operator of the new job.
         context: of the snapshot.
         now: time of the last access where TTL is new.
+        only: names of the states to look at; None is all.
     """
     news = describe_shapes(new)
     olds = {name: shape for name, shape in olds.items() if shape.kind != TIMER}
     changes: list[Change] = []
     remarks: list[str] = []
-    keys = {shape.key for shape in olds.values()}
+    keys = {shape.key for shape in olds.values() if shape.key is not None}
     if new.key is not None and any(strip_serializer(key) != strip_serializer(new.key) for key in keys):
         was = ", ".join(sorted(describe(key) for key in keys))
         remarks.append(
@@ -165,6 +214,8 @@ def draft_operator(
             "`key: {type, expression}`"
         )
     for name, old in olds.items():
+        if only is not None and name not in only:
+            continue
         if name not in news:
             remarks += (f" / {each}" for each in _remark_on_gone(old, olds, news))
             continue
@@ -205,7 +256,11 @@ def _draft_state(
     up, differences = draft.find_steps(old, new, None)
     back, impossible = draft.find_way_back(old, new, up, differences.renames)
     remarks = list(draft.remarks)
-    remarks += (f"taken to be renamed: {one} → {other}" for one, other in differences.renames.items())
+    remarks += (
+        f"field {other} is taken to be `{one}` under another name; if it is another field, write `add` and `drop` in "
+        "place of `rename`"
+        for one, other in differences.renames.items()
+    )
     remarks += differences.doubts
     losses = [Loss(name, "the upgrade drops it") for name in differences.removed]
     if not impossible:

@@ -85,7 +85,16 @@ def render_schema(node: Any) -> str:
     Raises:
         MigrationError: two types of one name differ.
     """
-    return json.dumps(_render(node, {}))
+    return _print(_render(node, {}))
+
+
+def compact_schema(schema_json: str) -> str:
+    """The schema in the form in which Flink stores it: without blanks (`Schema.toString`)."""
+    return _print(json.loads(schema_json))
+
+
+def _print(node: Any) -> str:
+    return json.dumps(node, separators=(",", ":"), ensure_ascii=False)
 
 
 def _render(node: Any, done: dict[str, Any]) -> Any:

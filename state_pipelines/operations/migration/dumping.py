@@ -58,9 +58,8 @@ def dump_step(step: st.Step) -> dict[str, Any]:
             body = {"type": _type(step.type), "expression": step.expression}
             return {"key": body | _given(on_equal=dict(step.on_equal)) | _flag(step)}
         case st.Python():
-            flag = {"deterministic": True} if step.deterministic else {}
             to = None if step.type is None else _type(step.type)
-            return {"python": {"function": step.function, **_given(to=to), **flag}}
+            return {"python": {"function": step.function, **_given(to=to), "deterministic": step.deterministic}}
 
 
 def _dump_kind(step: st.Kind) -> dict[str, Any]:

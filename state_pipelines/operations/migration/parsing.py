@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from state_pipelines.codecs.avro import parse_avro_schema
 from state_pipelines.errors import MigrationError, StateError, Where
 from state_pipelines.operations.migration import steps as st
+from state_pipelines.operations.migration.avro_schema import compact_schema
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import avro
 from state_pipelines.serializers.text import parse
@@ -177,7 +178,7 @@ def _read_avro(body: _Body) -> tree.Serializer:
         raise body.error(f"the schema {given} cannot be read: {error.strerror}") from None
     except StateError as error:
         raise body.error(f"{given} is not an Avro schema: {error.what}") from None
-    return avro(body.maybe("class") or "org.apache.avro.generic.GenericRecord", schema)
+    return avro(body.maybe("class") or "org.apache.avro.generic.GenericRecord", compact_schema(schema))
 
 
 def _rename_class(body: _Body) -> st.Step:
@@ -290,6 +291,11 @@ def _python(body: _Body) -> st.Step:
         module, _, name = function.partition(":")
         if not module or not name:
             raise body.error(f"{function!r} is not of the form module:name")
+    if "deterministic" not in body.content:
+        raise body.error(
+            "`python` does not say whether its function is deterministic",
+            "`deterministic: true` means that it gives the same for the same rows, `false` that it need not",
+        )
     return st.Python(function, body.maybe_serializer("to"), body.flag("deterministic"))
 
 

@@ -31,6 +31,7 @@ from state_pipelines.operations.migration.fields import apply_field_step
 from state_pipelines.operations.migration.files import Change, Migration, RowExpectation
 from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read, Stage
 from state_pipelines.operations.migration.reshaping import plan_kind, plan_split_part
+from state_pipelines.operations.migration.shapes import UNKEYED, explain_unread
 from state_pipelines.operations.migration.steps import DOWNGRADE, TODO, UPGRADE
 from state_pipelines.operations.migration.structs import PlanContext, known_sql_types
 from state_pipelines.serializers import tree
@@ -39,18 +40,20 @@ from state_pipelines.snapshot.keyed_state import TIMER
 
 if TYPE_CHECKING:
     from state_pipelines.operations.migration.shapes import StateShape
+    from state_pipelines.serializers.metainfo import StateMetaInfo
     from state_pipelines.snapshot import Operator, Snapshot
 
 Chain = Sequence[tuple[Migration, str]]
 """Revisions in the order in which they are applied, each with its direction."""
 
 KINDS = ("VALUE", "LIST", "MAP", "REDUCING", "AGGREGATING")
+_MIGRATED = (*KINDS, *UNKEYED)
 _ALL = ""
 
 
 @dataclass(frozen=True)
 class OperatorPlan:
-    """What becomes of the keyed states of one operator.
+    """What becomes of the states of one operator.
 
     Attributes:
         shapes: before.
@@ -82,9 +85,48 @@ class OperatorPlan:
         return {name: flow for name, flow in self.states.items() if not isinstance(flow, Read)}
 
     @property
+    def keyed(self) -> OperatorPlan:
+        """What becomes of keyed state and timers."""
+        return _select(self, keyed=True)
+
+    @property
+    def unkeyed(self) -> OperatorPlan:
+        """What becomes of list and broadcast state."""
+        return _select(self, keyed=False)
+
+    @property
     def new_shapes(self) -> dict[str, StateShape]:
         """The shapes afterwards."""
         return {name: flow.shape for name, flow in self.states.items()}
+
+
+def _select(plan: OperatorPlan, *, keyed: bool) -> OperatorPlan:
+    names = {name for name, shape in plan.shapes.items() if shape.is_keyed == keyed}
+    others = plan.shapes.keys() - names
+    impossible = {name: reason for name, reason in plan.impossible.items() if name in names}
+    back = None if plan.back is None or (impossible and names <= impossible.keys()) else _select(plan.back, keyed=keyed)
+    return replace(
+        plan,
+        shapes={name: shape for name, shape in plan.shapes.items() if name in names},
+        states={name: flow for name, flow in plan.states.items() if flow.shape.is_keyed == keyed},
+        dropped={name: reason for name, reason in plan.dropped.items() if name not in others},
+        back=back,
+        reason=next(iter(impossible.values()), plan.reason if plan.back is None else ""),
+        impossible=impossible,
+    )
+
+
+def describe_copied(flow: Read, own: StateMetaInfo, before: StateShape) -> StateMetaInfo:
+    """The meta info of a state whose bytes are copied.
+
+    Args:
+        flow: of the state.
+        own: what the file says of it; that stays, but where names in the serializers change.
+        before: the shape that was planned with.
+    """
+    if flow.shape.info == replace(before.info, name=flow.shape.name):
+        return replace(own, name=flow.shape.name)
+    return flow.shape.info
 
 
 def make_context(snapshot: Snapshot, shapes: Mapping[str, StateShape]) -> PlanContext:
@@ -135,7 +177,7 @@ def plan_migrations(
     operators: Collection[str] | None = None,
     context: PlanContext | None = None,
 ) -> OperatorPlan:
-    """What a chain of revisions makes of the keyed states of an operator.
+    """What a chain of revisions makes of the states of an operator.
 
     Args:
         shapes: of its states, see `find_shapes`.
@@ -212,7 +254,7 @@ class _Planner:
             for change in changes if direction == UPGRADE else reversed(changes):
                 if not (possible and direction == DOWNGRADE and change.impossible):
                     self._change(change, direction, migration)
-        keys = {shape.key for shape in (flow.shape for flow in self.states.values())}
+        keys = {flow.shape.key for flow in self.states.values() if flow.shape.is_keyed}
         return OperatorPlan(
             shapes=self.shapes,
             states=self.states,
@@ -244,9 +286,9 @@ class _Planner:
     def _find(self, name: str) -> Flow:
         if name not in self.states:
             known = ", ".join(self.states) or "none"
-            raise MigrationError(f"the operator has no keyed state {name}", hint=f"It has {known}")
+            raise MigrationError(f"the operator has no state {name}", hint=f"It has {known}")
         flow = self.states[name]
-        if flow.shape.kind not in KINDS:
+        if flow.shape.kind not in _MIGRATED:
             raise UnsupportedError(f"{flow.shape.kind} state cannot be migrated")
         return flow
 
@@ -278,6 +320,7 @@ class _Planner:
             self._rekey(step)
             return subject
         flow = self._find(subject)
+        _require_meaning(step, flow.shape)
         if not isinstance(step, st.RenameState | st.DropState):
             flow = self._complete(flow)
         match step:
@@ -304,7 +347,7 @@ class _Planner:
 
     def _complete(self, flow: Flow) -> Flow:
         """A state of the snapshot with all subclasses of its POJOs, those too that only other states list."""
-        if not isinstance(flow, Read) or flow.shape.kind not in KINDS:
+        if not isinstance(flow, Read) or flow.shape.kind not in _MIGRATED:
             return flow
         return replace(flow, shape=flow.shape.with_payload(complete(flow.shape.payload, self.given)))
 
@@ -403,6 +446,8 @@ class _Planner:
 
     def _merge(self, subject: str, flow: Flow, step: st.Merge) -> str:
         sources = {subject: flow} | {name: self._complete(self._find(name)) for name in step.others}
+        for each in sources.values():
+            _require_meaning(step, each.shape)
         if step.into not in sources:
             self._require_free(step.into)
         kinds = {("VALUE" if each.shape.kind in KINDS[3:] else each.shape.kind) for each in sources.values()}
@@ -435,16 +480,43 @@ class _Planner:
                 f"{describe(key)} cannot be a key here: {error.what}",
                 hint="Flink files a key by its hashCode(), which must be known",
             ) from None
-        unknown = sorted({name for name, _ in step.on_equal} - set(self.states))
+        keyed = {name: flow for name, flow in self.states.items() if flow.shape.is_keyed}
+        if not keyed:
+            raise MigrationError("the operator has no keyed state, whose key could change")
+        unknown = sorted({name for name, _ in step.on_equal} - set(keyed))
         if unknown:
-            raise MigrationError(f"`on_equal` names {', '.join(unknown)}", hint=f"States are {', '.join(self.states)}")
+            raise MigrationError(f"`on_equal` names {', '.join(unknown)}", hint=f"States are {', '.join(keyed)}")
         rules = dict(step.on_equal)
-        for name, flow in self.states.items():
+        for name, flow in keyed.items():
             if flow.shape.kind not in (*KINDS, TIMER):
                 raise UnsupportedError(f"{flow.shape.kind} state cannot follow another key", where=Where(state=name))
             flow = self._complete(flow)
             stage = flows.Rekey(step.expression, rules.get(name, flows.ERROR), step.nondeterministic)
             self.states[name] = Apply(flow, stage, flow.shape.with_key(key))
+
+
+def _require_meaning(step: st.Step, shape: StateShape) -> None:
+    """Refuse steps that have no meaning for operator state.
+
+    Raises:
+        MigrationError: it is one; says why.
+    """
+    if shape.is_keyed:
+        return
+    of = f"{shape.kind} state of the operator" if shape.kind != UNKEYED[-1] else "broadcast state"
+    match step:
+        case st.TtlStep():
+            raise MigrationError(f"{of} has no TTL: Flink keeps times of the last access with keys only")
+        case st.Kind():
+            raise MigrationError(
+                f"{of} stays what it is: how its entries are handed to subtasks is for the code to say",
+                hint="Steps on values, `filter`, `split`, `rename_state` and `drop_state` change it",
+            )
+        case st.Merge():
+            raise MigrationError(
+                f"{of} cannot be merged: nothing says which entries of the states belong together",
+                hint="Read both states in the new code, and let it merge them",
+            )
 
 
 def plan_operator(operator: Operator, shapes: Mapping[str, StateShape], chain: Chain) -> OperatorPlan:
@@ -458,4 +530,6 @@ def plan_operator(operator: Operator, shapes: Mapping[str, StateShape], chain: C
         return plan_migrations(shapes, chain, operators=called, context=make_context(operator.snapshot, shapes))
     except StateError as error:
         error.where = replace(error.where, operator=operator.label)
+        if unread := explain_unread(operator):
+            error.hint = f"{error.hint}; its operator state cannot be read ({unread})".removeprefix("; ")
         raise

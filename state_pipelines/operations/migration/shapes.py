@@ -1,32 +1,38 @@
-"""What planning knows of a keyed state: its meta info and the serializer of its keys."""
+"""What planning knows of a state: its meta info and, of keyed state, the serializer of its keys."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from state_pipelines.errors import StateError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import list_of, map_of, ttl
 from state_pipelines.serializers.metainfo import KEYED_STATE_TYPE, VALUE_SERIALIZER, StateKind, StateMetaInfo
-from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
+from state_pipelines.snapshot.keyed_state import TIMER
 
 if TYPE_CHECKING:
     from state_pipelines.snapshot import Operator
 
-_COLUMNS = {"LIST": "list_value", "MAP": "map_value"}
+OPERATOR_LISTS = ("SPLIT_DISTRIBUTE", "UNION")
+BROADCAST = "BROADCAST"
+UNKEYED = (*OPERATOR_LISTS, BROADCAST)
+"""Kinds of operator state, as its distribution modes are called."""
+
+_COLUMNS = {"LIST": "list_value", "MAP": "map_value", BROADCAST: "map_value"}
 
 
 @dataclass(frozen=True)
 class StateShape:
-    """The serializers of one keyed state.
+    """The serializers of one state.
 
     Attributes:
         info: meta info of the state.
-        key: serializer of the keys of the operator.
+        key: serializer of the keys of the operator; None of operator state.
     """
 
     info: StateMetaInfo
-    key: tree.Serializer
+    key: tree.Serializer | None
 
     @property
     def name(self) -> str:
@@ -35,10 +41,20 @@ class StateShape:
 
     @property
     def kind(self) -> str:
-        """VALUE, LIST, MAP, REDUCING, AGGREGATING or TIMER."""
-        if self.info.kind is StateKind.PRIORITY_QUEUE:
-            return TIMER
+        """VALUE, LIST, MAP, REDUCING, AGGREGATING or TIMER; of operator state SPLIT_DISTRIBUTE, UNION or BROADCAST."""
+        match self.info.kind:
+            case StateKind.PRIORITY_QUEUE:
+                return TIMER
+            case StateKind.BROADCAST:
+                return BROADCAST
+            case StateKind.OPERATOR:
+                return self.info.distribution_mode or OPERATOR_LISTS[0]
         return self.info.state_type or str(self.info.kind)
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether the state belongs to keys."""
+        return self.kind not in UNKEYED
 
     @property
     def payload(self) -> tree.Serializer:
@@ -57,13 +73,15 @@ class StateShape:
 
     @property
     def map_key(self) -> tree.Serializer | None:
-        """Serializer of the user keys of a map."""
+        """Serializer of the user keys of a map, or of the keys of broadcast state."""
+        if self.kind == BROADCAST:
+            return self.info.key_serializer
         value = self.info.value_serializer
         return value.key if self.kind == "MAP" and isinstance(value, tree.MapOf) else None
 
     @property
     def namespace(self) -> tree.Serializer:
-        """Serializer of the namespace."""
+        """Serializer of the namespace; keyed state only."""
         if self.kind == TIMER:
             element = self.info.element
             assert isinstance(element, tree.Timer)
@@ -101,19 +119,36 @@ class StateShape:
         options = tuple((name, kind if name == KEYED_STATE_TYPE else each) for name, each in self.info.options)
         return replace(self, info=_with_value(replace(self.info, options=options), value))
 
-    def with_key(self, key: tree.Serializer) -> StateShape:
+    def with_key(self, key: tree.Serializer | None) -> StateShape:
         """With another key."""
         if self.kind != TIMER:
             return replace(self, key=key)
         element = self.info.element
         assert isinstance(element, tree.Timer)
+        assert key is not None
         return StateShape(_with_value(self.info, replace(element, key=key)), key)
 
 
 def find_shapes(operator: Operator) -> dict[str, StateShape]:
-    """The keyed states and timers of an operator, in the order of their ids."""
-    states = [state for state in operator.states if isinstance(state, KeyedState)]
-    return {state.name: StateShape(state.info, state.key_serializer) for state in states}
+    """The keyed states and timers of an operator, then its list and broadcast states, in the order of their ids.
+
+    An operator state with the name of a keyed one is not among them, and neither is operator state that cannot be read
+    (see `explain_unread`): a migration cannot name it, and it is copied as bytes.
+    """
+    shapes = {state.name: StateShape(state.info, state.key_serializer) for state in operator.keyed_states}
+    if not explain_unread(operator):
+        for state in operator.operator_states:
+            shapes.setdefault(state.name, StateShape(state.info, None))
+    return shapes
+
+
+def explain_unread(operator: Operator) -> str:
+    """Why the operator state of an operator cannot be read; empty when it can."""
+    try:
+        operator.operator_states  # noqa: B018 - raises when it cannot be read
+    except StateError as error:
+        return error.what
+    return ""
 
 
 def payload_serializer(info: StateMetaInfo) -> tree.Serializer:

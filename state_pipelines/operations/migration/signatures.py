@@ -35,17 +35,17 @@ class Signature:
     """A shape without what makes no difference; equal signatures are equal data.
 
     Attributes:
-        kind: VALUE, LIST, MAP, REDUCING, AGGREGATING or TIMER.
-        key: serializer of the keys.
-        namespace: serializer of the namespace.
-        map_key: serializer of the user keys of a map.
+        kind: as of the shape.
+        key: serializer of the keys; None of operator state.
+        namespace: serializer of the namespace; None of operator state.
+        map_key: serializer of the user keys of a map, or of the keys of broadcast state.
         payload: what the state is about, without TTL.
         ttl: whether values carry the time of their last access.
     """
 
     kind: str
-    key: tree.Serializer
-    namespace: tree.Serializer
+    key: tree.Serializer | None
+    namespace: tree.Serializer | None
     map_key: tree.Serializer | None
     payload: tree.Serializer
     ttl: bool
@@ -55,9 +55,9 @@ def sign_shape(shape: StateShape) -> Signature:
     """The signature of a shape."""
     return Signature(
         kind=shape.kind,
-        key=strip_serializer(shape.key),
-        namespace=strip_serializer(shape.namespace),
-        map_key=None if shape.map_key is None else strip_serializer(shape.map_key),
+        key=_strip_one(shape.key),
+        namespace=strip_serializer(shape.namespace) if shape.is_keyed else None,
+        map_key=_strip_one(shape.map_key),
         payload=strip_serializer(shape.payload),
         ttl=shape.ttl,
     )
@@ -66,6 +66,10 @@ def sign_shape(shape: StateShape) -> Signature:
 def sign_shapes(shapes: Iterable[StateShape]) -> dict[str, Signature]:
     """The signatures of shapes, by name of the state."""
     return {shape.name: sign_shape(shape) for shape in shapes}
+
+
+def _strip_one(serializer: tree.Serializer | None) -> tree.Serializer | None:
+    return None if serializer is None else strip_serializer(serializer)
 
 
 def strip_serializer(serializer: tree.Serializer) -> tree.Serializer:

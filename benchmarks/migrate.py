@@ -1,0 +1,155 @@
+"""Migration by a chain of five revisions, up and down again, with and without its proof.
+
+    python -m benchmarks.generate --keys 1000000 --out .cache/million
+    python -m benchmarks.migrate --snapshot .cache/million
+
+CPU is user plus system seconds of the process with all its children: the JVM and the workers of Spark. Before the first
+figure a small snapshot goes the same ways, so that Spark, the kernels and Great Expectations are there and warm; what
+that takes is the first line. Up and down with the proof, the bytes of every entry are compared with the original.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from benchmarks.generate import OPERATOR, generate
+from state_pipelines import open_snapshot
+from state_pipelines.operations.migration.history import RevisionDirectory
+from state_pipelines.spark import create_session, migrate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from state_pipelines.keyed.records import KeyedRecords
+    from state_pipelines.snapshot import Snapshot
+
+REVISIONS = Path(__file__).with_name("revisions")
+WARM_UP = 2000
+
+Entries = dict[str, list[tuple[bytes, bytes]]]
+"""By state, key and value as the snapshot has them, sorted."""
+
+
+def list_entries(snapshot: Snapshot) -> Iterator[tuple[int, Entries]]:
+    """The bytes of all entries, one key group after the other."""
+    operator = snapshot.operator(OPERATOR)
+    for _, file in operator.keyed_files:
+        for key_group, runs in file.scan_key_groups(operator.record_context, file.key_groups):
+            found: Entries = {}
+            for state_id, records in runs:
+                found.setdefault(file.header.states[state_id].name, []).extend(_cut(records))
+            yield key_group, {name: sorted(entries) for name, entries in found.items()}
+
+
+def _cut(records: KeyedRecords) -> Iterator[tuple[bytes, bytes]]:
+    data = records.data.tobytes()
+    spans = (records.key_starts, records.key_ends, records.value_starts, records.value_ends)
+    for key_start, key_end, start, end in zip(*(each.tolist() for each in spans), strict=True):
+        yield data[key_start:key_end], data[start:end]
+
+
+def count_equal(one: Snapshot, other: Snapshot) -> int:
+    """The number of entries, whose bytes must be the same.
+
+    Raises:
+        SystemExit: they are not.
+    """
+    count = 0
+    for (key_group, before), (theirs, after) in zip(list_entries(one), list_entries(other), strict=True):
+        if (key_group, before) != (theirs, after):
+            raise SystemExit(f"key group {key_group} has other entries than before")
+        count += sum(map(len, before.values()))
+    return count
+
+
+def measure_cpu() -> float:
+    """User and system seconds of this process and all its descendants, those too that have ended (Linux)."""
+    # A process that ends between two looks is missed once, and counted by its parent from then on.
+    return max(_sum_ticks() for _ in range(3)) / os.sysconf("SC_CLK_TCK")
+
+
+def _sum_ticks() -> int:
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit():
+            try:
+                # The name of the process, in parentheses, may hold anything.
+                values = (each / "stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            parents[int(each.name)] = int(values[1])
+            ticks[int(each.name)] = sum(map(int, values[11:15]))
+
+    def descends(process: int) -> bool:
+        while process and process != os.getpid():
+            process = parents.get(process, 0)
+        return process != 0
+
+    return sum(count for process, count in ticks.items() if descends(process))
+
+
+@dataclass
+class Clock:
+    """CPU and wall seconds of named pieces of work."""
+
+    seconds: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Add what the block takes to `name`."""
+        cpu, wall = measure_cpu(), time.perf_counter()
+        yield
+        before = self.seconds.get(name, (0.0, 0.0))
+        self.seconds[name] = (before[0] + measure_cpu() - cpu, before[1] + time.perf_counter() - wall)
+
+
+def run(spark: SparkSession, snapshot: Snapshot, directory: Path, clock: Clock) -> int:
+    """Up and down, each without and with proof; the number of entries that came back with the same bytes."""
+    revisions = RevisionDirectory(str(REVISIONS))
+    up, down = revisions.between("base", "head"), revisions.between("head", "base")
+    with clock.measure("up, without proof"):
+        migrate(spark, snapshot, up, str(directory / "up-unproven"), prove=False)
+    with clock.measure("up, with proof"):
+        risen = migrate(spark, snapshot, up, str(directory / "up")).snapshot
+    with clock.measure("down, without proof"):
+        migrate(spark, risen, down, str(directory / "down-unproven"), prove=False)
+    with clock.measure("down, with proof"):
+        returned = migrate(spark, risen, down, str(directory / "down")).snapshot
+    return count_equal(snapshot, returned)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--snapshot", required=True)
+    parser.add_argument("--cores", type=int)
+    arguments = parser.parse_args()
+    clock = Clock()
+    with TemporaryDirectory() as name:
+        directory = Path(name)
+        with clock.measure("start and warm-up"):
+            session = create_session("benchmark", cores=arguments.cores)
+            generate(str(directory / "small"), WARM_UP)
+            run(session, open_snapshot(str(directory / "small")), directory / "small-run", Clock())
+        entries = run(session, open_snapshot(arguments.snapshot), directory / "run", clock)
+    for what, (cpu, wall) in clock.seconds.items():
+        sys.stdout.write(f"{what:24} {cpu:7.1f} CPU s {wall:7.1f} s\n")
+    for way in ("up", "down"):
+        bare, proven = (clock.seconds[f"{way}, {how} proof"][0] for how in ("without", "with"))
+        sys.stdout.write(f"proof / migration, {way:5} {(proven - bare) / bare:7.2f}\n")
+    sys.stdout.write(f"{entries} entries came back with the bytes that they had\n")
+
+
+if __name__ == "__main__":
+    main()

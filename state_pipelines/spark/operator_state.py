@@ -1,0 +1,260 @@
+"""Migrating list and broadcast state: the flows of `flows`, over the elements of subtasks in place of keys.
+
+A task reads one subtask's file. Broadcast state is read from one subtask, once all copies are found to be equal, and
+every subtask gets what becomes of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import functions as F
+
+from state_pipelines.errors import UnsupportedError, at
+from state_pipelines.keyed.tables import TableOptions
+from state_pipelines.operations.migration.flows import Read, find_reads, is_nondeterministic
+from state_pipelines.operations.migration.planning import OperatorPlan, describe_copied
+from state_pipelines.operations.migration.shapes import BROADCAST
+from state_pipelines.operations.operator_rewriting import (
+    BroadcastCopy,
+    ElementEncoder,
+    ElementFile,
+    OperatorRewrite,
+    require_equal_copies,
+    write_elements,
+)
+from state_pipelines.operations.publishing import make_file_name
+from state_pipelines.snapshot.broadcast_state import BroadcastState
+from state_pipelines.snapshot.list_state import NonKeyedState, OperatorPart
+from state_pipelines.spark.failures import translate_failures
+from state_pipelines.spark.flows import PAYLOAD, STORED, FlowRunner, hidden
+from state_pipelines.spark.splits import NonKeyedSplit
+from state_pipelines.spark.tasks import read_splits, run_tasks
+from state_pipelines.spark.types import from_spark
+from state_pipelines.storage import Location, join
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from state_pipelines.metadata.operator import OperatorStreamStateHandle
+    from state_pipelines.operations.migration.flows import Flow
+    from state_pipelines.operatorstate.source import OperatorStateSource
+    from state_pipelines.serializers.metainfo import StateMetaInfo
+    from state_pipelines.snapshot import Operator
+
+SUBTASK = hidden("subtask")
+
+
+@dataclass(frozen=True)
+class OperatorStateReader:
+    """Reads list and broadcast states of one operator as frames; see `flows.FrameReader`.
+
+    Columns, under hidden names: `subtask`, then `list_index` or `map_key`; and the payload.
+
+    Attributes:
+        operator: the operator; its snapshot need not be published.
+        all_copies: every subtask's copy of broadcast state, not only the first.
+    """
+
+    spark: SparkSession
+    operator: Operator
+    all_copies: bool = False
+
+    def read(self, name: str, keys: tuple[str, ...], *, stored: bool = False) -> DataFrame:
+        """The rows of a state, one task per subtask.
+
+        Args:
+            name: of the state.
+            keys: not asked for; `map_key` is always there.
+            stored: with a second column of the payload, which no stage changes.
+
+        Raises:
+            UnsupportedError: its elements cannot be decoded.
+        """
+        del keys
+        state = find_state(self.operator, name)
+        broadcast = isinstance(state, BroadcastState)
+        columns = ("subtask", "map_key", "map_value") if broadcast else ("subtask", "list_index", "value")
+        with at(operator=self.operator.label, state=name):
+            if state.undecoded:
+                raise UnsupportedError(f"the state cannot be migrated: {state.undecoded}")
+            table = state.make_table(TableOptions(columns=columns))
+            parts = list_copies(state)[:1] if broadcast and not self.all_copies else state.parts
+            splits = [NonKeyedSplit((part,), table, (self.operator.label, name)) for part in parts]
+            frame = read_splits(self.spark, splits, table.schema)
+        frame = frame.withColumnsRenamed({each: hidden(each) for each in columns[:2]} | {columns[2]: PAYLOAD})
+        return frame.withColumn(STORED, F.col(PAYLOAD)) if stored else frame
+
+
+def find_state(operator: Operator, name: str) -> NonKeyedState:
+    """A list or broadcast state of an operator."""
+    found = next(each for each in operator.operator_states if each.name == name)
+    assert isinstance(found, NonKeyedState)
+    return found
+
+
+def list_copies(state: NonKeyedState) -> tuple[OperatorPart, ...]:
+    """The subtasks whose handles name the state."""
+    return tuple(each for each in state.parts if each.number)
+
+
+@dataclass
+class OperatorStateWork:
+    """The operator state of one operator while it is migrated.
+
+    Attributes:
+        plan: of its list and broadcast states.
+        kept: by new name the rows that were written, where making them again would give others.
+    """
+
+    spark: SparkSession
+    operator: Operator
+    plan: OperatorPlan
+    kept: dict[str, DataFrame] = field(default_factory=dict)
+
+    @cached_property
+    def _runner(self) -> FlowRunner:
+        return FlowRunner(OperatorStateReader(self.spark, self.operator), self.plan.context.layouts)
+
+    def write(self, target: Location, scratch: Location) -> tuple[dict[int, OperatorStreamStateHandle | None], int]:
+        """Write the new files.
+
+        Args:
+            target: their directory.
+            scratch: directory for what is only needed meanwhile.
+
+        Returns:
+            (new handles by subtask, elements and entries that were encoded anew).
+
+        Raises:
+            UsageError: the copies of a broadcast state differ.
+            StateError: a state cannot be read or written.
+        """
+        self._require_equal_copies()
+        files = {name: self._encode(flow, scratch) for name, flow in self.plan.changed.items()}
+        rewrites = list(self._plan_files(files, target))
+        written = run_tasks(self.spark, rewrites, "the new files cannot be written")
+        records = sum(each.records for found in files.values() for each in found)
+        return {each.subtask: each.handle for each in written}, records
+
+    def _require_equal_copies(self) -> None:
+        context = self.operator.snapshot.layout_context
+        for name in dict.fromkeys(source for flow in self.plan.changed.values() for source in find_reads(flow)):
+            state = find_state(self.operator, name)
+            if isinstance(state, BroadcastState):
+                parts = list_copies(state)
+                with at(operator=self.operator.label):
+                    copies = [BroadcastCopy(part, context) for part in parts]
+                    digests = run_tasks(self.spark, copies, "the broadcast state cannot be read")
+                    require_equal_copies(parts, digests, name)
+
+    def _encode(self, flow: Flow, directory: Location) -> tuple[ElementFile, ...]:
+        shape, name = flow.shape, flow.shape.name
+        with at(operator=self.operator.label, state=name):
+            frame = self._runner.build(flow)
+            if is_nondeterministic(flow):
+                # What is proven must be what was written.
+                frame = frame.persist(StorageLevel.DISK_ONLY)
+                self.kept[name] = frame
+            encoder = ElementEncoder(shape.info, self.plan.context.layouts, self.operator.snapshot.layout_context)
+            writer = _ElementWriter(encoder, directory, self.operator.label)
+            place = "map_key" if shape.kind == BROADCAST else "list_index"
+            rows = frame.select(
+                F.col(SUBTASK).alias("subtask"),
+                F.col(hidden(place)).alias(place),
+                F.col(PAYLOAD).alias(shape.column),
+            )
+            return writer.run(rows)
+
+    def _plan_files(self, files: dict[str, tuple[ElementFile, ...]], target: Location) -> Iterator[OperatorRewrite]:
+        """The new file of every subtask in which a state changes."""
+        for subtask, source in self._sources():
+            header = source.header
+            held = {info.name: info for info in (*header.lists, *header.broadcasts)}
+            infos: list[StateMetaInfo] = []
+            copied: list[tuple[str, str]] = []
+            encoded: list[tuple[str, tuple[ElementFile, ...]]] = []
+            for name, flow in self.plan.states.items():
+                if all(each not in held for each in find_reads(flow)):
+                    continue
+                if isinstance(flow, Read):
+                    copied.append((name, flow.state))
+                    infos.append(describe_copied(flow, held[flow.state], self.plan.shapes[flow.state]))
+                else:
+                    everywhere = flow.shape.kind == BROADCAST
+                    encoded.append((name, tuple(each for each in files[name] if everywhere or each.subtask == subtask)))
+                    infos.append(flow.shape.info)
+            # States that keyed states hide by their names are not in the plan, and stay.
+            hidden_by_keyed = [info for name, info in held.items() if name not in self.plan.shapes]
+            copied += [(info.name, info.name) for info in hidden_by_keyed]
+            infos += hidden_by_keyed
+            if encoded or set(infos) != set(held.values()):
+                new = replace(header, lists=_choose(infos, lists=True), broadcasts=_choose(infos, lists=False))
+                yield OperatorRewrite(
+                    subtask, source, new, tuple(copied), tuple(encoded), join(target, make_file_name())
+                )
+
+    def _sources(self) -> Iterator[tuple[int, OperatorStateSource]]:
+        if not (self.plan.states or self.plan.dropped):
+            return
+        for each in self.operator.metadata.subtasks:
+            source = self.operator.snapshot.handles.open_operator(each.managed_operator_state)
+            if source is not None:
+                yield each.index, source
+
+
+def _choose(infos: list[StateMetaInfo], *, lists: bool) -> tuple[StateMetaInfo, ...]:
+    return tuple(info for info in infos if (info.distribution_mode != BROADCAST) == lists)
+
+
+@dataclass(frozen=True)
+class _ElementWriter:
+    """Writes the rows of one task.
+
+    Attributes:
+        encoder: knows the layouts.
+        directory: of the element files.
+        operator: label of the operator, for errors.
+    """
+
+    encoder: ElementEncoder
+    directory: Location
+    operator: str
+
+    def run(self, frame: DataFrame) -> tuple[ElementFile, ...]:
+        """Write all rows of a frame.
+
+        Raises:
+            StateError: a row cannot be encoded.
+        """
+        names = "name string, subtask long, records long"
+
+        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from self._write(batches)
+
+        with translate_failures(f"state {self.encoder.info.name} of operator {self.operator} cannot be written"):
+            rows = frame.mapInArrow(work, names).collect()
+        return tuple(ElementFile(join(self.directory, row["name"]), row["subtask"], row["records"]) for row in rows)
+
+    def _write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        types = self.encoder.types
+        with at(operator=self.operator, state=self.encoder.info.name):
+            found = write_elements(self.encoder, (_restore(batch, types) for batch in batches), self.directory)
+        for each in found:
+            row = {"name": [each.location.name], "subtask": [each.subtask], "records": [each.records]}
+            yield pa.RecordBatch.from_pydict(row)
+
+
+def _restore(batch: pa.RecordBatch, types: dict[str, pa.DataType]) -> pa.RecordBatch:
+    """A batch of Spark in the types of the layouts."""
+    columns = [
+        from_spark(column, types[name]) if name in types else column
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)

@@ -1,0 +1,149 @@
+"""What destroys, is ambiguous, or gives other values each time is refused with a reason, unless the file says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from state_pipelines.errors import StateError
+from state_pipelines.operations.migration import UPGRADE, parse_migration
+from state_pipelines.spark import migrate
+from state_pipelines.spark.flows import FlowRunner, StateReader
+from state_pipelines.spark.migrating import plan_snapshot
+from tests.snapshot.savepoints import orders, types
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from state_pipelines.operations.migration import Migration
+
+pytestmark = pytest.mark.spark
+
+IMPOSSIBLE = {"impossible": "it is not needed"}
+OTHERS = ["address", "customer", "id", "note", "quantity", "status", "updatedAt"]
+ADD_NOTE = {"add": {"field": "note", "type": "String", "default": None}}
+FIRST = {"type": "String", "expression": "left(state_key, 7)"}
+RULES = {"order": "last", "last-seen": "first", "quantities": "sum(value)"}
+
+
+def keep_all(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def make(step: dict[str, Any], operator: str, state: str | None, **entries: Any) -> Migration:
+    content = {"revision": "1", "operator": operator, "upgrade": [step], "downgrade": IMPOSSIBLE, **entries}
+    return parse_migration(content if state is None else {**content, "state": state})
+
+
+def plan(spark: SparkSession, migration: Migration) -> None:
+    """All that comes before rows are read."""
+    snapshot = (types if migration.changes[0].operator == "ttl-states" else orders)().open()
+    for operator, each in plan_snapshot(snapshot, [(migration, UPGRADE)]):
+        runner = FlowRunner(StateReader(spark, operator), each.context.layouts)
+        for flow in each.changed.values():
+            runner.build(flow)
+
+
+def set_note(expression: str, **entries: Any) -> dict[str, Any]:
+    return {"set": {"field": "note", "expression": f"CAST({expression} AS STRING)", **entries}}
+
+
+ORDER = ("orders", "order")
+PARTS: dict[str, Any] = {"head": {"fields": ["id", "customer"], "class": "com.acme.Head"}}
+EACH_TIME = ["rand()", "uuid()", "current_timestamp()", "current_date()", "monotonically_increasing_id()"]
+REFUSED: dict[str, tuple[tuple[str, str | None], dict[str, Any], dict[str, Any], str]] = {
+    "filter": (
+        ORDER,
+        {"filter": {"keep": "amount > 0"}},
+        {"filter": {"keep": "amount > 0", "reason": "nothing was paid"}},
+        "`reason` is missing",
+    ),
+    "ttl": (
+        ("ttl-states", "value"),
+        {"ttl": {"disable": None}},
+        {"ttl": {"disable": "they are kept for ever"}},
+        "`disable` is missing",
+    ),
+    "drop_state": (
+        ORDER,
+        {"drop_state": {}},
+        {"drop_state": {"reason": "nobody reads it"}},
+        "`reason` is missing",
+    ),
+    "convert": (
+        ORDER,
+        {"convert": {"to": "Long", "expression": "amount"}},
+        {"convert": {"to": "Long", "expression": "amount", "discard": OTHERS}},
+        "no place for address, customer",
+    ),
+    "split": (
+        ORDER,
+        {"split": {"into": PARTS}},
+        {"split": {"into": PARTS, "discard": ["amount", "address", "note", "quantity", "status", "updatedAt"]}},
+        "none of the new states has address, amount",
+    ),
+    "python": (
+        ORDER,
+        {"python": {"function": keep_all}},
+        {"python": {"function": keep_all, "deterministic": False}},
+        "does not say whether its function is deterministic",
+    ),
+    "filter by chance": (
+        ORDER,
+        {"filter": {"keep": "rand() < 0.5", "reason": "a sample"}},
+        {"filter": {"keep": "rand() < 0.5", "reason": "a sample", "nondeterministic": True}},
+        "gives other values each time",
+    ),
+    "key": (
+        ("orders", None),
+        {"key": {"type": "String", "expression": "uuid()"}},
+        {"key": {"type": "String", "expression": "uuid()", "nondeterministic": True}},
+        "gives other values each time",
+    ),
+    **{
+        sql: (ORDER, set_note(sql), set_note(sql, nondeterministic=True), "other values each time") for sql in EACH_TIME
+    },
+}
+
+
+@pytest.mark.parametrize(("place", "refused", "explicit", "reason"), REFUSED.values(), ids=REFUSED)
+def test_what_the_file_does_not_say_is_refused_with_the_reason(
+    spark: SparkSession, place: tuple[str, str | None], refused: Any, explicit: Any, reason: str
+) -> None:
+    with pytest.raises(StateError, match=reason):
+        plan(spark, make(refused, *place))
+    plan(spark, make(explicit, *place))
+
+
+DATA: dict[str, tuple[str | None, dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
+    "loss": (
+        "order",
+        {"drop": {"field": "note"}},
+        {"downgrade": [ADD_NOTE]},
+        {"downgrade": [ADD_NOTE], "loss": [{"field": "note", "reason": "it was never read"}]},
+        "round_trip",
+    ),
+    "equal keys": (
+        None,
+        {"key": FIRST},
+        {},
+        {"upgrade": [{"key": FIRST | {"on_equal": RULES}}]},
+        "several values get the same key",
+    ),
+}
+
+
+@pytest.mark.parametrize(("state", "step", "refused", "explicit", "reason"), DATA.values(), ids=DATA)
+def test_what_only_the_data_tell_is_refused_before_it_is_published(
+    spark: SparkSession, tmp_path: Path, state: str | None, step: Any, refused: Any, explicit: Any, reason: str
+) -> None:
+    with pytest.raises(StateError, match=reason):
+        migrate(spark, orders().open(), make(step, "orders", state, **refused), str(tmp_path / "refused"))
+    assert not (tmp_path / "refused").exists()
+    result = migrate(spark, orders().open(), make(step, "orders", state, **explicit), str(tmp_path / "explicit"))
+    assert result.proof is not None
+    assert result.proof.ok
