@@ -5,6 +5,7 @@
 from collections.abc import Iterator
 
 import dagster as dg
+from pydantic import Field
 
 from assets.checks import specify_checks
 from assets.inventory import snapshot_inventory
@@ -15,6 +16,14 @@ from state_pipelines.operations.check import Verdict, check_migration
 KEY = dg.AssetKey("compatibility_report")
 
 CHECKS = {"migrated_state_restores": "Flink takes the state into the new code once it is migrated."}
+
+
+class MigrationConfig(dg.Config):
+    """What a run says of its snapshot."""
+
+    from_revision: str | None = Field(
+        default=None, description="Where it is, if its serializers do not tell: base or a revision."
+    )
 
 
 @dg.asset(
@@ -28,11 +37,12 @@ CHECKS = {"migrated_state_restores": "Flink takes the state into the new code on
     tags={"state-pipelines/step": "judge"},
 )
 def compatibility_report(
-    context: dg.AssetExecutionContext, storage: StorageResource, migration: MigrationResource
+    context: dg.AssetExecutionContext, config: MigrationConfig, storage: StorageResource, migration: MigrationResource
 ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
     """What Flink would say to the new code on the old state, without the pending revisions and with them."""
     snapshot = open_partition(storage, context.partition_key)
-    report = check_migration(snapshot, migration.plan(snapshot), target=migration.flink)
+    chain = migration.plan(snapshot, config.from_revision)
+    report = check_migration(snapshot, chain, target=migration.flink)
     before, after = report.unmigrated.verdict, report.migrated.verdict
     yield dg.MaterializeResult(
         asset_key=KEY,

@@ -7,16 +7,27 @@ import dagster as dg
 from assets.compatibility import compatibility_report
 from assets.conversion import converted_savepoint
 from assets.inventory import snapshot_inventory
-from assets.jobs import convert_snapshot, migrate_snapshot
+from assets.jobs import convert_snapshot, migrate_snapshot, rescale_path, rescale_snapshot
+from assets.key_groups import key_group_balance
 from assets.migration import migrated_savepoint
+from assets.requests import rescale_requests
+from assets.rescaling import rescaled_savepoint
 from assets.sensors import new_snapshots
 from assets.tables import state_tables
 from resources import ExpectationsResource, MigrationResource, SparkResource, StorageResource
 
 defs = dg.Definitions(
-    assets=[snapshot_inventory, state_tables, compatibility_report, migrated_savepoint, converted_savepoint],
-    jobs=[migrate_snapshot, convert_snapshot],
-    sensors=[new_snapshots],
+    assets=[
+        snapshot_inventory,
+        key_group_balance,
+        state_tables,
+        compatibility_report,
+        migrated_savepoint,
+        converted_savepoint,
+        rescaled_savepoint,
+    ],
+    jobs=[migrate_snapshot, convert_snapshot, rescale_snapshot, rescale_path],
+    sensors=[new_snapshots, rescale_requests],
     resources={
         "storage": StorageResource.from_environment(),
         "spark": SparkResource.from_environment(),

@@ -17,6 +17,7 @@ DEFAULTS = {
     "STATE_PIPELINES_SNAPSHOTS": str(_EXAMPLE / "savepoints"),
     "STATE_PIPELINES_RESULTS": str(_OUTPUT / "savepoints"),
     "STATE_PIPELINES_TABLES": str(_OUTPUT / "tables"),
+    "STATE_PIPELINES_REQUESTS": str(_OUTPUT / "requests"),
     "STATE_PIPELINES_MIGRATIONS": str(_EXAMPLE / "migrations"),
     "STATE_PIPELINES_MIGRATE_TO": "head",
     "STATE_PIPELINES_FLINK": "2.2",

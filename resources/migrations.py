@@ -8,6 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from resources.environment import read_variable
+from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration.history import HEAD, RevisionDirectory
 
 if TYPE_CHECKING:
@@ -47,14 +48,24 @@ class MigrationResource(dg.ConfigurableResource["MigrationResource"]):
         """Changes with every revision and with the target (16 hexadecimal digits, then the target)."""
         return f"{self.load().fingerprint}-{self.to}"
 
-    def plan(self, snapshot: Snapshot) -> list[tuple[Migration, str]]:
+    def plan(self, snapshot: Snapshot, start: str | None = None) -> list[tuple[Migration, str]]:
         """What is to be applied to a snapshot, each with its direction, in order; empty when nothing is.
 
+        Args:
+            snapshot: the snapshot.
+            start: where it is; None asks its serializers.
+
         Raises:
-            MigrationError: it cannot be told which revision the snapshot is at.
+            MigrationError: its serializers do not tell which revision it is at.
+            NotFoundError: there is no revision `start`.
         """
         directory = self.load()
-        return directory.between(directory.current(snapshot).require(), self.to)
+        if start is None:
+            position = directory.current(snapshot)
+            if position.revision is None:
+                raise MigrationError(position.explain(), hint="Say where it is with the configuration `from_revision`")
+            start = position.revision
+        return directory.between(start, self.to)
 
     def name_target(self) -> str:
         """The revision that snapshots are taken to."""

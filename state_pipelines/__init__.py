@@ -7,6 +7,7 @@
     sp.check(old, new)
     sp.migrate(snapshot, "migrations/0001.yaml", "s3://bucket/migrated")
     sp.convert(snapshot, "s3://bucket/canonical", format="canonical")
+    sp.rescale(snapshot, "s3://bucket/rescaled", max_parallelism=1024)
     sp.spark.register(spark)
 
 Nothing is imported before it is asked for; only `migrate` and `spark` need Spark.
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from state_pipelines.operations.migration import Migration
     from state_pipelines.operations.migration.history import RevisionDirectory
     from state_pipelines.operations.migration.planning import Chain
+    from state_pipelines.operations.publishing import FileMode
+    from state_pipelines.operations.rescaling import RescaleRequest, RescaleResult
     from state_pipelines.snapshot import Operator, Snapshot, State, open_snapshot
     from state_pipelines.spark import MigrationResult
 
@@ -38,6 +41,7 @@ __all__ = [
     "errors",
     "migrate",
     "open_snapshot",
+    "rescale",
     "spark",
 ]
 
@@ -107,17 +111,24 @@ def convert(
     compress: bool | None = None,
     in_flight: InFlight | str = "refuse",
     verify: bool = True,
+    files: FileMode | str = "copy",
+    checksums: bool = False,
+    move: bool = False,
     processes: int = 1,
 ) -> ConversionResult:
     """Write a snapshot of its own with the same state: other format, other place, other compression.
 
     Args:
-        snapshot: the old snapshot, or its path; it is not touched.
+        snapshot: the old snapshot, or its path; it is not touched unless it is moved.
         target: directory of the new one, which must not exist.
         format: `canonical`, `heap`, `rocksdb`, or `keep` for copies of the files as they are.
         compress: snappy compression of canonical and heap files; None keeps what each subtask has.
         in_flight: `refuse`, `keep` or `drop` the in-flight data of an unaligned checkpoint.
         verify: read what was written again and compare before it is published.
+        files: `copy` the files that are not written anew, `link` them (one local volume), or `reference` them where
+            they lie, which makes the result depend on the old snapshot.
+        checksums: read every copied file again and compare its checksum.
+        move: remove the old snapshot once the new one is published and every copy has been compared.
         processes: that share the work; with more than one, the main module of a script must be guarded by
             `if __name__ == "__main__":`.
 
@@ -125,6 +136,7 @@ def convert(
         UnsupportedError: the snapshot holds what the format cannot carry; nothing is left at the target.
         ProofError: what was written is not what was there; nothing is left at the target.
         TargetExistsError: there is something at the target.
+        UsageError: files cannot be linked, or a move is to leave something unchecked or referenced.
         StateError: the snapshot cannot be read.
     """
     from functools import partial
@@ -135,4 +147,66 @@ def convert(
 
     source = open_snapshot(snapshot) if isinstance(snapshot, str) else snapshot
     run = partial(run_pieces, processes=processes)
-    return convert_snapshot(source, target, format, compress=compress, in_flight=in_flight, verify=verify, run=run)
+    return convert_snapshot(
+        source,
+        target,
+        format,
+        compress=compress,
+        in_flight=in_flight,
+        verify=verify,
+        files=files,
+        checksums=checksums,
+        move=move,
+        run=run,
+    )
+
+
+def rescale(
+    snapshot: Snapshot | str,
+    target: str,
+    request: RescaleRequest | str | None = None,
+    *,
+    parallelism: int | None = None,
+    max_parallelism: int | None = None,
+    files: FileMode | str = "copy",
+    prove: bool = True,
+    processes: int = 1,
+) -> RescaleResult:
+    """Write a snapshot of its own with the same state for other subtasks, key groups or operators.
+
+    Args:
+        snapshot: the old snapshot, or its path; it is not touched.
+        target: directory of the new one, which must not exist.
+        request: everything that can be asked for, or the file that says it.
+        parallelism: subtasks of all operators that the request says nothing of.
+        max_parallelism: key groups, likewise.
+        files: `copy`, `link` or `reference` files that stay as they are.
+        prove: read both sides and compare before the result is published.
+        processes: that share the work; with more than one, the main module of a script must be guarded by
+            `if __name__ == "__main__":`.
+
+    Raises:
+        UsageError: nothing is asked for, or the numbers do not go together.
+        UnsupportedError: it cannot be done, for instance because the hash of a class in the keys is not known.
+        ProofError: the proof failed; nothing is left at the target.
+        TargetExistsError: there is something at the target.
+        StateError: the snapshot cannot be read.
+    """
+    from dataclasses import replace
+    from functools import partial
+
+    from state_pipelines.operations.processes import run_pieces
+    from state_pipelines.operations.publishing import FileMode
+    from state_pipelines.operations.rescaling import RescaleRequest, load_request
+    from state_pipelines.operations.rescaling import rescale as rescale_snapshot
+    from state_pipelines.snapshot import open_snapshot
+
+    source = open_snapshot(snapshot) if isinstance(snapshot, str) else snapshot
+    wanted = load_request(request) if isinstance(request, str) else request or RescaleRequest()
+    wanted = replace(
+        wanted,
+        parallelism=wanted.parallelism if parallelism is None else parallelism,
+        max_parallelism=wanted.max_parallelism if max_parallelism is None else max_parallelism,
+    )
+    run = partial(run_pieces, processes=processes)
+    return rescale_snapshot(source, target, wanted, files=FileMode(files), prove=prove, run=run)

@@ -191,6 +191,9 @@ def _load_made(file: Path) -> Case:
 
 
 OWN = [_load_own(file) for file in sorted(DATA.glob("types/*/*/case.json"))]
+RESCALING = [_load_own(file) for file in sorted(DATA.glob("rescaling/*/*/case.json"))]
+"""Snapshots with keys of many types; their entries have the rows of SQL as bytes (`@rowdata`)."""
+
 MADE = [_load_made(file) for file in sorted(Path(FIXTURES, "made").glob("*/*/params.json"))] if FIXTURES else []
 CASES = OWN + MADE
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "current": ("current", "Tell which revision a snapshot is at."),
     "revision": ("revision", "Write a new revision file, empty or drafted."),
     "convert": ("convert", "Write a snapshot in another format, or at another place."),
+    "rescale": ("rescale", "Write a snapshot for other parallelism, key groups or operators."),
     "demo": ("demo", "Run the orders example from end to end."),
 }
 """Name of each command, its module, and what it does."""

@@ -15,6 +15,7 @@ from state_pipelines.cli.options import AS_JSON, CLASSES, Source, source_options
 from state_pipelines.operations.converting import (
     ConversionPlan,
     ConversionResult,
+    FileMode,
     Format,
     InFlight,
     SubtaskConversion,
@@ -58,6 +59,21 @@ if TYPE_CHECKING:
     show_default=True,
     help="What becomes of the in-flight data of an unaligned checkpoint.",
 )
+@click.option(
+    "--files",
+    type=click.Choice([each.value for each in FileMode]),
+    default=FileMode.COPY.value,
+    show_default=True,
+    help="Copy the files that are not written anew, or link them (on one local volume), or reference them where they "
+    "lie, which makes the result depend on SNAPSHOT.",
+)
+@click.option("--checksums", is_flag=True, help="Read every copied file again and compare its checksum.")
+@click.option(
+    "--move",
+    is_flag=True,
+    help="Remove SNAPSHOT once the new one is published; implies --checksums. Refused when files lie outside its "
+    "directory, as those of incremental checkpoints do.",
+)
 @click.option("--no-verify", is_flag=True, help="Do not read the result back before it is published.")
 @click.option(
     "--processes",
@@ -76,6 +92,9 @@ def command(
     format: str,
     compress: bool | None,
     in_flight: str,
+    files: str,
+    checksums: bool,
+    move: bool,
     no_verify: bool,
     processes: int | None,
     dry_run: bool,
@@ -86,7 +105,7 @@ def command(
     """Write a snapshot like SNAPSHOT in another format, or at another place.
 
     What the format cannot carry is told before anything is written. The result holds all its files, can be moved, and
-    is read back and compared before it is published.
+    is read back and compared before it is published. Files can be linked or referenced instead of copied.
     """
     plan = plan_conversion(
         source.open(snapshot, classes),
@@ -95,6 +114,9 @@ def command(
         compress=compress,
         in_flight=InFlight(in_flight),
         verify=not no_verify,
+        files=FileMode(files),
+        checksums=checksums,
+        move=move,
     )
     progress = make_console(stderr=True)
     for note in plan.notes:
@@ -107,9 +129,9 @@ def command(
         return
     result = run_conversion(plan, partial(_run, processes or choose_processes(plan.snapshot.file_size), progress))
     if as_json:
-        click.echo(json.dumps(_to_json(result, plan.format), indent=2))
+        click.echo(json.dumps(_to_json(result, plan), indent=2))
     else:
-        _show_result(result, make_console())
+        _show_result(result, plan.files, make_console())
 
 
 def _run(
@@ -132,6 +154,9 @@ def _show_plan(plan: ConversionPlan, console: Console) -> None:
         states = dict.fromkeys(info.name for task in tasks for info in task.header.states)
         table.add_row(operator.label, str(len(tasks)), str(operator.parallelism), ", ".join(states))
     console.print(indent(table))
+    if plan.removal is not None:
+        count = plural(1 + len(plan.removal.files), "file")
+        console.print(f"{count} of the old snapshot would be removed", soft_wrap=True)
     console.print(f"nothing was written to {plan.target} (--dry-run)", soft_wrap=True)
 
 
@@ -143,6 +168,8 @@ def _plan_to_json(plan: ConversionPlan) -> dict[str, object]:
             {"operator": task.place, "subtask": task.subtask, "states": [info.name for info in task.header.states]}
             for task in plan.tasks
         ],
+        "files": plan.files.value,
+        "removal": None if plan.removal is None else [str(plan.removal.metadata), *map(str, plan.removal.files)],
         "notes": list(plan.notes),
     }
 
@@ -154,22 +181,30 @@ _VERIFICATION = {
 }
 
 
-def _show_result(result: ConversionResult, console: Console) -> None:
+_DONE = {FileMode.COPY: "copied", FileMode.LINK: "linked", FileMode.REFERENCE: "copied"}
+
+
+def _show_result(result: ConversionResult, files: FileMode, console: Console) -> None:
     if result.states:
         table = make_table("operator", "state", "records", "bytes", right=("records", "bytes"))
         for operator, state, digest in result.states:
             table.add_row(operator, state, f"{digest.records:,}", format_bytes(digest.bytes))
         console.print(indent(table))
-    anew = f"{plural(result.converted, 'subtask')} written anew, {plural(result.copied, 'file')} copied"
+    anew = f"{plural(result.converted, 'subtask')} written anew, {plural(result.copied, 'file')} {_DONE[files]}"
     console.print(f"{anew}, {format_bytes(result.bytes)} in {result.seconds:.1f} s")
     console.print(_VERIFICATION[result.verified])
+    if result.checksums and result.copied and files is FileMode.COPY:
+        console.print("every copied file was read back and its checksum compared")
+    if result.removed is not None:
+        console.print(f"{plural(result.removed, 'file')} of the old snapshot removed")
     console.print(f"new snapshot: {result.path}", style="bold", soft_wrap=True)
 
 
-def _to_json(result: ConversionResult, format: Format) -> dict[str, object]:
+def _to_json(result: ConversionResult, plan: ConversionPlan) -> dict[str, object]:
     return {
         "path": result.path,
-        "format": format.value,
+        "format": plan.format.value,
+        "files": plan.files.value,
         "states": [
             {
                 "operator": operator,
@@ -185,6 +220,8 @@ def _to_json(result: ConversionResult, format: Format) -> dict[str, object]:
         "bytes": result.bytes,
         "verified": result.verified,
         "verification": _VERIFICATION[result.verified],
+        "checksums": result.checksums,
+        "removed": result.removed,
         "notes": list(result.notes),
         "seconds": result.seconds,
     }

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
+from state_pipelines.cli.balance import show_balance
 from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural, shorten_classes
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.operations.inspect import OperatorReport, SnapshotReport, StateReport, inspect
+from state_pipelines.operations.inspect import COUNT_LIMIT, OperatorReport, SnapshotReport, StateReport, inspect
+from state_pipelines.operations.processes import choose_processes, run_pieces
+from state_pipelines.operations.rescaling.balance import measure_balance
+from state_pipelines.operations.rescaling.pictures import choose_format, save_balance
 from state_pipelines.operations.rows import compact
 
 if TYPE_CHECKING:
@@ -19,6 +24,8 @@ if TYPE_CHECKING:
 
     from state_pipelines.operations.connector_reports import ConnectorReport, CoordinatorReport
     from state_pipelines.operations.keyed_formats import KeyedFormat
+    from state_pipelines.operations.rescaling.balance_report import Balance
+    from state_pipelines.snapshot import Snapshot
 
 _SERIALIZER_SIZE = 180
 _SHOWN_RANGES = 2
@@ -32,23 +39,73 @@ _CELL_SIZE = 80
 @click.option(
     "--count/--no-count", default=None, help="Count entries, which reads all state; by default only of small snapshots."
 )
+@click.option(
+    "--balance",
+    "with_balance",
+    is_flag=True,
+    help="Show how keyed state lies over key groups and subtasks, and the hottest keys.",
+)
+@click.option(
+    "--to-parallelism", metavar="N", type=int, help="Predict the balance with another parallelism; implies --balance."
+)
+@click.option(
+    "--to-max-parallelism",
+    metavar="M",
+    type=int,
+    help="Predict the balance with another number of key groups; implies --balance.",
+)
+@click.option("--plot", metavar="FILE", help="Draw the balance into a new .svg or .png file; implies --balance.")
 @source_options
-def command(path: str, *, as_json: bool, count: bool | None, source: Source) -> None:
+def command(
+    path: str,
+    *,
+    as_json: bool,
+    count: bool | None,
+    with_balance: bool,
+    to_parallelism: int | None,
+    to_max_parallelism: int | None,
+    plot: str | None,
+    source: Source,
+) -> None:
     """Show what the snapshot at PATH holds: operators, states, serializers, sizes.
 
     An operator that cannot be read does not hide the others, but the exit code is 2 then.
     """
-    report = inspect(source.open(path), count=count)
+    if plot is not None:
+        choose_format(plot)
+    snapshot = source.open(path)
+    report = inspect(snapshot, count=count)
+    balance = None
+    if with_balance or plot is not None or to_parallelism is not None or to_max_parallelism is not None:
+        balance = _measure(snapshot, count, to_parallelism, to_max_parallelism)
     if as_json:
-        click.echo(json.dumps(report.to_json(), indent=2))
+        shown = report.to_json()
+        click.echo(json.dumps(shown if balance is None else {**shown, "balance": balance.to_json()}, indent=2))
     else:
-        show_report(report, make_console())
+        console = make_console()
+        show_report(report, console)
+        if balance is not None:
+            console.print()
+            show_balance(balance, console)
+    if balance is not None and plot is not None:
+        save_balance(balance, plot)
     unread = [operator for operator in report.operators if operator.first_error]
     if unread:
         others = f" (and {len(unread) - 1} more)" if unread[1:] else ""
         raise UnsupportedError(
             f"operator {unread[0].uid or unread[0].id}{others} cannot be read: {unread[0].first_error}"
         )
+
+
+def _measure(snapshot: Snapshot, count: bool | None, parallelism: int | None, max_parallelism: int | None) -> Balance:
+    """Measure as much as `inspect` counts."""
+    return measure_balance(
+        snapshot,
+        parallelism=parallelism,
+        max_parallelism=max_parallelism,
+        count=snapshot.file_size <= COUNT_LIMIT if count is None else count,
+        run=partial(run_pieces, processes=choose_processes(snapshot.file_size)),
+    )
 
 
 def show_report(report: SnapshotReport, console: Console) -> None:

@@ -22,6 +22,7 @@ from state_pipelines.storage import create_file, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import IO
 
     from state_pipelines.codecs.kryo import FieldLists
 
@@ -121,19 +122,26 @@ def write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], path: st
     rows, finished = 0, False
     with create_file(location) as file:
         try:
-            with pq.ParquetWriter(file, schema) as writer:
+            with _open_writer(file, schema, path) as writer:
                 for batch in batches:
                     writer.write_batch(batch)
                     rows += len(batch)
             finished = True
-        except pa.ArrowNotImplementedError as error:
-            raise UnsupportedError(
-                f"Parquet cannot hold a column: {error}", where=Where(file=path), hint="Choose others with --columns"
-            ) from None
         finally:
             if not finished:
                 location.filesystem.rm_file(location.path)
     return rows
+
+
+def _open_writer(file: IO[bytes], schema: pa.Schema, path: str) -> pq.ParquetWriter:
+    try:
+        return pq.ParquetWriter(file, schema)
+    except pa.ArrowNotImplementedError as error:
+        # Which types Parquet has no form for (structs without fields, say) depends on the release of Arrow, which tells
+        # it only here, where it makes a schema of Parquet out of its own.
+        raise UnsupportedError(
+            f"Parquet cannot hold a column: {error}", where=Where(file=path), hint="Choose others with --columns"
+        ) from None
 
 
 def show_rows(names: list[str], batches: Iterable[pa.RecordBatch], limit: int) -> None:

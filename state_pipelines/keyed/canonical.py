@@ -11,9 +11,9 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from state_pipelines.binary.snappyframed import compress
+from state_pipelines.binary.snappyframed import STREAM_ID, compress, compress_chunks
 from state_pipelines.binary.writer import Writer
-from state_pipelines.errors import FormatError, Where, at
+from state_pipelines.errors import FormatError, Where
 from state_pipelines.keyed import framing
 from state_pipelines.keyed.files import gather_key_groups
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
@@ -30,7 +30,7 @@ from state_pipelines.keyed.sections import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from state_pipelines.keyed.files import RecordContext, Runs
     from state_pipelines.metadata.key_groups import KeyGroupRange
@@ -258,76 +258,41 @@ class CanonicalWriter:
         """Position per key group, for the handle."""
         return tuple(self._offsets[key_group] for key_group in self.key_groups)
 
-    def write_key_group(self, key_group: int, runs: Sequence[tuple[int, Sequence[npt.NDArray[np.uint8]]]]) -> None:
-        """Write the section of a key group.
+    def write_section(self, key_group: int, pieces: Iterable[bytes | memoryview]) -> None:
+        """Write the section of a key group that is too large to be held.
 
         Args:
             key_group: inside the range, and not written before.
-            runs: (state id, framed records, see `frame_run`) of every state that has records there.
+            pieces: the section one piece after the other, as `write_sections` takes it.
         """
-        if not runs:
-            return
-        pieces: list[bytes | memoryview] = []
-        for state_id, framed in runs:
-            pieces.append(state_id.to_bytes(2, "big"))
-            pieces.extend(records.data for records in framed)
-        pieces.append(framing.END_OF_KEY_GROUP.to_bytes(2, "big"))
         self._offsets[key_group] = self._position
         if self.header.compressed:
-            pieces = [compress(b"".join(pieces))]
+            self._write([STREAM_ID])
+            pieces = map(compress_chunks, pieces)
+        self._write(pieces)
+
+    def write_sections(
+        self, key_groups: npt.NDArray[np.int32], ends: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]
+    ) -> None:
+        """Write sections that are whole already, from the first state id to the end mark.
+
+        Args:
+            key_groups: i32[s], inside the range, and not written before.
+            ends: i64[s], where each section ends in `data`.
+            data: u8, the sections; the first one begins at 0.
+        """
+        view = data.data
+        starts = [0, *ends[:-1].tolist()]
+        if not self.header.compressed:
+            for key_group, start in zip(key_groups.tolist(), starts, strict=False):
+                self._offsets[key_group] = self._position + start
+            self._write([view])
+            return
+        for key_group, start, end in zip(key_groups.tolist(), starts, ends.tolist(), strict=False):
+            self._offsets[key_group] = self._position
+            self._write([compress(view[start:end])])
+
+    def _write(self, pieces: Iterable[bytes | memoryview]) -> None:
         for piece in pieces:
             self.output.write(piece)
             self._position += len(piece)
-
-
-def frame_run(
-    key_group: int,
-    prefix: int,
-    keys: npt.NDArray[np.uint8],
-    key_spans: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
-    values: npt.NDArray[np.uint8],
-    value_spans: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
-    *,
-    last: bool = True,
-) -> npt.NDArray[np.uint8]:
-    """Frame records of one state in one key group; `last` when no more of them follow.
-
-    Args:
-        key_group: of all the records.
-        prefix: bytes of the key-group prefix.
-        keys: u8, holds the keys without prefix.
-        key_spans: i64[n] starts and ends in `keys`.
-        values: u8, holds the values.
-        value_spans: i64[n] starts and ends in `values`.
-        last: set the flag on the last record.
-    """
-    (key_starts, key_ends), (value_starts, value_ends) = key_spans, value_spans
-    size = int((key_ends - key_starts).sum() + (value_ends - value_starts).sum()) + (8 + prefix) * len(key_starts)
-    framed = np.empty(size, np.uint8)
-    framing.frame_records(
-        key_group,
-        prefix,
-        keys.ctypes.data,
-        np.ascontiguousarray(key_starts),
-        np.ascontiguousarray(key_ends),
-        values.ctypes.data,
-        np.ascontiguousarray(value_starts),
-        np.ascontiguousarray(value_ends),
-        last,
-        framed.ctypes.data,
-    )
-    return framed
-
-
-def reframe(records: KeyedRecords, key_group: int, prefix: int, *, last: bool = True) -> npt.NDArray[np.uint8]:
-    """Frame records as they were read, all of one key group."""
-    with at(file=records.file):
-        return frame_run(
-            key_group,
-            prefix,
-            records.data,
-            (records.key_starts, records.key_ends),
-            records.data,
-            (records.value_starts, records.value_ends),
-            last=last,
-        )

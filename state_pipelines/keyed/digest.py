@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +12,14 @@ from state_pipelines.binary.memory import load_i64, load_u8
 from state_pipelines.keyed.records import cut_nulls
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from state_pipelines.keyed.files import KeyedFile, RecordContext
+    from state_pipelines.keyed.records import KeyedRecords
     from state_pipelines.metadata.key_groups import KeyGroupRange
+
+
+_MODULUS = 1 << 64
 
 
 @dataclass(frozen=True)
@@ -24,11 +30,43 @@ class RecordDigest:
         records: how many (of a map: its entries).
         bytes: of keys and values.
         digest: sum of a 64-bit hash of every record with its key group, modulo 2**64.
+        content: the same without the key groups: it stays when records move to others.
     """
 
-    records: int
-    bytes: int
-    digest: int
+    records: int = 0
+    bytes: int = 0
+    digest: int = 0
+    content: int = 0
+
+    def __add__(self, other: RecordDigest) -> RecordDigest:
+        return RecordDigest(
+            self.records + other.records,
+            self.bytes + other.bytes,
+            (self.digest + other.digest) % _MODULUS,
+            (self.content + other.content) % _MODULUS,
+        )
+
+    def __sub__(self, other: RecordDigest) -> RecordDigest:
+        return RecordDigest(
+            self.records - other.records,
+            self.bytes - other.bytes,
+            (self.digest - other.digest) % _MODULUS,
+            (self.content - other.content) % _MODULUS,
+        )
+
+    @property
+    def without_key_groups(self) -> RecordDigest:
+        """What stays when records move to other key groups."""
+        return replace(self, digest=0)
+
+
+def sum_digests(digests: Iterable[Mapping[str, RecordDigest]]) -> dict[str, RecordDigest]:
+    """The digests of states, by name, of several places together."""
+    totals: dict[str, RecordDigest] = {}
+    for each in digests:
+        for name, digest in each.items():
+            totals[name] = totals.get(name, RecordDigest()) + digest
+    return totals
 
 
 def digest_states(file: KeyedFile, context: RecordContext, key_groups: KeyGroupRange) -> dict[str, RecordDigest]:
@@ -36,19 +74,24 @@ def digest_states(file: KeyedFile, context: RecordContext, key_groups: KeyGroupR
 
     The bytes behind the flag of a null in a map do not count: some writers leave them out.
     """
-    totals = {info.name: np.zeros(3, np.uint64) for info in file.header.states}
+    totals = {info.name: RecordDigest() for info in file.header.states}
     for state_id, records in file.scan(range(len(file.header.states)), context, key_groups):
         info = file.header.states[state_id]
-        value_ends = cut_nulls(records) if info.state_type == "MAP" else records.value_ends
-        totals[info.name] += digest_records(
-            records.key_groups,
-            records.data.ctypes.data,
-            records.key_starts,
-            records.key_ends,
-            records.value_starts,
-            value_ends,
-        )
-    return {name: RecordDigest(*(int(each) for each in total)) for name, total in totals.items()}
+        totals[info.name] += digest_run(records, is_map=info.state_type == "MAP")
+    return totals
+
+
+def digest_run(records: KeyedRecords, *, is_map: bool) -> RecordDigest:
+    """Digest of records of one state; of the values of a map without what stands behind the flag of a null."""
+    total = digest_records(
+        records.key_groups,
+        records.data.ctypes.data,
+        records.key_starts,
+        records.key_ends,
+        records.value_starts,
+        cut_nulls(records) if is_map else records.value_ends,
+    )
+    return RecordDigest(*total.tolist())
 
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -73,9 +116,23 @@ def _hash_bytes(seed, start, end):  # type: ignore[no-untyped-def]
     return state * _MIXER
 
 
+@njit(cache=True, inline="never")
+def hash_record(base, key_start, key_end, value_start, value_end):  # type: ignore[no-untyped-def]
+    """64-bit hash of a record without its key group; spans are relative to the address `base`."""
+    state = _hash_bytes(np.uint64(0), base + key_start, base + key_end)
+    return _hash_bytes(state, base + value_start, base + value_end)
+
+
+@njit(cache=True, inline="always")
+def add_key_group(content, key_group):  # type: ignore[no-untyped-def]
+    """The hash of a record with its key group, from that without."""
+    state = (content ^ np.uint64(key_group + 1) * _MULTIPLIER) * _MIXER
+    return state ^ state >> _SHIFT
+
+
 @njit(cache=True, nogil=True)
 def digest_records(key_groups, base, key_starts, key_ends, value_starts, value_ends):  # type: ignore[no-untyped-def]
-    """Count, bytes and digest of records.
+    """Count, bytes, digest and content of records.
 
     Args:
         key_groups: i32[n].
@@ -86,13 +143,13 @@ def digest_records(key_groups, base, key_starts, key_ends, value_starts, value_e
         value_ends: see `value_starts`.
 
     Returns:
-        u64[3].
+        u64[4].
     """
-    result = np.zeros(3, np.uint64)
+    result = np.zeros(4, np.uint64)
     for row in range(len(key_groups)):
-        state = _hash_bytes(np.uint64(key_groups[row]), base + key_starts[row], base + key_ends[row])
-        state = _hash_bytes(state, base + value_starts[row], base + value_ends[row])
+        content = hash_record(base, key_starts[row], key_ends[row], value_starts[row], value_ends[row])
         result[0] += np.uint64(1)
         result[1] += np.uint64(key_ends[row] - key_starts[row] + value_ends[row] - value_starts[row])
-        result[2] += state
+        result[2] += add_key_group(content, key_groups[row])
+        result[3] += content
     return result

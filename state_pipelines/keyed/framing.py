@@ -15,7 +15,6 @@ from state_pipelines.binary.memory import (
     load_u16_big,
     store_8,
     store_16_big,
-    store_32_big,
 )
 
 END_OF_KEY_GROUP = 0xFFFF
@@ -119,46 +118,6 @@ def scan_records(base, starts, ends, key_groups, complete, exact, prefix, wanted
         position = -1
     cursor[0], cursor[1], cursor[2] = section, -1, 0
     return DONE, count
-
-
-@njit(cache=True, nogil=True)
-def frame_records(key_group, prefix, keys, key_starts, key_ends, values, value_starts, value_ends, last, target):  # type: ignore[no-untyped-def]
-    """Write records of one state in one key group; the mirror of `scan_records`.
-
-    Args:
-        key_group: goes into the prefix of every key.
-        prefix: bytes of the prefix, 1 or 2.
-        keys: address of the keys; `key_starts`, `key_ends` i64[n] are relative to it, without prefix.
-        key_starts: see `keys`.
-        key_ends: see `keys`.
-        values: address of the values; `value_starts`, `value_ends` i64[n] are relative to it.
-        value_starts: see `values`.
-        value_ends: see `values`.
-        last: set the flag on the last record.
-        target: address of the output; takes `8 + prefix` bytes per record beside keys and values.
-
-    Returns:
-        Bytes written.
-    """
-    at = target
-    count = len(key_starts)
-    for record in range(count):
-        size = key_ends[record] - key_starts[record]
-        store_32_big(at, size + prefix)
-        at += 4
-        if prefix == 2:
-            store_16_big(at, key_group)
-        else:
-            store_8(at, key_group)
-        if last and record == count - 1:
-            store_8(at, load_u8(at) | FLAG)
-        copy(at + prefix, keys + key_starts[record], size)
-        at += prefix + size
-        size = value_ends[record] - value_starts[record]
-        store_32_big(at, size)
-        copy(at + 4, values + value_starts[record], size)
-        at += 4 + size
-    return at - target
 
 
 @njit(cache=True, nogil=True)

@@ -43,6 +43,47 @@ def match_prefix(base, starts, ends, needle, size):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True)
+def match_prefixes(base, starts, ends, needles, sizes, lengths, table, found):  # type: ignore[no-untyped-def]
+    """Rows whose bytes begin with one of many needles (see `match_prefix`).
+
+    Args:
+        base: address to which spans are relative.
+        starts: i64[n].
+        ends: i64[n].
+        needles: i64[k], address of each.
+        sizes: i64[k], its bytes.
+        lengths: i64[l], the distinct sizes.
+        table: i64, a power of two and larger than k; needles by hash (`tabulate_needles`).
+        found: bool[n], filled.
+    """
+    mask = len(table) - 1
+    for row in range(len(starts)):
+        found[row] = False
+        address = base + starts[row]
+        for size in lengths:
+            if size > ends[row] - starts[row] or found[row]:
+                continue
+            slot = mix_bytes(address, size, 0) & mask
+            while table[slot] >= 0:
+                needle = table[slot]
+                if sizes[needle] == size and same_bytes(needles[needle], address, size):
+                    found[row] = True
+                    break
+                slot = (slot + 1) & mask
+
+
+@njit(cache=True, nogil=True)
+def tabulate_needles(needles, sizes, table):  # type: ignore[no-untyped-def]
+    """Fill the table of `match_prefixes`, which comes full of -1."""
+    mask = len(table) - 1
+    for needle in range(len(needles)):
+        slot = mix_bytes(needles[needle], sizes[needle], 0) & mask
+        while table[slot] >= 0:
+            slot = (slot + 1) & mask
+        table[slot] = needle
+
+
+@njit(cache=True, nogil=True)
 def find_changes(base, starts, ends):  # type: ignore[no-untyped-def]
     """Rows whose bytes differ from those of the row before.
 
@@ -89,7 +130,7 @@ def number_keys(addresses, sizes, codes, rows):  # type: ignore[no-untyped-def]
     firsts = np.empty(len(addresses), np.int64)
     count = 0
     for i in range(len(addresses)):
-        mixed = _mix_bytes(addresses[i], sizes[i], codes[i])
+        mixed = mix_bytes(addresses[i], sizes[i], codes[i])
         slot = mixed & (capacity - 1)
         while True:
             row = table[slot]
@@ -102,7 +143,7 @@ def number_keys(addresses, sizes, codes, rows):  # type: ignore[no-untyped-def]
                 break
             first = firsts[row]
             alike = hashes[row] == mixed and codes[first] == codes[i] and sizes[first] == sizes[i]
-            if alike and _same_bytes(addresses[first], addresses[i], sizes[i]):
+            if alike and same_bytes(addresses[first], addresses[i], sizes[i]):
                 rows[i] = row
                 break
             slot = (slot + 1) & (capacity - 1)
@@ -110,7 +151,8 @@ def number_keys(addresses, sizes, codes, rows):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _mix_bytes(address, size, seed):  # type: ignore[no-untyped-def]
+def mix_bytes(address, size, seed):  # type: ignore[no-untyped-def]
+    """A hash i64 of `size` bytes at an address and of what else counts (`seed`)."""
     mixed = (seed ^ size) * _MIX
     position = 0
     while position + 8 <= size:
@@ -126,7 +168,8 @@ def _mix_bytes(address, size, seed):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _same_bytes(left, right, size):  # type: ignore[no-untyped-def]
+def same_bytes(left, right, size):  # type: ignore[no-untyped-def]
+    """Whether `size` bytes at two addresses are equal."""
     position = 0
     while position + 8 <= size:
         if load_i64(left + position) != load_i64(right + position):

@@ -75,7 +75,7 @@ class RocksFile:
         groups = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
         if not groups.number or not any(family.files for family in self.families):
             return
-        sizes = self._estimate_key_groups(context.prefix)
+        sizes = self.estimate_key_groups(context.prefix)
         start, total = groups.start, 0.0
         for key_group in groups:
             if key_group > start and total + sizes[key_group] > size:
@@ -84,8 +84,8 @@ class RocksFile:
             total += sizes[key_group]
         yield replace(self, key_groups=KeyGroupRange(start, groups.end + 1 - start))
 
-    def _estimate_key_groups(self, prefix: int) -> npt.NDArray[np.float64]:
-        """Bytes per key group; a table counts as even over those that it spans."""
+    def estimate_key_groups(self, prefix: int) -> npt.NDArray[np.float64]:
+        """f64[end + 1] bytes of file per key group from 0 on; a table counts as even over those that it spans."""
         sizes = np.zeros(self.key_groups.end + 1, np.float64)
         for file in (file for family in self.families for file in family.files):
             bounds = (key[:prefix].ljust(prefix, b"\0") for key in (file.smallest, file.end))

@@ -71,7 +71,10 @@ def open_sections(
             )
     # A state without any record still has a header; it then fills the stream.
     header_end = present[0][0] if present else stream.size
-    header = _read_first(stream, header_end) if narrowed else parse_header(_read(stream, header_end), stream.name)
+    if narrowed:
+        header, _ = read_first_header(stream, header_end)
+    else:
+        header = parse_header(_read(stream, header_end), stream.name)
     ends = [*(offset for offset, _ in present[1:]), stream.size][: len(present)]
     sections = (Section(group, start, end, narrowed) for (start, group), end in zip(present, ends, strict=True))
     return header, tuple(sections)
@@ -81,12 +84,18 @@ def _read(stream: StateStream, end: int) -> bytes:
     return read_stream_range(stream, 0, end)
 
 
-def _read_first(stream: StateStream, end: int) -> KeyedHeader:
-    """The header at the beginning of a stream, which ends somewhere before `end`."""
+def read_first_header(stream: StateStream, end: int) -> tuple[KeyedHeader, int]:
+    """The header at the beginning of a stream, which ends somewhere before `end`, and where it ends.
+
+    Raises:
+        UnknownSerializerError: a serializer has no reader, so that nothing says where it ends.
+        FormatError: it is not one.
+    """
     size = min(end, _HEADER)
     while True:
         try:
-            return read_keyed_header(Reader(_read(stream, size), stream.name))
+            reader = Reader(_read(stream, size), stream.name)
+            return read_keyed_header(reader), reader.position
         except FormatError:
             # Cut off, unless that was all.
             if size == end:

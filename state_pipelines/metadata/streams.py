@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import FormatError, MissingFileError, Where
+from state_pipelines.errors import FormatError, MissingFileError, ProofError, Where
 from state_pipelines.metadata.handles import (
     ByteStreamStateHandle,
     EmptySegmentFileStateHandle,
@@ -28,9 +29,10 @@ from state_pipelines.storage import (
     read_range,
     resolve_beside,
 )
+from state_pipelines.storage.files import remove_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 COPY_SIZE = 8 << 20
 """Bytes that are held at once while a stream is copied."""
@@ -63,6 +65,19 @@ class StateStream:
     is_segment: bool = False
     is_absolute: bool = False
     holds_changes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRange:
+    """The bytes of a stream from `start` up to `end` (exclusive)."""
+
+    stream: StateStream
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        """How many bytes."""
+        return self.end - self.start
 
 
 def open_stream(
@@ -171,20 +186,95 @@ def check_stream(stream: StateStream) -> None:
         _require_size(stream, size)
 
 
-def copy_stream(stream: StateStream, target: Location) -> int:
+def copy_stream(stream: StateStream, target: Location, *, verify: bool = False) -> int:
     """Copy a stream into a new file without holding more than `COPY_SIZE` of it; returns the bytes written.
+
+    Args:
+        stream: the stream.
+        target: the new file; when copying fails there is none.
+        verify: read the new file again and compare its CRC-32 with that of the bytes that were read.
 
     Raises:
         FormatError: the file is shorter than the handle says.
         MissingFileError: no such file.
         TargetExistsError: the target exists.
+        ProofError: the new file does not hold what was written.
     """
-    size = 0
-    with create_file(target) as file:
-        for piece in _pieces(stream):
-            size += len(piece)
-            file.write(piece)
+    return _write_pieces(_pieces(stream), target, verify=verify)
+
+
+def copy_ranges(ranges: Sequence[StreamRange], target: Location, *, verify: bool = False) -> int:
+    """Put a new file together from parts of streams; arguments, result and errors as of `copy_stream`."""
+    return _write_pieces(_range_pieces(ranges), target, verify=verify)
+
+
+def _write_pieces(pieces: Iterator[bytes], target: Location, *, verify: bool) -> int:
+    size = checksum = 0
+    begun = finished = False
+    try:
+        with create_file(target) as file:
+            begun = True
+            for piece in pieces:
+                size += len(piece)
+                if verify:
+                    checksum = zlib.crc32(piece, checksum)
+                file.write(piece)
+        if verify:
+            _require_content(target, size, checksum)
+        finished = True
+    finally:
+        if begun and not finished:
+            remove_file(target)
     return size
+
+
+def _require_content(target: Location, size: int, checksum: int) -> None:
+    found, check = 0, 0
+    with open_file(target) as file:
+        while piece := file.read(COPY_SIZE):
+            found += len(piece)
+            check = zlib.crc32(piece, check)
+    if (found, check) != (size, checksum):
+        written = f"{size} bytes with the CRC-32 {checksum:08x} were written"
+        raise ProofError(
+            f"the new file is not what was written to it: {written}, {found} with {check:08x} are there",
+            where=Where(file=str(target)),
+            hint="Nothing was published; the storage cannot be trusted",
+        )
+
+
+def _range_pieces(ranges: Sequence[StreamRange]) -> Iterator[bytes]:
+    for group in _group_by_stream(ranges):
+        stream = group[0].stream
+        if stream.location is None:
+            for each in group:
+                yield read_stream_range(stream, each.start, each.end)
+            continue
+        with _hinting(stream):
+            file = open_file(stream.location)
+        with file:
+            for each in group:
+                file.seek(stream.start + each.start)
+                rest = len(each)
+                while rest:
+                    piece = file.read(min(rest, COPY_SIZE))
+                    if not piece:
+                        what = f"the file ends {rest} bytes before its state does"
+                        where = Where(file=stream.name, offset=each.end - rest)
+                        raise FormatError(what, where=where, hint="The file was cut off or changed")
+                    rest -= len(piece)
+                    yield piece
+
+
+def _group_by_stream(ranges: Sequence[StreamRange]) -> Iterator[list[StreamRange]]:
+    group: list[StreamRange] = []
+    for each in ranges:
+        if group and each.stream is not group[0].stream and each.stream != group[0].stream:
+            yield group
+            group = []
+        group.append(each)
+    if group:
+        yield group
 
 
 def _pieces(stream: StateStream) -> Iterator[bytes]:

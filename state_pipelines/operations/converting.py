@@ -30,11 +30,14 @@ from state_pipelines.operations.conversion_tasks import (
     WrittenState,
 )
 from state_pipelines.operations.keyed_formats import FORST, find_keyed_formats
+from state_pipelines.operations.moving import Removal, plan_removal
 from state_pipelines.operations.processes import run_pieces
 from state_pipelines.operations.publishing import (
     FIRST_RELATIVE_VERSION,
     FileCopy,
+    FileMode,
     make_file_name,
+    note_files,
     place_keyed_state,
     plan_copies,
 )
@@ -52,10 +55,12 @@ if TYPE_CHECKING:
 __all__ = [
     "ConversionPlan",
     "ConversionResult",
+    "FileMode",
     "Format",
     "InFlight",
     "SubtaskConversion",
     "WrittenState",
+    "choose_properties",
     "convert",
     "plan_conversion",
     "run_conversion",
@@ -82,6 +87,9 @@ class ConversionPlan:
         tasks: the subtasks whose keyed state is written anew.
         properties: of the new snapshot.
         notes: what the new format does not carry as the old one did.
+        files: whether the files that are not written anew are copied, linked or referenced.
+        checksums: every copied file is read again and compared.
+        removal: of the old snapshot, once the new one is published; None when it stays.
     """
 
     snapshot: Snapshot
@@ -91,6 +99,9 @@ class ConversionPlan:
     tasks: tuple[SubtaskConversion, ...]
     properties: CheckpointProperties | None
     notes: tuple[str, ...]
+    files: FileMode = FileMode.COPY
+    checksums: bool = False
+    removal: Removal | None = None
 
     def assemble(self, written: Sequence[WrittenState], target: Location) -> tuple[CheckpointMetadata, list[FileCopy]]:
         """Metadata of the new snapshot, and the files that go there as they are."""
@@ -100,7 +111,7 @@ class ConversionPlan:
         metadata = self.metadata
         for operator_id, handles in by_operator.items():
             metadata = place_keyed_state(metadata, operator_id, handles)
-        return plan_copies(self.snapshot, metadata, target, self.properties)
+        return plan_copies(self.snapshot, metadata, target, self.properties, files=self.files, verify=self.checksums)
 
 
 def plan_conversion(
@@ -111,6 +122,9 @@ def plan_conversion(
     compress: bool | None = None,
     in_flight: InFlight = InFlight.REFUSE,
     verify: bool = True,
+    files: FileMode = FileMode.COPY,
+    checksums: bool = False,
+    move: bool = False,
 ) -> ConversionPlan:
     """Decide what is written anew and what is copied.
 
@@ -121,12 +135,22 @@ def plan_conversion(
         compress: snappy compression of canonical and heap files; None keeps what each subtask has.
         in_flight: what becomes of in-flight data, which savepoints do not carry.
         verify: read what was written again.
+        files: see `convert`.
+        checksums: see `convert`.
+        move: see `convert`.
 
     Raises:
-        UnsupportedError: the snapshot holds what the format cannot carry.
-        UsageError: the format does not let one choose about compression.
+        UnsupportedError: the snapshot holds what the format cannot carry, or cannot be moved.
+        UsageError: the format does not let one choose about compression, the files cannot be linked, or a move is to
+            leave something unchecked or referenced.
         StateError: keyed state cannot be read.
     """
+    if move and (not verify or files is FileMode.REFERENCE):
+        raise UsageError(
+            "a move removes the old snapshot, so that nothing may stay unchecked or be referenced there",
+            hint="Verify and copy (or link) the files, or do not move",
+        )
+    removal = plan_removal(snapshot, target) if move else None
     if compress is not None and format not in (Format.CANONICAL, Format.HEAP):
         raise UsageError(
             f"nothing is to be chosen about compression with {format.value}",
@@ -148,8 +172,18 @@ def plan_conversion(
         )
     if metadata.version < FIRST_RELATIVE_VERSION:
         notes.append(f"the metadata become version {FIRST_RELATIVE_VERSION}, which Flink reads from 1.11 on")
+    noted = note_files(files)
+    notes += [noted] if noted else []
     properties = _choose_properties(snapshot, metadata, format)
-    return ConversionPlan(snapshot, metadata, target, format, tuple(tasks), properties, tuple(notes))
+    plan = ConversionPlan(
+        snapshot, metadata, target, format, tuple(tasks), properties, tuple(notes), files, checksums or move, removal
+    )
+    if files is FileMode.LINK:
+        # What cannot be linked is refused before anything is written.
+        for task in tasks:
+            metadata = place_keyed_state(metadata, task.operator_id, {task.subtask: None})
+        plan_copies(snapshot, metadata, target, files=files)
+    return plan
 
 
 _FILES: dict[Format, type] = {Format.CANONICAL: CanonicalFile, Format.HEAP: HeapFile, Format.ROCKSDB: RocksFile}
@@ -312,10 +346,17 @@ def _choose_properties(
     old = snapshot.metadata.properties
     if any(_has_in_flight(operator.subtasks) for operator in metadata.operator_states):
         return old if isinstance(old, CheckpointProperties) else None
-    native = format in _BACKENDS
     if format is Format.KEEP:
-        handles = [each.managed_keyed_state for operator in metadata.operator_states for each in operator.subtasks]
-        native = any(each is not None and not isinstance(each, KeyGroupsSavepointStateHandle) for each in handles)
+        return choose_properties(metadata)
+    return make_savepoint_properties(
+        SavepointFormatType.NATIVE if format in _BACKENDS else SavepointFormatType.CANONICAL
+    )
+
+
+def choose_properties(metadata: CheckpointMetadata) -> CheckpointProperties:
+    """Properties of a savepoint with these files: canonical when all of its keyed state is."""
+    handles = [each.managed_keyed_state for operator in metadata.operator_states for each in operator.subtasks]
+    native = any(each is not None and not isinstance(each, KeyGroupsSavepointStateHandle) for each in handles)
     return make_savepoint_properties(SavepointFormatType.NATIVE if native else SavepointFormatType.CANONICAL)
 
 
@@ -327,12 +368,14 @@ class ConversionResult:
         path: the new snapshot.
         states: (operator, state, digest) of the keyed states that were written anew.
         converted: subtasks that were written anew.
-        copied: files that were copied.
+        copied: files that were copied or linked.
         bytes: written and copied.
         notes: what the new format does not carry as the old one did.
         verified: whether what was written anew was read again and compared; None when nothing was, files were only
             copied.
         seconds: wall time.
+        checksums: whether every copied file was read again and compared.
+        removed: files of the old snapshot that were removed; None when it stays.
     """
 
     path: str
@@ -343,9 +386,11 @@ class ConversionResult:
     notes: tuple[str, ...]
     verified: bool | None
     seconds: float
+    checksums: bool = False
+    removed: int | None = None
 
 
-_Choice = TypeVar("_Choice", Format, InFlight)
+_Choice = TypeVar("_Choice", Format, InFlight, FileMode)
 
 Runner = Callable[[Sequence[SubtaskConversion | FileCopy], str], list[WrittenState | int]]
 """Runs pieces of work and gives their results in order; the text says what failed."""
@@ -359,17 +404,24 @@ def convert(
     compress: bool | None = None,
     in_flight: InFlight | str = InFlight.REFUSE,
     verify: bool = True,
+    files: FileMode | str = FileMode.COPY,
+    checksums: bool = False,
+    move: bool = False,
     run: Runner | None = None,
 ) -> ConversionResult:
     """Write a snapshot of its own with the same state: other format, other place, other compression.
 
     Args:
-        snapshot: the old snapshot; it is not touched.
+        snapshot: the old snapshot; it is not touched unless it is moved.
         target: directory of the new one, which must not exist.
         format: `canonical`, `heap`, `rocksdb`, or `keep` for copies of the files as they are.
         compress: snappy compression of canonical and heap files; None keeps what each subtask has.
         in_flight: `refuse`, `keep` or `drop` the in-flight data of an unaligned checkpoint.
         verify: read what was written again and compare before it is published.
+        files: `copy` the files that are not written anew, `link` them (one local volume), or `reference` them where
+            they lie, which makes the result depend on the old snapshot.
+        checksums: read every copied file again and compare its checksum.
+        move: remove the old snapshot once the new one is published and every copy has been compared.
         run: runs the pieces of work; default one after the other in this process.
 
     Raises:
@@ -380,7 +432,17 @@ def convert(
         StateError: the snapshot cannot be read.
     """
     chosen, kept = _parse(Format, format, "format"), _parse(InFlight, in_flight, "choice for in-flight data")
-    plan = plan_conversion(snapshot, resolve(target), chosen, compress=compress, in_flight=kept, verify=verify)
+    plan = plan_conversion(
+        snapshot,
+        resolve(target),
+        chosen,
+        compress=compress,
+        in_flight=kept,
+        verify=verify,
+        files=_parse(FileMode, files, "choice for files"),
+        checksums=checksums,
+        move=move,
+    )
     return run_conversion(plan, run)
 
 
@@ -401,6 +463,7 @@ def run_conversion(plan: ConversionPlan, run: Runner | None = None) -> Conversio
         metadata, copies = plan.assemble(written, writer.target)
         copied = [each for each in run(copies, "files cannot be copied") if isinstance(each, int)]
         writer.publish(write_metadata(metadata))
+    removed = plan.removal.run() if plan.removal is not None else None
     return ConversionResult(
         path=str(plan.target),
         states=_sum_states(plan.tasks, written),
@@ -410,6 +473,8 @@ def run_conversion(plan: ConversionPlan, run: Runner | None = None) -> Conversio
         notes=plan.notes,
         verified=all(task.verify for task in plan.tasks) if plan.tasks else None,
         seconds=time.monotonic() - started,
+        checksums=plan.checksums,
+        removed=removed,
     )
 
 
@@ -419,8 +484,5 @@ def _sum_states(
     totals: dict[tuple[str, str], RecordDigest] = {}
     for task, result in zip(tasks, written, strict=True):
         for name, digest in result.states.items():
-            old = totals.get((task.place, name), RecordDigest(0, 0, 0))
-            totals[task.place, name] = RecordDigest(
-                old.records + digest.records, old.bytes + digest.bytes, (old.digest + digest.digest) % (1 << 64)
-            )
+            totals[task.place, name] = totals.get((task.place, name), RecordDigest()) + digest
     return tuple((operator, state, digest) for (operator, state), digest in totals.items())

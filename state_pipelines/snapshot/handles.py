@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
-from state_pipelines.errors import FormatError, UnsupportedError
+from state_pipelines.errors import FormatError, StateError, UnsupportedError
 from state_pipelines.keyed.canonical import open_canonical
 from state_pipelines.keyed.changelog import find_bases, open_changelog
 from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.heap import open_heap
 from state_pipelines.keyed.raw_timers import find_raw_sections, open_raw_timers
 from state_pipelines.keyed.rocksdb import open_rocksdb
+from state_pipelines.keyed.sections import read_first_header
 from state_pipelines.metadata.handles import EmptySegmentFileStateHandle, KeyGroupsStateHandle
 from state_pipelines.metadata.key_groups import MAX_PARALLELISM
 from state_pipelines.metadata.keyed import (
@@ -25,12 +27,20 @@ from state_pipelines.operatorstate.source import OperatorStateSource, open_opera
 from state_pipelines.snapshot.raw_state import RawKeyedPart
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from state_pipelines.keyed.canonical import CanonicalFile
     from state_pipelines.keyed.files import KeyedFile
+    from state_pipelines.keyed.heap import HeapFile
     from state_pipelines.metadata.handles import StreamStateHandle
     from state_pipelines.metadata.operator import OperatorStateHandle
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.storage import Location, PathMapping
+
+
+_LONG_HEADER = 1 << 20
+"""Where the first section begins behind this, other sections are likely to stand before it."""
 
 
 class HandleReader:
@@ -71,11 +81,11 @@ class HandleReader:
             case None:
                 return None
             case KeyGroupsSavepointStateHandle():
-                return open_canonical(self.open_stream(handle.delegate), handle.key_groups, handle.offsets)
+                return _open_sections(open_canonical, self.open_stream(handle.delegate), handle, narrowed=narrowed)
             case KeyGroupsStateHandle():
                 stream = self.open_stream(handle.delegate)
                 open_file = open_heap if _is_heap_native(stream, handle, narrowed=narrowed) else open_canonical
-                return open_file(stream, handle.key_groups, handle.offsets, narrowed=narrowed)
+                return _open_sections(open_file, stream, handle, narrowed=narrowed)
             case IncrementalRemoteKeyedStateHandle():
                 files = (*handle.shared_state, *handle.private_state)
                 tables = {each.local_path: self.open_stream(each.handle) for each in files}
@@ -125,6 +135,37 @@ class HandleReader:
         if handle not in self._operator_states:
             self._operator_states[handle] = open_operator_state(self.open_stream(handle.delegate), handle)
         return self._operator_states[handle]
+
+
+def _open_sections(
+    open_file: Callable[..., CanonicalFile | HeapFile],
+    stream: StateStream,
+    handle: KeyGroupsStateHandle | KeyGroupsSavepointStateHandle,
+    *,
+    narrowed: bool,
+) -> CanonicalFile | HeapFile:
+    """Open a stream of key-group sections.
+
+    Between its header and the sections that the handle names others may stand: `rescale` hands a file on to several
+    subtasks. Such a handle says by its size where its own last section ends.
+    """
+    if not narrowed and min((offset for offset in handle.offsets if offset > 0), default=0) <= _LONG_HEADER:
+        try:
+            return open_file(stream, handle.key_groups, handle.offsets, narrowed=False)
+        except FormatError:
+            if not _leaves_out_sections(stream, handle.offsets):
+                raise
+    file = open_file(stream, handle.key_groups, handle.offsets, narrowed=True)
+    return file if narrowed else replace(file, sections=tuple(replace(each, is_open=False) for each in file.sections))
+
+
+def _leaves_out_sections(stream: StateStream, offsets: Sequence[int]) -> bool:
+    """Whether a whole header stands at the beginning of a stream, and more before the first of some sections."""
+    first = min((offset for offset in offsets if 0 < offset <= stream.size), default=0)
+    try:
+        return first > 0 and read_first_header(stream, first)[1] < first
+    except StateError:
+        return False
 
 
 def _is_heap_native(stream: StateStream, handle: KeyGroupsStateHandle, *, narrowed: bool) -> bool:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.columns import explain
 from state_pipelines.errors import StateError, UnsupportedError, at
+from state_pipelines.keyed.assignment import compute_key_group_range
 from state_pipelines.keyed.changelog import ChangelogFile
 from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.key_serializers import FoundKeySerializer, find_key_serializer, find_told_serializers
 from state_pipelines.keyed.raw_timers import NotTimersError
+from state_pipelines.keyed.rocksdb import RocksFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -111,7 +113,9 @@ class KeyedFiles:
                 (subtask.index, self._handles.open_keyed(subtask.managed_keyed_state, told))
                 for subtask in operator.subtasks
             )
-            self._managed[operator.operator_id] = tuple((index, file) for index, file in opened if file is not None)
+            self._managed[operator.operator_id] = tuple(
+                (index, _clip(file, index, operator)) for index, file in opened if file is not None
+            )
         return self._managed[operator.operator_id]
 
     def _open_raw(self, operator: OperatorState, layouts: LayoutContext) -> tuple[Files, Mapping[int, UnreadState]]:
@@ -157,3 +161,16 @@ class KeyedFiles:
             found.update((serializer, None) for serializer, _ in find_told_serializers(logs))
             found.update((file.header.key_serializer, None) for _, file in files if not isinstance(file, ChangelogFile))
         return tuple(found)
+
+
+def _clip(file: KeyedFile, subtask: int, operator: OperatorState) -> KeyedFile:
+    """The key groups of a database that belong to a subtask.
+
+    After `rescale` several subtasks have the handle of one database, which Flink clips for each when it restores
+    (`RocksDBIncrementalRestoreOperation`).
+    """
+    if not isinstance(file, RocksFile) or not subtask < operator.parallelism <= operator.max_parallelism:
+        return file
+    own = compute_key_group_range(subtask, operator.parallelism, operator.max_parallelism)
+    key_groups = file.key_groups.intersect(own)
+    return replace(file, key_groups=key_groups) if key_groups.number else file

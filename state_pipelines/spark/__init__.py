@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.spark.metadata_source import FlinkStateMetadataSource
 from state_pipelines.spark.migrating import MigrationResult, migrate
-from state_pipelines.spark.proof import ProofCheck, ProofReport
+from state_pipelines.spark.reports import ProofCheck, ProofReport
 from state_pipelines.spark.session import create_session
 from state_pipelines.spark.source import FlinkStateSource
 from state_pipelines.spark.writer import write_state

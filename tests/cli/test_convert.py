@@ -119,6 +119,28 @@ def test_nothing_is_overwritten(call: Callable[..., Called], tmp_path: Path) -> 
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
 
 
+def test_a_reference_takes_no_space(call: Callable[..., Called], tmp_path: Path) -> None:
+    called = call("convert", orders().path, "--out", tmp_path / "new", "--format", "keep", "--files", "reference")
+    assert "0 subtasks written anew, 0 files copied, 0 B" in called.out
+    assert "not self-contained" in called.err
+    assert not diff_entries(orders().entries(), call("dump", tmp_path / "new", *UIDS).lines)
+
+
+def test_checksums_are_told(call: Callable[..., Called], tmp_path: Path) -> None:
+    arguments = ("convert", orders().path, "--format", "keep", "--checksums")
+    assert "its checksum compared" in call(*arguments, "--out", tmp_path / "new").out
+    assert call(*arguments, "--out", tmp_path / "other", "--json").json["checksums"] is True
+
+
+def test_a_move_says_what_it_would_remove_and_removes_it(call: Callable[..., Called], tmp_path: Path) -> None:
+    call("convert", orders().path, "--out", tmp_path / "old", "--format", "keep")
+    move = ("convert", tmp_path / "old", "--out", tmp_path / "new", "--format", "keep", "--move")
+    planned = call(*move, "--dry-run", "--json").json["removal"]
+    assert sorted(planned) == sorted(map(str, (tmp_path / "old").iterdir()))
+    assert f"{len(planned)} files of the old snapshot removed" in call(*move).out
+    assert not (tmp_path / "old").exists()
+
+
 def test_spark_is_not_imported() -> None:
     code = "import sys, state_pipelines.cli.convert; print({'pyspark', 'dagster'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -42,5 +42,5 @@ def test_a_snapshot_is_opened() -> None:
 
 
 def test_other_names_do_not_exist() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'rescale'"):
-        _ = sp.rescale
+    with pytest.raises(AttributeError, match="no attribute 'restore'"):
+        _ = sp.restore

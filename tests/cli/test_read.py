@@ -2,9 +2,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from state_pipelines.cli.read import write_parquet
+from state_pipelines.errors import UnsupportedError
 from state_pipelines.snapshot import open_snapshot
 from tests.connectors.test_kafka import SPLIT
 from tests.connectors.vectors import element
@@ -200,3 +203,10 @@ def test_data_in_flight_is_read_by_its_name(call: Callable[..., Called]) -> None
     stored = case.open().operator("slow-map").state("_in_flight_data").to_arrow().to_pylist()
     assert rows == [row | {"value_bytes": row["value_bytes"].hex()} for row in stored]
     assert {row["direction"] for row in rows} == {"input", "output"}
+
+
+def test_a_column_that_parquet_cannot_hold_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    with pytest.raises(UnsupportedError, match=r"Parquet cannot hold a column: .*no child field"):
+        write_parquet(pa.schema([("value", pa.struct([]))]), [], str(file))
+    assert not file.exists()

@@ -5,7 +5,6 @@ The entries are those that Flink itself read from the snapshot, or that the job 
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ import pytest
 from state_pipelines.binary.snappyframed import iter_chunks
 from state_pipelines.codecs.conform import conform
 from state_pipelines.codecs.jsonlines import dumps
-from state_pipelines.keyed.canonical import CanonicalFile, CanonicalWriter, open_canonical, reframe
+from state_pipelines.keyed.canonical import CanonicalFile, open_canonical
 from state_pipelines.metadata import write_metadata
 from state_pipelines.metadata.streams import StateStream, read_whole_stream
 from state_pipelines.operations.dump import dump
@@ -30,6 +29,7 @@ from state_pipelines.spark.types import from_spark
 from state_pipelines.storage import read_file
 from tests.conformance.rows import to_entries
 from tests.flink.harness import Entry, diff_entries
+from tests.keyed.canonical_files import rewrite
 from tests.snapshots import CASES, CLASSES, ENTRY_KINDS, KEY_SERIALIZERS, MADE, OWN, Case
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from state_pipelines.keyed.files import RecordContext
-    from state_pipelines.keyed.records import KeyedRecords
     from state_pipelines.snapshot import Snapshot, State
 
 DECODED = (KeyedState, OperatorListState, BroadcastState)
@@ -86,23 +85,6 @@ def iter_canonical(snapshot: Snapshot) -> Iterator[tuple[CanonicalFile, RecordCo
         for _, file in operator.keyed_files:
             if isinstance(file, CanonicalFile):
                 yield file, operator.record_context
-
-
-def rewrite(file: CanonicalFile, context: RecordContext) -> CanonicalFile:
-    """The file, written again record by record."""
-    output = io.BytesIO()
-    writer = CanonicalWriter(output, file.header, file.key_groups, context.prefix)
-    for key_group, found in file.scan_key_groups(context, file.key_groups):
-        runs: dict[int, list[KeyedRecords]] = {}
-        for state_id, records in found:
-            runs.setdefault(state_id, []).append(records)
-        section = [
-            (state_id, [reframe(each, key_group, context.prefix, last=each is pieces[-1]) for each in pieces])
-            for state_id, pieces in runs.items()
-        ]
-        writer.write_key_group(key_group, section)
-    data = output.getvalue()
-    return open_canonical(StateStream("rewritten", len(data), data=data), file.key_groups, writer.offsets)
 
 
 def content(file: CanonicalFile) -> list[tuple[int, bytes]]:
@@ -180,10 +162,12 @@ class CanonicalSuite(SnapshotSuite):
         files = [*iter_canonical(case.open_told())]
         assert files
         for file, context in files:
-            again = rewrite(file, context)
+            data, offsets = rewrite(file, context)
+            stream = StateStream("rewritten", len(data), data=data)
+            again = open_canonical(stream, file.key_groups, offsets)
             assert content(again) == content(file)
             if not file.header.compressed:
-                assert read_whole_stream(again.stream) == read_whole_stream(file.stream)
+                assert data == read_whole_stream(file.stream)
 
 
 class HeapSuite(SnapshotSuite):

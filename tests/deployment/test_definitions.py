@@ -11,7 +11,7 @@ import pytest
 from assets.definitions import defs
 from assets.migration import migrated_savepoint
 from resources import SparkResource
-from state_pipelines.spark.proof import CHECK_NAMES, OWN
+from state_pipelines.spark.reports import CHECK_NAMES, OWN
 from tests.deployment.conftest import ROOT
 
 if TYPE_CHECKING:

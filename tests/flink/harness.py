@@ -77,12 +77,14 @@ class Job:
         sources: source folders, relative to the root of the tree; `{line}` stands for `1.20` or `2.2`.
         max_parallelism: number of key groups.
         settings: Flink options.
+        tables: it needs the table runtime.
     """
 
     main: str
     sources: tuple[str, ...]
     max_parallelism: int = 128
     settings: Mapping[str, str] = field(default_factory=dict)
+    tables: bool = False
 
 
 def orders_job(classes: str = "v1") -> Job:
@@ -118,6 +120,43 @@ def finished_job(max_parallelism: int = 128) -> Job:
 def async_job(max_parallelism: int = 128) -> Job:
     """A job with the asynchronous state API of Flink 2."""
     return _job_of_types("types.AsyncJob", max_parallelism)
+
+
+def rescaling_job(
+    max_parallelism: int = 128,
+    *,
+    keys: int = 300,
+    first: int = 0,
+    operators: Iterable[str] = (),
+    uids: Mapping[str, str] = MappingProxyType({}),
+    wrong_hash: bool = False,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Job:
+    """A job with the same states below keys of many types, and with operator state of every kind.
+
+    Args:
+        max_parallelism: number of key groups.
+        keys: how many keys each operator has.
+        first: number of the first key; jobs with other numbers have no key in common.
+        operators: which of the operators of `rescaling.RescalingJob` there are; all by default.
+        uids: operators that have another uid.
+        wrong_hash: the class of some keys has another `hashCode`.
+        settings: Flink options.
+    """
+    settings = {
+        **settings,
+        "rescaling.keys": str(keys),
+        "rescaling.first": str(first),
+        "rescaling.wrong-hash": str(wrong_hash).lower(),
+        # A job of many operators with many subtasks has many network buffers.
+        "taskmanager.memory.segment-size": "4kb",
+    }
+    if operators:
+        settings["rescaling.operators"] = ";".join(operators)
+    if uids:
+        settings["rescaling.uids"] = ",".join(f"{old}:{new}" for old, new in uids.items())
+    sources = ("tests/flink/java/rescaling", "examples/orders/java/v1", "examples/orders/java/job")
+    return Job("rescaling.RescalingJob", sources, max_parallelism, settings, tables=True)
 
 
 def _job_of_types(main: str, max_parallelism: int) -> Job:
@@ -244,6 +283,10 @@ def install_libraries(version: str) -> FlinkHome:
                 _extract_jars(archive, folder, "flink-cep|flink-table-(api-java-uber|runtime)")
                 folder.rename(libraries)
     return replace(home, libraries=tuple(sorted(libraries.glob("*.jar"))))
+
+
+def _install_for(job: Job, version: str) -> FlinkHome:
+    return install_libraries(version) if job.tables else install(version)
 
 
 @contextmanager
@@ -377,7 +420,7 @@ def make_snapshot(
     Returns:
         The snapshot and its entries as the operators of the running job see them.
     """
-    home = install(version)
+    home = _install_for(job, version)
     target.mkdir(parents=True, exist_ok=True)
     path = written or str(target)
     with tempfile.TemporaryDirectory() as scratch:
@@ -412,7 +455,7 @@ def restore(
         parallelism: of the restored job.
         mapping: absolute directories that the snapshot names, and where they are.
     """
-    home = install(version)
+    home = _install_for(job, version)
     with tempfile.TemporaryDirectory() as scratch:
         entries = Path(scratch) / "entries.jsonl"
         options = {"backend": backend, "parallelism": parallelism, "snapshot": snapshot, "entries": entries}
@@ -473,6 +516,19 @@ def resolve_pairs(version: str, earlier: str = "") -> str:
         return output.read_text(encoding="utf-8")
 
 
+def redistribute(version: str, *, seed: int, cases: int) -> str:
+    """How Flink hands out random operator state: lines as `harness.RecordRedistribution` describes them."""
+    home = install(version)
+    classes = _compile(home, ["tests/flink/java/harness", "tests/flink/java/redistribution"])
+    with tempfile.TemporaryDirectory() as scratch:
+        output = Path(scratch) / "cases.jsonl"
+        options = {"seed": seed, "cases": cases, "output": output}
+        code, text = _run(home, classes, "RecordRedistribution", Path(scratch), options)
+        if code:
+            raise HarnessError(f"Flink {version} does not hand out the state:\n{text}")
+        return output.read_text(encoding="utf-8")
+
+
 def read_entries(path: Path) -> list[Entry]:
     """Dump lines of a file, gzipped or not."""
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
@@ -485,21 +541,26 @@ def write_entries(path: Path, entries: Iterable[Entry]) -> None:
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
-def diff_entries(expected: Iterable[Entry], actual: Iterable[Entry]) -> EntryDiff:
+def diff_entries(expected: Iterable[Entry], actual: Iterable[Entry], ignored: Iterable[str] = VOLATILE) -> EntryDiff:
     """Compares dump lines as multisets, whatever subtask holds them; each subtask has all of a broadcast state.
 
     Lines that are no entries (coordinators, raw state) do not count.
+
+    Args:
+        expected: what should be.
+        actual: what is.
+        ignored: fields that do not count.
     """
-    wanted, seen = _count(expected), _count(actual)
+    wanted, seen = _count(expected, set(ignored)), _count(actual, set(ignored))
     return EntryDiff(sorted((wanted - seen).elements()), sorted((seen - wanted).elements()))
 
 
-def _count(entries: Iterable[Entry]) -> Counter[str]:
+def _count(entries: Iterable[Entry], ignored: set[str]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for entry in entries:
         if entry["kind"] not in ENTRY_KINDS:
             continue
-        stable = {key: value for key, value in entry.items() if key not in VOLATILE}
+        stable = {key: value for key, value in entry.items() if key not in ignored}
         line = json.dumps(stable, sort_keys=True)
         counts[line] = 1 if entry["kind"] == "broadcast" else counts[line] + 1
     return counts

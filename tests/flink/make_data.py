@@ -1,4 +1,7 @@
-"""Makes the snapshots under `tests/data/types` anew: `python -m tests.flink.make_data [CASE...]`."""
+"""Makes the snapshots under `tests/data/types` and `tests/data/rescaling` anew.
+
+`python -m tests.flink.make_data [[GROUP/]CASE...]`
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ from typing import TYPE_CHECKING
 from tests.flink import harness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tests.snapshots import Case
 
-TYPES = harness.ROOT / "tests" / "data" / "types"
+DATA = harness.ROOT / "tests" / "data"
 # What the snapshots take for the directory of these data, so that they name no directory of a machine.
-WRITTEN = "/flink-data/types"
+WRITTEN = "/flink-data"
 # RocksDB works here, and writes the path into its OPTIONS files; it must exist under this very name.
 LOCAL = Path("/flink-data/local")
 JOBS: dict[str, Callable[[int], harness.Job]] = {
@@ -28,6 +31,7 @@ JOBS: dict[str, Callable[[int], harness.Job]] = {
     "in-flight": harness.in_flight_job,
     "finished": harness.finished_job,
     "async": harness.async_job,
+    "rescaling": harness.rescaling_job,
 }
 
 FILES_ONLY = {"execution.checkpointing.data-inline-threshold": "0"}
@@ -45,6 +49,16 @@ COMPRESSED_CHANGES = {"state.changelog.dstl.dfs.compression.enabled": "true"}
 FILE_MERGING = {"execution.checkpointing.file-merging.enabled": "true"}
 UNALIGNED = {"execution.checkpointing.unaligned.enabled": "true"}
 FLINK_2 = ("2.2.1",)
+FEW_KEYS = {"rescaling.keys": "32"}
+SOME_KEY_TYPES = FEW_KEYS | {
+    "rescaling.operators": "string;tuple;pojo-ide;record;row-data;string-windows;operator-states"
+}
+OTHER_KEY_TYPES = FEW_KEYS | {
+    "rescaling.operators": "long;integer;row;pojo-objects;pojo-lombok;pojo-nested;tuple-of-pojo;pojo-sessions"
+}
+POJO_KEYS = FEW_KEYS | {"rescaling.operators": "pojo-nested;operator-states"}
+SESSIONS = FEW_KEYS | {"rescaling.operators": "pojo-lombok;pojo-sessions"}
+SQL_KEYS = FEW_KEYS | {"rescaling.operators": "row-data"}
 
 
 @dataclass(frozen=True)
@@ -61,6 +75,7 @@ class Variant:
         checkpoint_type: Flink's `CheckpointType`.
         pause_ms: rest after the first round.
         versions: of Flink that can write it.
+        group: folder of its line.
     """
 
     name: str
@@ -72,6 +87,13 @@ class Variant:
     checkpoint_type: str = "CONFIGURED"
     pause_ms: int = 0
     versions: tuple[str, ...] = harness.VERSIONS
+    group: str = "types"
+
+
+def _rescaling(
+    name: str, backend: str, kind: str = "canonical", max_parallelism: int = 128, *, settings: Mapping[str, str]
+) -> Variant:
+    return Variant(name, backend, kind, "rescaling", max_parallelism, dict(settings), group="rescaling")
 
 
 VARIANTS = (
@@ -118,6 +140,13 @@ VARIANTS = (
     Variant("finished", "hashmap", "checkpoint", "finished"),
     Variant("rocksdb-async-native", "rocksdb", "native", "async", versions=FLINK_2),
     Variant("forst", "forst", "checkpoint", "few-states", settings=FILES_ONLY | INCREMENTAL, versions=FLINK_2),
+    _rescaling("canonical", "hashmap", settings=FILES_ONLY | SOME_KEY_TYPES),
+    _rescaling("canonical-other-keys", "rocksdb", settings=FILES_ONLY | SOME_KEY_TYPES | {"rescaling.first": "1000"}),
+    _rescaling("canonical-snappy", "rocksdb", max_parallelism=96, settings=SNAPPY | FILES_ONLY | OTHER_KEY_TYPES),
+    _rescaling("heap-native", "hashmap", "native", settings=FILES_ONLY | SOME_KEY_TYPES),
+    _rescaling("heap-native-snappy", "hashmap", "native", 96, settings=SNAPPY | SESSIONS),
+    _rescaling("rocksdb-native", "rocksdb", "native", 1024, settings=FILES_ONLY | SQL_KEYS),
+    _rescaling("rocksdb-incremental", "rocksdb", "checkpoint", settings=FILES_ONLY | INCREMENTAL | POJO_KEYS),
 )
 
 
@@ -144,7 +173,7 @@ def _making_job(variant: Variant) -> harness.Job:
 
 def folder_of(version: str, variant: Variant) -> Path:
     """Where the snapshot of the variant lies."""
-    return TYPES / f"flink-{version.rpartition('.')[0]}" / variant.name
+    return DATA / variant.group / f"flink-{version.rpartition('.')[0]}" / variant.name
 
 
 def make(version: str, variant: Variant) -> None:
@@ -152,7 +181,7 @@ def make(version: str, variant: Variant) -> None:
     folder = folder_of(version, variant)
     shutil.rmtree(folder, ignore_errors=True)
     LOCAL.mkdir(parents=True, exist_ok=True)
-    written = f"{WRITTEN}/{folder.relative_to(TYPES)}"
+    written = f"{WRITTEN}/{folder.relative_to(DATA)}"
     snapshot, entries = harness.make_snapshot(
         version,
         _making_job(variant),
@@ -180,7 +209,7 @@ def describe(version: str, variant: Variant, snapshot: Path, entries: list[harne
         "backend": variant.backend,
         "kind": variant.kind,
         "snapshot": str(snapshot.relative_to(folder)),
-        "written": f"{WRITTEN}/{folder.relative_to(TYPES)}",
+        "written": f"{WRITTEN}/{folder.relative_to(DATA)}",
         "parallelism": 2,
         "max_parallelism": variant.max_parallelism,
         "settings": variant.settings,
@@ -193,7 +222,7 @@ def main(names: list[str]) -> None:
     """Makes the named variants, or every one, with every version."""
     for variant in VARIANTS:
         for version in variant.versions:
-            if not names or variant.name in names:
+            if not names or {variant.name, f"{variant.group}/{variant.name}"} & set(names):
                 make(version, variant)
 
 

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,30 +10,20 @@ from hypothesis import strategies as st
 from state_pipelines.binary.snappyframed import iter_chunks
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError, UnsupportedError
-from state_pipelines.keyed.canonical import (
-    CanonicalFile,
-    CanonicalWriter,
-    frame_run,
-    open_canonical,
-    reframe,
-)
+from state_pipelines.keyed.canonical import CanonicalFile, open_canonical
 from state_pipelines.keyed.files import RecordContext
-from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.sections import NO_SECTION
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.streams import StateStream, read_whole_stream
-from state_pipelines.serializers.build import VOID_NAMESPACE, basic
-from state_pipelines.serializers.metainfo import keyed_state
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import resolve
+from tests.keyed.canonical_files import Run, make_canonical, make_header, rewrite
 from tests.serializers.literals import LONG_CLASS, RUNTIME, composite, i32, outer, utf, versioned
 from tests.snapshot.savepoints import ALL_ORDERS, ALL_TYPES, FIXTURES, NO_FIXTURES, Savepoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    import numpy.typing as npt
+    from collections.abc import Iterator, Sequence
 
     from state_pipelines.keyed.records import KeyedRecords
 
@@ -62,8 +50,6 @@ LITERAL = HEADER + SECTION
 FOUR = KeyGroupRange(0, 4)
 OFFSETS = (NO_SECTION, len(HEADER), NO_SECTION, NO_SECTION)
 
-Run = tuple[int, int, list[tuple[bytes, bytes]]]
-
 
 def context(prefix: int) -> RecordContext:
     return RecordContext({1: 128, 2: 1024}[prefix], LayoutContext())
@@ -71,11 +57,6 @@ def context(prefix: int) -> RecordContext:
 
 def open_bytes(data: bytes, offsets: Sequence[int] = OFFSETS, key_groups: KeyGroupRange = FOUR) -> CanonicalFile:
     return open_canonical(StateStream("savepoint/file", len(data), data=data), key_groups, offsets)
-
-
-def make_header(*, states: int = 1, compressed: bool = False) -> KeyedHeader:
-    infos = tuple(keyed_state(f"state-{each}", "VALUE", basic("Long"), VOID_NAMESPACE) for each in range(states))
-    return KeyedHeader(compressed=compressed, key_serializer=basic("String"), states=infos)
 
 
 def unpack(records: KeyedRecords) -> list[tuple[bytes, bytes]]:
@@ -94,45 +75,6 @@ def read_all(file: CanonicalFile, prefix: int, *, window: int = 1 << 20) -> list
     return [(*place, records) for place, records in runs.items()]
 
 
-def frame(key_group: int, prefix: int, records: Sequence[tuple[bytes, bytes]]) -> npt.NDArray[np.uint8]:
-    def spans(parts: Sequence[bytes]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
-        return np.append(np.zeros(1, np.int64), ends[:-1]), ends
-
-    keys, values = [key for key, _ in records], [value for _, value in records]
-    key_data, value_data = (np.frombuffer(b"".join(parts), np.uint8) for parts in (keys, values))
-    return frame_run(key_group, prefix, key_data, spans(keys), value_data, spans(values))
-
-
-def write(header: KeyedHeader, key_groups: KeyGroupRange, prefix: int, runs: Iterable[Run]) -> CanonicalFile:
-    output = io.BytesIO()
-    writer = CanonicalWriter(output, header, key_groups, prefix)
-    sections: dict[int, list[tuple[int, list[npt.NDArray[np.uint8]]]]] = {}
-    for key_group, state_id, records in runs:
-        sections.setdefault(key_group, []).append((state_id, [frame(key_group, prefix, records)]))
-    for key_group, section in sections.items():
-        writer.write_key_group(key_group, section)
-    assert writer.size == len(output.getvalue())
-    return open_bytes(output.getvalue(), writer.offsets, key_groups)
-
-
-def rewrite(file: CanonicalFile, prefix: int) -> tuple[bytes, tuple[int, ...]]:
-    output = io.BytesIO()
-    writer = CanonicalWriter(output, file.header, file.key_groups, prefix)
-    for key_group, found in file.scan_key_groups(context(prefix), file.key_groups):
-        runs: dict[int, list[KeyedRecords]] = {}
-        for state_id, records in found:
-            runs.setdefault(state_id, []).append(records)
-        writer.write_key_group(
-            key_group,
-            [
-                (state_id, [reframe(piece, key_group, prefix, last=piece is pieces[-1]) for piece in pieces])
-                for state_id, pieces in runs.items()
-            ],
-        )
-    return output.getvalue(), writer.offsets
-
-
 def test_the_header_ends_where_the_first_section_begins() -> None:
     assert len(HEADER) == 505
 
@@ -144,20 +86,18 @@ def test_a_file_of_flink_is_read() -> None:
 
 
 def test_a_file_of_flink_is_written_byte_for_byte() -> None:
-    assert rewrite(open_bytes(LITERAL), 1) == (LITERAL, OFFSETS)
+    assert rewrite(open_bytes(LITERAL), context(1)) == (LITERAL, OFFSETS)
 
 
 def test_with_more_than_128_key_groups_the_prefix_takes_two_bytes() -> None:
-    file = write(make_header(), KeyGroupRange(300, 2), 2, [(300, 0, [(b"k", b"v"), (b"l", b"")])])
-    (section,) = file.sections
-    written = read_whole_stream(file.stream)[section.start :]
-    assert written == bytes.fromhex("0000 00000003 012c 6b 00000001 76 00000003 812c 6c 00000000 ffff")
+    section = bytes.fromhex("0000 00000003 012c 6b 00000001 76 00000003 812c 6c 00000000 ffff")
+    file = open_bytes(HEADER + section, (len(HEADER), NO_SECTION), KeyGroupRange(300, 2))
     assert read_all(file, 2) == [(300, 0, [(b"k", b"v"), (b"l", b"")])]
 
 
 def test_sections_may_be_compressed() -> None:
     runs: list[Run] = [(0, 0, [(b"k" * 1000, b"v" * 200_000)]), (3, 0, [(b"l", b"w"), (b"m", b"")])]
-    file = write(make_header(compressed=True), FOUR, 1, runs)
+    file = make_canonical(make_header(compressed=True), FOUR, 1, runs)
     assert file.stream.size < 100_000
     assert read_all(file, 1) == runs
 
@@ -166,33 +106,33 @@ def test_a_file_without_records_has_no_sections() -> None:
     file = open_bytes(HEADER, (NO_SECTION,) * 4)
     assert file.sections == ()
     assert read_all(file, 1) == []
-    assert rewrite(file, 1) == (HEADER, (NO_SECTION,) * 4)
+    assert rewrite(file, context(1)) == (HEADER, (NO_SECTION,) * 4)
 
 
 def test_only_the_wanted_states_are_found() -> None:
     runs: list[Run] = [(0, 0, [(b"a", b"1")]), (0, 1, [(b"a", b"2")]), (0, 2, [(b"a", b"3")])]
-    file = write(make_header(states=3), FOUR, 1, runs)
+    file = make_canonical(make_header(states=3), FOUR, 1, runs)
     found = list(file.scan([1], context(1)))
     assert [(state_id, unpack(records)) for state_id, records in found] == [(1, [(b"a", b"2")])]
 
 
 def test_only_the_wanted_key_groups_are_found() -> None:
     runs: list[Run] = [(key_group, 0, [(b"a", b"1")]) for key_group in FOUR]
-    file = write(make_header(), FOUR, 1, runs)
+    file = make_canonical(make_header(), FOUR, 1, runs)
     groups = [records.key_groups.tolist() for _, records in file.scan([0], context(1), KeyGroupRange(1, 2))]
     assert groups == [[1, 2]]
 
 
 def test_states_of_a_section_come_in_the_order_of_the_file() -> None:
     runs: list[Run] = [(0, 1, [(b"a", b"2")]), (0, 0, [(b"a", b"1")])]
-    file = write(make_header(states=2), FOUR, 1, runs)
+    file = make_canonical(make_header(states=2), FOUR, 1, runs)
     ((_, found),) = file.scan_key_groups(context(1), FOUR)
     assert [state_id for state_id, _ in found] == [1, 0]
 
 
 def test_key_groups_come_in_order_wherever_their_sections_lie() -> None:
     runs: list[Run] = [(3, 0, [(b"a", b"1")]), (0, 0, [(b"b", b"2")])]
-    file = write(make_header(), FOUR, 1, runs)
+    file = make_canonical(make_header(), FOUR, 1, runs)
     assert [key_group for key_group, _ in file.scan_key_groups(context(1), FOUR)] == [0, 3]
 
 
@@ -203,17 +143,17 @@ SECTIONS = st.dictionaries(
 
 
 @given(sections=SECTIONS, prefix=st.sampled_from([1, 2]), compressed=st.booleans(), window=st.integers(1, 64))
-def test_what_is_written_reads_back_whatever_the_window(
+def test_records_are_read_whatever_the_window(
     sections: dict[int, dict[int, list[tuple[bytes, bytes]]]], prefix: int, compressed: bool, window: int
 ) -> None:
     runs = [(key_group, state, found) for key_group, states in sections.items() for state, found in states.items()]
-    file = write(make_header(states=3, compressed=compressed), FOUR, prefix, runs)
+    file = make_canonical(make_header(states=3, compressed=compressed), FOUR, prefix, runs)
     assert read_all(file, prefix, window=window) == runs
 
 
 def test_a_large_section_is_read_in_windows() -> None:
     records = [(b"%04d" % number, bytes(number % 50)) for number in range(1000)]
-    file = write(make_header(), FOUR, 1, [(2, 0, records)])
+    file = make_canonical(make_header(), FOUR, 1, [(2, 0, records)])
     pieces = [records for _, records in file.scan([0], context(1), window=1000)]
     assert len(pieces) > 20
     assert max(len(piece.data) for piece in pieces) == 1000
@@ -222,7 +162,7 @@ def test_a_large_section_is_read_in_windows() -> None:
 
 def test_a_record_larger_than_the_window_is_read() -> None:
     records = [(b"a", b"1"), (b"b", b"2" * 100_000), (b"c", b"3")] * 3
-    file = write(make_header(), FOUR, 1, [(2, 0, records)])
+    file = make_canonical(make_header(), FOUR, 1, [(2, 0, records)])
     assert read_all(file, 1, window=1000) == [(2, 0, records)]
 
 
@@ -235,7 +175,7 @@ def test_every_truncation_is_told_with_file_and_offset() -> None:
 
 
 def test_every_truncation_of_a_compressed_file_is_told_with_file_and_offset() -> None:
-    file = write(make_header(compressed=True), FOUR, 1, [(1, 0, [(b"key", b"value" * 20)])])
+    file = make_canonical(make_header(compressed=True), FOUR, 1, [(1, 0, [(b"key", b"value" * 20)])])
     whole = read_whole_stream(file.stream)
     offsets = [file.sections[0].start if group == 1 else NO_SECTION for group in FOUR]
     for end in range(file.sections[0].start, len(whole)):
@@ -246,7 +186,7 @@ def test_every_truncation_of_a_compressed_file_is_told_with_file_and_offset() ->
 
 
 def test_truncations_are_found_in_windows_too() -> None:
-    file = write(make_header(), FOUR, 1, [(1, 0, [(b"key", bytes(20))] * 50)])
+    file = make_canonical(make_header(), FOUR, 1, [(1, 0, [(b"key", bytes(20))] * 50)])
     whole = read_whole_stream(file.stream)
     offsets = [file.sections[0].start if group == 1 else NO_SECTION for group in FOUR]
     for end in range(file.sections[0].start + 1, len(whole)):
@@ -337,7 +277,7 @@ def decompress(file: CanonicalFile) -> list[tuple[int, bytes]]:
 def assert_rewrites(path: Path) -> int:
     count = 0
     for file, prefix in find_files(path):
-        written, offsets = rewrite(file, prefix)
+        written, offsets = rewrite(file, context(prefix))
         if file.header.compressed:
             assert decompress(open_bytes(written, offsets, file.key_groups)) == decompress(file)
         else:

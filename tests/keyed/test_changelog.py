@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import pickle
 import random
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +21,6 @@ from state_pipelines.codecs.scalar import write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, collect_subclasses, derive_layout
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.keyed.assignment import assign_key_group
-from state_pipelines.keyed.canonical import CanonicalFile, CanonicalWriter, frame_run, open_canonical
 from state_pipelines.keyed.changelog import ChangelogFile, find_bases, open_changelog
 from state_pipelines.keyed.changelog_data import AHEAD, Lookahead
 from state_pipelines.keyed.changes import (
@@ -60,11 +57,13 @@ from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot import open_snapshot, parse_key_serializers
 from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
 from state_pipelines.storage import resolve
+from tests.keyed.canonical_files import Record, make_canonical
 from tests.serializers.literals import LONG_CLASS, i32, outer, utf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from state_pipelines.keyed.canonical import CanonicalFile
     from state_pipelines.keyed.files import KeyedFile
     from state_pipelines.serializers.metainfo import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
@@ -91,9 +90,6 @@ SUM = keyed_state("sum", "REDUCING", LONG, TIME_WINDOW)
 MAP = keyed_state("map", "MAP", map_of(STRING, LONG), VOID_NAMESPACE)
 TIMERS = priority_queue("_timer_state/event_user-timers", timer(LONG, VOID_NAMESPACE))
 
-Bytes = npt.NDArray[np.uint8]
-Positions = npt.NDArray[np.int64]
-Record = tuple[bytes, bytes]
 Records = dict[str, dict[tuple[int, bytes], bytes]]
 
 
@@ -150,22 +146,11 @@ def make_base(
     key: Serializer = LONG,
     key_groups: KeyGroupRange = ALL,
 ) -> CanonicalFile:
-    output = io.BytesIO()
-    writer = CanonicalWriter(output, KeyedHeader(key_serializer=key, states=(info,)), key_groups, 1)
     groups: dict[int, list[Record]] = {}
     for key_group, key_bytes, value in records:
         groups.setdefault(key_group, []).append((key_bytes, value))
-    for key_group in sorted(groups):
-        keys, values = (_join(side) for side in zip(*groups[key_group], strict=True))
-        writer.write_key_group(key_group, [(0, [frame_run(key_group, 1, *keys, *values)])])
-    data = output.getvalue()
-    return open_canonical(StateStream("base", len(data), data=data), key_groups, writer.offsets)
-
-
-def _join(side: Sequence[bytes]) -> tuple[Bytes, tuple[Positions, Positions]]:
-    ends = np.cumsum([len(each) for each in side], dtype=np.int64)
-    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-    return np.frombuffer(b"".join(side), np.uint8), (starts, ends)
+    runs = [(key_group, 0, groups[key_group]) for key_group in sorted(groups)]
+    return make_canonical(KeyedHeader(key_serializer=key, states=(info,)), key_groups, 1, runs, name="base")
 
 
 def read(file: KeyedFile, key_groups: KeyGroupRange | None = None, **options: int) -> Records:

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
-from state_pipelines.codecs.serializer_layouts import LayoutContext
+from state_pipelines.codecs.columns import plan_columns
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UsageError, ValueRangeError
+from state_pipelines.keyed.assignment import assign_key_group, assign_key_groups
 from state_pipelines.keyed.encoding import RecordEncoder
+from state_pipelines.keyed.hashing import parse_hash_expression
 from state_pipelines.keyed.records import derive_keyed_layout
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of, map_of, pojo, ttl
 from state_pipelines.serializers.metainfo import keyed_state
+from tests.keyed.key_group_lines import read_recorded
 
 if TYPE_CHECKING:
     from state_pipelines.serializers.tree import Serializer
@@ -192,3 +197,23 @@ def test_fields_are_found_by_name() -> None:
 def test_no_rows_give_no_records() -> None:
     batch = pa.RecordBatch.from_pydict({"state_key": pa.array([], pa.string()), "value": pa.array([], pa.int32())})
     assert list(make_encoder("VALUE", INT).encode([batch])) == []
+
+
+def test_rows_of_sql_hash_by_their_bytes() -> None:
+    key = read_recorded().keys["RowData"]
+    columns = plan_columns(derive_layout(key.serializer, LayoutContext()))
+    records = key.records
+    array = columns.decode(records.data, records.key_starts, records.key_ends, exact=False).array
+    encoder = make_encoder("VALUE", INT, key=key.serializer)
+    batch = pa.RecordBatch.from_arrays([array, pa.array([1] * len(array))], ["state_key", "value"])
+    (rows,) = encoder.encode([batch])
+    assert rows.key_groups.tolist() == assign_key_groups(key.codes, 128).tolist()
+
+
+def test_a_given_hash_of_a_class_is_used_and_checked() -> None:
+    encoder = make_encoder("VALUE", INT, key=pojo("shop.Key", {"id": INT}))
+    encoder = replace(encoder, hashes=(("shop.Key", parse_hash_expression("objects(id)")),))
+    expected = assign_key_group(31 + 1, 128)
+    assert encode(encoder, {"state_key": [{"id": 1}], "value": [1]})[0][0] == expected
+    with pytest.raises(UsageError, match=f"belongs to key group {expected}, the row says 99"):
+        encode(encoder, {"key_group": [99], "state_key": [{"id": 1}], "value": [1]})

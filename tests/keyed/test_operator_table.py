@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import io
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -15,7 +13,7 @@ from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError, NotFoundError, UnsupportedError, UsageError
 from state_pipelines.keyed import operator_table
-from state_pipelines.keyed.canonical import CanonicalFile, CanonicalWriter, frame_run, open_canonical
+from state_pipelines.keyed.canonical import CanonicalFile
 from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.operator_table import OperatorTable, OperatorTableOptions
@@ -23,12 +21,12 @@ from state_pipelines.keyed.records import derive_keyed_layout
 from state_pipelines.keyed.state_columns import StateLayout
 from state_pipelines.keyed.tables import TableOptions
 from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.streams import StateStream
 from state_pipelines.operations.rows import to_rows
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, timer
 from state_pipelines.serializers.metainfo import StateMetaInfo, keyed_state, priority_queue
 from state_pipelines.serializers.text import parse
 from state_pipelines.snapshot.keyed_state import KeyedState
+from tests.keyed.canonical_files import make_canonical
 from tests.snapshot.savepoints import ALL_ORDERS, ALL_TYPES, MADE, Savepoint, orders, types
 
 if TYPE_CHECKING:
@@ -146,22 +144,13 @@ def write(
     infos: Sequence[StateMetaInfo], sections: dict[int, dict[int, list[Record]]], key: tree.Serializer = INT
 ) -> CanonicalFile:
     """A file of records by key group and state id."""
-    output = io.BytesIO()
-    key_groups = KeyGroupRange(0, 128)
-    writer = CanonicalWriter(output, KeyedHeader(key_serializer=key, states=tuple(infos)), key_groups, 1)
-    for key_group, runs in sections.items():
-        framed = []
-        for state_id, records in runs.items():
-            parts = [[bytes.fromhex(record[side]) for record in records] for side in (0, 1)]
-            datas = [np.frombuffer(b"".join(part), np.uint8) for part in parts]
-            ends = [np.cumsum([len(each) for each in part], dtype=np.int64) for part in parts]
-            spans = [
-                (each - np.array([len(one) for one in part]), each) for each, part in zip(ends, parts, strict=True)
-            ]
-            framed.append((state_id, [frame_run(key_group, 1, datas[0], spans[0], datas[1], spans[1])]))
-        writer.write_key_group(key_group, framed)
-    stream = StateStream("savepoint/file", output.tell(), data=output.getvalue())
-    return open_canonical(stream, key_groups, writer.offsets)
+    runs = [
+        (key_group, state_id, [(bytes.fromhex(key_bytes), bytes.fromhex(value)) for key_bytes, value in records])
+        for key_group, states in sections.items()
+        for state_id, records in states.items()
+    ]
+    header = KeyedHeader(key_serializer=key, states=tuple(infos))
+    return make_canonical(header, KeyGroupRange(0, 128), 1, runs)
 
 
 def layouts(infos: Sequence[StateMetaInfo], key: tree.Serializer = INT) -> list[StateLayout]:

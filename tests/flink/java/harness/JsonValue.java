@@ -19,6 +19,7 @@ import java.util.TreeMap;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.apache.flink.api.java.tuple.Tuple;
+import org.apache.flink.core.memory.MemorySegment;
 import org.apache.flink.runtime.state.VoidNamespace;
 import org.apache.flink.streaming.api.windowing.windows.TimeWindow;
 import org.apache.flink.types.Either;
@@ -53,7 +54,8 @@ final class JsonValue {
             return time;
         }
         String composite = ofComposite(value);
-        return composite == null ? ofPojo(value) : composite;
+        String row = ofBinaryRow(value);
+        return composite != null ? composite : row != null ? row : ofPojo(value);
     }
 
     private static String ofTime(Object value) {
@@ -77,13 +79,33 @@ final class JsonValue {
         return null;
     }
 
+    private static String hex(byte[] bytes) {
+        StringBuilder hex = new StringBuilder();
+        for (byte b : bytes) {
+            hex.append(String.format("%02x", b));
+        }
+        return quote(hex.toString());
+    }
+
+    /** A row of SQL as the bytes that it is: it does not say its types; null for anything else. */
+    private static String ofBinaryRow(Object value) {
+        if (!value.getClass().getName().equals("org.apache.flink.table.data.binary.BinaryRowData")) {
+            return null;
+        }
+        try {
+            MemorySegment[] segments = (MemorySegment[]) Reflection.call(value, "getSegments");
+            byte[] bytes = new byte[(int) Reflection.call(value, "getSizeInBytes")];
+            // a copy of the row has one segment
+            segments[0].get((int) Reflection.call(value, "getOffset"), bytes);
+            return tag("@rowdata", hex(bytes));
+        } catch (ReflectiveOperationException e) {
+            throw new IllegalStateException(e);
+        }
+    }
+
     private static String ofComposite(Object value) {
         if (value instanceof byte[]) {
-            StringBuilder hex = new StringBuilder();
-            for (byte b : (byte[]) value) {
-                hex.append(String.format("%02x", b));
-            }
-            return tag("@bytes", quote(hex.toString()));
+            return tag("@bytes", hex((byte[]) value));
         } else if (value instanceof Tuple) {
             Tuple tuple = (Tuple) value;
             List<Object> fields = new ArrayList<>();

@@ -14,6 +14,7 @@ import org.apache.flink.api.common.state.MapState;
 import org.apache.flink.api.common.state.ReducingState;
 import org.apache.flink.api.common.state.ValueState;
 import org.apache.flink.api.java.tuple.Tuple2;
+import org.apache.flink.runtime.state.CheckpointableKeyedStateBackend;
 import org.apache.flink.runtime.state.KeyGroupRangeAssignment;
 import org.apache.flink.runtime.state.KeyGroupedInternalPriorityQueue;
 import org.apache.flink.runtime.state.KeyedStateBackend;
@@ -85,17 +86,26 @@ final class OperatorEntries {
                 all.forEach(key -> keys.add(Tuple2.of(key.f0, key.f1)));
             }
             for (Tuple2 key : keys) {
+                if (!isOfSubtask(backend, keyGroup(key.f0))) {
+                    emit(keyedLine(state.getKey(), state.getValue(), key).put("unreachable", true));
+                    continue;
+                }
                 backend.setCurrentKey(key.f0);
                 state.getValue().setCurrentNamespace(key.f1);
                 readEntry(state.getKey(), state.getValue(), key);
             }
         }
-        readTimers();
+        readTimers(backend);
     }
 
     private int keyGroup(Object key) {
         return KeyGroupRangeAssignment.assignToKeyGroup(
                 key, operator.getRuntimeContext().getTaskInfo().getMaxNumberOfParallelSubtasks());
+    }
+
+    /** Whether Flink looks for this key group here: another job's key groups or hashes would put a key elsewhere. */
+    private static boolean isOfSubtask(KeyedStateBackend<?> backend, int keyGroup) {
+        return ((CheckpointableKeyedStateBackend<?>) backend).getKeyGroupRange().contains(keyGroup);
     }
 
     private JsonObject keyedLine(String name, Object state, Tuple2<?, ?> key) {
@@ -144,26 +154,32 @@ final class OperatorEntries {
         throw new IllegalArgumentException(state.getClass().getName());
     }
 
-    private void readTimers() throws Exception {
+    private void readTimers(KeyedStateBackend<?> backend) throws Exception {
         Object manager = Reflection.field(operator, "timeServiceManager");
         if (manager == null) {
             return;
         }
         for (Map.Entry<?, ?> service : ((Map<?, ?>) Reflection.field(manager, "timerServices")).entrySet()) {
-            readQueue(service, "event", "eventTimeTimersQueue");
-            readQueue(service, "processing", "processingTimeTimersQueue");
+            readQueue(backend, service, "event", "eventTimeTimersQueue");
+            readQueue(backend, service, "processing", "processingTimeTimersQueue");
         }
     }
 
-    private void readQueue(Map.Entry<?, ?> service, String domain, String field) throws Exception {
+    private void readQueue(KeyedStateBackend<?> backend, Map.Entry<?, ?> service, String domain, String field)
+            throws Exception {
         KeyGroupedInternalPriorityQueue<?> queue =
                 (KeyGroupedInternalPriorityQueue<?>) Reflection.field(service.getValue(), field);
         try (CloseableIterator<?> timers = queue.iterator()) {
             while (timers.hasNext()) {
                 InternalTimer<?, ?> timer = (InternalTimer<?, ?>) timers.next();
-                emit(line("timer").put("service", service.getKey()).put("domain", domain)
-                        .put("kg", keyGroup(timer.getKey()))
-                        .put("key", timer.getKey()).put("ns", timer.getNamespace()).put("ts", timer.getTimestamp()));
+                int keyGroup = keyGroup(timer.getKey());
+                JsonObject line = line("timer").put("service", service.getKey()).put("domain", domain)
+                        .put("kg", keyGroup)
+                        .put("key", timer.getKey()).put("ns", timer.getNamespace()).put("ts", timer.getTimestamp());
+                if (!isOfSubtask(backend, keyGroup) || !queue.getSubsetForKeyGroup(keyGroup).contains(timer)) {
+                    line.put("unreachable", true);
+                }
+                emit(line);
             }
         }
     }

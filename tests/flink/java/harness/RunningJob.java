@@ -3,12 +3,14 @@ package harness;
 import java.nio.file.Files;
 import java.lang.reflect.Field;
 import java.util.ArrayList;
+import java.util.ConcurrentModificationException;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.concurrent.Callable;
+import java.util.concurrent.CancellationException;
 import java.util.concurrent.TimeUnit;
 import org.apache.flink.api.common.JobID;
 import org.apache.flink.api.common.JobStatus;
@@ -160,7 +162,7 @@ final class RunningJob implements AutoCloseable {
         long records = round * number("RECORDS") + number("FIRST_RECORDS");
         boolean ending = round == rounds() && number("FINISHED") > 0;
         long end = System.currentTimeMillis() + PATIENCE_MS;
-        while (ending ? finished() < number("FINISHED") : emitted() < records) {
+        while (ending ? finished() < number("FINISHED") : emitted(end) < records) {
             failIfOver(end, ending ? "no task ends" : "the sources emit less than " + records + " records");
             Thread.sleep(50);
         }
@@ -184,16 +186,22 @@ final class RunningJob implements AutoCloseable {
         }
     }
 
-    private long emitted() throws Exception {
+    private long emitted(long end) throws Exception {
         long sum = 0;
-        for (String count : onOperators((operator, subtask) -> operator instanceof SourceOperator
-                ? List.of(Long.toString(
-                        operator.getMetricGroup()
-                                .getIOMetricGroup()
-                                .getNumRecordsOutCounter()
-                                .getCount()))
-                : List.of())) {
-            sum += Long.parseLong(count);
+        try {
+            for (String count : onOperators((operator, subtask) -> operator instanceof SourceOperator
+                    ? List.of(Long.toString(
+                            operator.getMetricGroup()
+                                    .getIOMetricGroup()
+                                    .getNumRecordsOutCounter()
+                                    .getCount()))
+                    : List.of())) {
+                sum += Long.parseLong(count);
+            }
+        } catch (CancellationException | ConcurrentModificationException e) { // a task failed, and the job will say why
+            Thread.sleep(500);
+            failIfOver(end, "a task was cancelled, and the job does not end");
+            return 0;
         }
         return sum;
     }

@@ -1,0 +1,212 @@
+"""`rescale`: other parallelism, other key groups, other operators."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
+from state_pipelines.cli.options import AS_JSON, CLASSES, Source, source_options
+from state_pipelines.errors import UsageError
+from state_pipelines.operations.processes import choose_processes, run_pieces
+from state_pipelines.operations.publishing import FileMode
+from state_pipelines.operations.rescaling import plan_rescale, run_rescale
+from state_pipelines.operations.rescaling.merging import MergeRule
+from state_pipelines.operations.rescaling.request import parse_request, read_keys, read_request
+from state_pipelines.storage import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rich.console import Console
+
+    from state_pipelines.codecs.kryo import FieldLists
+    from state_pipelines.operations.processes import Work
+    from state_pipelines.operations.rescaling import RescalePlan, RescaleResult
+
+
+def _several(name: str, metavar: str, help: str) -> Callable[..., Any]:
+    return click.option(name, metavar=metavar, multiple=True, help=help)
+
+
+@click.command("rescale")
+@click.argument("snapshot")
+@click.option("--out", "target", metavar="TARGET", help="Directory of the new snapshot; it must not exist.")
+@click.option("--request", "file", metavar="FILE", help="What to do, in YAML; other options come on top of it.")
+@_several("--parallelism", "[OPERATOR=]N", "Subtasks, of all operators or of one.")
+@_several("--max-parallelism", "[OPERATOR=]M", "Key groups, of all operators or of one.")
+@_several("--rename", "OPERATOR=UID", "A new uid; OPERATOR is a uid or a 32-digit id.")
+@_several("--drop-operator", "OPERATOR", "An operator goes, with its state.")
+@_several("--drop-state", "OPERATOR=STATE", "A state of an operator goes.")
+@_several("--keep-keys", "OPERATOR=FILE", "Only these keys stay: a file with one JSON value per line.")
+@_several("--drop-keys", "OPERATOR=FILE", "These keys go.")
+@_several("--key-hash", "OPERATOR:CLASS=EXPRESSION", "hashCode of a class in the keys, such as objects(a, b).")
+@_several("--take", "UID=SNAPSHOT", "An operator of this uid comes from another snapshot.")
+@_several("--merge", "SNAPSHOT", "The state of another snapshot of the same job comes in.")
+@click.option(
+    "--on-equal",
+    type=click.Choice([each.value for each in MergeRule]),
+    help="What becomes of entries that several merged snapshots have; error by default.",
+)
+@click.option(
+    "--files",
+    type=click.Choice([each.value for each in FileMode]),
+    default=FileMode.COPY.value,
+    show_default=True,
+    help="What becomes of files that stay as they are.",
+)
+@click.option("--no-proof", is_flag=True, help="Do not read both sides and compare before it is published.")
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes that share the work; by default one per core, or one for a small snapshot.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done, and how.")
+@CLASSES
+@AS_JSON
+@source_options
+def command(
+    snapshot: str,
+    *,
+    target: str | None,
+    file: str | None,
+    on_equal: str | None,
+    files: str,
+    no_proof: bool,
+    processes: int | None,
+    dry_run: bool,
+    classes: FieldLists | None,
+    as_json: bool,
+    source: Source,
+    **wishes: tuple[str, ...],
+) -> None:
+    """Write a snapshot like SNAPSHOT with other parallelism, other key groups or other operators.
+
+    What cannot be done is refused before anything is written. Parallelism alone moves files or ranges of bytes;
+    other key groups move records by the hashes of their keys, which are proven with the snapshot itself.
+    """
+    if target is None and not dry_run:
+        raise UsageError("the new snapshot needs a directory", hint="Say --out, or look only, with --dry-run")
+    content, directory = ({}, Path()) if file is None else read_request(file)
+    _add_wishes(content, wishes, on_equal)
+    plan = plan_rescale(
+        source.open(snapshot, classes),
+        resolve(target or "rescaled"),
+        parse_request(content, directory),
+        open_other=source.open,
+        files=FileMode(files),
+        verify=no_proof,
+    )
+    progress = make_console(stderr=True)
+    for note in plan.notes:
+        progress.print(f"note: {note}", soft_wrap=True)
+    if dry_run:
+        if as_json:
+            click.echo(json.dumps(plan.to_json(), indent=2))
+        else:
+            _show_changes(plan, make_console())
+            click.echo("nothing was written (--dry-run)")
+        return
+    count = processes or choose_processes(plan.size)
+    result = run_rescale(plan, partial(_run, count, progress), prove=not no_proof)
+    if as_json:
+        click.echo(json.dumps(result.to_json(), indent=2))
+    else:
+        _show_result(result, make_console())
+
+
+def _add_wishes(content: dict[str, Any], wishes: dict[str, tuple[str, ...]], on_equal: str | None) -> None:
+    """Put what options say into the content of a request."""
+    operators: dict[str, dict[str, Any]] = content.setdefault("operators", {})
+
+    def of(operator: str) -> dict[str, Any]:
+        if operators.get(operator) is None:
+            operators[operator] = {}
+        return operators[operator]
+
+    for name in ("parallelism", "max_parallelism"):
+        for text in wishes[name]:
+            operator, _, number = text.rpartition("=")
+            if not number.isdecimal():
+                raise UsageError(f"{text!r} does not have the form [OPERATOR=]N")
+            (of(operator) if operator else content)[name] = int(number)
+    for operator, uid in _split(wishes["rename"], "OPERATOR=UID"):
+        of(operator)["uid"] = uid
+    for operator in wishes["drop_operator"]:
+        of(operator)["drop"] = True
+    for operator, state in _split(wishes["drop_state"], "OPERATOR=STATE"):
+        of(operator).setdefault("drop_states", []).append(state)
+    for name in ("keep_keys", "drop_keys"):
+        for operator, path in _split(wishes[name], "OPERATOR=FILE"):
+            of(operator)[name] = read_keys(path)
+    for place, expression in _split(wishes["key_hash"], "OPERATOR:CLASS=EXPRESSION"):
+        operator, _, class_name = place.rpartition(":")
+        if not operator:
+            raise UsageError(f"{place!r} does not have the form OPERATOR:CLASS")
+        of(operator).setdefault("key_hash", {})[class_name] = expression
+    for uid, path in _split(wishes["take"], "UID=SNAPSHOT"):
+        content.setdefault("take", {})[uid] = {"from": path}
+    if wishes["merge"]:
+        content.setdefault("merge", {}).setdefault("with", []).extend(wishes["merge"])
+    if on_equal is not None:
+        content.setdefault("merge", {})["on_equal"] = on_equal
+
+
+def _split(texts: Sequence[str], form: str) -> list[tuple[str, str]]:
+    pairs = []
+    for text in texts:
+        left, _, right = text.partition("=")
+        if not left or not right:
+            raise UsageError(f"{text!r} does not have the form {form}")
+        pairs.append((left, right))
+    return pairs
+
+
+def _run(processes: int, console: Console, pieces: Sequence[Work[Any]], what: str) -> list[Any]:
+    """Run pieces of work under a bar, when somebody looks."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(what, total=len(pieces))
+        return run_pieces(
+            pieces, what, processes=processes, report=lambda done, total: bar.update(task, completed=done, total=total)
+        )
+
+
+def _show_changes(plan: RescalePlan, console: Console) -> None:
+    table = make_table("operator", "parallelism", "max parallelism", "keyed state", "operator state")
+    for change in plan.changes:
+        label = change.label if change.label == change.former else f"{change.former} → {change.label}"
+        table.add_row(
+            label, _arrow(*change.parallelism), _arrow(*change.max_parallelism), change.keyed, change.operator_state
+        )
+    for label in plan.dropped:
+        table.add_row(label, "", "", "dropped", "dropped")
+    console.print(indent(table))
+    for change in plan.changes:
+        for proof in change.hashes:
+            console.print(f"{change.label}: {proof}", soft_wrap=True)
+
+
+def _arrow(before: int, after: int) -> str:
+    return str(before) if before == after else f"{before} → {after}"
+
+
+def _show_result(result: RescaleResult, console: Console) -> None:
+    _show_changes(result.plan, console)
+    console.print(
+        f"{plural(result.files_written, 'file')} written, {plural(result.files_taken, 'file')} taken over, "
+        f"{format_bytes(result.bytes)} in {result.seconds:.1f} s"
+    )
+    if result.proof is None:
+        console.print("not proven (--no-proof)")
+    else:
+        states, records = len(result.proof.rows), sum(row.after.records for row in result.proof.rows)
+        console.print(f"proven: {records:,} entries of {plural(states, 'state')}, none lost, doubled or changed")
+    console.print(f"new snapshot: {result.path}", style="bold", soft_wrap=True)

@@ -1,0 +1,437 @@
+"""Framed records sorted into runs: those of one key group and state side by side, ready for a canonical file.
+
+Records come in any order and leave in blocks. Inside a block runs ascend by key group, then by state, so that any range
+of key groups is one range of bytes. Nothing is compared for that: a run's place follows from how much comes
+before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from state_pipelines.binary.memory import copy, load_u8, store_8, store_16_big, store_32_big
+from state_pipelines.errors import FormatError, Where
+from state_pipelines.keyed.digest import RecordDigest, add_key_group, hash_record
+from state_pipelines.keyed.framing import END_OF_KEY_GROUP, FLAG
+from state_pipelines.keyed.matching import join_spans
+from state_pipelines.keyed.records import KeyedRecords, cut_nulls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from state_pipelines.codecs.columnar import Encoded
+    from state_pipelines.metadata.key_groups import KeyGroupRange
+
+Index = npt.NDArray[np.void]
+Positions = npt.NDArray[np.int64]
+
+RUN = np.dtype(
+    [
+        ("key_group", "<i4"),
+        ("state", "<i4"),
+        ("offset", "<i8"),
+        ("size", "<i8"),
+        ("last", "<i8"),
+        ("records", "<u8"),
+        ("bytes", "<u8"),
+        ("digest", "<u8"),
+        ("content", "<u8"),
+    ]
+)
+"""A run: where it begins in its block, its bytes, its last record's first key byte in it, and its `RecordDigest`."""
+
+_SPARSE = 4
+"""Records are copied out of their windows when these hold so many times more than the wanted records."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Sorted runs.
+
+    Attributes:
+        data: u8, the framed records; no flag is set on any last record, for more of its run may lie elsewhere.
+        runs: `RUN`[r], ascending by key group and state.
+    """
+
+    data: npt.NDArray[np.uint8]
+    runs: Index
+
+
+@dataclass
+class RecordBuffer:
+    """Collects records of all states and sorts them into a block.
+
+    Attributes:
+        prefix: bytes of the key-group prefix that the block gets.
+        maps: ids of the states that are maps.
+        limit: bytes of records at which the buffer counts as full.
+    """
+
+    prefix: int
+    maps: frozenset[int]
+    limit: int
+    _pieces: list[tuple[int, KeyedRecords]] = field(default_factory=list)
+    _size: int = 0
+    _held: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it holds as much as it should."""
+        return self._size >= self.limit
+
+    @property
+    def size(self) -> int:
+        """Bytes of the framed records."""
+        return self._size
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory: the windows in which the records lie."""
+        return sum(self._held.values())
+
+    def add(self, state: int, records: KeyedRecords) -> None:
+        """Take records of a state, which lie in the key groups that they will be framed for."""
+        if not len(records):
+            return
+        self._pieces.append((state, records))
+        self._size += size_of_records(records) + (8 + self.prefix) * len(records)
+        self._held[id(records.data)] = len(records.data)
+        if self.held > _SPARSE * max(self.limit, self._size):
+            # Few records of large windows are wanted, and would hold all of them in memory.
+            self._pieces = [(number, copy_records(each)) for number, each in self._pieces]
+            self._held = {id(each.data): len(each.data) for _, each in self._pieces}
+
+    def sort(self, key_groups: KeyGroupRange) -> Block:
+        """The records as a block, and begin anew.
+
+        Args:
+            key_groups: where all the records lie.
+
+        Raises:
+            FormatError: a record lies elsewhere.
+        """
+        pieces, self._pieces, self._size, self._held = self._pieces, [], 0, {}
+        present = sorted({state for state, _ in pieces})
+        numbers = {state: number for number, state in enumerate(present)}
+        states, first = len(present), key_groups.start
+        sizes = np.zeros(len(key_groups) * states, np.int64)
+        for state, records in pieces:
+            _require_inside(records, key_groups)
+            spans = (records.key_starts, records.key_ends, records.value_starts, records.value_ends)
+            count_bytes(records.key_groups, first, states, numbers[state], 8 + self.prefix, *spans, sizes)
+        ends = np.cumsum(sizes)
+        starts = ends - sizes
+        positions, lasts = starts.copy(), np.zeros(len(sizes), np.int64)
+        totals = np.zeros((len(sizes), 4), np.uint64)
+        data = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
+        for state, records in pieces:
+            place_records(
+                records.key_groups,
+                first,
+                states,
+                numbers[state],
+                self.prefix,
+                records.data.ctypes.data,
+                records.key_starts,
+                records.key_ends,
+                records.value_starts,
+                records.value_ends,
+                cut_nulls(records) if state in self.maps else records.value_ends,
+                positions,
+                lasts,
+                totals,
+                data.ctypes.data,
+            )
+        found = np.flatnonzero(sizes)
+        runs = np.empty(len(found), RUN)
+        runs["key_group"] = first + found // max(states, 1)
+        runs["state"] = np.array(present, np.int32)[found % max(states, 1)]
+        runs["offset"], runs["size"], runs["last"] = starts[found], sizes[found], (lasts - starts)[found]
+        for column, name in enumerate(("records", "bytes", "digest", "content")):
+            runs[name] = totals[found, column]
+        return Block(data, runs)
+
+
+@dataclass(frozen=True)
+class FramedRuns:
+    """Runs from several blocks.
+
+    Attributes:
+        key_groups: i32[r].
+        states: i32[r].
+        sources: i32[r], which of the merged snapshots a run is from.
+        addresses: i64[r].
+        sizes: i64[r], bytes.
+        lasts: i64[r], of the last record's first key byte in the run.
+        records: i64[r], how many.
+        held: what the addresses point into.
+    """
+
+    key_groups: npt.NDArray[np.int32]
+    states: npt.NDArray[np.int32]
+    sources: npt.NDArray[np.int32]
+    addresses: Positions
+    sizes: Positions
+    lasts: Positions
+    records: Positions
+    held: tuple[npt.NDArray[np.uint8], ...]
+
+    def select(self, rows: npt.NDArray[np.integer]) -> FramedRuns:
+        """Some of the runs, or all in another order."""
+        return FramedRuns(
+            self.key_groups[rows],
+            self.states[rows],
+            self.sources[rows],
+            self.addresses[rows],
+            self.sizes[rows],
+            self.lasts[rows],
+            self.records[rows],
+            self.held,
+        )
+
+
+def concat_runs(parts: Sequence[FramedRuns]) -> FramedRuns:
+    """Runs one behind the other."""
+    return FramedRuns(
+        np.concatenate([each.key_groups for each in parts]),
+        np.concatenate([each.states for each in parts]),
+        np.concatenate([each.sources for each in parts]),
+        np.concatenate([each.addresses for each in parts]),
+        np.concatenate([each.sizes for each in parts]),
+        np.concatenate([each.lasts for each in parts]),
+        np.concatenate([each.records for each in parts]),
+        tuple(held for each in parts for held in each.held),
+    )
+
+
+def gather_runs(blocks: Sequence[tuple[int, Block]]) -> FramedRuns:
+    """The runs of some blocks, ascending by key group, state and source.
+
+    Args:
+        blocks: (source, block), at least one; offsets of runs count from the start of the block's data.
+    """
+    runs = concat_runs([_frame(source, block) for source, block in blocks])
+    return runs.select(np.lexsort((runs.sources, runs.states, runs.key_groups)))
+
+
+def _frame(source: int, block: Block) -> FramedRuns:
+    runs = block.runs
+    return FramedRuns(
+        runs["key_group"].astype(np.int32),
+        runs["state"].astype(np.int32),
+        np.full(len(runs), source, np.int32),
+        runs["offset"].astype(np.int64) + block.data.ctypes.data,
+        runs["size"].astype(np.int64),
+        runs["last"].astype(np.int64),
+        runs["records"].astype(np.int64),
+        (block.data,),
+    )
+
+
+def join_runs(runs: FramedRuns) -> tuple[npt.NDArray[np.int32], Positions, npt.NDArray[np.uint8]]:
+    """Sections of canonical files from sorted runs.
+
+    Returns:
+        (i32[s] key groups, i64[s] where the section of each ends, u8 the sections).
+    """
+    data = np.empty(int(runs.sizes.sum()) + 4 * len(runs.sizes), np.uint8)
+    key_groups, ends = np.empty(len(runs.sizes), np.int32), np.empty(len(runs.sizes), np.int64)
+    count = join_sections(
+        runs.key_groups, runs.states, runs.addresses, runs.sizes, runs.lasts, data.ctypes.data, key_groups, ends
+    )
+    return key_groups[:count], ends[:count], data[: int(ends[count - 1]) if count else 0]
+
+
+def sum_runs(parts: Iterable[Index], names: Mapping[int, str]) -> dict[str, RecordDigest]:
+    """Digests of states over runs, by name.
+
+    Args:
+        parts: `RUN`[r] each.
+        names: by state id.
+    """
+    totals = dict.fromkeys(names.values(), RecordDigest())
+    for runs in parts:
+        for state in np.unique(runs["state"]).tolist():
+            found = runs[runs["state"] == state]
+            sums = (int(found[name].sum(dtype=np.uint64)) for name in ("records", "bytes", "digest", "content"))
+            totals[names[state]] += RecordDigest(*sums)
+    return totals
+
+
+def join_sides(key_groups: npt.NDArray[np.int32], keys: Encoded, values: Encoded) -> KeyedRecords:
+    """Records from keys and values that lie apart.
+
+    Args:
+        key_groups: i32[n].
+        keys: keys without prefix.
+        values: values.
+    """
+    data = np.empty(int((keys.stops - keys.starts).sum() + (values.stops - values.starts).sum()), np.uint8)
+    ends = np.empty(len(key_groups), np.int64)
+    key_base, value_base = keys.data.ctypes.data, values.data.ctypes.data
+    key_spans = (key_base + keys.starts, key_base + keys.stops)
+    value_spans = (value_base + values.starts, value_base + values.stops)
+    join_spans(0, *key_spans, *value_spans, data.ctypes.data, ends)
+    value_starts = ends - (values.stops - values.starts)
+    key_starts = value_starts - (keys.stops - keys.starts)
+    return KeyedRecords(key_groups, data, key_starts, value_starts, value_starts, ends, 0, "")
+
+
+def copy_records(records: KeyedRecords) -> KeyedRecords:
+    """The same records in bytes of their own; positions in the file are lost."""
+    data = np.empty(size_of_records(records), np.uint8)
+    ends = np.empty(len(records), np.int64)
+    spans = (records.key_starts, records.key_ends, records.value_starts, records.value_ends)
+    join_spans(records.data.ctypes.data, *spans, data.ctypes.data, ends)
+    value_starts = ends - (records.value_ends - records.value_starts)
+    key_starts = value_starts - (records.key_ends - records.key_starts)
+    return KeyedRecords(records.key_groups, data, key_starts, value_starts, value_starts, ends, 0, records.file)
+
+
+def size_of_records(records: KeyedRecords) -> int:
+    """Bytes of keys and values."""
+    return int((records.key_ends - records.key_starts + records.value_ends - records.value_starts).sum())
+
+
+def _require_inside(records: KeyedRecords, key_groups: KeyGroupRange) -> None:
+    low, high = int(records.key_groups.min()), int(records.key_groups.max())
+    if low < key_groups.start or high > key_groups.end:
+        raise FormatError(
+            f"records lie in the key groups {low} to {high}, not in {key_groups.start} to {key_groups.end}",
+            where=Where(file=records.file),
+        )
+
+
+@njit(cache=True, nogil=True)
+def count_bytes(key_groups, first, states, state, frame, key_starts, key_ends, value_starts, value_ends, sizes):  # type: ignore[no-untyped-def]
+    """Add up the framed bytes of records of one state by key group.
+
+    Args:
+        key_groups: i32[n], from `first` on.
+        first: key group of the first of `sizes`.
+        states: how many states `sizes` has per key group.
+        state: which of them these records are of.
+        frame: bytes of a record beside key and value.
+        key_starts: i64[n].
+        key_ends: i64[n].
+        value_starts: i64[n].
+        value_ends: i64[n].
+        sizes: i64[key groups * states], added to.
+    """
+    for row in range(len(key_groups)):
+        code = (key_groups[row] - first) * states + state
+        sizes[code] += frame + key_ends[row] - key_starts[row] + value_ends[row] - value_starts[row]
+
+
+@njit(cache=True, nogil=True)
+def place_records(  # type: ignore[no-untyped-def]
+    key_groups,
+    first,
+    states,
+    state,
+    prefix,
+    base,
+    key_starts,
+    key_ends,
+    value_starts,
+    value_ends,
+    counted_ends,
+    positions,
+    lasts,
+    totals,
+    target,
+):
+    """Frame records of one state, each at the next free place of its run.
+
+    Args:
+        key_groups: i32[n], from `first` on; goes into the prefix.
+        first: see `count_bytes`.
+        states: see `count_bytes`.
+        state: see `count_bytes`.
+        prefix: bytes of the prefix, 1 or 2.
+        base: address to which the spans are relative.
+        key_starts: i64[n], without prefix.
+        key_ends: i64[n].
+        value_starts: i64[n].
+        value_ends: i64[n].
+        counted_ends: i64[n], ends of the values for the digest.
+        positions: i64[key groups * states], next free place behind `target`; moved on.
+        lasts: like `positions`, gets the place of the last record's first key byte.
+        totals: u64[key groups * states, 4], records, bytes, digest and content; added to.
+        target: address of the output.
+    """
+    for row in range(len(key_groups)):
+        key_group = key_groups[row]
+        code = (key_group - first) * states + state
+        at = target + positions[code]
+        size = key_ends[row] - key_starts[row]
+        store_32_big(at, size + prefix)
+        at += 4
+        lasts[code] = at - target
+        if prefix == 2:
+            store_16_big(at, key_group)
+        else:
+            store_8(at, key_group)
+        at += prefix
+        copy(at, base + key_starts[row], size)
+        at += size
+        length = value_ends[row] - value_starts[row]
+        store_32_big(at, length)
+        copy(at + 4, base + value_starts[row], length)
+        positions[code] = at + 4 + length - target
+        content = hash_record(base, key_starts[row], key_ends[row], value_starts[row], counted_ends[row])
+        totals[code, 0] += np.uint64(1)
+        totals[code, 1] += np.uint64(size + counted_ends[row] - value_starts[row])
+        totals[code, 2] += add_key_group(content, key_group)
+        totals[code, 3] += content
+
+
+@njit(cache=True, nogil=True)
+def join_sections(key_groups, states, addresses, sizes, lasts, target, groups, ends):  # type: ignore[no-untyped-def]
+    """Write sections of a canonical file from runs that ascend by key group and state.
+
+    Args:
+        key_groups: i32[r].
+        states: i32[r].
+        addresses: i64[r].
+        sizes: i64[r].
+        lasts: i64[r], the last record's first key byte in the run.
+        target: address of the output; takes 4 bytes per run beside the runs.
+        groups: i32[r], gets the key group of each section.
+        ends: i64[r], gets where each section ends behind `target`.
+
+    Returns:
+        Number of sections.
+    """
+    at = target
+    count = 0
+    flagged = target
+    for row in range(len(key_groups)):
+        begins = row == 0 or key_groups[row] != key_groups[row - 1]
+        if begins or states[row] != states[row - 1]:
+            # Only the very last record of a state in a key group says that another state id follows.
+            if row > 0:
+                store_8(flagged, load_u8(flagged) | FLAG)
+            if begins:
+                if row > 0:
+                    store_16_big(at, END_OF_KEY_GROUP)
+                    at += 2
+                    ends[count] = at - target
+                    count += 1
+                groups[count] = key_groups[row]
+            store_16_big(at, states[row])
+            at += 2
+        copy(at, addresses[row], sizes[row])
+        flagged = at + lasts[row]
+        at += sizes[row]
+    if len(key_groups) > 0:
+        store_8(flagged, load_u8(flagged) | FLAG)
+        store_16_big(at, END_OF_KEY_GROUP)
+        ends[count] = at + 2 - target
+        count += 1
+    return count

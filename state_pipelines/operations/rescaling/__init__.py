@@ -1,0 +1,39 @@
+"""Rescaling: the same state for another parallelism, other key groups, or other operators.
+
+request = RescaleRequest(parallelism=6, max_parallelism=1024)
+rescale(open_snapshot("s3://bucket/savepoint-1a2b"), "s3://bucket/rescaled", request)
+"""
+
+from __future__ import annotations
+
+from state_pipelines.operations.rescaling.planning import OperatorChange
+from state_pipelines.operations.rescaling.request import (
+    KeyChoice,
+    OperatorRequest,
+    RescaleRequest,
+    TakeRequest,
+    load_request,
+    parse_request,
+)
+from state_pipelines.operations.rescaling.running import (
+    RescalePlan,
+    RescaleResult,
+    plan_rescale,
+    rescale,
+    run_rescale,
+)
+
+__all__ = [
+    "KeyChoice",
+    "OperatorChange",
+    "OperatorRequest",
+    "RescalePlan",
+    "RescaleRequest",
+    "RescaleResult",
+    "TakeRequest",
+    "load_request",
+    "parse_request",
+    "plan_rescale",
+    "rescale",
+    "run_rescale",
+]

@@ -1,0 +1,538 @@
+"""What becomes of each operator, and by which way; everything impossible is refused here, before anything is written.
+
+State whose key groups stay and whose files fit together is handed on, or copied as ranges of bytes (`assembly`). Other
+keyed state is moved record by record (`regrouping`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from state_pipelines.codecs.columns import plan_columns
+from state_pipelines.codecs.serializer_layouts import derive_layout
+from state_pipelines.errors import NotFoundError, UnsupportedError, UsageError, Where, at
+from state_pipelines.keyed.assignment import compute_key_group_range
+from state_pipelines.keyed.files import RecordContext
+from state_pipelines.keyed.hash_search import find_class_hashes
+from state_pipelines.keyed.hashing.expressions import parse_hash_expression
+from state_pipelines.keyed.key_filter import TIMESTAMP, KeyFilter
+from state_pipelines.keyed.key_hashing import make_key_hasher
+from state_pipelines.metadata import OperatorState, SubtaskState
+from state_pipelines.metadata.keyed import IncrementalRemoteKeyedStateHandle
+from state_pipelines.operations.publishing import FileMode, make_file_name
+from state_pipelines.operations.rescaling.assembly import FileAssembly, NeedsRecords, plan_parallelism
+from state_pipelines.operations.rescaling.merging import align_headers
+from state_pipelines.operations.rescaling.operator_assembly import assemble_operator
+from state_pipelines.operations.rescaling.pieces import Assembler
+from state_pipelines.operations.rescaling.regrouping import Collect, Gather, Shuffle, Source
+from state_pipelines.serializers.metainfo import StateKind
+from state_pipelines.storage import join
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from state_pipelines.keyed.files import KeyedFile
+    from state_pipelines.keyed.header import KeyedHeader
+    from state_pipelines.keyed.key_hashing import KeyHasher
+    from state_pipelines.keyed.records import KeyedRecords
+    from state_pipelines.metadata.operator import OperatorStateHandle
+    from state_pipelines.operations.rescaling.editing import EditedOperator
+    from state_pipelines.operations.rescaling.merging import StatePairs
+    from state_pipelines.operations.rescaling.request import OperatorRequest, RescaleRequest
+    from state_pipelines.operations.spills import Spill
+    from state_pipelines.snapshot import Operator, State
+    from state_pipelines.storage import Location
+
+SPLIT_SIZE = 128 << 20
+"""Bytes of an old file that one piece of work sorts for new key groups."""
+
+SAMPLE_SIZE = 20_000
+"""Records by which the hash of a class is looked for, at most, of each subtask."""
+
+SPILLS = "_spills"
+"""Directory of spills inside the target while it is being written."""
+
+
+@dataclass(frozen=True)
+class OperatorChange:
+    """What becomes of an operator, for people.
+
+    Attributes:
+        former: its label before.
+        label: its label afterwards.
+        parallelism: before and after.
+        max_parallelism: before and after.
+        keyed: how its keyed state gets there.
+        operator_state: how its operator state gets there.
+        hashes: of user classes in the keys, which hash code was found and what proves it.
+    """
+
+    former: str
+    label: str
+    parallelism: tuple[int, int]
+    max_parallelism: tuple[int, int]
+    keyed: str
+    operator_state: str
+    hashes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RecordsPlan:
+    """How the records of one operator move.
+
+    Attributes:
+        shuffles: by source, the pieces of the first stage; empty where key groups stay.
+        header: of the new files.
+        context: of the new key groups.
+        collects: the pieces where key groups stay.
+        hasher: where they do not.
+    """
+
+    header: KeyedHeader
+    context: RecordContext
+    shuffles: tuple[tuple[Shuffle, ...], ...] = ()
+    collects: tuple[Collect, ...] = ()
+    hasher: KeyHasher | None = None
+
+
+@dataclass(frozen=True)
+class OperatorPlan:
+    """What is done for one operator.
+
+    Attributes:
+        edited: the operator before.
+        change: for people.
+        state: its new metadata, in which keyed state that moves by records is still missing.
+        pieces: new files made of ranges of bytes.
+        records: how records move; None when they do not.
+        dropped: names of states that go.
+        notes: what users should know.
+    """
+
+    edited: EditedOperator
+    change: OperatorChange
+    state: OperatorState
+    pieces: tuple[FileAssembly, ...] = ()
+    records: RecordsPlan | None = None
+    dropped: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = field(default=())
+
+    def gather(self, target: Location, spills: Sequence[Sequence[Spill]], request: RescaleRequest) -> list[Gather]:
+        """The pieces of the second stage, from the spills of each source."""
+        assert self.records is not None
+        return [
+            Gather(
+                operator=self.change.label,
+                subtask=subtask,
+                header=self.records.header,
+                key_groups=compute_key_group_range(subtask, self.state.parallelism, self.state.max_parallelism),
+                sources=tuple(map(tuple, spills)),
+                context=self.records.context,
+                target=join(target, make_file_name()),
+                rule=request.on_equal,
+                hasher=self.records.hasher,
+            )
+            for subtask in range(self.state.parallelism)
+        ]
+
+
+def plan_operator(
+    edited: EditedOperator, request: RescaleRequest, target: Location, *, files: FileMode, verify: bool
+) -> OperatorPlan:
+    """Decide how one operator gets its new form.
+
+    Args:
+        edited: the operator, and the same one in merged snapshots.
+        request: the whole request.
+        target: directory of the new snapshot.
+        files: what becomes of files that stay as they are.
+        verify: new files are read again.
+
+    Raises:
+        UsageError: the numbers do not go together.
+        UnsupportedError: the hash of a class in the keys is not known, raw state that only its operator knows would
+            have to change, or data are in flight.
+        NotFoundError: the request names a state that is not there.
+    """
+    with at(operator=edited.operator.label):
+        return _Planner(edited, request, target, files=files, verify=verify).plan()
+
+
+class _Planner:
+    def __init__(
+        self, edited: EditedOperator, request: RescaleRequest, target: Location, *, files: FileMode, verify: bool
+    ) -> None:
+        self.edited, self.request, self.target = edited, request, target
+        self.files, self.verify = files, verify
+        self.operator = edited.operator
+        self.own: OperatorRequest = edited.request
+        self.metadata = self.operator.metadata
+        self.notes: list[str] = []
+        self.max_parallelism = self._choose("max_parallelism", self.metadata.max_parallelism)
+        self.parallelism = self._choose("parallelism", self.metadata.parallelism)
+        self.dropped = frozenset(self.own.drop_states)
+
+    def _choose(self, name: str, old: int) -> int:
+        own: int | None = getattr(self.own, name)
+        if own is not None:
+            return own
+        wanted: int | None = getattr(self.request, name)
+        if wanted is None or wanted == old:
+            return old
+        if self.metadata.max_parallelism == 1:
+            # `forceNonParallel`: a job never gives such an operator another number.
+            self.notes.append(f"operator {self.operator.label} is not parallel and keeps its {name.replace('_', ' ')}")
+            return old
+        return wanted
+
+    @property
+    def _sources(self) -> tuple[Operator, ...]:
+        return (self.operator, *self.edited.merged)
+
+    def plan(self) -> OperatorPlan:
+        """Choose the way."""
+        compute_key_group_range(0, self.parallelism, self.max_parallelism)
+        self._check_states()
+        resized = (self.parallelism, self.max_parallelism) != (self.metadata.parallelism, self.metadata.max_parallelism)
+        if self.metadata.fully_finished:
+            state = replace(self.metadata, parallelism=self.parallelism, max_parallelism=self.max_parallelism)
+            return self._finish(state if resized else self.metadata, "finished, no state", "finished, no state")
+        by_records = self._why_records()
+        touched = bool(resized or by_records or self.edited.merged or self.dropped)
+        if touched:
+            self._refuse()
+        if not touched:
+            return self._finish(self.metadata, "as it is", "as it is")
+        if not by_records and not self.edited.merged and not self.dropped:
+            found = plan_parallelism(
+                self.operator,
+                self.parallelism,
+                self.target,
+                narrow=self.files is not FileMode.COPY,
+                verify=self.verify,
+            )
+            if not isinstance(found, NeedsRecords):
+                self._note_databases(found.operator)
+                state = replace(found.operator, max_parallelism=self.max_parallelism)
+                return self._finish(
+                    state,
+                    self._describe_keyed("ranges of bytes" if self._hands_out else "as it is"),
+                    self._describe_operator("ranges of bytes" if self._hands_out else "as it is"),
+                    pieces=found.pieces,
+                )
+            by_records = found.reason
+        return self._plan_records(by_records)
+
+    def _check_states(self) -> None:
+        if not self.dropped:
+            return
+        known = {state.name for operator in self._sources for state in operator.states}
+        for name in sorted(self.dropped - known):
+            raise NotFoundError(f"the operator has no state {name}", hint=f"It has {', '.join(sorted(known))}")
+
+    def _why_records(self) -> str:
+        """Why records must move; empty when they need not."""
+        keyed = [operator for operator in self._sources if operator.keyed_files]
+        if not keyed:
+            return ""
+        if any(operator.max_parallelism != self.max_parallelism for operator in keyed):
+            return "other key groups"
+        if self.own.keys is not None:
+            return "only some keys"
+        if len(keyed) > 1:
+            return "state of several snapshots"
+        names = {info.name for _, file in keyed[0].keyed_files for info in file.header.states}
+        return "without dropped states" if names & self.dropped else ""
+
+    def _refuse(self) -> None:
+        for operator in self._sources:
+            subtasks = operator.metadata.subtasks
+            if any(each.input_channel_state or each.result_subpartition_state for each in subtasks):
+                raise UnsupportedError(
+                    "in-flight data cannot be handed to other subtasks",
+                    where=Where(file=str(operator.snapshot.location.metadata)),
+                    hint="Take a savepoint or an aligned checkpoint, or drop the in-flight data first "
+                    "(convert --format keep --in-flight drop)",
+                )
+            finished = [str(each.index) for each in subtasks if each.finished]
+            if finished and (self.parallelism != self.metadata.parallelism or self.edited.merged):
+                raise UnsupportedError(
+                    f"subtasks {', '.join(finished)} have finished and others have not, so that nothing says which of "
+                    "the new ones have",
+                    hint="Keep the parallelism of this operator, or take a snapshot before its first subtask finishes",
+                )
+        self._refuse_large_union()
+
+    def _refuse_large_union(self) -> None:
+        union = 0
+        for operator in self._sources:
+            for state in operator.operator_states:
+                if state.kind == "UNION":
+                    union += state.count().bytes
+        if union * self.parallelism > self.request.union_limit:
+            raise UnsupportedError(
+                f"its union state of {union:,} bytes would come {self.parallelism} times, once for every subtask, when "
+                f"the job is restored; {self.request.union_limit:,} bytes are allowed",
+                hint="Choose a smaller parallelism, or a larger union_limit in the request if the job can bear it",
+            )
+
+    def _plan_records(self, reason: str) -> OperatorPlan:
+        assembler = Assembler(self.target, self.verify)
+        managed = self._assemble(assembler, raw=False)
+        raw = self._assemble(assembler, raw=True)
+        records = self._plan_keyed() if reason else None
+        hashes = () if records is None else records[1]
+        keyed = self._describe_keyed(f"records ({reason})" if reason else "as it is")
+        subtasks = tuple(
+            SubtaskState(index, managed_operator_state=managed[index], raw_operator_state=raw[index])
+            for index in range(self.parallelism)
+        )
+        if records is None:
+            old = {each.index: each for each in self.metadata.subtasks}
+            subtasks = tuple(
+                replace(
+                    each,
+                    managed_keyed_state=old[each.index].managed_keyed_state,
+                    raw_keyed_state=old[each.index].raw_keyed_state,
+                )
+                if each.index in old
+                else each
+                for each in subtasks
+            )
+        state = replace(
+            self.metadata, parallelism=self.parallelism, max_parallelism=self.max_parallelism, subtasks=subtasks
+        )
+        coordinator = self.metadata.coordinator_state
+        if any(each.metadata.coordinator_state not in (None, coordinator) for each in self.edited.merged):
+            self.notes.append(
+                f"operator {self.operator.label}: the coordinator state of {self.operator.snapshot.path} is kept, that "
+                "of the merged snapshots is not"
+            )
+        return self._finish(
+            state,
+            keyed,
+            self._describe_operator("ranges of bytes" if self._hands_out else "as it is"),
+            pieces=tuple(assembler.pieces),
+            records=None if records is None else records[0],
+            hashes=hashes,
+        )
+
+    def _assemble(self, assembler: Assembler, *, raw: bool) -> list[OperatorStateHandle | None]:
+        """Operator state of all sources for the new subtasks; sources follow each other as if they were subtasks."""
+        handles: list[tuple[int, OperatorStateHandle]] = []
+        first = 0
+        for operator in self._sources:
+            for each in sorted(operator.metadata.subtasks, key=lambda each: each.index):
+                handle = each.raw_operator_state if raw else each.managed_operator_state
+                if handle is not None:
+                    handles.append((first + each.index, handle))
+            first += operator.parallelism
+        self._check_broadcasts(handles)
+        return assemble_operator(
+            handles,
+            self.parallelism,
+            first,
+            self.operator.snapshot.handles,
+            assembler,
+            raw=raw,
+            narrow=self.files is not FileMode.COPY,
+            dropped=self.dropped,
+        )
+
+    def _check_broadcasts(self, handles: Sequence[tuple[int, OperatorStateHandle]]) -> None:
+        """Refuse broadcast state that is not the same in all merged snapshots: a subtask can hold one copy only."""
+        if not self.edited.merged:
+            return
+        for state in self.operator.operator_states:
+            if state.kind != "BROADCAST" or state.name in self.dropped:
+                continue
+            columns = [name for name in state.schema.names if name != "subtask"]
+            tables = []
+            for operator in self._sources:
+                found = [each for each in operator.operator_states if each.name == state.name]
+                tables += [_list_copies(each, columns) for each in found]
+            if len({copy for table in tables for copy in table}) > 1:
+                raise UnsupportedError(
+                    "the merged snapshots have different broadcast state",
+                    where=Where(state=state.name),
+                    hint="Drop the state (drop_states) and let the job broadcast it anew, or make them equal before",
+                )
+
+    def _plan_keyed(self) -> tuple[RecordsPlan, tuple[str, ...]]:
+        keyed = [operator for operator in self._sources if operator.keyed_files]
+        for operator in keyed:
+            unread = operator.snapshot.keyed_files.find_unread(operator.metadata, operator.snapshot.layout_context)
+            for each in unread.values():
+                raise UnsupportedError(
+                    f"its raw keyed state cannot move to other files or key groups: {each.reason}",
+                    hint="Change only the parallelism, which moves it as it is",
+                )
+            for _, file in operator.keyed_files:
+                for info in file.header.states:
+                    if info.kind not in (StateKind.KEY_VALUE, StateKind.PRIORITY_QUEUE):
+                        raise UnsupportedError(f"{info.kind} state is not moved", where=Where(state=info.name))
+        headers = [file.header for operator in keyed for _, file in operator.keyed_files]
+        header, maps = align_headers(headers, self.dropped)
+        pairs = iter(maps)
+        sources = [[(file, next(pairs)) for _, file in operator.keyed_files] for operator in keyed]
+        context = RecordContext(self.max_parallelism, self.operator.record_context.layouts)
+        if all(operator.max_parallelism == self.max_parallelism for operator in keyed):
+            collected = tuple(
+                Source(tuple(file for file, _ in files), tuple(each for _, each in files), *self._choose_keys(operator))
+                for operator, files in zip(keyed, sources, strict=True)
+            )
+            return RecordsPlan(header, context, collects=tuple(self._collect(header, context, collected))), ()
+        hasher, hashes = self._find_hasher(keyed, header)
+        if hasher is None:
+            return RecordsPlan(header, context), hashes
+        shuffles = tuple(
+            tuple(self._shuffle(operator, files, hasher)) for operator, files in zip(keyed, sources, strict=True)
+        )
+        return RecordsPlan(header, context, shuffles=shuffles, hasher=hasher), hashes
+
+    def _choose_keys(self, operator: Operator) -> tuple[RecordContext, KeyFilter | None]:
+        return operator.record_context, self._key_filter
+
+    @property
+    def _key_filter(self) -> KeyFilter | None:
+        choice = self.own.keys
+        if choice is None:
+            return None
+        serializer = next(file.header.key_serializer for each in self._sources for _, file in each.keyed_files)
+        columns = plan_columns(derive_layout(serializer, self.operator.snapshot.layout_context))
+        try:
+            encoded = columns.encode(pa.array(list(choice.keys), columns.type))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
+            raise UsageError(f"the chosen keys are not of the type {columns.type}: {error}") from None
+        bounds = zip(encoded.starts.tolist(), encoded.stops.tolist(), strict=True)
+        data = encoded.data.tobytes()
+        return KeyFilter(frozenset(data[start:stop] for start, stop in bounds), choice.keep)
+
+    def _collect(self, header: KeyedHeader, context: RecordContext, sources: tuple[Source, ...]) -> Iterator[Collect]:
+        for subtask in range(self.parallelism):
+            key_groups = compute_key_group_range(subtask, self.parallelism, self.max_parallelism)
+            overlapping = []
+            for source in sources:
+                chosen = [
+                    (file, pairs)
+                    for file, pairs in zip(source.files, source.states, strict=True)
+                    if file.key_groups.intersect(key_groups).number
+                ]
+                files, states = (tuple(each) for each in zip(*chosen, strict=True)) if chosen else ((), ())
+                overlapping.append(replace(source, files=files, states=states))
+            yield Collect(
+                operator=self.operator.label,
+                subtask=subtask,
+                header=header,
+                key_groups=key_groups,
+                sources=tuple(overlapping),
+                context=context,
+                target=join(self.target, make_file_name()),
+                rule=self.request.on_equal,
+                verify=self.verify,
+            )
+
+    def _shuffle(
+        self, operator: Operator, files: Sequence[tuple[KeyedFile, StatePairs]], hasher: KeyHasher
+    ) -> Iterator[Shuffle]:
+        for file, pairs in files:
+            for part in file.split(SPLIT_SIZE, operator.record_context):
+                yield Shuffle(
+                    operator=operator.label,
+                    source=part,
+                    states=pairs,
+                    context=operator.record_context,
+                    max_parallelism=self.max_parallelism,
+                    target=join(self.target, SPILLS, make_file_name()),
+                    hasher=hasher,
+                    key_filter=self._key_filter,
+                )
+
+    def _find_hasher(self, keyed: Sequence[Operator], header: KeyedHeader) -> tuple[KeyHasher | None, tuple[str, ...]]:
+        """Hash codes of the keys; of user classes those that the request says, or that the snapshot proves.
+
+        None when there are no keys.
+        """
+        layouts = self.operator.snapshot.layout_context
+        known = {name: parse_hash_expression(text) for name, text in self.own.key_hashes}
+        for operator in keyed:
+            for skip, timers in ((0, False), (TIMESTAMP, True)):
+                samples = _sample(operator, timers=timers)
+                finding = find_class_hashes(
+                    header.key_serializer, layouts, samples, operator.max_parallelism, known=known, skip=skip
+                )
+                if not finding.keys:
+                    continue
+                if not finding.proven:
+                    hint = "Say it with --key-hash OPERATOR:CLASS=EXPRESSION, or key_hash in the request"
+                    raise UnsupportedError(finding.explain(), hint=hint)
+                found = (finding.explain(),) if finding.classes else ()
+                return make_key_hasher(header.key_serializer, layouts, known | finding.expressions), found
+        return None, ()
+
+    def _note_databases(self, state: OperatorState) -> None:
+        handles = [each.managed_keyed_state for each in state.subtasks]
+        if self._hands_out and any(isinstance(each, IncrementalRemoteKeyedStateHandle) for each in handles):
+            self.notes.append(
+                f"operator {self.operator.label}: several subtasks share each RocksDB database as a whole; restored at "
+                "yet another parallelism, Flink opens it several times, and not with "
+                "state.backend.rocksdb.use-ingest-db-restore-mode"
+            )
+
+    @property
+    def _hands_out(self) -> bool:
+        """Whether operator state comes to other subtasks, or some of it goes."""
+        return bool(self.parallelism != self.metadata.parallelism or self.edited.merged or self.dropped)
+
+    def _describe_keyed(self, way: str) -> str:
+        raw = any(each.raw_keyed_state for each in self.metadata.subtasks)
+        return way if raw or any(each.managed_keyed_state for each in self.metadata.subtasks) else "none"
+
+    def _describe_operator(self, way: str) -> str:
+        handles = [each.managed_operator_state or each.raw_operator_state for each in self.metadata.subtasks]
+        return way if any(handles) else "none"
+
+    def _finish(
+        self,
+        state: OperatorState,
+        keyed: str,
+        operator_state: str,
+        *,
+        pieces: tuple[FileAssembly, ...] = (),
+        records: RecordsPlan | None = None,
+        hashes: tuple[str, ...] = (),
+    ) -> OperatorPlan:
+        change = OperatorChange(
+            former=self.edited.former,
+            label=self.operator.label,
+            parallelism=(self.metadata.parallelism, state.parallelism),
+            max_parallelism=(self.metadata.max_parallelism, state.max_parallelism),
+            keyed=self._describe_keyed(keyed) if keyed == "as it is" else keyed,
+            operator_state=self._describe_operator(operator_state) if operator_state == "as it is" else operator_state,
+            hashes=hashes,
+        )
+        return OperatorPlan(self.edited, change, state, pieces, records, self.dropped, tuple(self.notes))
+
+
+def _sample(operator: Operator, *, timers: bool) -> Iterator[KeyedRecords]:
+    """Some records of every subtask."""
+    kind = StateKind.PRIORITY_QUEUE if timers else StateKind.KEY_VALUE
+    for _, file in operator.keyed_files:
+        ids = [number for number, info in enumerate(file.header.states) if info.kind is kind]
+        found = 0
+        for _, records in file.scan(ids, operator.record_context) if ids else ():
+            yield records
+            found += len(records)
+            if found >= SAMPLE_SIZE:
+                break
+
+
+def _list_copies(state: State, columns: Sequence[str]) -> list[tuple[str, ...]]:
+    """The copies of a broadcast state, their entries as text in order."""
+    copies: dict[int, list[str]] = {}
+    for row in state.to_arrow().to_pylist():
+        copies.setdefault(row["subtask"], []).append(repr([row[name] for name in columns]))
+    return [tuple(sorted(rows)) for rows in copies.values()]

@@ -1,0 +1,329 @@
+"""From an old snapshot to a rescaled one: planned as a whole, written in stages, proven, published."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.errors import ProofError, UsageError
+from state_pipelines.keyed.digest import RecordDigest, sum_digests
+from state_pipelines.metadata import CheckpointMetadata, write_metadata
+from state_pipelines.metadata.handles import RelativeFileStateHandle
+from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
+from state_pipelines.operations.converting import choose_properties
+from state_pipelines.operations.processes import run_pieces
+from state_pipelines.operations.publishing import FileCopy, FileMode, note_files, place_keyed_state, plan_copies
+from state_pipelines.operations.rescaling.editing import EditedSnapshot, edit_operators
+from state_pipelines.operations.rescaling.planning import SPILLS, OperatorChange, OperatorPlan, plan_operator
+from state_pipelines.operations.rescaling.proof import ProofSide, RescaleProof, prove_rescaling
+from state_pipelines.snapshot import Snapshot, open_snapshot
+from state_pipelines.storage import METADATA_FILE, Location, SnapshotLocation, SnapshotWriter, join, resolve
+from state_pipelines.storage.files import remove_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from state_pipelines.operations.processes import Work
+    from state_pipelines.operations.rescaling.regrouping import Collect, Gather
+    from state_pipelines.operations.rescaling.request import RescaleRequest
+    from state_pipelines.operations.rewriting import WrittenFile
+
+Runner = Callable[[Sequence["Work[Any]"], str], list[Any]]
+"""Runs pieces of work and gives their results in order; the text says what failed."""
+
+
+@dataclass(frozen=True)
+class RescalePlan:
+    """What a rescaling does.
+
+    Attributes:
+        edited: the old state under the new operators.
+        request: what was asked for.
+        target: directory of the new snapshot.
+        operators: one per operator of the new snapshot.
+        files: what becomes of files that stay as they are.
+        verify: whatever is copied is read again and compared.
+        notes: what users should know.
+    """
+
+    edited: EditedSnapshot
+    request: RescaleRequest
+    target: Location
+    operators: tuple[OperatorPlan, ...]
+    files: FileMode
+    verify: bool
+    notes: tuple[str, ...]
+
+    @property
+    def changes(self) -> tuple[OperatorChange, ...]:
+        """What becomes of each operator."""
+        return tuple(plan.change for plan in self.operators)
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Labels of the operators that go."""
+        return self.edited.dropped
+
+    @property
+    def size(self) -> int:
+        """Bytes of the old state."""
+        return self.edited.snapshot.file_size
+
+    def to_json(self) -> dict[str, object]:
+        """For machines."""
+        return {
+            "path": None,
+            "operators": [_change_to_json(change) for change in self.changes],
+            "dropped": list(self.dropped),
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True)
+class RescaleResult:
+    """What a rescaling did.
+
+    Attributes:
+        path: the new snapshot.
+        plan: what was planned.
+        files_written: new files.
+        files_taken: old files that were copied, linked or referenced.
+        bytes: written or copied.
+        notes: what users should know.
+        proof: both sides of every state; None when it was not asked for.
+        seconds: wall time.
+    """
+
+    path: str
+    plan: RescalePlan
+    files_written: int
+    files_taken: int
+    bytes: int
+    notes: tuple[str, ...]
+    proof: RescaleProof | None
+    seconds: float
+
+    def to_json(self) -> dict[str, object]:
+        """For machines."""
+        rows = () if self.proof is None else self.proof.rows
+        return self.plan.to_json() | {
+            "path": self.path,
+            "files_written": self.files_written,
+            "files_taken": self.files_taken,
+            "bytes": self.bytes,
+            "proven": self.proof is not None,
+            "states": [
+                {
+                    "operator": row.operator,
+                    "state": row.state,
+                    "entries": row.after.records,
+                    "bytes": row.after.bytes,
+                    "digest": f"{row.after.content:016x}",
+                }
+                for row in rows
+            ],
+            "notes": list(self.notes),
+            "seconds": self.seconds,
+        }
+
+
+def _change_to_json(change: OperatorChange) -> dict[str, object]:
+    return {
+        "operator": change.label,
+        "former": change.former,
+        "parallelism": list(change.parallelism),
+        "max_parallelism": list(change.max_parallelism),
+        "keyed_state": change.keyed,
+        "operator_state": change.operator_state,
+        "hashes": list(change.hashes),
+    }
+
+
+def plan_rescale(
+    snapshot: Snapshot,
+    target: Location,
+    request: RescaleRequest,
+    *,
+    open_other: Callable[[str], Snapshot] = open_snapshot,
+    files: FileMode = FileMode.COPY,
+    verify: bool = False,
+) -> RescalePlan:
+    """Decide everything, and refuse what is impossible; nothing is written.
+
+    Args:
+        snapshot: the old snapshot.
+        target: directory of the new one.
+        request: what it is to be.
+        open_other: opens the snapshots that the request takes from or merges.
+        files: what becomes of files that stay as they are.
+        verify: every new file is read again and compared; the proof of `run_rescale` does more.
+
+    Raises:
+        UsageError: nothing is asked for, or the numbers do not go together.
+        NotFoundError: an operator, a state or a snapshot is not there.
+        UnsupportedError: the hash of a class in the keys is not known, union state is too large to come to every
+            subtask, data are in flight, or state has a form that cannot be moved.
+        StateError: state cannot be read.
+    """
+    if request.is_empty:
+        raise UsageError(
+            "nothing is asked for", hint="Say a parallelism, a max parallelism, or what becomes of operators"
+        )
+    paths = dict.fromkeys([*(each.snapshot for each in request.take), *request.merge])
+    edited = edit_operators(snapshot, request, {path: open_other(path) for path in paths})
+    plans = tuple(plan_operator(operator, request, target, files=files, verify=verify) for operator in edited.operators)
+    notes = [*edited.notes, *(note for plan in plans for note in plan.notes)]
+    if (noted := note_files(files)) is not None:
+        notes.append(noted)
+    plan = RescalePlan(edited, request, target, plans, files, verify, tuple(notes))
+    if files is FileMode.LINK:
+        # What cannot be linked is refused before anything is written.
+        _assemble(plan, [_Moved([], []) for _ in plans], target)
+    return plan
+
+
+def run_rescale(plan: RescalePlan, run: Runner | None = None, *, prove: bool = True) -> RescaleResult:
+    """Do what is planned.
+
+    Args:
+        plan: from `plan_rescale`.
+        run: runs the pieces of work; default one after the other in this process.
+        prove: read both sides and compare before the result is published.
+
+    Raises:
+        ProofError: something was lost, doubled, changed or misplaced; nothing is left at the target.
+        IncompatibleError: merged snapshots have the same key, and the request does not say which one counts.
+        TargetExistsError: there is something at the target.
+        StateError: the old state cannot be read, or the new one not be written.
+    """
+    started = time.monotonic()
+    run = run or run_pieces
+    with SnapshotWriter(plan.target) as writer:
+        pieces = [piece for each in plan.operators for piece in each.pieces]
+        size = sum(run(pieces, "files cannot be put together"))
+        moved = _move_records(plan, writer.target, run)
+        remove_directory(join(writer.target, SPILLS))
+        size += sum(file.size for each in moved for _, file in each.files)
+        metadata, copies = _assemble(plan, moved, writer.target)
+        size += sum(run(copies, "files cannot be copied"))
+        location = SnapshotLocation(writer.target, writer.locate(METADATA_FILE))
+        old = plan.edited.snapshot
+        result = Snapshot(location, metadata, old.path_mapping, old.uids, old.classes, old.key_serializers)
+        proof = _prove(plan, moved, result, run) if prove else None
+        writer.publish(write_metadata(metadata))
+    return RescaleResult(
+        path=str(plan.target),
+        plan=plan,
+        files_written=len(pieces) + sum(len(each.files) for each in moved),
+        files_taken=len(copies),
+        bytes=size,
+        notes=plan.notes,
+        proof=proof,
+        seconds=time.monotonic() - started,
+    )
+
+
+def rescale(
+    snapshot: Snapshot,
+    target: str,
+    request: RescaleRequest,
+    *,
+    open_other: Callable[[str], Snapshot] = open_snapshot,
+    files: FileMode = FileMode.COPY,
+    prove: bool = True,
+    run: Runner | None = None,
+) -> RescaleResult:
+    """Write a new snapshot with the same state for other subtasks, key groups or operators.
+
+    Arguments and errors as for `plan_rescale` and `run_rescale`; `target` is a path or URL.
+    """
+    plan = plan_rescale(snapshot, resolve(target), request, open_other=open_other, files=files, verify=not prove)
+    return run_rescale(plan, run, prove=prove)
+
+
+@dataclass
+class _Moved:
+    """Records of an operator that were written.
+
+    Attributes:
+        files: the pieces of work and what they wrote.
+        dropped: what was left out, by state.
+    """
+
+    files: list[tuple[Gather | Collect, WrittenFile]]
+    dropped: list[Mapping[str, RecordDigest]]
+
+
+def _move_records(plan: RescalePlan, target: Location, run: Runner) -> list[_Moved]:
+    """What was written for each operator of the plan."""
+    shuffles = [
+        (number, source, piece)
+        for number, each in enumerate(plan.operators)
+        if each.records is not None
+        for source, pieces in enumerate(each.records.shuffles)
+        for piece in pieces
+    ]
+    spilled = run([piece for *_, piece in shuffles], "records cannot be sorted for their new key groups")
+    spills: dict[int, dict[int, list[Any]]] = {}
+    for (number, source, _), spill in zip(shuffles, spilled, strict=True):
+        spills.setdefault(number, {}).setdefault(source, []).append(spill)
+    writing: list[tuple[int, Gather | Collect]] = []
+    for number, each in enumerate(plan.operators):
+        if each.records is None:
+            continue
+        if each.records.collects:
+            writing += [(number, piece) for piece in each.records.collects]
+        else:
+            found = [spills.get(number, {}).get(source, []) for source in range(len(each.records.shuffles))]
+            writing += [(number, piece) for piece in each.gather(target, found, plan.request)]
+    results = run([piece for _, piece in writing], "keyed state cannot be written")
+    moved = [
+        _Moved(files=[], dropped=[each.dropped for found in spills.get(number, {}).values() for each in found])
+        for number, _ in enumerate(plan.operators)
+    ]
+    for (number, piece), file in zip(writing, results, strict=True):
+        moved[number].files.append((piece, file))
+        moved[number].dropped += [file.dropped, file.duplicates]
+    return moved
+
+
+def _assemble(
+    plan: RescalePlan, moved: Sequence[_Moved], target: Location
+) -> tuple[CheckpointMetadata, list[FileCopy]]:
+    """Metadata of the new snapshot, and the files that it takes over."""
+    metadata = replace(plan.edited.snapshot.metadata, operator_states=tuple(each.state for each in plan.operators))
+    for each, own in zip(plan.operators, moved, strict=True):
+        handles = {
+            file.subtask: KeyGroupsSavepointStateHandle(
+                piece.key_groups, file.offsets, RelativeFileStateHandle(piece.target.name, file.size)
+            )
+            for piece, file in own.files
+        }
+        metadata = place_keyed_state(metadata, each.state.operator_id, handles)
+    return plan_copies(
+        plan.edited.snapshot, metadata, target, choose_properties(metadata), files=plan.files, verify=plan.verify
+    )
+
+
+def _prove(plan: RescalePlan, moved: Sequence[_Moved], result: Snapshot, run: Runner) -> RescaleProof:
+    sides = []
+    for each, own in zip(plan.operators, moved, strict=True):
+        sides.append(
+            ProofSide(
+                before=(each.edited.operator, *each.edited.merged),
+                after=next(op for op in result.operators if op.metadata.operator_id == each.state.operator_id),
+                dropped=each.dropped,
+                removed=sum_digests(own.dropped),
+                hasher=None if each.records is None else each.records.hasher,
+            )
+        )
+    proof = prove_rescaling(sides, run)
+    if not proof.ok:
+        raise ProofError(
+            f"the proof failed: {'; '.join(proof.failures)}",
+            hint="Nothing was published; please report this",
+            report=proof,
+        )
+    return proof

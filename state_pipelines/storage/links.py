@@ -1,0 +1,52 @@
+"""Second names for files of the local file system."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fsspec.implementations.local import LocalFileSystem
+
+from state_pipelines.errors import TargetExistsError, Where
+from state_pipelines.storage.files import missing_file, writing
+
+if TYPE_CHECKING:
+    from state_pipelines.storage.locations import Location
+
+
+def is_local(location: Location) -> bool:
+    """Whether a location lies on the local file system."""
+    return isinstance(location.filesystem, LocalFileSystem)
+
+
+def can_link(source: Location, directory: Location) -> bool:
+    """Whether a file can have a second name in a directory, which need not be there yet: both lie on one local volume.
+
+    Raises:
+        MissingFileError: no such file.
+    """
+    if not (is_local(source) and is_local(directory)):
+        return False
+    place = Path(directory.path).absolute()
+    while not place.exists():
+        place = place.parent
+    try:
+        return Path(source.path).stat().st_dev == place.stat().st_dev
+    except OSError as error:
+        raise missing_file(source, error) from None
+
+
+def link_file(source: Location, target: Location) -> None:
+    """Give a file a second name (a hard link): both name the same bytes until one of them is removed.
+
+    Raises:
+        TargetExistsError: the target exists.
+        StateError: the file system refuses.
+    """
+    with writing(target):
+        Path(target.path).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source.path, target.path)
+        except FileExistsError:
+            raise TargetExistsError("a file of this name exists already", where=Where(file=str(target))) from None

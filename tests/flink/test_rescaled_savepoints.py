@@ -1,0 +1,179 @@
+"""Real Flink restores what was rescaled with every entry and timer in place."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state_pipelines.operations.rescaling import KeyChoice, OperatorRequest, RescaleRequest, TakeRequest, rescale
+from tests.flink import harness
+from tests.flink.rescaling import ANY_KEY_GROUP, BY_SUBTASK, OPERATORS, OTHER_REGION, Made, Maker, check, open_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.flink
+
+FORMATS = (("hashmap", "canonical"), ("hashmap", "native"), ("rocksdb", "native"), ("rocksdb", "checkpoint"))
+
+
+@pytest.fixture(scope="module")
+def maker(tmp_path_factory: pytest.TempPathFactory) -> Maker:
+    return Maker(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture
+def made(maker: Maker, version: str) -> Made:
+    """A canonical savepoint."""
+    return maker.make(version)
+
+
+def rescale_path(source: Path, target: Path, request: RescaleRequest) -> Path:
+    rescale(open_path(source), str(target), request, open_other=open_path)
+    return target
+
+
+def of_operators(made: Made, *uids: str) -> list[harness.Entry]:
+    return [entry for entry in made.entries if entry["op"] in uids]
+
+
+def but_of(made: Made, *uids: str) -> list[harness.Entry]:
+    return [entry for entry in made.entries if entry["op"] not in uids]
+
+
+@pytest.mark.parametrize(("backend", "kind"), FORMATS)
+def test_parallelism_2_3_1_7(maker: Maker, version: str, backend: str, kind: str, tmp_path: Path) -> None:
+    made = maker.make(version, backend, kind)
+    path = made.path
+    for parallelism in (3, 1, 7):
+        path = rescale_path(path, tmp_path / str(parallelism), RescaleRequest(parallelism=parallelism))
+        result = harness.restore(version, path, harness.rescaling_job(), backend=backend, parallelism=parallelism)
+        check(result, made.entries, parallelism)
+
+
+def test_canonical_savepoint_of_seven_on_rocksdb(made: Made, tmp_path: Path) -> None:
+    path = rescale_path(made.path, tmp_path / "7", RescaleRequest(parallelism=7))
+    result = harness.restore(made.version, path, harness.rescaling_job(), backend="rocksdb", parallelism=7)
+
+    check(result, made.entries, 7)
+
+
+@pytest.mark.parametrize(("backend", "kind"), FORMATS)
+def test_max_parallelism_128_1024_96(maker: Maker, version: str, backend: str, kind: str, tmp_path: Path) -> None:
+    made = maker.make(version, backend, kind)
+    path = made.path
+    for number in (1024, 96):
+        path = rescale_path(path, tmp_path / str(number), RescaleRequest(max_parallelism=number))
+        result = harness.restore(version, path, harness.rescaling_job(number), backend=backend)
+        check(result, made.entries, 2, ANY_KEY_GROUP)
+
+
+def test_both_at_once(made: Made, backend: str, tmp_path: Path) -> None:
+    path = made.path
+    for parallelism, number in ((3, 1024), (7, 96)):
+        request = RescaleRequest(parallelism=parallelism, max_parallelism=number)
+        path = rescale_path(path, tmp_path / str(parallelism), request)
+        result = harness.restore(
+            made.version, path, harness.rescaling_job(number), backend=backend, parallelism=parallelism
+        )
+        check(result, made.entries, parallelism, ANY_KEY_GROUP)
+
+
+def test_flink_itself_rescales_what_was_rescaled(made: Made, backend: str, tmp_path: Path) -> None:
+    request = RescaleRequest(parallelism=3, max_parallelism=1024)
+    path = rescale_path(made.path, tmp_path / "rescaled", request)
+    result = harness.restore(made.version, path, harness.rescaling_job(1024), backend=backend, parallelism=5)
+
+    check(result, made.entries, 5, ANY_KEY_GROUP)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3, 7])
+def test_operator_state_lies_where_flink_puts_it(made: Made, parallelism: int, tmp_path: Path) -> None:
+    path = rescale_path(made.path, tmp_path / "rescaled", RescaleRequest(parallelism=parallelism))
+    sides: list[list[harness.Entry]] = []
+    for each in (made.path, path):
+        result = harness.restore(made.version, each, harness.rescaling_job(), parallelism=parallelism)
+        assert result.ok, result.error
+        sides.append([entry for entry in result.entries if entry["kind"] in ("operator", "broadcast")])
+    difference = harness.diff_entries(sides[0], sides[1], BY_SUBTASK)
+
+    assert not difference, str(difference)
+
+
+def test_way_there_and_back(made: Made, tmp_path: Path) -> None:
+    steps = [(2, 128), (7, 1024), (2, 128)]
+    path = made.path
+    for _, (parallelism, number) in pairwise(steps):
+        request = RescaleRequest(parallelism=parallelism, max_parallelism=number)
+        path = rescale_path(path, tmp_path / str(number), request)
+    result = harness.restore(made.version, path, harness.rescaling_job())
+
+    check(result, made.entries, 2)
+
+
+def test_other_uids(made: Made, tmp_path: Path) -> None:
+    uids = {"string": "words", "row-data": "rows", "operator-states": "lists"}
+    operators = tuple(OperatorRequest(operator=old, uid=new) for old, new in uids.items())
+    path = rescale_path(made.path, tmp_path / "renamed", RescaleRequest(operators=operators))
+    result = harness.restore(made.version, path, harness.rescaling_job(uids=uids))
+
+    check(result, [entry | {"op": uids.get(entry["op"], entry["op"])} for entry in made.entries], 2)
+
+
+def test_dropped_operators(made: Made, tmp_path: Path) -> None:
+    gone = ("string", "operator-states", "broadcasts")
+    operators = tuple(OperatorRequest(operator=uid, drop=True) for uid in gone)
+    path = rescale_path(made.path, tmp_path / "dropped", RescaleRequest(operators=operators))
+    # Flink refuses a snapshot with state of an operator that the job does not have.
+    job = harness.rescaling_job(operators=[uid for uid in OPERATORS if uid not in gone])
+    assert not harness.restore(made.version, made.path, job).ok
+    result = harness.restore(made.version, path, job)
+
+    check(result, but_of(made, *gone), 2)
+
+
+def test_dropped_states(made: Made, backend: str, tmp_path: Path) -> None:
+    request = RescaleRequest(
+        operators=(
+            OperatorRequest(operator="string", drop_states=("map", "living")),
+            OperatorRequest(operator="operator-states", drop_states=("few", "names")),
+        )
+    )
+    path = rescale_path(made.path, tmp_path / "dropped", request)
+    result = harness.restore(made.version, path, harness.rescaling_job(), backend=backend)
+    gone = {("string", "map"), ("string", "living"), ("operator-states", "few"), ("operator-states", "names")}
+
+    check(result, [entry for entry in made.entries if (entry["op"], entry.get("state")) not in gone], 2)
+
+
+def test_two_regions_become_one(maker: Maker, version: str, backend: str, tmp_path: Path) -> None:
+    made, other = maker.make(version), maker.make(version, first=OTHER_REGION)
+    request = RescaleRequest(parallelism=3, max_parallelism=1024, merge=(str(other.path),))
+    path = rescale_path(made.path, tmp_path / "merged", request)
+    result = harness.restore(version, path, harness.rescaling_job(1024), backend=backend, parallelism=3)
+
+    check(result, made.entries + other.entries, 3, ANY_KEY_GROUP)
+
+
+def test_operator_of_another_snapshot(maker: Maker, version: str, tmp_path: Path) -> None:
+    made, other = maker.make(version), maker.make(version, first=OTHER_REGION)
+    dropped = RescaleRequest(operators=(OperatorRequest(operator="record", drop=True),))
+    path = rescale_path(made.path, tmp_path / "dropped", dropped)
+    taken = RescaleRequest(take=(TakeRequest(uid="record", snapshot=str(other.path), operator="record"),))
+    path = rescale_path(path, tmp_path / "taken", taken)
+    result = harness.restore(version, path, harness.rescaling_job())
+
+    check(result, but_of(made, "record") + of_operators(other, "record"), 2)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("uid", ["string", "long", "string-windows"])
+def test_only_some_keys(made: Made, uid: str, keep: bool, tmp_path: Path) -> None:
+    keys = sorted({entry["key"] for entry in of_operators(made, uid)})[::3]
+    chosen = OperatorRequest(operator=uid, keys=KeyChoice(keys=tuple(keys), keep=keep))
+    path = rescale_path(made.path, tmp_path / "chosen", RescaleRequest(parallelism=3, operators=(chosen,)))
+    result = harness.restore(made.version, path, harness.rescaling_job(), parallelism=3)
+
+    check(result, [entry for entry in made.entries if entry["op"] != uid or (entry["key"] in keys) == keep], 3)

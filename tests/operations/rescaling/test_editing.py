@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state_pipelines.errors import NotFoundError, UnsupportedError, UsageError
+from state_pipelines.metadata.operator_ids import compute_operator_id
+from state_pipelines.operations.rescaling.editing import EditedSnapshot, edit_operators
+from state_pipelines.operations.rescaling.request import OperatorRequest, RescaleRequest, TakeRequest
+from state_pipelines.snapshot import Snapshot, open_snapshot
+from tests.snapshots import DATA
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ORDERS = "examples/orders/savepoints/flink-2.2/savepoint-df4606-efe91b44c091"
+
+
+@pytest.fixture
+def orders(request: pytest.FixtureRequest) -> Snapshot:
+    return open_snapshot(str(request.config.rootpath / ORDERS))
+
+
+@pytest.fixture
+def orders_1(request: pytest.FixtureRequest) -> Snapshot:
+    root = request.config.rootpath
+    (path,) = (root / "examples/orders/savepoints/flink-1.20").glob("savepoint-*/_metadata")
+    return open_snapshot(str(path), uids=["orders", "order-counter"])
+
+
+def edit(snapshot: Snapshot, *requests: OperatorRequest) -> EditedSnapshot:
+    return edit_operators(snapshot, RescaleRequest(operators=requests), {})
+
+
+def test_nothing_asked_for_is_nothing_changed(orders: Snapshot) -> None:
+    edited = edit_operators(orders, RescaleRequest(), {})
+    assert edited.snapshot.metadata == orders.metadata
+    assert [each.operator.label for each in edited.operators] == [each.label for each in orders.operators]
+
+
+def test_a_new_uid_is_a_new_id_and_the_state_is_found_there(orders: Snapshot) -> None:
+    edited = edit(orders, OperatorRequest(operator="orders", uid="orders-v2"))
+    renamed = edited.snapshot.operator("orders-v2")
+    assert renamed.metadata.operator_id == compute_operator_id("orders-v2")
+    assert renamed.metadata.uid == "orders-v2"
+    assert renamed.state("order").to_arrow() == orders.operator("orders").state("order").to_arrow()
+    assert edited.operators[-1].former == "orders"
+    assert "orders" not in [each.label for each in edited.snapshot.operators]
+
+
+def test_before_flink_2_the_uid_has_no_place_but_is_known(orders_1: Snapshot) -> None:
+    edited = edit(orders_1, OperatorRequest(operator="orders", uid="orders-v2"))
+    renamed = edited.snapshot.operator("orders-v2")
+    assert renamed.metadata.uid is None
+    assert "orders-v2" in [each.operator.label for each in edited.operators]
+
+
+def test_a_generated_hash_gets_a_uid_and_a_uid_a_hash(orders: Snapshot) -> None:
+    identity = orders.operator("orders").id
+    edited = edit(orders, OperatorRequest(operator=identity, uid="named"))
+    assert edited.snapshot.operator("named").states
+    edited = edit(orders, OperatorRequest(operator="orders", operator_id="ab" * 16))
+    assert edited.snapshot.operator("ab" * 16).metadata.uid is None
+
+
+def test_a_dropped_operator_is_gone(orders: Snapshot) -> None:
+    edited = edit(orders, OperatorRequest(operator="pricing", drop=True))
+    assert edited.dropped == ("pricing",)
+    assert "pricing" not in [each.label for each in edited.snapshot.operators]
+
+
+def test_two_operators_cannot_have_one_id(orders: Snapshot) -> None:
+    with pytest.raises(UsageError, match="two operators would have the id"):
+        edit(orders, OperatorRequest(operator="pricing", uid="orders"))
+
+
+def test_uids_can_be_swapped(orders: Snapshot) -> None:
+    edited = edit(
+        orders, OperatorRequest(operator="pricing", uid="orders"), OperatorRequest(operator="orders", uid="pricing")
+    )
+    assert edited.snapshot.operator("pricing").state("order")
+    assert edited.snapshot.operator("orders").state("prices")
+
+
+def test_an_operator_that_is_not_there_is_named(orders: Snapshot) -> None:
+    with pytest.raises(NotFoundError, match="has no operator order"):
+        edit(orders, OperatorRequest(operator="order", uid="x"))
+
+
+def test_an_operator_is_named_once(orders: Snapshot) -> None:
+    identity = orders.operator("orders").id
+    with pytest.raises(UsageError, match="twice"):
+        edit(orders, OperatorRequest(operator="orders", uid="x"), OperatorRequest(operator=identity, uid="y"))
+
+
+def test_an_operator_is_taken_from_another_snapshot(orders: Snapshot) -> None:
+    (found,) = (DATA / "types/flink-2.2/heap").glob("savepoint-*")
+    path = str(found)
+    other = open_snapshot(path)
+    request = RescaleRequest(take=(TakeRequest(uid="kinds", snapshot=path, operator="state-kinds"),))
+    edited = edit_operators(orders, request, {path: other})
+    taken = edited.snapshot.operator("kinds")
+    for state in other.operator("state-kinds").states:
+        assert taken.state(state.name).to_arrow() == state.to_arrow()
+    assert edited.notes == (f"operator kinds comes from {path}",)
+    assert edited.snapshot.operator("orders").state("order").to_arrow().num_rows
+
+
+def test_snapshots_of_other_major_releases_do_not_mix(orders: Snapshot, orders_1: Snapshot) -> None:
+    request = RescaleRequest(merge=("old",))
+    with pytest.raises(UnsupportedError, match=r"is of Flink 1.x, .* of Flink 2.x"):
+        edit_operators(orders, request, {"old": orders_1})
+
+
+def test_what_only_a_merged_snapshot_has_comes_in(orders: Snapshot, tmp_path: Path) -> None:
+    less = replace(
+        orders.metadata,
+        operator_states=tuple(each for each in orders.metadata.operator_states if each.uid not in ("orders", "gone")),
+    )
+    fewer = Snapshot(orders.location, less, orders.path_mapping)
+    edited = edit_operators(fewer, RescaleRequest(merge=("whole",)), {"whole": orders})
+    assert edited.notes == ("operator orders is only in whole; it comes in as it is",)
+    by_label = {each.operator.label: each for each in edited.operators}
+    assert not by_label["orders"].merged
+    assert [each.snapshot for each in by_label["pricing"].merged] == [orders]
+    state = by_label["orders"].operator.state("order")
+    assert state.to_arrow() == orders.operator("orders").state("order").to_arrow()
+
+
+def test_a_dropped_operator_does_not_come_back_by_a_merge(orders: Snapshot) -> None:
+    request = RescaleRequest(operators=(OperatorRequest(operator="orders", drop=True),), merge=("again",))
+    edited = edit_operators(orders, request, {"again": orders})
+    assert "orders" not in [each.operator.label for each in edited.operators]
+
+
+def test_a_renamed_operator_is_merged_by_its_old_id(orders: Snapshot) -> None:
+    request = RescaleRequest(operators=(OperatorRequest(operator="orders", uid="new"),), merge=("again",))
+    edited = edit_operators(orders, request, {"again": orders})
+    (renamed,) = (each for each in edited.operators if each.former == "orders")
+    assert [each.label for each in renamed.merged] == ["orders"]

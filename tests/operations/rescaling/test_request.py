@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state_pipelines.errors import UsageError
+from state_pipelines.operations.rescaling.merging import MergeRule
+from state_pipelines.operations.rescaling.request import (
+    KeyChoice,
+    OperatorRequest,
+    RescaleRequest,
+    TakeRequest,
+    load_request,
+    parse_request,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_everything_that_a_file_can_say(tmp_path: Path) -> None:
+    (tmp_path / "keys.jsonl").write_text('"alice"\n\n{"f0": 1}\n')
+    file = tmp_path / "request.yaml"
+    file.write_text(
+        """
+        parallelism: 6
+        max_parallelism: 1024
+        operators:
+          orders:
+            parallelism: 12
+            max_parallelism: 512
+            uid: orders-v2
+            key_hash: {com.acme.OrderKey: "objects(customer, region)"}
+            drop_states: [cache]
+          sessions: {keep_keys: {file: keys.jsonl}}
+          counts: {drop_keys: [1, 2]}
+          obsolete: {drop: true}
+          legacy: {operator_id: 0A448493B4782967B150582570326227}
+        take:
+          enriched: {from: "s3://bucket/other", operator: enricher}
+          prices: {from: elsewhere}
+        merge: {with: [eu, us], on_equal: last}
+        """
+    )
+    assert load_request(file) == RescaleRequest(
+        parallelism=6,
+        max_parallelism=1024,
+        operators=(
+            OperatorRequest(
+                operator="orders",
+                parallelism=12,
+                max_parallelism=512,
+                uid="orders-v2",
+                drop_states=("cache",),
+                key_hashes=(("com.acme.OrderKey", "objects(customer, region)"),),
+            ),
+            OperatorRequest(operator="sessions", keys=KeyChoice(keys=("alice", {"f0": 1}))),
+            OperatorRequest(operator="counts", keys=KeyChoice(keys=(1, 2), keep=False)),
+            OperatorRequest(operator="obsolete", drop=True),
+            OperatorRequest(operator="legacy", operator_id="0a448493b4782967b150582570326227"),
+        ),
+        take=(
+            TakeRequest(uid="enriched", snapshot="s3://bucket/other", operator="enricher"),
+            TakeRequest(uid="prices", snapshot="elsewhere", operator="prices"),
+        ),
+        merge=("eu", "us"),
+        on_equal=MergeRule.LAST,
+    )
+
+
+def test_an_empty_file_asks_for_nothing() -> None:
+    assert parse_request(None).is_empty
+    assert not parse_request({"parallelism": 1}).is_empty
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"paralelism": 3}, "the request does not know 'paralelism'"),
+        ({"parallelism": "3"}, "parallelism of the request is not a whole number but '3'"),
+        ({"parallelism": True}, "not a whole number"),
+        ({"operators": ["orders"]}, "operators is not a mapping"),
+        ({"operators": {"orders": {"drop": True, "uid": "x"}}}, "operators.orders is dropped"),
+        ({"operators": {"orders": {"drop": "yes"}}}, "operators.orders.drop is true or false"),
+        ({"operators": {"orders": {"uid": "x", "operator_id": "00" * 16}}}, "not both"),
+        ({"operators": {"orders": {"operator_id": "12"}}}, "'12' is not an operator id"),
+        ({"operators": {"orders": {"keep_keys": [], "drop_keys": []}}}, "one of them says it all"),
+        ({"operators": {"orders": {"keep_keys": "alice"}}}, "neither a list nor"),
+        ({"operators": {"orders": {"keep_keys": {"file": "missing.jsonl"}}}}, "the keys cannot be read"),
+        ({"take": {"orders": {"operator": "x"}}}, "take.orders says no snapshot"),
+        ({"merge": {"with": ["a"], "on_equal": "sum"}}, "on_equal of merge is 'sum'"),
+    ],
+)
+def test_what_is_wrong_is_said(content: object, message: str) -> None:
+    with pytest.raises(UsageError, match=message.replace("(", "\\(")):
+        parse_request(content)
+
+
+def test_a_line_that_is_no_key_is_named(tmp_path: Path) -> None:
+    (tmp_path / "keys.jsonl").write_text('"alice"\nbob\n')
+    with pytest.raises(UsageError, match="line 2 is not JSON"):
+        parse_request({"operators": {"orders": {"keep_keys": {"file": "keys.jsonl"}}}}, tmp_path)

@@ -1,0 +1,269 @@
+"""Whole rescalings, on snapshots that real Flink made."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from state_pipelines.errors import IncompatibleError, NotFoundError, ProofError, UnsupportedError, UsageError
+from state_pipelines.keyed.assignment import compute_key_group_range
+from state_pipelines.operations.dump import dump
+from state_pipelines.operations.processes import run_pieces
+from state_pipelines.operations.publishing import FileMode
+from state_pipelines.operations.rescaling import RescaleResult, parse_request, rescale
+from state_pipelines.operations.rescaling.regrouping import Gather
+from state_pipelines.snapshot import Snapshot, open_snapshot
+from tests.snapshots import DATA, OWN, RESCALING, Case, select
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+Entries = tuple[Counter[str], frozenset[str]]
+MOVED = {"kg", "subtask", "index"}
+"""Fields of an entry that say where it lies."""
+
+# A snapshot with records in flight, and files that are not read.
+SKIPPED = ("unaligned", "rocksdb-async-native", "finished")
+CASES = [case for case in [*OWN, *RESCALING] if case.case not in SKIPPED]
+
+
+def gather(lines: Iterable[dict[str, Any]]) -> Entries:
+    """Entries without their places; of broadcast state one copy."""
+    counts: Counter[str] = Counter()
+    copies = set()
+    for line in lines:
+        if line["kind"] in ("keyed", "timer", "operator"):
+            counts[json.dumps({key: value for key, value in line.items() if key not in MOVED}, sort_keys=True)] += 1
+        elif line["kind"] == "broadcast":
+            copies.add(json.dumps({key: value for key, value in line.items() if key not in MOVED}, sort_keys=True))
+    return counts, frozenset(copies)
+
+
+def run(snapshot: Snapshot, target: Path, **content: Any) -> RescaleResult:
+    return rescale(snapshot, str(target), parse_request(content))
+
+
+def reopen(result: RescaleResult, snapshot: Snapshot) -> Snapshot:
+    return open_snapshot(
+        result.path,
+        uids=[*snapshot.uids, "renamed"],
+        classes=snapshot.classes,
+        key_serializers=snapshot.key_serializers,
+    )
+
+
+@pytest.fixture
+def types() -> Snapshot:
+    (case,) = (each for each in select("2.2", "heap") if each.name.startswith("types-"))
+    return case.open_told()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    "content",
+    [{"parallelism": 3}, {"max_parallelism": 1024}, {"parallelism": 7, "max_parallelism": 96}],
+    ids=["parallelism", "max-parallelism", "both"],
+)
+def test_every_entry_is_there_again(case: Case, content: dict[str, int], tmp_path: Path) -> None:
+    snapshot = case.open_told()
+    result = run(snapshot, tmp_path / "new", **content)
+    new = reopen(result, snapshot)
+
+    assert gather(dump(new)) == gather(dump(snapshot))
+    assert result.proof is not None
+    assert result.proof.ok
+    for operator in new.operators:
+        if operator.max_parallelism != 1:
+            assert operator.parallelism == content.get("parallelism", operator.parallelism)
+            assert operator.max_parallelism == content.get("max_parallelism", case.max_parallelism)
+        for state in operator.keyed_states:
+            for batch in state.batches():
+                rows = zip(batch.column("subtask").to_pylist(), batch.column("key_group").to_pylist(), strict=True)
+                for subtask, key_group in set(rows):
+                    assert key_group in compute_key_group_range(subtask, operator.parallelism, operator.max_parallelism)
+
+
+def test_there_and_back_gives_the_same_place_to_every_entry(types: Snapshot, tmp_path: Path) -> None:
+    away = reopen(run(types, tmp_path / "away", parallelism=5, max_parallelism=1024), types)
+    back = reopen(run(away, tmp_path / "back", parallelism=2, max_parallelism=128), types)
+
+    def keyed(snapshot: Snapshot) -> list[str]:
+        found = (line for line in dump(snapshot) if line["kind"] in ("keyed", "timer"))
+        return sorted(json.dumps(line, sort_keys=True) for line in found)
+
+    assert keyed(back) == keyed(types)
+
+
+def test_the_hash_of_a_class_is_found_and_told(types: Snapshot, tmp_path: Path) -> None:
+    result = run(types, tmp_path / "new", max_parallelism=1024)
+    (told,) = (text for change in result.plan.changes for text in change.hashes)
+    assert told.startswith("hashCode of types.Place is ")
+    assert "12 distinct keys" in told
+
+
+def test_a_wrong_hash_is_refused_before_anything_is_written(types: Snapshot, tmp_path: Path) -> None:
+    hashes = {"state-kinds": {"key_hash": {"types.Place": "objects(region)"}}}
+    with pytest.raises(UnsupportedError, match=r"only \d+ of 12 keys lie in the key group that the hash gives"):
+        run(types, tmp_path / "new", max_parallelism=1024, operators=hashes)
+    assert not (tmp_path / "new").exists()
+
+
+def test_parallelism_alone_reads_no_records(types: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from state_pipelines.keyed import framing
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("records were looked at")
+
+    monkeypatch.setattr(framing, "scan_records", refuse)
+    result = rescale(types, str(tmp_path / "new"), parse_request({"parallelism": 3}), prove=False)
+    assert {change.keyed for change in result.plan.changes} == {"ranges of bytes", "none"}
+    assert result.proof is None
+
+
+@pytest.mark.parametrize("mode", [FileMode.LINK, FileMode.REFERENCE])
+def test_files_that_stay_cost_nothing(types: Snapshot, tmp_path: Path, mode: FileMode) -> None:
+    single = reopen(run(types, tmp_path / "single", parallelism=1), types)
+    result = rescale(single, str(tmp_path / "new"), parse_request({"parallelism": 4}), files=mode)
+    keyed = sum(change.keyed != "none" for change in result.plan.changes)
+    assert keyed >= 5
+    assert gather(dump(reopen(result, types))) == gather(dump(types))
+    assert result.bytes < single.file_size // 2
+    assert any("name" in note or "self-contained" in note for note in result.notes)
+
+
+def test_a_dropped_state_is_gone_and_nothing_else(types: Snapshot, tmp_path: Path) -> None:
+    operator = types.operator("state-kinds")
+    keyed = next(state.name for state in operator.keyed_states if state.kind == "MAP")
+    listed = next(state.name for state in types.operator("operator-states").operator_states if state.kind == "UNION")
+    result = run(
+        types,
+        tmp_path / "new",
+        operators={"state-kinds": {"drop_states": [keyed]}, "operator-states": {"drop_states": [listed]}},
+    )
+    new = reopen(result, types)
+    wanted = [
+        line
+        for line in dump(types)
+        if (line["op"], line.get("state")) not in (("state-kinds", keyed), ("operator-states", listed))
+    ]
+    assert gather(dump(new)) == gather(wanted)
+    assert keyed not in [state.name for state in new.operator("state-kinds").states]
+    assert listed not in [state.name for state in new.operator("operator-states").states]
+    assert {state.name for state in operator.states} - {state.name for state in new.operator("state-kinds").states} == {
+        keyed
+    }
+
+
+def test_a_dropped_operator_is_gone(types: Snapshot, tmp_path: Path) -> None:
+    result = run(types, tmp_path / "new", operators={"array-types": {"drop": True}})
+    assert gather(dump(reopen(result, types))) == gather(line for line in dump(types) if line["op"] != "array-types")
+    assert result.plan.dropped == ("array-types",)
+
+
+def test_a_renamed_operator_has_its_state(types: Snapshot, tmp_path: Path) -> None:
+    result = run(types, tmp_path / "new", operators={"array-types": {"uid": "renamed"}})
+    moved = [line | {"op": "renamed"} if line["op"] == "array-types" else line for line in dump(types)]
+    assert gather(dump(reopen(result, types))) == gather(moved)
+
+
+@pytest.mark.parametrize("content", [{}, {"max_parallelism": 512}], ids=["same key groups", "other key groups"])
+def test_only_the_chosen_keys_stay(types: Snapshot, tmp_path: Path, content: dict[str, int]) -> None:
+    lines = [line for line in dump(types) if line["op"] == "basic-types" and line["kind"] == "keyed"]
+    keys = sorted({int(str(line["key"])) for line in lines})
+    chosen, others = keys[:5], keys[5:]
+    kept = run(types, tmp_path / "kept", operators={"basic-types": {"keep_keys": chosen}}, **content)
+    gone = run(types, tmp_path / "gone", operators={"basic-types": {"drop_keys": others}}, **content)
+    wanted = gather(line for line in dump(types) if line["op"] != "basic-types" or line["key"] in chosen)
+    assert gather(dump(reopen(kept, types))) == wanted
+    assert gather(dump(reopen(gone, types))) == wanted
+
+
+def test_keys_of_another_type_are_refused(types: Snapshot, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the chosen keys are not of the type int32"):
+        run(types, tmp_path / "new", operators={"basic-types": {"keep_keys": ["alice"]}})
+
+
+def split_in_two(snapshot: Snapshot, tmp_path: Path) -> tuple[str, str]:
+    """Two snapshots with disjoint keys of one operator; the second one has no other state."""
+    lines = [line for line in dump(snapshot) if line["op"] == "basic-types" and line["kind"] == "keyed"]
+    keys = sorted({int(str(line["key"])) for line in lines})
+    rest = {each.label: {"drop": True} for each in snapshot.operators if each.label != "basic-types"}
+    first = run(snapshot, tmp_path / "first", operators={"basic-types": {"keep_keys": keys[:7]}})
+    second = run(snapshot, tmp_path / "second", operators={"basic-types": {"drop_keys": keys[:7]}} | rest)
+    return first.path, second.path
+
+
+@pytest.mark.parametrize("content", [{}, {"max_parallelism": 300, "parallelism": 3}], ids=["plain", "rescaled"])
+def test_snapshots_with_other_keys_are_merged(types: Snapshot, tmp_path: Path, content: dict[str, int]) -> None:
+    first, second = split_in_two(types, tmp_path)
+    result = run(open_snapshot(first), tmp_path / "merged", merge={"with": [second]}, **content)
+    assert gather(dump(reopen(result, types))) == gather(dump(types))
+
+
+def test_keys_that_both_have_need_a_rule(types: Snapshot, tmp_path: Path) -> None:
+    _, second = split_in_two(types, tmp_path)
+    with pytest.raises(IncompatibleError, match="more than one snapshot has the key"):
+        run(types, tmp_path / "merged", merge={"with": [second]})
+    assert not (tmp_path / "merged").exists()
+    result = run(types, tmp_path / "merged", merge={"with": [second], "on_equal": "first"})
+    assert gather(dump(reopen(result, types))) == gather(dump(types))
+
+
+def test_an_operator_is_taken_from_another_snapshot_and_rescaled(tmp_path: Path) -> None:
+    orders = open_snapshot("examples/orders/savepoints/flink-2.2/savepoint-df4606-efe91b44c091")
+    (path,) = (DATA / "types/flink-2.2/heap").glob("savepoint-*")
+    result = run(
+        orders, tmp_path / "new", take={"kinds": {"from": str(path), "operator": "state-kinds"}}, max_parallelism=256
+    )
+    new = open_snapshot(result.path)
+    taken = [line | {"op": "state-kinds"} for line in dump(new) if line["op"] == "kinds"]
+    wanted = [line for line in dump(open_snapshot(str(path))) if line["op"] == "state-kinds"]
+    assert gather(taken) == gather(wanted)
+    assert new.operator("kinds").max_parallelism == 256
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        ({}, UsageError, "nothing is asked for"),
+        ({"parallelism": 129}, UsageError, "parallelism of 129 does not go with a max parallelism of 128"),
+        ({"max_parallelism": 1}, UsageError, "parallelism of 2 does not go with a max parallelism of 1"),
+        ({"max_parallelism": 40_000}, UsageError, "40000 is not between 1 and 32768"),
+        ({"operators": {"nobody": {"parallelism": 3}}}, NotFoundError, "has no operator nobody"),
+        ({"operators": {"state-kinds": {"drop_states": ["none"]}}}, NotFoundError, "has no state none"),
+        ({"parallelism": 3, "union_limit": 10}, UnsupportedError, "union state of .* bytes would come 3 times"),
+    ],
+)
+def test_what_is_impossible_is_refused_before_anything_is_written(
+    types: Snapshot, tmp_path: Path, content: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        run(types, tmp_path / "new", **content)
+    assert not (tmp_path / "new").exists()
+
+
+def test_records_in_flight_are_refused(tmp_path: Path) -> None:
+    (case,) = select("2.2", "unaligned")
+    with pytest.raises(UnsupportedError, match="in-flight data"):
+        run(case.open_told(), tmp_path / "new", parallelism=3)
+
+
+def test_what_was_lost_fails_the_proof(types: Snapshot, tmp_path: Path) -> None:
+    def lose(pieces: Sequence[Any], what: str) -> list[Any]:
+        """Leaves out all but the first spill."""
+        fewer = [
+            replace(piece, sources=tuple(spills[:1] for spills in piece.sources))
+            if isinstance(piece, Gather)
+            else piece
+            for piece in pieces
+        ]
+        return run_pieces(fewer, what)
+
+    with pytest.raises(ProofError, match=r"entries of .* bytes where there must be"):
+        rescale(types, str(tmp_path / "new"), parse_request({"max_parallelism": 256}), run=lose)
+    assert not (tmp_path / "new").exists()
