@@ -6,6 +6,7 @@ that another state id (or 0xFFFF, the end) follows the record. Source: `FullSnap
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
 from state_pipelines.binary.memory import (
@@ -15,7 +16,9 @@ from state_pipelines.binary.memory import (
     load_u16_big,
     store_8,
     store_16_big,
+    store_32_big,
 )
+from state_pipelines.keyed.digest import add_key_group, hash_record
 
 END_OF_KEY_GROUP = 0xFFFF
 FLAG = 0x80
@@ -118,6 +121,136 @@ def scan_records(base, starts, ends, key_groups, complete, exact, prefix, wanted
         position = -1
     cursor[0], cursor[1], cursor[2] = section, -1, 0
     return DONE, count
+
+
+@njit(cache=True, nogil=True)
+def count_bytes(key_groups, first, states, state, frame, key_starts, key_ends, value_starts, value_ends, sizes):  # type: ignore[no-untyped-def]
+    """Add up the framed bytes of records of one state by key group.
+
+    Args:
+        key_groups: i32[n], from `first` on.
+        first: key group of the first of `sizes`.
+        states: how many states `sizes` has per key group.
+        state: which of them these records are of.
+        frame: bytes of a record beside key and value.
+        key_starts: i64[n].
+        key_ends: i64[n].
+        value_starts: i64[n].
+        value_ends: i64[n].
+        sizes: i64[key groups * states], added to.
+    """
+    for row in range(len(key_groups)):
+        code = (key_groups[row] - first) * states + state
+        sizes[code] += frame + key_ends[row] - key_starts[row] + value_ends[row] - value_starts[row]
+
+
+@njit(cache=True, nogil=True)
+def place_records(  # type: ignore[no-untyped-def]
+    key_groups,
+    first,
+    states,
+    state,
+    prefix,
+    base,
+    key_starts,
+    key_ends,
+    value_starts,
+    value_ends,
+    counted_ends,
+    positions,
+    lasts,
+    totals,
+    target,
+):
+    """Frame records of one state, each at the next free place of its run.
+
+    Args:
+        key_groups: i32[n], from `first` on; goes into the prefix.
+        first: see `count_bytes`.
+        states: see `count_bytes`.
+        state: see `count_bytes`.
+        prefix: bytes of the prefix, 1 or 2.
+        base: address to which the spans are relative.
+        key_starts: i64[n], without prefix.
+        key_ends: i64[n].
+        value_starts: i64[n].
+        value_ends: i64[n].
+        counted_ends: i64[n], ends of the values for the digest.
+        positions: i64[key groups * states], next free place behind `target`; moved on.
+        lasts: like `positions`, gets the place of the last record's first key byte.
+        totals: u64[key groups * states, 4], records, bytes, digest and content; added to.
+        target: address of the output.
+    """
+    for row in range(len(key_groups)):
+        key_group = key_groups[row]
+        code = (key_group - first) * states + state
+        at = target + positions[code]
+        size = key_ends[row] - key_starts[row]
+        store_32_big(at, size + prefix)
+        at += 4
+        lasts[code] = at - target
+        if prefix == 2:
+            store_16_big(at, key_group)
+        else:
+            store_8(at, key_group)
+        at += prefix
+        copy(at, base + key_starts[row], size)
+        at += size
+        length = value_ends[row] - value_starts[row]
+        store_32_big(at, length)
+        copy(at + 4, base + value_starts[row], length)
+        positions[code] = at + 4 + length - target
+        content = hash_record(base, key_starts[row], key_ends[row], value_starts[row], counted_ends[row])
+        totals[code, 0] += np.uint64(1)
+        totals[code, 1] += np.uint64(size + counted_ends[row] - value_starts[row])
+        totals[code, 2] += add_key_group(content, key_group)
+        totals[code, 3] += content
+
+
+@njit(cache=True, nogil=True)
+def join_sections(key_groups, states, addresses, sizes, lasts, target, groups, ends):  # type: ignore[no-untyped-def]
+    """Write sections of a canonical file from runs sorted by key group and state; the mirror of `scan_records`.
+
+    Args:
+        key_groups: i32[r].
+        states: i32[r].
+        addresses: i64[r].
+        sizes: i64[r].
+        lasts: i64[r], the last record's first key byte in the run.
+        target: address of the output; takes 4 bytes per run beside the runs.
+        groups: i32[r], gets the key group of each section.
+        ends: i64[r], gets where each section ends behind `target`.
+
+    Returns:
+        Number of sections.
+    """
+    at = target
+    count = 0
+    flagged = target
+    for row in range(len(key_groups)):
+        begins = row == 0 or key_groups[row] != key_groups[row - 1]
+        if begins or states[row] != states[row - 1]:
+            # Only the very last record of a state in a key group says that another state id follows.
+            if row > 0:
+                store_8(flagged, load_u8(flagged) | FLAG)
+            if begins:
+                if row > 0:
+                    store_16_big(at, END_OF_KEY_GROUP)
+                    at += 2
+                    ends[count] = at - target
+                    count += 1
+                groups[count] = key_groups[row]
+            store_16_big(at, states[row])
+            at += 2
+        copy(at, addresses[row], sizes[row])
+        flagged = at + lasts[row]
+        at += sizes[row]
+    if len(key_groups) > 0:
+        store_8(flagged, load_u8(flagged) | FLAG)
+        store_16_big(at, END_OF_KEY_GROUP)
+        ends[count] = at + 2 - target
+        count += 1
+    return count
 
 
 @njit(cache=True, nogil=True)

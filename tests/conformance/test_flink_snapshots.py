@@ -27,7 +27,8 @@ from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.storage import read_file
 from tests.conformance.rows import to_entries
-from tests.conformance.test_snapshots import assert_same, content, decoded_states, iter_canonical, rewrite
+from tests.conformance.test_snapshots import assert_same, content, decoded_states, iter_canonical
+from tests.keyed.canonical_files import rewrite
 from tests.snapshots import ENTRY_KINDS
 
 if TYPE_CHECKING:

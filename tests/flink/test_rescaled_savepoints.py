@@ -49,8 +49,9 @@ def test_parallelism_2_3_1_7(maker: Maker, version: str, backend: str, kind: str
     path = made.path
     for parallelism in (3, 1, 7):
         path = rescale_path(path, tmp_path / str(parallelism), RescaleRequest(parallelism=parallelism))
-        result = harness.restore(version, path, harness.rescaling_job(), backend=backend, parallelism=parallelism)
-        check(result, made.entries, parallelism)
+        if kind == "canonical" or parallelism == 7:
+            result = harness.restore(version, path, harness.rescaling_job(), backend=backend, parallelism=parallelism)
+            check(result, made.entries, parallelism)
 
 
 def test_canonical_savepoint_of_seven_on_rocksdb(made: Made, tmp_path: Path) -> None:
@@ -66,8 +67,9 @@ def test_max_parallelism_128_1024_96(maker: Maker, version: str, backend: str, k
     path = made.path
     for number in (1024, 96):
         path = rescale_path(path, tmp_path / str(number), RescaleRequest(max_parallelism=number))
-        result = harness.restore(version, path, harness.rescaling_job(number), backend=backend)
-        check(result, made.entries, 2, ANY_KEY_GROUP)
+        if kind == "canonical" or number == 96:
+            result = harness.restore(version, path, harness.rescaling_job(number), backend=backend)
+            check(result, made.entries, 2, ANY_KEY_GROUP)
 
 
 def test_both_at_once(made: Made, backend: str, tmp_path: Path) -> None:
@@ -75,10 +77,9 @@ def test_both_at_once(made: Made, backend: str, tmp_path: Path) -> None:
     for parallelism, number in ((3, 1024), (7, 96)):
         request = RescaleRequest(parallelism=parallelism, max_parallelism=number)
         path = rescale_path(path, tmp_path / str(parallelism), request)
-        result = harness.restore(
-            made.version, path, harness.rescaling_job(number), backend=backend, parallelism=parallelism
-        )
-        check(result, made.entries, parallelism, ANY_KEY_GROUP)
+    result = harness.restore(made.version, path, harness.rescaling_job(96), backend=backend, parallelism=7)
+
+    check(result, made.entries, 7, ANY_KEY_GROUP)
 
 
 def test_flink_itself_rescales_what_was_rescaled(made: Made, backend: str, tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_flink_itself_rescales_what_was_rescaled(made: Made, backend: str, tmp_p
     check(result, made.entries, 5, ANY_KEY_GROUP)
 
 
-@pytest.mark.parametrize("parallelism", [1, 3, 7])
+@pytest.mark.parametrize("parallelism", [3, 7])
 def test_operator_state_lies_where_flink_puts_it(made: Made, parallelism: int, tmp_path: Path) -> None:
     path = rescale_path(made.path, tmp_path / "rescaled", RescaleRequest(parallelism=parallelism))
     sides: list[list[harness.Entry]] = []
@@ -134,7 +135,7 @@ def test_dropped_operators(made: Made, tmp_path: Path) -> None:
     check(result, but_of(made, *gone), 2)
 
 
-def test_dropped_states(made: Made, backend: str, tmp_path: Path) -> None:
+def test_dropped_states(made: Made, tmp_path: Path) -> None:
     request = RescaleRequest(
         operators=(
             OperatorRequest(operator="string", drop_states=("map", "living")),
@@ -142,17 +143,17 @@ def test_dropped_states(made: Made, backend: str, tmp_path: Path) -> None:
         )
     )
     path = rescale_path(made.path, tmp_path / "dropped", request)
-    result = harness.restore(made.version, path, harness.rescaling_job(), backend=backend)
+    result = harness.restore(made.version, path, harness.rescaling_job())
     gone = {("string", "map"), ("string", "living"), ("operator-states", "few"), ("operator-states", "names")}
 
     check(result, [entry for entry in made.entries if (entry["op"], entry.get("state")) not in gone], 2)
 
 
-def test_two_regions_become_one(maker: Maker, version: str, backend: str, tmp_path: Path) -> None:
+def test_two_regions_become_one(maker: Maker, version: str, tmp_path: Path) -> None:
     made, other = maker.make(version), maker.make(version, first=OTHER_REGION)
     request = RescaleRequest(parallelism=3, max_parallelism=1024, merge=(str(other.path),))
     path = rescale_path(made.path, tmp_path / "merged", request)
-    result = harness.restore(version, path, harness.rescaling_job(1024), backend=backend, parallelism=3)
+    result = harness.restore(version, path, harness.rescaling_job(1024), backend="rocksdb", parallelism=3)
 
     check(result, made.entries + other.entries, 3, ANY_KEY_GROUP)
 
@@ -168,8 +169,7 @@ def test_operator_of_another_snapshot(maker: Maker, version: str, tmp_path: Path
     check(result, but_of(made, "record") + of_operators(other, "record"), 2)
 
 
-@pytest.mark.parametrize("keep", [True, False])
-@pytest.mark.parametrize("uid", ["string", "long", "string-windows"])
+@pytest.mark.parametrize(("uid", "keep"), [("string", True), ("long", False), ("string-windows", False)])
 def test_only_some_keys(made: Made, uid: str, keep: bool, tmp_path: Path) -> None:
     keys = sorted({entry["key"] for entry in of_operators(made, uid)})[::3]
     chosen = OperatorRequest(operator=uid, keys=KeyChoice(keys=tuple(keys), keep=keep))

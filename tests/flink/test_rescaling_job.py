@@ -20,7 +20,9 @@ def maker(tmp_path_factory: pytest.TempPathFactory) -> Maker:
     return Maker(tmp_path_factory.mktemp("made"))
 
 
-@pytest.mark.parametrize("case", RESCALING, ids=str)
+@pytest.mark.parametrize(
+    "case", [case for case in RESCALING if case.case in ("heap-native", "rocksdb-incremental")], ids=str
+)
 def test_stored_snapshot_restores_with_more_subtasks(case: Case) -> None:
     result = harness.restore(
         case.version,
@@ -34,12 +36,11 @@ def test_stored_snapshot_restores_with_more_subtasks(case: Case) -> None:
     check(result, case.entries(), 3)
 
 
-@pytest.mark.parametrize("parallelism", [1, 7])
-def test_flink_itself_changes_the_parallelism(maker: Maker, version: str, backend: str, parallelism: int) -> None:
+def test_flink_itself_changes_the_parallelism(maker: Maker, version: str, backend: str) -> None:
     made = maker.make(version)
-    result = harness.restore(version, made.path, harness.rescaling_job(), backend=backend, parallelism=parallelism)
+    result = harness.restore(version, made.path, harness.rescaling_job(), backend=backend, parallelism=7)
 
-    check(result, made.entries, parallelism)
+    check(result, made.entries, 7)
 
 
 def test_flink_refuses_another_max_parallelism(maker: Maker, version: str) -> None:
@@ -49,10 +50,10 @@ def test_flink_refuses_another_max_parallelism(maker: Maker, version: str) -> No
     assert "Max parallelism mismatch" in result.error
 
 
-def test_keys_with_another_hash_are_missed(maker: Maker, version: str, backend: str) -> None:
+def test_keys_with_another_hash_are_missed(maker: Maker, version: str) -> None:
     made = maker.make(version)
     job = harness.rescaling_job(wrong_hash=True)
-    result = harness.restore(version, made.path, job, backend=backend, parallelism=1)
+    result = harness.restore(version, made.path, job, parallelism=1)
 
     assert result.ok, result.error
     difference = harness.diff_entries(made.entries, result.entries)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from heapq import merge
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -18,11 +18,11 @@ from state_pipelines.keyed.assignment import assign_key_groups, key_group_prefix
 from state_pipelines.keyed.canonical import CanonicalWriter, open_canonical
 from state_pipelines.keyed.digest import RecordDigest, digest_run, sum_digests
 from state_pipelines.keyed.framing import END_OF_KEY_GROUP, FLAG
-from state_pipelines.keyed.key_filter import TIMESTAMP
 from state_pipelines.keyed.runs import Block, RecordBuffer, gather_runs, join_runs, sum_runs
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
-from state_pipelines.operations.rescaling.merging import MergeRule, StatePairs, is_timer, merge_duplicates, show_key
+from state_pipelines.operations.rescaling.hashed_keys import hash_keys, require_key_groups
+from state_pipelines.operations.rescaling.merging import MergeRule, StatePairs, is_timer, merge_duplicates
 from state_pipelines.operations.rewriting import WrittenFile, align_key_groups
 from state_pipelines.operations.spills import BATCH, BLOCK, Spill, SpilledRange, create_spill, read_spill
 from state_pipelines.storage import Location, create_file, read_range
@@ -37,16 +37,10 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.key_filter import KeyFilter
     from state_pipelines.keyed.records import KeyedRecords
+    from state_pipelines.operations.rescaling.hashed_keys import KeyHasher
     from state_pipelines.serializers.metainfo import StateMetaInfo
 
 Digests = dict[str, RecordDigest]
-
-
-class KeyHasher(Protocol):
-    """Knows the hash codes of keys; can be sent to other processes."""
-
-    def hash_keys(self, records: KeyedRecords) -> npt.NDArray[np.int32]:
-        """`hashCode()` of each key, i32[n]; a key begins at `key_starts`, and more may follow it up to `key_ends`."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +108,8 @@ class Shuffle:
         """Hash codes that agree with the key groups in which the records lie."""
         header = self.source.header
         with at(state=header.states[state].name, file=records.file):
-            hashes = _hash_keys(hasher, records, timers=is_timer(header.states[state]))
-        _require_key_groups(self.operator, header, state, self.context, records, hashes)
+            hashes = hash_keys(hasher, records, timers=is_timer(header.states[state]))
+        require_key_groups(self.operator, header, state, self.context, records, hashes)
         return hashes
 
 
@@ -412,45 +406,9 @@ def _read_again(piece: Gather | Collect, written: WrittenFile) -> Digests:
         info = file.header.states[state]
         totals[info.name] += digest_run(records, is_map=_is_map(file.header, state))
         if hasher is not None:
-            hashes = _hash_keys(hasher, records, timers=is_timer(info))
-            _require_key_groups(piece.operator, file.header, state, piece.context, records, hashes)
+            hashes = hash_keys(hasher, records, timers=is_timer(info))
+            require_key_groups(piece.operator, file.header, state, piece.context, records, hashes)
     return totals
-
-
-def _hash_keys(hasher: KeyHasher, records: KeyedRecords, *, timers: bool) -> npt.NDArray[np.int32]:
-    return hasher.hash_keys(replace(records, key_starts=records.key_starts + TIMESTAMP) if timers else records)
-
-
-def _require_key_groups(
-    operator: str,
-    header: KeyedHeader,
-    state: int,
-    context: RecordContext,
-    records: KeyedRecords,
-    hashes: npt.NDArray[np.int32],
-) -> None:
-    """Check that keys lie in the key groups of their hashes.
-
-    Raises:
-        ProofError: one does not.
-    """
-    key_groups = assign_key_groups(hashes, context.max_parallelism)
-    wrong = np.flatnonzero(key_groups != records.key_groups)
-    if len(wrong):
-        row = int(wrong[0])
-        key = records.data[records.key_starts[row] : records.key_ends[row]].tobytes()
-        raise ProofError(
-            f"the key {show_key(header, state, context, key)} lies in key group {records.key_groups[row]} of "
-            f"{context.max_parallelism}, its hash says {key_groups[row]} ({len(wrong)} of {len(records)} keys at hand "
-            "lie elsewhere)",
-            where=Where(
-                file=records.file,
-                offset=records.offset + int(records.key_starts[row]),
-                operator=operator,
-                state=header.states[state].name,
-            ),
-            hint="The hash is not that of the job's keys; nothing was published",
-        )
 
 
 def _digest_rest(records: KeyedRecords, kept: npt.NDArray[np.bool_], *, is_map: bool) -> RecordDigest:

@@ -111,7 +111,7 @@ def write(
     found: dict[tuple[int, int], list[tuple[bytes, bytes]]] = {}
     for each in records:
         found.setdefault((group_of(each.user_key, max_parallelism), each.state), []).append((each.key, each.value))
-    runs = [(*position, run) for position, run in sorted(found.items())]
+    runs = [(key_group, state, run) for (key_group, state), run in sorted(found.items()) if key_group in key_groups]
     data, offsets = make_file(header, key_groups, context(max_parallelism).prefix, runs)
     with create_file(place) as output:
         output.write(data)
