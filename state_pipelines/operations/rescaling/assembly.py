@@ -15,6 +15,7 @@ from state_pipelines.operations.rescaling.operator_assembly import assemble_oper
 from state_pipelines.operations.rescaling.pieces import Assembler, FileAssembly
 
 if TYPE_CHECKING:
+    from state_pipelines.metadata.keyed import KeyedStateHandle
     from state_pipelines.snapshot import Operator
     from state_pipelines.storage import Location
 
@@ -65,21 +66,9 @@ def plan_parallelism(
         reader = operator.snapshot.handles
         assembler = Assembler(target, verify)
         subtasks = sorted(metadata.subtasks, key=lambda each: each.index)
-        keyed = []
-        for raw in (False, True):
-            handles = [
-                (_find_key_groups(metadata, each.index), each.raw_keyed_state if raw else each.managed_keyed_state)
-                for each in subtasks
-            ]
-            present = [(held, handle) for held, handle in handles if handle is not None]
-            assembled = assemble_keyed(
-                present, parallelism, metadata.max_parallelism, reader, assembler, raw=raw, narrow=narrow
-            )
-            if isinstance(assembled, NeedsRecords):
-                return assembled
-            keyed.append(assembled)
-        if any(isinstance(each, IncrementalRemoteKeyedStateHandle) for each in keyed[0]) and _is_forst(operator):
-            return NeedsRecords("the database is one of ForSt")
+        keyed = hand_on_keyed(operator, parallelism, assembler, narrow=narrow)
+        if isinstance(keyed, NeedsRecords):
+            return keyed
         states = []
         for raw in (False, True):
             pairs = [(each.index, each.raw_operator_state if raw else each.managed_operator_state) for each in subtasks]
@@ -99,12 +88,43 @@ def plan_parallelism(
             index,
             managed_operator_state=states[0][index],
             raw_operator_state=states[1][index],
-            managed_keyed_state=keyed[0][index],
-            raw_keyed_state=keyed[1][index],
+            managed_keyed_state=keyed[index][0],
+            raw_keyed_state=keyed[index][1],
         )
         for index in range(parallelism)
     )
     return Reassigned(replace(metadata, parallelism=parallelism, subtasks=new), tuple(assembler.pieces))
+
+
+def hand_on_keyed(
+    operator: Operator, parallelism: int, assembler: Assembler, *, narrow: bool
+) -> list[tuple[KeyedStateHandle | None, KeyedStateHandle | None]] | NeedsRecords:
+    """Managed and raw keyed state of each new subtask, or why records must be moved; arguments as `plan_parallelism`.
+
+    Raises:
+        StateError: a header cannot be read.
+    """
+    metadata = operator.metadata
+    subtasks = sorted(metadata.subtasks, key=lambda each: each.index)
+    if parallelism == metadata.parallelism:
+        same = {each.index: (each.managed_keyed_state, each.raw_keyed_state) for each in subtasks}
+        return [same.get(index, (None, None)) for index in range(parallelism)]
+    sides = []
+    for raw in (False, True):
+        handles = [
+            (_find_key_groups(metadata, each.index), each.raw_keyed_state if raw else each.managed_keyed_state)
+            for each in subtasks
+        ]
+        present = [(held, handle) for held, handle in handles if handle is not None]
+        assembled = assemble_keyed(
+            present, parallelism, metadata.max_parallelism, operator.snapshot.handles, assembler, raw=raw, narrow=narrow
+        )
+        if isinstance(assembled, NeedsRecords):
+            return assembled
+        sides.append(assembled)
+    if any(isinstance(each, IncrementalRemoteKeyedStateHandle) for each in sides[0]) and _is_forst(operator):
+        return NeedsRecords("the database is one of ForSt")
+    return list(zip(*sides, strict=True))
 
 
 def _find_key_groups(metadata: OperatorState, subtask: int) -> KeyGroupRange:

@@ -6,7 +6,7 @@ All of this changes metadata alone; no state is read.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from state_pipelines.errors import UnsupportedError, UsageError, Where
 from state_pipelines.metadata import CheckpointMetadata, replace_stream_handles, with_version
@@ -80,9 +80,11 @@ def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[
     requests = _find_requests(snapshot, request)
     for other in others.values():
         _check_release(snapshot, other)
+    _check_merged(snapshot, request, others)
     version = max([snapshot.metadata.version, *(other.metadata.version for other in others.values())])
     start = with_version(_make_absolute(snapshot) if others else snapshot.metadata, version)
     absolute = {path: _make_absolute(other) for path, other in others.items()}
+    stand_ins = {path: _stand_in(other, absolute[path]) for path, other in others.items()}
     notes: list[str] = []
 
     states: list[OperatorState] = []
@@ -109,6 +111,12 @@ def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[
         known = {each.operator_id for each in olds.values()} | gone
         for state in absolute[path].operator_states:
             if state.operator_id not in known:
+                if state.operator_id in former:
+                    raise UnsupportedError(
+                        f"operator {state.uid or state.operator_id.hex()} is in several of the merged snapshots, but "
+                        f"not in {snapshot.path}",
+                        hint="Merge those that have it first, and the result into this one",
+                    )
                 states.append(state)
                 label = state.uid or state.operator_id.hex()
                 former[state.operator_id] = f"{label} of {path}"
@@ -120,8 +128,9 @@ def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[
         PathMapping() if others else snapshot.path_mapping,
         (*snapshot.uids, *(each.uid for each in request.operators if each.uid), *(each.uid for each in request.take)),
         snapshot.classes,
-        _follow(snapshot.key_serializers, snapshot, requests),
-        _follow({key.hex(): value for key, value in snapshot.connectors.items()}, snapshot, requests),
+        _follow(snapshot.key_serializers, snapshot, requests) | _take_told(request, others, "key_serializers"),
+        _follow({key.hex(): value for key, value in snapshot.connectors.items()}, snapshot, requests)
+        | _take_told(request, others, "connectors"),
     )
     operators = []
     for operator in edited.operators:
@@ -131,7 +140,7 @@ def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[
             each
             for path in request.merge
             if old is not None
-            for each in others[path].operators
+            for each in stand_ins[path].operators
             if each.metadata.operator_id == old.operator_id
         )
         own = asked.get(identity, OperatorRequest(operator=operator.label))
@@ -198,6 +207,37 @@ def _major(snapshot: Snapshot) -> str:
     return "1.x" if snapshot.kryo_version == 2 else "2.x"
 
 
+def _check_merged(snapshot: Snapshot, request: RescaleRequest, others: Mapping[str, Snapshot]) -> None:
+    """Refuse to merge a snapshot with itself: list and union state would be there twice."""
+    seen = {snapshot.fingerprint: snapshot.path}
+    for path in request.merge:
+        other = others[path]
+        if other.fingerprint in seen:
+            raise UsageError(
+                f"{other.path} is the same snapshot as {seen[other.fingerprint]}", hint="Merge it once only"
+            )
+        seen[other.fingerprint] = other.path
+
+
+def _stand_in(other: Snapshot, metadata: CheckpointMetadata) -> Snapshot:
+    """Another snapshot with handles that any reader opens."""
+    connectors = {identity.hex(): name for identity, name in other.connectors.items()}
+    return Snapshot(
+        other.location, metadata, PathMapping(), other.uids, other.classes, other.key_serializers, connectors
+    )
+
+
+def _take_told(request: RescaleRequest, others: Mapping[str, Snapshot], what: str) -> dict[str, Any]:
+    """What the caller told about operators that are taken, under their new ids."""
+    told = {}
+    for take in request.take:
+        identity = others[take.snapshot].operator(take.operator).metadata.operator_id
+        for name, value in getattr(others[take.snapshot], what).items():
+            if (name if isinstance(name, bytes) else find_operator_id(name)) == identity:
+                told[find_operator_id(take.uid).hex()] = value
+    return told
+
+
 def _make_absolute(snapshot: Snapshot) -> CheckpointMetadata:
     """Its metadata with handles that mean the same from anywhere."""
 
@@ -205,7 +245,7 @@ def _make_absolute(snapshot: Snapshot) -> CheckpointMetadata:
         handle = reference.handle
         if not isinstance(handle, FileStateHandle | RelativeFileStateHandle | SegmentFileStateHandle):
             return handle
-        path = str(locate_file(handle, snapshot.location.directory, snapshot.path_mapping))
+        path = locate_file(handle, snapshot.location.directory, snapshot.path_mapping).url
         if isinstance(handle, SegmentFileStateHandle):
             return replace(handle, path=path)
         return FileStateHandle(path, handle.size)

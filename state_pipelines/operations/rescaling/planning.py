@@ -7,7 +7,7 @@ keyed state is moved record by record (`regrouping`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -22,29 +22,38 @@ from state_pipelines.keyed.key_filter import TIMESTAMP, KeyFilter
 from state_pipelines.keyed.key_hashing import make_key_hasher
 from state_pipelines.metadata import OperatorState, SubtaskState
 from state_pipelines.metadata.keyed import IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.operator import OperatorStateMode
 from state_pipelines.operations.publishing import FileMode, make_file_name
-from state_pipelines.operations.rescaling.assembly import FileAssembly, NeedsRecords, plan_parallelism
+from state_pipelines.operations.rescaling.assembly import FileAssembly, NeedsRecords, hand_on_keyed
 from state_pipelines.operations.rescaling.merging import align_headers
 from state_pipelines.operations.rescaling.operator_assembly import assemble_operator
 from state_pipelines.operations.rescaling.pieces import Assembler
+from state_pipelines.operations.rescaling.proof import digest_copies
 from state_pipelines.operations.rescaling.regrouping import Collect, Gather, Shuffle, Source
 from state_pipelines.serializers.metainfo import StateKind
+from state_pipelines.snapshot.broadcast_state import BroadcastState
+from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RAW_OPERATOR_NAME
 from state_pipelines.storage import join
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from state_pipelines.keyed.digest import RecordDigest
     from state_pipelines.keyed.files import KeyedFile
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.key_hashing import KeyHasher
     from state_pipelines.keyed.records import KeyedRecords
+    from state_pipelines.metadata.keyed import KeyedStateHandle
     from state_pipelines.metadata.operator import OperatorStateHandle
     from state_pipelines.operations.rescaling.editing import EditedOperator
     from state_pipelines.operations.rescaling.merging import StatePairs
     from state_pipelines.operations.rescaling.request import OperatorRequest, RescaleRequest
     from state_pipelines.operations.spills import Spill
-    from state_pipelines.snapshot import Operator, State
+    from state_pipelines.snapshot import Operator
     from state_pipelines.storage import Location
+
+KeyedHandles = tuple["KeyedStateHandle | None", "KeyedStateHandle | None"]
+"""Managed and raw keyed state of a subtask."""
 
 SPLIT_SIZE = 128 << 20
 """Bytes of an old file that one piece of work sorts for new key groups."""
@@ -120,7 +129,9 @@ class OperatorPlan:
     dropped: frozenset[str] = frozenset()
     notes: tuple[str, ...] = field(default=())
 
-    def gather(self, target: Location, spills: Sequence[Sequence[Spill]], request: RescaleRequest) -> list[Gather]:
+    def gather(
+        self, target: Location, spills: Sequence[Sequence[Spill]], request: RescaleRequest, *, verify: bool
+    ) -> list[Gather]:
         """The pieces of the second stage, from the spills of each source."""
         assert self.records is not None
         return [
@@ -134,6 +145,7 @@ class OperatorPlan:
                 target=join(target, make_file_name()),
                 rule=request.on_equal,
                 hasher=self.records.hasher,
+                verify=verify,
             )
             for subtask in range(self.state.parallelism)
         ]
@@ -196,58 +208,63 @@ class _Planner:
         """Choose the way."""
         compute_key_group_range(0, self.parallelism, self.max_parallelism)
         self._check_states()
-        resized = (self.parallelism, self.max_parallelism) != (self.metadata.parallelism, self.metadata.max_parallelism)
         if self.metadata.fully_finished:
-            state = replace(self.metadata, parallelism=self.parallelism, max_parallelism=self.max_parallelism)
-            return self._finish(state if resized else self.metadata, "finished, no state", "finished, no state")
-        by_records = self._why_records()
-        touched = bool(resized or by_records or self.edited.merged or self.dropped)
-        if touched:
-            self._refuse()
-        if not touched:
+            return self._plan_finished()
+        resized = (self.parallelism, self.max_parallelism) != (self.metadata.parallelism, self.metadata.max_parallelism)
+        reason = self._why_records()
+        if not (resized or reason or self.edited.merged or self.dropped):
             return self._finish(self.metadata, "as it is", "as it is")
-        if not by_records and not self.edited.merged and not self.dropped:
-            found = plan_parallelism(
-                self.operator,
-                self.parallelism,
-                self.target,
-                narrow=self.files is not FileMode.COPY,
-                verify=self.verify,
+        self._refuse(moved=bool(reason))
+        assembler = Assembler(self.target, self.verify)
+        keyed = [(None, None)] * self.parallelism if reason else self._hand_on(assembler)
+        if isinstance(keyed, NeedsRecords):
+            reason, keyed = keyed.reason, [(None, None)] * self.parallelism
+            assembler = Assembler(self.target, self.verify)
+        records, hashes = self._plan_keyed(reason) if reason else (None, ())
+        return self._assemble(assembler, keyed, records, reason, hashes)
+
+    def _plan_finished(self) -> OperatorPlan:
+        if any(not each.metadata.fully_finished for each in self.edited.merged):
+            raise UnsupportedError(
+                "it had finished in one of the merged snapshots and not in the others",
+                hint="Drop it, or take it from the snapshot whose state counts (take)",
             )
-            if not isinstance(found, NeedsRecords):
-                self._note_databases(found.operator)
-                state = replace(found.operator, max_parallelism=self.max_parallelism)
-                return self._finish(
-                    state,
-                    self._describe_keyed("ranges of bytes" if self._hands_out else "as it is"),
-                    self._describe_operator("ranges of bytes" if self._hands_out else "as it is"),
-                    pieces=found.pieces,
-                )
-            by_records = found.reason
-        return self._plan_records(by_records)
+        state = replace(self.metadata, parallelism=self.parallelism, max_parallelism=self.max_parallelism)
+        return self._finish(state, "finished, no state", "finished, no state")
+
+    def _hand_on(self, assembler: Assembler) -> list[KeyedHandles] | NeedsRecords:
+        """Keyed state of the one source that has any."""
+        keyed = [operator for operator in self._sources if _has_keyed(operator)]
+        if not keyed:
+            return [(None, None)] * self.parallelism
+        (source,) = keyed
+        found = hand_on_keyed(source, self.parallelism, assembler, narrow=self.files is not FileMode.COPY)
+        if not isinstance(found, NeedsRecords):
+            self._note_databases([managed for managed, _ in found])
+        return found
 
     def _check_states(self) -> None:
-        if not self.dropped:
-            return
         known = {state.name for operator in self._sources for state in operator.states}
         for name in sorted(self.dropped - known):
             raise NotFoundError(f"the operator has no state {name}", hint=f"It has {', '.join(sorted(known))}")
+        for name in sorted(self.dropped & {RAW_KEYED_NAME, RAW_OPERATOR_NAME}):
+            raise UnsupportedError(f"{name} cannot be dropped", hint="Drop the operator, or another of its states")
+        if self.own.keys is not None and not any(operator.keyed_files for operator in self._sources):
+            raise UsageError("the operator has no keyed state of which some keys could be chosen")
 
     def _why_records(self) -> str:
         """Why records must move; empty when they need not."""
-        keyed = [operator for operator in self._sources if operator.keyed_files]
-        if not keyed:
-            return ""
+        keyed = [operator for operator in self._sources if _has_keyed(operator)]
         if any(operator.max_parallelism != self.max_parallelism for operator in keyed):
             return "other key groups"
         if self.own.keys is not None:
             return "only some keys"
         if len(keyed) > 1:
             return "state of several snapshots"
-        names = {info.name for _, file in keyed[0].keyed_files for info in file.header.states}
+        names = {info.name for operator in keyed for _, file in operator.keyed_files for info in file.header.states}
         return "without dropped states" if names & self.dropped else ""
 
-    def _refuse(self) -> None:
+    def _refuse(self, *, moved: bool) -> None:
         for operator in self._sources:
             subtasks = operator.metadata.subtasks
             if any(each.input_channel_state or each.result_subpartition_state for each in subtasks):
@@ -258,11 +275,11 @@ class _Planner:
                     "(convert --format keep --in-flight drop)",
                 )
             finished = [str(each.index) for each in subtasks if each.finished]
-            if finished and (self.parallelism != self.metadata.parallelism or self.edited.merged):
+            if finished and (moved or self.edited.merged or self.parallelism != self.metadata.parallelism):
                 raise UnsupportedError(
                     f"subtasks {', '.join(finished)} have finished and others have not, so that nothing says which of "
                     "the new ones have",
-                    hint="Keep the parallelism of this operator, or take a snapshot before its first subtask finishes",
+                    hint="Leave this operator as it is, or take a snapshot before its first subtask finishes",
                 )
         self._refuse_large_union()
 
@@ -279,29 +296,31 @@ class _Planner:
                 hint="Choose a smaller parallelism, or a larger union_limit in the request if the job can bear it",
             )
 
-    def _plan_records(self, reason: str) -> OperatorPlan:
-        assembler = Assembler(self.target, self.verify)
-        managed = self._assemble(assembler, raw=False)
-        raw = self._assemble(assembler, raw=True)
-        records = self._plan_keyed() if reason else None
-        hashes = () if records is None else records[1]
-        keyed = self._describe_keyed(f"records ({reason})" if reason else "as it is")
+    def _assemble(
+        self,
+        assembler: Assembler,
+        keyed: Sequence[KeyedHandles],
+        records: RecordsPlan | None,
+        reason: str,
+        hashes: tuple[str, ...],
+    ) -> OperatorPlan:
+        """The operator with its keyed state, as far as it is handed on, and the operator state of all sources."""
+        self._check_broadcasts()
+        managed = self._hand_out(assembler, raw=False)
+        raw = self._hand_out(assembler, raw=True)
+        finished = {each.index for each in self.metadata.subtasks if each.finished}
         subtasks = tuple(
-            SubtaskState(index, managed_operator_state=managed[index], raw_operator_state=raw[index])
+            SubtaskState(index, finished=True)
+            if index in finished
+            else SubtaskState(
+                index,
+                managed_operator_state=managed[index],
+                raw_operator_state=raw[index],
+                managed_keyed_state=keyed[index][0],
+                raw_keyed_state=keyed[index][1],
+            )
             for index in range(self.parallelism)
         )
-        if records is None:
-            old = {each.index: each for each in self.metadata.subtasks}
-            subtasks = tuple(
-                replace(
-                    each,
-                    managed_keyed_state=old[each.index].managed_keyed_state,
-                    raw_keyed_state=old[each.index].raw_keyed_state,
-                )
-                if each.index in old
-                else each
-                for each in subtasks
-            )
         state = replace(
             self.metadata, parallelism=self.parallelism, max_parallelism=self.max_parallelism, subtasks=subtasks
         )
@@ -311,26 +330,39 @@ class _Planner:
                 f"operator {self.operator.label}: the coordinator state of {self.operator.snapshot.path} is kept, that "
                 "of the merged snapshots is not"
             )
+        way = f"records ({reason})" if reason else "ranges of bytes" if self._hands_out else "as it is"
         return self._finish(
             state,
-            keyed,
+            self._describe_keyed(way),
             self._describe_operator("ranges of bytes" if self._hands_out else "as it is"),
             pieces=tuple(assembler.pieces),
-            records=None if records is None else records[0],
+            records=records,
             hashes=hashes,
         )
 
-    def _assemble(self, assembler: Assembler, *, raw: bool) -> list[OperatorStateHandle | None]:
-        """Operator state of all sources for the new subtasks; sources follow each other as if they were subtasks."""
+    def _hand_out(self, assembler: Assembler, *, raw: bool) -> list[OperatorStateHandle | None]:
+        """Operator state of all sources for the new subtasks; sources follow each other as if they were subtasks.
+
+        Broadcast state is that of the first source that has it: it is the same in all (`_check_broadcasts`).
+        """
         handles: list[tuple[int, OperatorStateHandle]] = []
         first = 0
+        broadcast: set[str] = set()
         for operator in self._sources:
+            named: set[str] = set()
             for each in sorted(operator.metadata.subtasks, key=lambda each: each.index):
                 handle = each.raw_operator_state if raw else each.managed_operator_state
-                if handle is not None:
-                    handles.append((first + each.index, handle))
+                if handle is None:
+                    continue
+                copies = {info.state_name for info in handle.states if info.mode is OperatorStateMode.BROADCAST}
+                named |= copies
+                kept = tuple(info for info in handle.states if info.state_name not in copies & broadcast)
+                handles.append((first + each.index, replace(handle, states=kept)))
+            broadcast |= named
             first += operator.parallelism
-        self._check_broadcasts(handles)
+        if not self._hands_out:
+            same = dict(handles)
+            return [same.get(index) for index in range(self.parallelism)]
         return assemble_operator(
             handles,
             self.parallelism,
@@ -342,33 +374,32 @@ class _Planner:
             dropped=self.dropped,
         )
 
-    def _check_broadcasts(self, handles: Sequence[tuple[int, OperatorStateHandle]]) -> None:
+    def _check_broadcasts(self) -> None:
         """Refuse broadcast state that is not the same in all merged snapshots: a subtask can hold one copy only."""
         if not self.edited.merged:
             return
-        for state in self.operator.operator_states:
-            if state.kind != "BROADCAST" or state.name in self.dropped:
-                continue
-            columns = [name for name in state.schema.names if name != "subtask"]
-            tables = []
-            for operator in self._sources:
-                found = [each for each in operator.operator_states if each.name == state.name]
-                tables += [_list_copies(each, columns) for each in found]
-            if len({copy for table in tables for copy in table}) > 1:
+        found: dict[str, set[RecordDigest]] = {}
+        for operator in self._sources:
+            for state in operator.operator_states:
+                if isinstance(state, BroadcastState) and state.name not in self.dropped:
+                    found.setdefault(state.name, set()).update(digest_copies(state).values())
+        for name, copies in found.items():
+            if len(copies) > 1:
                 raise UnsupportedError(
                     "the merged snapshots have different broadcast state",
-                    where=Where(state=state.name),
+                    where=Where(state=name),
                     hint="Drop the state (drop_states) and let the job broadcast it anew, or make them equal before",
                 )
 
-    def _plan_keyed(self) -> tuple[RecordsPlan, tuple[str, ...]]:
-        keyed = [operator for operator in self._sources if operator.keyed_files]
+    def _plan_keyed(self, reason: str) -> tuple[RecordsPlan, tuple[str, ...]]:
+        keyed = [operator for operator in self._sources if _has_keyed(operator)]
         for operator in keyed:
             unread = operator.snapshot.keyed_files.find_unread(operator.metadata, operator.snapshot.layout_context)
             for each in unread.values():
                 raise UnsupportedError(
-                    f"its raw keyed state cannot move to other files or key groups: {each.reason}",
-                    hint="Change only the parallelism, which moves it as it is",
+                    f"its records must move ({reason}), but its raw keyed state cannot: {each.reason}",
+                    hint="Leave its max parallelism, its states and its keys as they are; with a RocksDB or changelog "
+                    "snapshot convert it to canonical before",
                 )
             for _, file in operator.keyed_files:
                 for info in file.header.states:
@@ -385,9 +416,12 @@ class _Planner:
                 for operator, files in zip(keyed, sources, strict=True)
             )
             return RecordsPlan(header, context, collects=tuple(self._collect(header, context, collected))), ()
-        hasher, hashes = self._find_hasher(keyed, header)
-        if hasher is None:
-            return RecordsPlan(header, context), hashes
+        hasher: KeyHasher | None = None
+        hashes: tuple[str, ...] = ()
+        if any(operator.max_parallelism % self.max_parallelism for operator in keyed):
+            hasher, hashes = self._find_hasher(keyed, header)
+            if hasher is None:
+                return RecordsPlan(header, context), hashes
         shuffles = tuple(
             tuple(self._shuffle(operator, files, hasher)) for operator, files in zip(keyed, sources, strict=True)
         )
@@ -404,7 +438,7 @@ class _Planner:
         serializer = next(file.header.key_serializer for each in self._sources for _, file in each.keyed_files)
         columns = plan_columns(derive_layout(serializer, self.operator.snapshot.layout_context))
         try:
-            encoded = columns.encode(pa.array(list(choice.keys), columns.type))
+            encoded = columns.encode(pa.array([_name_fields(key, columns.type) for key in choice.keys], columns.type))
         except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
             raise UsageError(f"the chosen keys are not of the type {columns.type}: {error}") from None
         bounds = zip(encoded.starts.tolist(), encoded.stops.tolist(), strict=True)
@@ -436,7 +470,7 @@ class _Planner:
             )
 
     def _shuffle(
-        self, operator: Operator, files: Sequence[tuple[KeyedFile, StatePairs]], hasher: KeyHasher
+        self, operator: Operator, files: Sequence[tuple[KeyedFile, StatePairs]], hasher: KeyHasher | None
     ) -> Iterator[Shuffle]:
         for file, pairs in files:
             for part in file.split(SPLIT_SIZE, operator.record_context):
@@ -473,8 +507,7 @@ class _Planner:
                 return make_key_hasher(header.key_serializer, layouts, known | finding.expressions), found
         return None, ()
 
-    def _note_databases(self, state: OperatorState) -> None:
-        handles = [each.managed_keyed_state for each in state.subtasks]
+    def _note_databases(self, handles: Sequence[KeyedStateHandle | None]) -> None:
         if self._hands_out and any(isinstance(each, IncrementalRemoteKeyedStateHandle) for each in handles):
             self.notes.append(
                 f"operator {self.operator.label}: several subtasks share each RocksDB database as a whole; restored at "
@@ -530,9 +563,21 @@ def _sample(operator: Operator, *, timers: bool) -> Iterator[KeyedRecords]:
                 break
 
 
-def _list_copies(state: State, columns: Sequence[str]) -> list[tuple[str, ...]]:
-    """The copies of a broadcast state, their entries as text in order."""
-    copies: dict[int, list[str]] = {}
-    for row in state.to_arrow().to_pylist():
-        copies.setdefault(row["subtask"], []).append(repr([row[name] for name in columns]))
-    return [tuple(sorted(rows)) for rows in copies.values()]
+def _name_fields(key: Any, kind: pa.DataType) -> Any:
+    """A key with the fields of its structs by name; lists stand for tuples, as `dump` prints them.
+
+    Raises:
+        UsageError: it names a field that there is not.
+    """
+    if not pa.types.is_struct(kind):
+        return key
+    names = [kind.field(index).name for index in range(kind.num_fields)]
+    if isinstance(key, list) and len(key) == len(names):
+        key = dict(zip(names, key, strict=True))
+    if not isinstance(key, dict) or set(key) - set(names):
+        raise UsageError(f"{key!r:.80} is not a key with the fields {', '.join(names)}")
+    return {name: _name_fields(value, kind.field(name).type) for name, value in key.items()}
+
+
+def _has_keyed(operator: Operator) -> bool:
+    return any(each.managed_keyed_state or each.raw_keyed_state for each in operator.metadata.subtasks)

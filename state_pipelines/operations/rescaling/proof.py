@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.files import KeyedFile, RecordContext
     from state_pipelines.keyed.key_hashing import KeyHasher
     from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.serializers.metainfo import StateMetaInfo
     from state_pipelines.snapshot import Operator
 
 UnkeyedState = OperatorListState | BroadcastState | RawKeyedState | RawOperatorState
@@ -51,8 +52,10 @@ class StateProof:
         keyed: it is keyed state, not operator state.
         before: what must be there.
         after: what is there.
-        misplaced: entries in key groups that are not those of their subtask.
+        misplaced: entries in key groups that are not those of their subtask; of broadcast state, subtasks without a
+            copy.
         misfiled: entries whose hash gives another key group; None where key groups stayed what they were.
+        reformed: kind or serializers are not those of before.
     """
 
     operator: str
@@ -62,11 +65,12 @@ class StateProof:
     after: RecordDigest
     misplaced: int = 0
     misfiled: int | None = None
+    reformed: bool = False
 
     @property
     def ok(self) -> bool:
         """Whether nothing was lost, doubled, changed or put elsewhere."""
-        return self.before == self.after and not self.misplaced and not self.misfiled
+        return self.before == self.after and not (self.misplaced or self.misfiled or self.reformed)
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,10 @@ class RescaleProof:
                     else f"{name}: entries with other bytes"
                 )
             if row.misplaced:
-                found.append(f"{name}: {row.misplaced:,} entries in key groups of other subtasks")
+                what = "entries in key groups of other subtasks" if row.keyed else "subtasks without it"
+                found.append(f"{name}: {row.misplaced:,} {what}")
+            if row.reformed:
+                found.append(f"{name}: another kind or other serializers")
             if row.misfiled:
                 found.append(f"{name}: {row.misfiled:,} entries in another key group than their hash gives")
         return tuple(found)
@@ -102,11 +109,13 @@ class RescaleProof:
 
 @dataclass(frozen=True)
 class Counted:
-    """What a piece of work found, by name of the state."""
+    """What a piece of work found, by name of the state; of broadcast state the copy of each subtask."""
 
     digests: Mapping[str, RecordDigest]
     misplaced: Mapping[str, int] = field(default_factory=dict)
     misfiled: Mapping[str, int] = field(default_factory=dict)
+    copies: Mapping[str, Mapping[int, RecordDigest]] = field(default_factory=dict)
+    forms: Mapping[str, frozenset[StateMetaInfo]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -145,7 +154,8 @@ class CountKeyed:
                     codes = self.hasher.hash_keys(records, skip=TIMESTAMP if is_timer(info) else 0)
                     wrong = assign_key_groups(codes, self.context.max_parallelism) != records.key_groups
                     misfiled[info.name] = misfiled.get(info.name, 0) + int(wrong.sum())
-        return Counted(digests, misplaced, misfiled)
+            forms = {info.name: frozenset([info]) for info in states}
+        return Counted(digests, misplaced, misfiled, forms=forms)
 
 
 @dataclass(frozen=True)
@@ -163,28 +173,36 @@ class CountOperatorState:
     def run(self) -> Counted:
         """Read them."""
         with at(operator=self.operator):
-            return Counted({state.name: _digest_state(state) for state in self.states})
+            copies = {state.name: digest_copies(state) for state in self.states if isinstance(state, BroadcastState)}
+            forms = {
+                state.name: frozenset(state.infos)
+                for state in self.states
+                if isinstance(state, OperatorListState | BroadcastState)
+            }
+            digests = {state.name: _digest_state(state) for state in self.states if state.name not in copies}
+            return Counted(digests, copies=copies, forms=forms)
+
+
+def digest_copies(state: BroadcastState) -> dict[int, RecordDigest]:
+    """Digest of the copy of each subtask that has the state."""
+    copies = {part.subtask: RecordDigest() for part in state.parts}
+    for batch in _read(state):
+        copies[batch.column("subtask")[0].as_py()] += _digest_batch(state, batch)
+    return copies
 
 
 def _digest_state(state: UnkeyedState) -> RecordDigest:
-    """Digest of the elements of a list state, of the entries of a broadcast state.
+    """Digest of the elements of a list state, or of raw state; sections of raw keyed state with their key groups.
 
     Decoded and encoded again, since only that tells where an element ends when a handle leaves out others. What cannot
     be decoded counts as the bytes that are there.
     """
-    total = RecordDigest()
-    copies: dict[int, RecordDigest] = {}
-    wanted = [name for name in state.make_schema().names if name in (*_VALUES, "subtask")]
-    for batch in state.batches(TableOptions(columns=tuple(wanted))):
-        if not batch.num_rows:
-            continue
-        digest = _digest_batch(state, batch)
-        if isinstance(state, BroadcastState):
-            copies[batch.column("subtask")[0].as_py()] = digest
-        else:
-            total += digest
-    # Copies are equal; where they are not, each kind of them must be there again.
-    return sum(dict.fromkeys(copies.values()), total)
+    return sum((_digest_batch(state, batch) for batch in _read(state)), RecordDigest())
+
+
+def _read(state: UnkeyedState) -> Iterator[pa.RecordBatch]:
+    wanted = [name for name in state.make_schema().names if name in (*_VALUES, "subtask", "key_group")]
+    return (batch for batch in state.batches(TableOptions(columns=tuple(wanted))) if batch.num_rows)
 
 
 _VALUES = ("value", "map_key", "map_value", "value_bytes")
@@ -207,7 +225,14 @@ def _digest_batch(state: UnkeyedState, batch: pa.RecordBatch) -> RecordDigest:
         return _digest_spans(*whole)
     for each in whole:
         total += _digest_spans(None, each)
-    return total
+    if "key_group" not in batch.schema.names:
+        return total
+    # Raw keyed state: the place of a section belongs to it.
+    places = np.array(batch.column("key_group").to_pylist(), np.int32)
+    (section,) = whole
+    none = np.zeros(len(places), np.int64)
+    digest = digest_records(places, 0, none, none, *_addresses(section)).tolist()
+    return RecordDigest(digest[0], digest[1], content=digest[2])
 
 
 def _digest_spans(keys: Encoded | None, values: Encoded) -> RecordDigest:
@@ -294,21 +319,48 @@ def _compare(
     names = dict.fromkeys(name for *_, result in results for name in result.digests)
     label = side.after.label
     for name in names:
-        found = {
-            is_after: [result for after, _, result in results if after is is_after and name in result.digests]
-            for is_after in (False, True)
-        }
-        before = sum((each.digests[name] for each in found[False]), RecordDigest())
+        before, after = (
+            [result for is_after, _, result in results if is_after is wanted and name in result.digests]
+            for wanted in (False, True)
+        )
+        expected = sum((each.digests[name] for each in before), RecordDigest())
         if name in side.dropped:
-            before = RecordDigest()
+            expected = RecordDigest()
         elif name in side.removed:
-            before -= side.removed[name].without_key_groups
+            expected -= side.removed[name].without_key_groups
         yield StateProof(
             label,
             name,
             name in keyed_names,
-            before,
-            sum((each.digests[name] for each in found[True]), RecordDigest()),
-            sum(each.misplaced.get(name, 0) for each in found[True]),
-            None if side.hasher is None else sum(each.misfiled.get(name, 0) for each in found[True]),
+            expected,
+            sum((each.digests[name] for each in after), RecordDigest()),
+            sum(each.misplaced.get(name, 0) for each in after),
+            None if side.hasher is None else sum(each.misfiled.get(name, 0) for each in after),
+            _is_reformed(name, before, after),
         )
+    for name in dict.fromkeys(name for *_, result in results for name in result.copies):
+        before, after = (
+            [result for is_after, _, result in results if is_after is wanted and name in result.copies]
+            for wanted in (False, True)
+        )
+        kinds, copies = (
+            {digest for each in found for digest in each.copies[name].values()} for found in (before, after)
+        )
+        expected = RecordDigest() if name in side.dropped else sum(kinds, RecordDigest())
+        present = {subtask for each in after for subtask in each.copies[name]}
+        missing = side.after.parallelism - len(present) if expected.records else 0
+        yield StateProof(
+            label,
+            name,
+            False,
+            expected,
+            sum(copies, RecordDigest()),
+            missing,
+            reformed=_is_reformed(name, before, after),
+        )
+
+
+def _is_reformed(name: str, before: Iterable[Counted], after: Iterable[Counted]) -> bool:
+    """Whether what is there has another form than what was there."""
+    old, new = (frozenset().union(*(each.forms.get(name, ()) for each in found)) for found in (before, after))
+    return bool(new) and new != old

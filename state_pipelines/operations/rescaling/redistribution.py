@@ -48,7 +48,8 @@ def redistribute(
 
     Args:
         handles: (old subtask, its handle), ascending by subtask; subtasks without state may be missing.
-        parallelism: number of new subtasks. With as many as before nothing moves.
+        parallelism: number of new subtasks. With as many as before nothing moves, but
+            subtasks without broadcast state get a copy.
         old_parallelism: number of old subtasks.
 
     Returns:
@@ -65,6 +66,10 @@ def redistribute(
     if parallelism == old_parallelism:
         for subtask, handle in handles:
             shares[subtask] += [Share(subtask, each.state_name, each.mode, each.offsets) for each in handle.states]
+        for locations in _group_by_name(handles, OperatorStateMode.BROADCAST):
+            present = {share.subtask for share in locations}
+            for index in set(range(parallelism)) - present:
+                shares[index].append(locations[index % len(locations)])
         return tuple(map(tuple, shares))
     groups = {mode: _group_by_name(handles, mode) for mode in OperatorStateMode}
     _split(groups[OperatorStateMode.SPLIT_DISTRIBUTE], shares)

@@ -54,7 +54,7 @@ class Shuffle:
         context: of the operator as it was.
         max_parallelism: number of the new key groups.
         target: the spill.
-        hasher: knows the hash codes; None: key groups stay.
+        hasher: knows the hash codes; None: key groups stay, or the new number of them divides the old one.
         key_filter: which keys stay; None: all.
         key_groups: what is wanted of the source, under the old key groups; None: the range of its handle.
         block: bytes of records that are sorted at once.
@@ -79,8 +79,8 @@ class Shuffle:
             UsageError: without hashes keys cannot come to other key groups.
             StateError: the old file cannot be read.
         """
-        if self.hasher is None and self.max_parallelism != self.context.max_parallelism:
-            raise UsageError("without the hashes of the keys the max parallelism must stay")
+        if self.hasher is None and self.context.max_parallelism % self.max_parallelism:
+            raise UsageError("without the hashes of the keys the new max parallelism must divide the old one")
         infos = self.source.header.states
         # A stream may hold more than its handle names.
         wanted = self.source.key_groups
@@ -100,6 +100,9 @@ class Shuffle:
                     hashes = None if hashes is None else hashes[kept]
                 if hashes is not None:
                     records = replace(records, key_groups=assign_key_groups(hashes, self.max_parallelism))
+                elif self.max_parallelism != self.context.max_parallelism:
+                    # A remainder of a remainder, since one number divides the other.
+                    records = replace(records, key_groups=records.key_groups % np.int32(self.max_parallelism))
                 spill.add(pairs[old], records)
         names = {new: infos[old].name for old, new in self.states}
         return Spill(self.target, self.max_parallelism, spill.blocks, sum_runs(spill.indexes, names), dropped)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.errors import ProofError, UsageError
+from state_pipelines.errors import NotFoundError, ProofError, TargetExistsError, UsageError, Where
 from state_pipelines.keyed.digest import RecordDigest, sum_digests
-from state_pipelines.metadata import CheckpointMetadata, write_metadata
+from state_pipelines.metadata import CheckpointMetadata, read_metadata, write_metadata
 from state_pipelines.metadata.handles import RelativeFileStateHandle
 from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
 from state_pipelines.operations.converting import choose_properties
@@ -20,7 +20,7 @@ from state_pipelines.operations.rescaling.planning import SPILLS, OperatorChange
 from state_pipelines.operations.rescaling.proof import ProofSide, RescaleProof, prove_rescaling
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.storage import METADATA_FILE, Location, SnapshotLocation, SnapshotWriter, join, resolve
-from state_pipelines.storage.files import remove_directory
+from state_pipelines.storage.files import is_directory, list_directory, remove_directory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -163,6 +163,7 @@ def plan_rescale(
     Raises:
         UsageError: nothing is asked for, or the numbers do not go together.
         NotFoundError: an operator, a state or a snapshot is not there.
+        TargetExistsError: there is something at the target.
         UnsupportedError: the hash of a class in the keys is not known, union state is too large to come to every
             subtask, data are in flight, or state has a form that cannot be moved.
         StateError: state cannot be read.
@@ -171,10 +172,17 @@ def plan_rescale(
         raise UsageError(
             "nothing is asked for", hint="Say a parallelism, a max parallelism, or what becomes of operators"
         )
+    if is_directory(target) and list_directory(target):
+        raise TargetExistsError(
+            "the target holds something already",
+            where=Where(file=str(target)),
+            hint="Choose a new directory; a snapshot is never overwritten",
+        )
     paths = dict.fromkeys([*(each.snapshot for each in request.take), *request.merge])
     edited = edit_operators(snapshot, request, {path: open_other(path) for path in paths})
     plans = tuple(plan_operator(operator, request, target, files=files, verify=verify) for operator in edited.operators)
     notes = [*edited.notes, *(note for plan in plans for note in plan.notes)]
+    notes += _note_conflicts(plans)
     if (noted := note_files(files)) is not None:
         notes.append(noted)
     plan = RescalePlan(edited, request, target, plans, files, verify, tuple(notes))
@@ -182,6 +190,21 @@ def plan_rescale(
         # What cannot be linked is refused before anything is written.
         _assemble(plan, [_Moved([], []) for _ in plans], target)
     return plan
+
+
+def _note_conflicts(plans: Sequence[OperatorPlan]) -> list[str]:
+    """What Flink would not tell of operators that may be chained: those of one parallelism."""
+    found: dict[int, dict[int, list[str]]] = {}
+    for change in (plan.change for plan in plans if plan.change.keyed != "none"):
+        found.setdefault(change.parallelism[1], {}).setdefault(change.max_parallelism[1], []).append(change.label)
+    return [
+        "operators of parallelism "
+        f"{parallelism} have keyed state with different max parallelism: "
+        + "; ".join(f"{number} has {', '.join(labels)}" for number, labels in numbers.items())
+        + "; if any of these are chained, Flink loses state without a word"
+        for parallelism, numbers in found.items()
+        if len(numbers) > 1
+    ]
 
 
 def run_rescale(plan: RescalePlan, run: Runner | None = None, *, prove: bool = True) -> RescaleResult:
@@ -209,10 +232,21 @@ def run_rescale(plan: RescalePlan, run: Runner | None = None, *, prove: bool = T
         metadata, copies = _assemble(plan, moved, writer.target)
         size += sum(run(copies, "files cannot be copied"))
         location = SnapshotLocation(writer.target, writer.locate(METADATA_FILE))
+        content = write_metadata(metadata)
         old = plan.edited.snapshot
-        result = Snapshot(location, metadata, old.path_mapping, old.uids, old.classes, old.key_serializers)
+        connectors = {identity.hex(): name for identity, name in old.connectors.items()}
+        result = Snapshot(
+            location,
+            read_metadata(content, str(location.metadata)),
+            old.path_mapping,
+            old.uids,
+            old.classes,
+            old.key_serializers,
+            connectors,
+        )
+        _check_chosen_keys(plan, moved)
         proof = _prove(plan, moved, result, run) if prove else None
-        writer.publish(write_metadata(metadata))
+        writer.publish(content)
     return RescaleResult(
         path=str(plan.target),
         plan=plan,
@@ -277,7 +311,7 @@ def _move_records(plan: RescalePlan, target: Location, run: Runner) -> list[_Mov
             writing += [(number, piece) for piece in each.records.collects]
         else:
             found = [spills.get(number, {}).get(source, []) for source in range(len(each.records.shuffles))]
-            writing += [(number, piece) for piece in each.gather(target, found, plan.request)]
+            writing += [(number, piece) for piece in each.gather(target, found, plan.request, verify=plan.verify)]
     results = run([piece for _, piece in writing], "keyed state cannot be written")
     moved = [
         _Moved(files=[], dropped=[each.dropped for found in spills.get(number, {}).values() for each in found])
@@ -305,6 +339,22 @@ def _assemble(
     return plan_copies(
         plan.edited.snapshot, metadata, target, choose_properties(metadata), files=plan.files, verify=plan.verify
     )
+
+
+def _check_chosen_keys(plan: RescalePlan, moved: Sequence[_Moved]) -> None:
+    """Refuse a choice of keys of which none is there."""
+    for each, own in zip(plan.operators, moved, strict=True):
+        choice = each.edited.request.keys
+        if choice is None:
+            continue
+        left = sum(number for _, file in own.files for _, number in file.records)
+        gone = sum(digest.records for found in own.dropped for digest in found.values())
+        if (gone and not left) if choice.keep else (left and not gone):
+            raise NotFoundError(
+                "none of the chosen keys is there",
+                where=Where(operator=each.change.label),
+                hint="Keys are written as `dump` and `read` show them",
+            )
 
 
 def _prove(plan: RescalePlan, moved: Sequence[_Moved], result: Snapshot, run: Runner) -> RescaleProof:

@@ -114,29 +114,39 @@ def test_snapshots_of_other_major_releases_do_not_mix(orders: Snapshot, orders_1
         edit_operators(orders, request, {"old": orders_1})
 
 
+def retake(snapshot: Snapshot) -> Snapshot:
+    """The same state in another snapshot."""
+    return Snapshot(snapshot.location, replace(snapshot.metadata, checkpoint_id=99), snapshot.path_mapping)
+
+
+def test_a_snapshot_is_not_merged_with_itself(orders: Snapshot) -> None:
+    with pytest.raises(UsageError, match="is the same snapshot as"):
+        edit_operators(orders, RescaleRequest(merge=("again",)), {"again": orders})
+
+
 def test_what_only_a_merged_snapshot_has_comes_in(orders: Snapshot, tmp_path: Path) -> None:
     less = replace(
         orders.metadata,
         operator_states=tuple(each for each in orders.metadata.operator_states if each.uid not in ("orders", "gone")),
     )
     fewer = Snapshot(orders.location, less, orders.path_mapping)
-    edited = edit_operators(fewer, RescaleRequest(merge=("whole",)), {"whole": orders})
+    edited = edit_operators(fewer, RescaleRequest(merge=("whole",)), {"whole": retake(orders)})
     assert edited.notes == ("operator orders is only in whole; it comes in as it is",)
     by_label = {each.operator.label: each for each in edited.operators}
     assert not by_label["orders"].merged
-    assert [each.snapshot for each in by_label["pricing"].merged] == [orders]
+    assert [each.snapshot.checkpoint_id for each in by_label["pricing"].merged] == [99]
     state = by_label["orders"].operator.state("order")
     assert state.to_arrow() == orders.operator("orders").state("order").to_arrow()
 
 
 def test_a_dropped_operator_does_not_come_back_by_a_merge(orders: Snapshot) -> None:
     request = RescaleRequest(operators=(OperatorRequest(operator="orders", drop=True),), merge=("again",))
-    edited = edit_operators(orders, request, {"again": orders})
+    edited = edit_operators(orders, request, {"again": retake(orders)})
     assert "orders" not in [each.operator.label for each in edited.operators]
 
 
 def test_a_renamed_operator_is_merged_by_its_old_id(orders: Snapshot) -> None:
     request = RescaleRequest(operators=(OperatorRequest(operator="orders", uid="new"),), merge=("again",))
-    edited = edit_operators(orders, request, {"again": orders})
+    edited = edit_operators(orders, request, {"again": retake(orders)})
     (renamed,) = (each for each in edited.operators if each.former == "orders")
     assert [each.label for each in renamed.merged] == ["orders"]

@@ -9,14 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.errors import IncompatibleError, NotFoundError, ProofError, UnsupportedError, UsageError
+from state_pipelines.errors import (
+    IncompatibleError,
+    NotFoundError,
+    ProofError,
+    TargetExistsError,
+    UnsupportedError,
+    UsageError,
+)
 from state_pipelines.keyed.assignment import compute_key_group_range
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.processes import run_pieces
 from state_pipelines.operations.publishing import FileMode
-from state_pipelines.operations.rescaling import RescaleResult, parse_request, rescale
+from state_pipelines.operations.rescaling import RescaleResult, parse_request, plan_rescale, rescale
 from state_pipelines.operations.rescaling.regrouping import Gather
 from state_pipelines.snapshot import Snapshot, open_snapshot
+from state_pipelines.storage import resolve
 from tests.snapshots import DATA, OWN, RESCALING, Case, select
 
 if TYPE_CHECKING:
@@ -267,3 +275,121 @@ def test_what_was_lost_fails_the_proof(types: Snapshot, tmp_path: Path) -> None:
     with pytest.raises(ProofError, match=r"entries of .* bytes where there must be"):
         rescale(types, str(tmp_path / "new"), parse_request({"max_parallelism": 256}), run=lose)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.fixture
+def orders() -> Snapshot:
+    return open_snapshot("examples/orders/savepoints/flink-2.2/savepoint-df4606-efe91b44c091")
+
+
+def with_lists(orders: Snapshot) -> Snapshot:
+    """The operator `orders` has the list states of `order-counter`, too."""
+    lists = {each.index: each.managed_operator_state for each in orders.operator("order-counter").metadata.subtasks}
+    operators = tuple(
+        replace(
+            operator,
+            subtasks=tuple(replace(each, managed_operator_state=lists[each.index]) for each in operator.subtasks),
+        )
+        if operator.uid == "orders"
+        else operator
+        for operator in orders.metadata.operator_states
+        if operator.uid != "order-counter"
+    )
+    return Snapshot(orders.location, replace(orders.metadata, operator_states=operators), orders.path_mapping)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+@pytest.mark.parametrize("prove", [True, False])
+def test_a_list_state_is_dropped_beside_keyed_state(
+    orders: Snapshot, tmp_path: Path, parallelism: int, prove: bool
+) -> None:
+    snapshot = with_lists(orders)
+    request = parse_request({"parallelism": parallelism, "operators": {"orders": {"drop_states": ["counts"]}}})
+    result = rescale(snapshot, str(tmp_path / "new"), request, prove=prove)
+    wanted = [line for line in dump(snapshot) if line.get("state") != "counts"]
+    assert gather(dump(open_snapshot(result.path))) == gather(wanted)
+
+
+def split_orders(orders: Snapshot, tmp_path: Path) -> tuple[Snapshot, str]:
+    """Two regions: some keys of `orders` each, the lists of all operators in both, no windows in the second one."""
+    keys = sorted({str(line["key"]) for line in dump(orders) if line["op"] == "orders" and line["kind"] == "keyed"})
+    first = run(orders, tmp_path / "first", operators={"orders": {"keep_keys": keys[:90]}})
+    second = run(
+        orders,
+        tmp_path / "second",
+        operators={"orders": {"drop_keys": keys[:90]}, "revenue-per-minute": {"drop": True}},
+    )
+    return open_snapshot(first.path), second.path
+
+
+@pytest.mark.parametrize(
+    "content", [{}, {"parallelism": 1}, {"parallelism": 4}, {"parallelism": 3, "max_parallelism": 256}], ids=str
+)
+def test_two_regions_become_one(orders: Snapshot, tmp_path: Path, content: dict[str, int]) -> None:
+    first, second = split_orders(orders, tmp_path)
+    new = open_snapshot(run(first, tmp_path / "merged", merge={"with": [second]}, **content).path)
+    counts, copies = gather(dump(orders))
+    lists, _ = gather(line for line in dump(orders) if line["kind"] == "operator")
+    assert gather(dump(new)) == (counts + lists, copies)
+    prices = {(line["subtask"], line["ukey"]) for line in dump(new) if line["kind"] == "broadcast"}
+    assert len(prices) == 12 * new.operator("pricing").parallelism
+
+
+def test_regions_with_other_broadcast_state_do_not_mix(orders: Snapshot, types: Snapshot, tmp_path: Path) -> None:
+    first, second = split_orders(orders, tmp_path)
+    less = run(open_snapshot(second), tmp_path / "less", operators={"pricing": {"drop_states": ["prices"]}})
+    taken = {"pricing": {"from": str(types.path), "operator": "operator-states"}}
+    other = run(open_snapshot(less.path), tmp_path / "other", operators={"pricing": {"drop": True}}, take=taken)
+    renamed = {line["state"] for line in dump(open_snapshot(other.path)) if line["kind"] == "broadcast"}
+    assert renamed.isdisjoint({"prices"})
+    merged = run(first, tmp_path / "merged", merge={"with": [other.path]})
+    assert {line["state"] for line in dump(open_snapshot(merged.path)) if line["kind"] == "broadcast"} == {
+        "prices",
+        *renamed,
+    }
+
+
+def test_without_the_hash_key_groups_may_be_joined(types: Snapshot, tmp_path: Path) -> None:
+    result = run(types, tmp_path / "new", max_parallelism=32)
+    assert [change.hashes for change in result.plan.changes if change.label == "state-kinds"] == [()]
+    again = run(reopen(result, types), tmp_path / "again", max_parallelism=128)
+    assert gather(dump(reopen(again, types))) == gather(dump(types))
+
+
+@pytest.mark.parametrize("keys", [{"keep_keys": [10_000]}, {"drop_keys": [10_000]}])
+def test_keys_that_are_not_there_are_told(types: Snapshot, tmp_path: Path, keys: dict[str, list[int]]) -> None:
+    with pytest.raises(NotFoundError, match="none of the chosen keys is there"):
+        run(types, tmp_path / "new", operators={"basic-types": keys})
+    assert not (tmp_path / "new").exists()
+
+
+def test_keys_have_the_form_of_a_dump(types: Snapshot, tmp_path: Path) -> None:
+    keys = [line["key"] for line in dump(types) if line["op"] == "composite-types" and line["kind"] == "keyed"]
+    (first, *_) = (key["@tuple"] if isinstance(key, dict) else key for key in keys)
+    result = run(types, tmp_path / "new", operators={"composite-types": {"keep_keys": [first]}})
+    left = {json.dumps(line["key"]) for line in dump(reopen(result, types)) if line["op"] == "composite-types"}
+    assert len(left) == 1
+
+
+def test_a_field_that_the_key_does_not_have_is_refused(types: Snapshot, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a key with the fields number, region"):
+        run(types, tmp_path / "new", operators={"state-kinds": {"keep_keys": [{"regoin": "x"}]}})
+
+
+def test_key_groups_that_differ_are_noted(types: Snapshot, tmp_path: Path) -> None:
+    result = run(types, tmp_path / "new", operators={"basic-types": {"max_parallelism": 256}})
+    assert any("if any of these are chained, Flink loses state" in note for note in result.notes)
+
+
+def test_an_operator_without_keyed_state_may_have_more_subtasks_than_key_groups_before(
+    orders: Snapshot, tmp_path: Path
+) -> None:
+    result = run(orders, tmp_path / "new", parallelism=200, max_parallelism=1024)
+    assert {each.parallelism for each in open_snapshot(result.path).operators} == {200}
+
+
+def test_a_target_that_holds_something_is_refused_at_once(types: Snapshot, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "file").touch()
+    with pytest.raises(TargetExistsError):
+        plan_rescale(types, resolve(str(tmp_path / "new")), parse_request({"parallelism": 3}))
