@@ -17,6 +17,7 @@ from resources import ExpectationsResource, SparkResource, StorageResource
 from state_pipelines.errors import ProofError, UsageError
 from state_pipelines.operations.publishing import FileMode
 from state_pipelines.operations.rescaling import plan_rescale, run_rescale
+from state_pipelines.operations.rescaling.change_texts import tell_label, tell_number
 from state_pipelines.operations.rescaling.proof import RescaleProof
 from state_pipelines.operations.rescaling.request import RescaleRequest, parse_request
 from state_pipelines.snapshot import Snapshot, open_snapshot
@@ -58,18 +59,45 @@ class RescaleConfig(dg.Config):
         """The request.
 
         Raises:
-            UsageError: it is not one.
+            UsageError: it is not one, or `files` is not a word that is known.
         """
+        _ = self.file_mode
         try:
             content = yaml.safe_load(self.request) or {}
         except yaml.YAMLError as error:
             raise UsageError(f"the request is not YAML: {error}") from None
         numbers = {"parallelism": self.parallelism, "max_parallelism": self.max_parallelism}
         given = {name: number for name, number in numbers.items() if number is not None}
+        _refuse_key_files(content)
         request = parse_request(content | given if isinstance(content, dict) else content)
         if request.is_empty:
             raise UsageError("nothing is asked for", hint="Say parallelism, max_parallelism or a request")
         return request
+
+    @property
+    def file_mode(self) -> FileMode:
+        """What becomes of files that stay as they are.
+
+        Raises:
+            UsageError: `files` is not a word that is known.
+        """
+        try:
+            return FileMode(self.files)
+        except ValueError:
+            known = ", ".join(each.value for each in FileMode)
+            raise UsageError(f"files is {self.files!r}", hint=f"Choose from {known}") from None
+
+
+def _refuse_key_files(content: object) -> None:
+    # A run may be on another machine than the request, so that nothing says where a file of keys lies.
+    operators = content.get("operators") if isinstance(content, dict) else None
+    for name, body in operators.items() if isinstance(operators, dict) else ():
+        for choice in ("keep_keys", "drop_keys") if isinstance(body, dict) else ():
+            if isinstance(body.get(choice), dict):
+                raise UsageError(
+                    f"{choice} of operators.{name} names a file, which a run does not look for",
+                    hint=f"Write the keys into the request, such as {choice}: [alice, bob]",
+                )
 
 
 class PathConfig(RescaleConfig):
@@ -138,22 +166,17 @@ def _rescale(
     from state_pipelines.spark.tasks import run_tasks
     from state_pipelines.storage import resolve
 
-    plan = plan_rescale(
-        snapshot, resolve(target), config.parse(), open_other=storage.open, files=FileMode(config.files)
-    )
+    plan = plan_rescale(snapshot, resolve(target), config.parse(), open_other=storage.open, files=config.file_mode)
     return run_rescale(plan, partial(run_tasks, spark.session))
 
 
 def _describe(result: "RescaleResult") -> dict[str, Any]:
-    def arrow(before: int, after: int) -> str:
-        return str(before) if before == after else f"{before} → {after}"
-
     rows = [
         dg.TableRecord(
             {
-                "operator": change.label if change.label == change.former else f"{change.former} → {change.label}",
-                "parallelism": arrow(*change.parallelism),
-                "max parallelism": arrow(*change.max_parallelism),
+                "operator": tell_label(change),
+                "parallelism": tell_number(*change.parallelism),
+                "max parallelism": tell_number(*change.max_parallelism),
                 "keyed state": change.keyed,
                 "operator state": change.operator_state,
                 "hash": "; ".join(change.hashes),

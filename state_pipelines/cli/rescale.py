@@ -13,10 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
 from state_pipelines.cli.options import AS_JSON, CLASSES, Source, source_options
-from state_pipelines.errors import UsageError
+from state_pipelines.errors import UsageError, at
 from state_pipelines.operations.processes import choose_processes, run_pieces
 from state_pipelines.operations.publishing import FileMode
 from state_pipelines.operations.rescaling import plan_rescale, run_rescale
+from state_pipelines.operations.rescaling.change_texts import tell_label, tell_number
 from state_pipelines.operations.rescaling.merging import MergeRule
 from state_pipelines.operations.rescaling.request import parse_request, read_keys, read_request
 from state_pipelines.storage import resolve
@@ -95,12 +96,14 @@ def command(
     if target is None and not dry_run:
         raise UsageError("the new snapshot needs a directory", hint="Say --out, or look only, with --dry-run")
     content, directory = ({}, Path()) if file is None else read_request(file)
-    _add_wishes(content, wishes, on_equal)
+    with at(file=file):
+        parse_request(content, directory)  # What the file says must be right before anything is added to it.
+    content = _add_wishes(content, wishes, on_equal)
     plan = plan_rescale(
         source.open(snapshot, classes),
         resolve(target or "rescaled"),
         parse_request(content, directory),
-        open_other=source.open,
+        open_other=lambda path: source.open(path, classes),
         files=FileMode(files),
         verify=no_proof,
     )
@@ -122,14 +125,12 @@ def command(
         _show_result(result, make_console())
 
 
-def _add_wishes(content: dict[str, Any], wishes: dict[str, tuple[str, ...]], on_equal: str | None) -> None:
-    """Put what options say into the content of a request."""
-    operators: dict[str, dict[str, Any]] = content.setdefault("operators", {})
+def _add_wishes(content: dict[str, Any], wishes: dict[str, tuple[str, ...]], on_equal: str | None) -> dict[str, Any]:
+    """The content of a request that `parse_request` takes, with what options say; the given one stays as it is."""
+    content = dict(content)
 
     def of(operator: str) -> dict[str, Any]:
-        if operators.get(operator) is None:
-            operators[operator] = {}
-        return operators[operator]
+        return _open(_open(content, "operators"), operator)
 
     for name in ("parallelism", "max_parallelism"):
         for text in wishes[name]:
@@ -142,7 +143,7 @@ def _add_wishes(content: dict[str, Any], wishes: dict[str, tuple[str, ...]], on_
     for operator in wishes["drop_operator"]:
         of(operator)["drop"] = True
     for operator, state in _split(wishes["drop_state"], "OPERATOR=STATE"):
-        of(operator).setdefault("drop_states", []).append(state)
+        _extend(of(operator), "drop_states", [state])
     for name in ("keep_keys", "drop_keys"):
         for operator, path in _split(wishes[name], "OPERATOR=FILE"):
             of(operator)[name] = read_keys(path)
@@ -150,13 +151,30 @@ def _add_wishes(content: dict[str, Any], wishes: dict[str, tuple[str, ...]], on_
         operator, _, class_name = place.rpartition(":")
         if not operator:
             raise UsageError(f"{place!r} does not have the form OPERATOR:CLASS")
-        of(operator).setdefault("key_hash", {})[class_name] = expression
+        _open(of(operator), "key_hash")[class_name] = expression
     for uid, path in _split(wishes["take"], "UID=SNAPSHOT"):
-        content.setdefault("take", {})[uid] = {"from": path}
+        taken = _open(_open(content, "take"), uid)
+        taken.clear()
+        taken["from"] = path
     if wishes["merge"]:
-        content.setdefault("merge", {}).setdefault("with", []).extend(wishes["merge"])
+        _extend(_open(content, "merge"), "with", wishes["merge"])
     if on_equal is not None:
-        content.setdefault("merge", {})["on_equal"] = on_equal
+        _open(content, "merge")["on_equal"] = on_equal
+    return content
+
+
+def _open(content: dict[str, Any], name: str) -> dict[str, Any]:
+    """The mapping of a name, to add to; a new one where there is none, or nothing behind the name."""
+    # In YAML a name may be a number, and one mapping may have several names (aliases): a copy belongs to this one.
+    key = next((each for each in content if str(each) == name), name)
+    content[key] = inner = dict(content.get(key) or {})
+    return inner
+
+
+def _extend(content: dict[str, Any], name: str, texts: Sequence[str]) -> None:
+    """Add to the list of a name, which may be a single text in a request."""
+    given = content.get(name) or []
+    content[name] = [*([given] if isinstance(given, str) else given), *texts]
 
 
 def _split(texts: Sequence[str], form: str) -> list[tuple[str, str]]:
@@ -182,9 +200,12 @@ def _run(processes: int, console: Console, pieces: Sequence[Work[Any]], what: st
 def _show_changes(plan: RescalePlan, console: Console) -> None:
     table = make_table("operator", "parallelism", "max parallelism", "keyed state", "operator state")
     for change in plan.changes:
-        label = change.label if change.label == change.former else f"{change.former} → {change.label}"
         table.add_row(
-            label, _arrow(*change.parallelism), _arrow(*change.max_parallelism), change.keyed, change.operator_state
+            tell_label(change),
+            tell_number(*change.parallelism),
+            tell_number(*change.max_parallelism),
+            change.keyed,
+            change.operator_state,
         )
     for label in plan.dropped:
         table.add_row(label, "", "", "dropped", "dropped")
@@ -192,10 +213,6 @@ def _show_changes(plan: RescalePlan, console: Console) -> None:
     for change in plan.changes:
         for proof in change.hashes:
             console.print(f"{change.label}: {proof}", soft_wrap=True)
-
-
-def _arrow(before: int, after: int) -> str:
-    return str(before) if before == after else f"{before} → {after}"
 
 
 def _show_result(result: RescaleResult, console: Console) -> None:

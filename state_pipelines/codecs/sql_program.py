@@ -47,7 +47,6 @@ _KINDS = {
 _WIDTHS = {"bool": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "f32": 4, "f64": 8}
 _SHORT = {"CHAR": True, "VARCHAR": True, "BINARY": False, "VARBINARY": False}
 _ZONES = {"TIMESTAMP_WITHOUT_TIME_ZONE": None, "TIMESTAMP_WITH_LOCAL_TIME_ZONE": "UTC"}
-_ROWS = ("ROW", "STRUCTURED_TYPE")
 _COUNT = LogicalType(root="INTEGER", nullable=False)
 
 

@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.hashing.trees import Hasher
     from state_pipelines.keyed.hashing.values import HashCodes
 
-MOST_FIELDS = 8
-"""Up to so many fields all orders of all subsets are tried (109,600)."""
 MOST_ORDERS = 110_000
+"""So many orders of the fields are tried: all orders of all subsets of up to 8 fields (109,600)."""
 _MOST_SUBSETS = 14
 _MOST_BOOLEANS = 3
 
@@ -155,7 +154,7 @@ class Orders:
 
 
 def list_orders(fields: int, most: int = MOST_ORDERS) -> Orders:
-    """Orders of `fields` fields; with more than `MOST_FIELDS` not all of them.
+    """Orders of `fields` fields; with more than 8 not all of them.
 
     Then: all orders of small subsets, and of all subsets (up to 14 fields) the order of the snapshot and its reverse.
 

@@ -10,9 +10,11 @@ import pytest
 
 from assets.definitions import defs
 from assets.requests import rescale_requests
-from assets.rescaling import KEY, PROOF
+from assets.rescaling import KEY, PROOF, RescaleConfig
 from resources import SparkResource, StorageResource
 from state_pipelines.operations.dump import dump
+from state_pipelines.operations.publishing import FileMode
+from state_pipelines.operations.rescaling import KeyChoice
 from state_pipelines.snapshot import open_snapshot
 from tests.deployment.conftest import SAVEPOINTS
 from tests.operations.rescaling.test_rescaling import gather
@@ -36,12 +38,12 @@ def run(deployment: Deployment, key: str, **config: Any) -> dg.ExecuteInProcessR
 
 
 @pytest.fixture(scope="module")
-def key(deployment: Deployment, spark: SparkSession) -> str:
+def key(deployment: Deployment) -> str:
     return deployment.add("2.2")
 
 
 @pytest.fixture(scope="module")
-def rescaled(deployment: Deployment, key: str) -> dg.ExecuteInProcessResult:
+def rescaled(deployment: Deployment, key: str, spark: SparkSession) -> dg.ExecuteInProcessResult:
     return run(deployment, key, parallelism=3, request="{max_parallelism: 512, operators: {orders: {uid: orders-v2}}}")
 
 
@@ -162,6 +164,14 @@ def test_a_snapshot_is_named_by_its_directory_or_is_the_latest(requests: Request
         ("snapshot: latest", "nothing is asked for"),
         ("snapshot: latest\nparalelism: 3", "does not know 'paralelism'"),
         ("snapshot: [", "not YAML"),
+        ("snapshot: latest\nparallelism: 3\nfiles: move", "files is 'move'. Choose from copy, link, reference"),
+        (
+            "snapshot: latest\noperators: {orders: {keep_keys: {file: keys.jsonl}}}",
+            "keep_keys of operators.orders names a file, which a run does not look for. Write the keys",
+        ),
+        ("snapshot: latest\noperators: {orders: {drop_keys: {}}}", "drop_keys of operators.orders names a file"),
+        ("snapshot: latest\noperators: [orders]", "operators is not a mapping"),
+        ("snapshot: latest\noperators: {orders: 3}", "operators.orders is not a mapping"),
     ],
 )
 def test_a_wrong_request_is_told_once(requests: Requests, text: str, message: str) -> None:
@@ -170,6 +180,20 @@ def test_a_wrong_request_is_told_once(requests: Requests, text: str, message: st
     assert message in requests.skipped
     assert requests.tick() == []
     assert message not in requests.skipped
+
+
+def test_keys_stand_in_the_request(requests: Requests, key: str) -> None:
+    requests.write("keys.yaml", f"snapshot: {key}\noperators: {{orders: {{keep_keys: [a, b]}}}}\n")
+    (request,) = requests.tick()
+    config = request.run_config["ops"][KEY.to_python_identifier()]["config"]
+    (orders,) = RescaleConfig(**config).parse().operators
+    assert orders.keys == KeyChoice(keys=("a", "b"))
+
+
+@pytest.mark.parametrize("files", list(FileMode))
+def test_the_configuration_takes_every_word_for_files(files: FileMode) -> None:
+    config = RescaleConfig(parallelism=3, files=files.value)
+    assert (config.file_mode, config.parse().parallelism) == (files, 3)
 
 
 def test_a_request_for_a_snapshot_that_is_not_there_waits(requests: Requests) -> None:

@@ -581,6 +581,47 @@ def test_a_move_leaves_nothing_unchecked_or_behind(options: dict[str, Any], tmp_
         keep(orders(), tmp_path / "new", move=True, **options)
 
 
+@pytest.mark.parametrize("place", ["referring", "job/chk-1"])
+def test_a_snapshot_whose_files_another_one_needs_is_not_moved(tmp_path: Path, place: str) -> None:
+    savepoints = tmp_path / "savepoints"
+    keep(orders(), savepoints / "old")
+    # The one is referred to by another name of its directory.
+    (tmp_path / "alias").symlink_to(savepoints)
+    convert(open_snapshot(str(tmp_path / "alias" / "old")), str(savepoints / place), "keep", files="reference")
+    before = sorted((savepoints / "old").iterdir())
+    with pytest.raises(UsageError, match=f"the snapshot {savepoints / place} needs a file that would be removed"):
+        convert(open_snapshot(str(savepoints / "old")), str(tmp_path / "new"), "keep", move=True)
+    assert sorted((savepoints / "old").iterdir()) == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_another_name_of_a_snapshot_does_not_keep_it_from_being_moved(tmp_path: Path) -> None:
+    keep(orders(), tmp_path / "old")
+    (tmp_path / "latest").symlink_to(tmp_path / "old")
+    convert(open_snapshot(str(tmp_path / "old")), str(tmp_path / "new"), "keep", move=True)
+    assert not (tmp_path / "old").exists()
+
+
+@pytest.mark.parametrize("mode", ["copy", "link"])
+def test_a_snapshot_beside_one_with_files_of_its_own_is_moved(tmp_path: Path, mode: str) -> None:
+    keep(orders(), tmp_path / "old")
+    convert(open_snapshot(str(tmp_path / "old")), str(tmp_path / "other"), "keep", files=mode)
+    convert(open_snapshot(str(tmp_path / "old")), str(tmp_path / "new"), "keep", move=True)
+    assert not (tmp_path / "old").exists()
+    assert not diff_entries(orders().entries(), dump(open_snapshot(str(tmp_path / "other"), uids=orders().uids)))
+
+
+def test_a_snapshot_beside_one_that_cannot_be_read_is_not_moved(tmp_path: Path) -> None:
+    keep(orders(), tmp_path / "old")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "_metadata").write_bytes(b"no metadata")
+    with pytest.raises(StateError) as caught:
+        convert(open_snapshot(str(tmp_path / "old")), str(tmp_path / "new"), "keep", move=True)
+    assert str(tmp_path / "other" / "_metadata") in str(caught.value)
+    assert (tmp_path / "old" / "_metadata").exists()
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_snapshot_is_not_moved_to_where_it_is(tmp_path: Path) -> None:
     keep(orders(), tmp_path / "old")
     with pytest.raises(UsageError, match="where it is"):

@@ -186,14 +186,6 @@ class HashExpression:
         return _evaluate(self.term, fields, class_name, rows)
 
 
-def pattern_expression(pattern: str, *arguments: str | int | Term) -> HashExpression:
-    """An expression of one pattern; strings are field names."""
-    terms = (
-        Field(each) if isinstance(each, str) else Number(each) if isinstance(each, int) else each for each in arguments
-    )
-    return HashExpression(Call(pattern, tuple(terms)))
-
-
 def parse_hash_expression(text: str) -> HashExpression:
     """Parse an expression; the module says what there is.
 

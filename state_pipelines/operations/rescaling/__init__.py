@@ -6,7 +6,7 @@ rescale(open_snapshot("s3://bucket/savepoint-1a2b"), "s3://bucket/rescaled", req
 
 from __future__ import annotations
 
-from state_pipelines.operations.rescaling.planning import OperatorChange
+from state_pipelines.operations.rescaling.plans import OperatorChange
 from state_pipelines.operations.rescaling.request import (
     KeyChoice,
     OperatorRequest,

@@ -6,149 +6,34 @@ keyed state is moved record by record (`regrouping`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from state_pipelines.codecs.columns import plan_columns
-from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import NotFoundError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.assignment import compute_key_group_range
-from state_pipelines.keyed.files import RecordContext
-from state_pipelines.keyed.hash_search import find_class_hashes
-from state_pipelines.keyed.hashing.expressions import parse_hash_expression
-from state_pipelines.keyed.key_filter import TIMESTAMP, KeyFilter
-from state_pipelines.keyed.key_hashing import make_key_hasher
 from state_pipelines.metadata import OperatorState, SubtaskState
 from state_pipelines.metadata.keyed import IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.operator import OperatorStateMode
-from state_pipelines.operations.publishing import FileMode, make_file_name
+from state_pipelines.operations.publishing import FileMode
 from state_pipelines.operations.rescaling.assembly import FileAssembly, NeedsRecords, hand_on_keyed
-from state_pipelines.operations.rescaling.merging import align_headers
 from state_pipelines.operations.rescaling.operator_assembly import assemble_operator
 from state_pipelines.operations.rescaling.pieces import Assembler
+from state_pipelines.operations.rescaling.plans import KeyedHandles, OperatorChange, OperatorPlan, RecordsPlan
 from state_pipelines.operations.rescaling.proof import digest_copies
-from state_pipelines.operations.rescaling.regrouping import Collect, Gather, Shuffle, Source
-from state_pipelines.serializers.metainfo import StateKind
+from state_pipelines.operations.rescaling.records_planning import RecordMove, has_keyed_state
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RAW_OPERATOR_NAME
-from state_pipelines.storage import join
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from state_pipelines.keyed.digest import RecordDigest
-    from state_pipelines.keyed.files import KeyedFile
-    from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.key_hashing import KeyHasher
-    from state_pipelines.keyed.records import KeyedRecords
     from state_pipelines.metadata.keyed import KeyedStateHandle
     from state_pipelines.metadata.operator import OperatorStateHandle
     from state_pipelines.operations.rescaling.editing import EditedOperator
-    from state_pipelines.operations.rescaling.merging import StatePairs
     from state_pipelines.operations.rescaling.request import OperatorRequest, RescaleRequest
-    from state_pipelines.operations.spills import Spill
     from state_pipelines.snapshot import Operator
     from state_pipelines.storage import Location
-
-KeyedHandles = tuple["KeyedStateHandle | None", "KeyedStateHandle | None"]
-"""Managed and raw keyed state of a subtask."""
-
-SPLIT_SIZE = 128 << 20
-"""Bytes of an old file that one piece of work sorts for new key groups."""
-
-SAMPLE_SIZE = 20_000
-"""Records by which the hash of a class is looked for, at most, of each subtask."""
-
-SPILLS = "_spills"
-"""Directory of spills inside the target while it is being written."""
-
-
-@dataclass(frozen=True)
-class OperatorChange:
-    """What becomes of an operator, for people.
-
-    Attributes:
-        former: its label before.
-        label: its label afterwards.
-        parallelism: before and after.
-        max_parallelism: before and after.
-        keyed: how its keyed state gets there.
-        operator_state: how its operator state gets there.
-        hashes: of user classes in the keys, which hash code was found and what proves it.
-    """
-
-    former: str
-    label: str
-    parallelism: tuple[int, int]
-    max_parallelism: tuple[int, int]
-    keyed: str
-    operator_state: str
-    hashes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class RecordsPlan:
-    """How the records of one operator move.
-
-    Attributes:
-        shuffles: by source, the pieces of the first stage; empty where key groups stay.
-        header: of the new files.
-        context: of the new key groups.
-        collects: the pieces where key groups stay.
-        hasher: where they do not.
-    """
-
-    header: KeyedHeader
-    context: RecordContext
-    shuffles: tuple[tuple[Shuffle, ...], ...] = ()
-    collects: tuple[Collect, ...] = ()
-    hasher: KeyHasher | None = None
-
-
-@dataclass(frozen=True)
-class OperatorPlan:
-    """What is done for one operator.
-
-    Attributes:
-        edited: the operator before.
-        change: for people.
-        state: its new metadata, in which keyed state that moves by records is still missing.
-        pieces: new files made of ranges of bytes.
-        records: how records move; None when they do not.
-        dropped: names of states that go.
-        notes: what users should know.
-    """
-
-    edited: EditedOperator
-    change: OperatorChange
-    state: OperatorState
-    pieces: tuple[FileAssembly, ...] = ()
-    records: RecordsPlan | None = None
-    dropped: frozenset[str] = frozenset()
-    notes: tuple[str, ...] = field(default=())
-
-    def gather(
-        self, target: Location, spills: Sequence[Sequence[Spill]], request: RescaleRequest, *, verify: bool
-    ) -> list[Gather]:
-        """The pieces of the second stage, from the spills of each source."""
-        assert self.records is not None
-        return [
-            Gather(
-                operator=self.change.label,
-                subtask=subtask,
-                header=self.records.header,
-                key_groups=compute_key_group_range(subtask, self.state.parallelism, self.state.max_parallelism),
-                sources=tuple(map(tuple, spills)),
-                context=self.records.context,
-                target=join(target, make_file_name()),
-                rule=request.on_equal,
-                hasher=self.records.hasher,
-                verify=verify,
-            )
-            for subtask in range(self.state.parallelism)
-        ]
 
 
 def plan_operator(
@@ -201,6 +86,18 @@ class _Planner:
         return wanted
 
     @property
+    def _move(self) -> RecordMove:
+        return RecordMove(
+            sources=self._sources,
+            own=self.own,
+            request=self.request,
+            target=self.target,
+            parallelism=self.parallelism,
+            max_parallelism=self.max_parallelism,
+            verify=self.verify,
+        )
+
+    @property
     def _sources(self) -> tuple[Operator, ...]:
         return (self.operator, *self.edited.merged)
 
@@ -220,7 +117,7 @@ class _Planner:
         if isinstance(keyed, NeedsRecords):
             reason, keyed = keyed.reason, [(None, None)] * self.parallelism
             assembler = Assembler(self.target, self.verify)
-        records, hashes = self._plan_keyed(reason) if reason else (None, ())
+        records, hashes = self._move.plan(reason) if reason else (None, ())
         return self._assemble(assembler, keyed, records, reason, hashes)
 
     def _plan_finished(self) -> OperatorPlan:
@@ -234,7 +131,7 @@ class _Planner:
 
     def _hand_on(self, assembler: Assembler) -> list[KeyedHandles] | NeedsRecords:
         """Keyed state of the one source that has any."""
-        keyed = [operator for operator in self._sources if _has_keyed(operator)]
+        keyed = [operator for operator in self._sources if has_keyed_state(operator)]
         if not keyed:
             return [(None, None)] * self.parallelism
         (source,) = keyed
@@ -254,7 +151,7 @@ class _Planner:
 
     def _why_records(self) -> str:
         """Why records must move; empty when they need not."""
-        keyed = [operator for operator in self._sources if _has_keyed(operator)]
+        keyed = [operator for operator in self._sources if has_keyed_state(operator)]
         if any(operator.max_parallelism != self.max_parallelism for operator in keyed):
             return "other key groups"
         if self.own.keys is not None:
@@ -391,122 +288,6 @@ class _Planner:
                     hint="Drop the state (drop_states) and let the job broadcast it anew, or make them equal before",
                 )
 
-    def _plan_keyed(self, reason: str) -> tuple[RecordsPlan, tuple[str, ...]]:
-        keyed = [operator for operator in self._sources if _has_keyed(operator)]
-        for operator in keyed:
-            unread = operator.snapshot.keyed_files.find_unread(operator.metadata, operator.snapshot.layout_context)
-            for each in unread.values():
-                raise UnsupportedError(
-                    f"its records must move ({reason}), but its raw keyed state cannot: {each.reason}",
-                    hint="Leave its max parallelism, its states and its keys as they are; with a RocksDB or changelog "
-                    "snapshot convert it to canonical before",
-                )
-            for _, file in operator.keyed_files:
-                for info in file.header.states:
-                    if info.kind not in (StateKind.KEY_VALUE, StateKind.PRIORITY_QUEUE):
-                        raise UnsupportedError(f"{info.kind} state is not moved", where=Where(state=info.name))
-        headers = [file.header for operator in keyed for _, file in operator.keyed_files]
-        header, maps = align_headers(headers, self.dropped)
-        pairs = iter(maps)
-        sources = [[(file, next(pairs)) for _, file in operator.keyed_files] for operator in keyed]
-        context = RecordContext(self.max_parallelism, self.operator.record_context.layouts)
-        if all(operator.max_parallelism == self.max_parallelism for operator in keyed):
-            collected = tuple(
-                Source(tuple(file for file, _ in files), tuple(each for _, each in files), *self._choose_keys(operator))
-                for operator, files in zip(keyed, sources, strict=True)
-            )
-            return RecordsPlan(header, context, collects=tuple(self._collect(header, context, collected))), ()
-        hasher: KeyHasher | None = None
-        hashes: tuple[str, ...] = ()
-        if any(operator.max_parallelism % self.max_parallelism for operator in keyed):
-            hasher, hashes = self._find_hasher(keyed, header)
-            if hasher is None:
-                return RecordsPlan(header, context), hashes
-        shuffles = tuple(
-            tuple(self._shuffle(operator, files, hasher)) for operator, files in zip(keyed, sources, strict=True)
-        )
-        return RecordsPlan(header, context, shuffles=shuffles, hasher=hasher), hashes
-
-    def _choose_keys(self, operator: Operator) -> tuple[RecordContext, KeyFilter | None]:
-        return operator.record_context, self._key_filter
-
-    @property
-    def _key_filter(self) -> KeyFilter | None:
-        choice = self.own.keys
-        if choice is None:
-            return None
-        serializer = next(file.header.key_serializer for each in self._sources for _, file in each.keyed_files)
-        columns = plan_columns(derive_layout(serializer, self.operator.snapshot.layout_context))
-        try:
-            encoded = columns.encode(pa.array([_name_fields(key, columns.type) for key in choice.keys], columns.type))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
-            raise UsageError(f"the chosen keys are not of the type {columns.type}: {error}") from None
-        bounds = zip(encoded.starts.tolist(), encoded.stops.tolist(), strict=True)
-        data = encoded.data.tobytes()
-        return KeyFilter(frozenset(data[start:stop] for start, stop in bounds), choice.keep)
-
-    def _collect(self, header: KeyedHeader, context: RecordContext, sources: tuple[Source, ...]) -> Iterator[Collect]:
-        for subtask in range(self.parallelism):
-            key_groups = compute_key_group_range(subtask, self.parallelism, self.max_parallelism)
-            overlapping = []
-            for source in sources:
-                chosen = [
-                    (file, pairs)
-                    for file, pairs in zip(source.files, source.states, strict=True)
-                    if file.key_groups.intersect(key_groups).number
-                ]
-                files, states = (tuple(each) for each in zip(*chosen, strict=True)) if chosen else ((), ())
-                overlapping.append(replace(source, files=files, states=states))
-            yield Collect(
-                operator=self.operator.label,
-                subtask=subtask,
-                header=header,
-                key_groups=key_groups,
-                sources=tuple(overlapping),
-                context=context,
-                target=join(self.target, make_file_name()),
-                rule=self.request.on_equal,
-                verify=self.verify,
-            )
-
-    def _shuffle(
-        self, operator: Operator, files: Sequence[tuple[KeyedFile, StatePairs]], hasher: KeyHasher | None
-    ) -> Iterator[Shuffle]:
-        for file, pairs in files:
-            for part in file.split(SPLIT_SIZE, operator.record_context):
-                yield Shuffle(
-                    operator=operator.label,
-                    source=part,
-                    states=pairs,
-                    context=operator.record_context,
-                    max_parallelism=self.max_parallelism,
-                    target=join(self.target, SPILLS, make_file_name()),
-                    hasher=hasher,
-                    key_filter=self._key_filter,
-                )
-
-    def _find_hasher(self, keyed: Sequence[Operator], header: KeyedHeader) -> tuple[KeyHasher | None, tuple[str, ...]]:
-        """Hash codes of the keys; of user classes those that the request says, or that the snapshot proves.
-
-        None when there are no keys.
-        """
-        layouts = self.operator.snapshot.layout_context
-        known = {name: parse_hash_expression(text) for name, text in self.own.key_hashes}
-        for operator in keyed:
-            for skip, timers in ((0, False), (TIMESTAMP, True)):
-                samples = _sample(operator, timers=timers)
-                finding = find_class_hashes(
-                    header.key_serializer, layouts, samples, operator.max_parallelism, known=known, skip=skip
-                )
-                if not finding.keys:
-                    continue
-                if not finding.proven:
-                    hint = "Say it with --key-hash OPERATOR:CLASS=EXPRESSION, or key_hash in the request"
-                    raise UnsupportedError(finding.explain(), hint=hint)
-                found = (finding.explain(),) if finding.classes else ()
-                return make_key_hasher(header.key_serializer, layouts, known | finding.expressions), found
-        return None, ()
-
     def _note_databases(self, handles: Sequence[KeyedStateHandle | None]) -> None:
         if self._hands_out and any(isinstance(each, IncrementalRemoteKeyedStateHandle) for each in handles):
             self.notes.append(
@@ -548,36 +329,3 @@ class _Planner:
             hashes=hashes,
         )
         return OperatorPlan(self.edited, change, state, pieces, records, self.dropped, tuple(self.notes))
-
-
-def _sample(operator: Operator, *, timers: bool) -> Iterator[KeyedRecords]:
-    """Some records of every subtask."""
-    kind = StateKind.PRIORITY_QUEUE if timers else StateKind.KEY_VALUE
-    for _, file in operator.keyed_files:
-        ids = [number for number, info in enumerate(file.header.states) if info.kind is kind]
-        found = 0
-        for _, records in file.scan(ids, operator.record_context) if ids else ():
-            yield records
-            found += len(records)
-            if found >= SAMPLE_SIZE:
-                break
-
-
-def _name_fields(key: Any, kind: pa.DataType) -> Any:
-    """A key with the fields of its structs by name; lists stand for tuples, as `dump` prints them.
-
-    Raises:
-        UsageError: it names a field that there is not.
-    """
-    if not pa.types.is_struct(kind):
-        return key
-    names = [kind.field(index).name for index in range(kind.num_fields)]
-    if isinstance(key, list) and len(key) == len(names):
-        key = dict(zip(names, key, strict=True))
-    if not isinstance(key, dict) or set(key) - set(names):
-        raise UsageError(f"{key!r:.80} is not a key with the fields {', '.join(names)}")
-    return {name: _name_fields(value, kind.field(name).type) for name, value in key.items()}
-
-
-def _has_keyed(operator: Operator) -> bool:
-    return any(each.managed_keyed_state or each.raw_keyed_state for each in operator.metadata.subtasks)

@@ -16,7 +16,8 @@ from state_pipelines.operations.converting import choose_properties
 from state_pipelines.operations.processes import run_pieces
 from state_pipelines.operations.publishing import FileCopy, FileMode, note_files, place_keyed_state, plan_copies
 from state_pipelines.operations.rescaling.editing import EditedSnapshot, edit_operators
-from state_pipelines.operations.rescaling.planning import SPILLS, OperatorChange, OperatorPlan, plan_operator
+from state_pipelines.operations.rescaling.planning import plan_operator
+from state_pipelines.operations.rescaling.plans import SPILLS, OperatorChange, OperatorPlan
 from state_pipelines.operations.rescaling.proof import ProofSide, RescaleProof, prove_rescaling
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.storage import METADATA_FILE, Location, SnapshotLocation, SnapshotWriter, join, resolve

@@ -1,0 +1,118 @@
+"""What becomes of an operator: for people, and as pieces of work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from state_pipelines.keyed.assignment import compute_key_group_range
+from state_pipelines.operations.publishing import make_file_name
+from state_pipelines.operations.rescaling.regrouping import Gather
+from state_pipelines.storage import join
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from state_pipelines.keyed.files import RecordContext
+    from state_pipelines.keyed.header import KeyedHeader
+    from state_pipelines.keyed.key_hashing import KeyHasher
+    from state_pipelines.metadata import OperatorState
+    from state_pipelines.metadata.keyed import KeyedStateHandle
+    from state_pipelines.operations.rescaling.assembly import FileAssembly
+    from state_pipelines.operations.rescaling.editing import EditedOperator
+    from state_pipelines.operations.rescaling.regrouping import Collect, Shuffle
+    from state_pipelines.operations.rescaling.request import RescaleRequest
+    from state_pipelines.operations.spills import Spill
+    from state_pipelines.storage import Location
+
+KeyedHandles = tuple["KeyedStateHandle | None", "KeyedStateHandle | None"]
+"""Managed and raw keyed state of a subtask."""
+
+SPILLS = "_spills"
+"""Directory of spills inside the target while it is being written."""
+
+
+@dataclass(frozen=True)
+class OperatorChange:
+    """What becomes of an operator, for people.
+
+    Attributes:
+        former: its label before.
+        label: its label afterwards.
+        parallelism: before and after.
+        max_parallelism: before and after.
+        keyed: how its keyed state gets there.
+        operator_state: how its operator state gets there.
+        hashes: of user classes in the keys, which hash code was found and what proves it.
+    """
+
+    former: str
+    label: str
+    parallelism: tuple[int, int]
+    max_parallelism: tuple[int, int]
+    keyed: str
+    operator_state: str
+    hashes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RecordsPlan:
+    """How the records of one operator move.
+
+    Attributes:
+        shuffles: by source, the pieces of the first stage; empty where key groups stay.
+        header: of the new files.
+        context: of the new key groups.
+        collects: the pieces where key groups stay.
+        hasher: where they do not.
+    """
+
+    header: KeyedHeader
+    context: RecordContext
+    shuffles: tuple[tuple[Shuffle, ...], ...] = ()
+    collects: tuple[Collect, ...] = ()
+    hasher: KeyHasher | None = None
+
+
+@dataclass(frozen=True)
+class OperatorPlan:
+    """What is done for one operator.
+
+    Attributes:
+        edited: the operator before.
+        change: for people.
+        state: its new metadata, in which keyed state that moves by records is still missing.
+        pieces: new files made of ranges of bytes.
+        records: how records move; None when they do not.
+        dropped: names of states that go.
+        notes: what users should know.
+    """
+
+    edited: EditedOperator
+    change: OperatorChange
+    state: OperatorState
+    pieces: tuple[FileAssembly, ...] = ()
+    records: RecordsPlan | None = None
+    dropped: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = field(default=())
+
+    def gather(
+        self, target: Location, spills: Sequence[Sequence[Spill]], request: RescaleRequest, *, verify: bool
+    ) -> list[Gather]:
+        """The pieces of the second stage, from the spills of each source."""
+        assert self.records is not None
+        return [
+            Gather(
+                operator=self.change.label,
+                subtask=subtask,
+                header=self.records.header,
+                key_groups=compute_key_group_range(subtask, self.state.parallelism, self.state.max_parallelism),
+                sources=tuple(map(tuple, spills)),
+                context=self.records.context,
+                target=join(target, make_file_name()),
+                rule=request.on_equal,
+                hasher=self.records.hasher,
+                verify=verify,
+            )
+            for subtask in range(self.state.parallelism)
+        ]

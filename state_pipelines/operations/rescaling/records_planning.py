@@ -1,0 +1,226 @@
+"""How the records of an operator move to other files or key groups: which pieces of work, and by which hash codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from state_pipelines.codecs.columns import plan_columns
+from state_pipelines.codecs.serializer_layouts import derive_layout
+from state_pipelines.errors import UnsupportedError, UsageError, Where
+from state_pipelines.keyed.assignment import compute_key_group_range
+from state_pipelines.keyed.files import RecordContext
+from state_pipelines.keyed.hash_search import find_class_hashes
+from state_pipelines.keyed.hashing.expressions import parse_hash_expression
+from state_pipelines.keyed.key_filter import TIMESTAMP, KeyFilter
+from state_pipelines.keyed.key_hashing import make_key_hasher
+from state_pipelines.operations.publishing import make_file_name
+from state_pipelines.operations.rescaling.merging import align_headers
+from state_pipelines.operations.rescaling.plans import SPILLS, RecordsPlan
+from state_pipelines.operations.rescaling.regrouping import Collect, Shuffle, Source
+from state_pipelines.serializers.metainfo import StateKind
+from state_pipelines.storage import join
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from state_pipelines.keyed.files import KeyedFile
+    from state_pipelines.keyed.header import KeyedHeader
+    from state_pipelines.keyed.key_hashing import KeyHasher
+    from state_pipelines.keyed.records import KeyedRecords
+    from state_pipelines.operations.rescaling.merging import StatePairs
+    from state_pipelines.operations.rescaling.request import OperatorRequest, RescaleRequest
+    from state_pipelines.snapshot import Operator
+    from state_pipelines.storage import Location
+
+SPLIT_SIZE = 128 << 20
+"""Bytes of an old file that one piece of work sorts for new key groups."""
+
+SAMPLE_SIZE = 20_000
+"""Records by which the hash of a class is looked for, at most, of each subtask."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordMove:
+    """Records of one operator on their way.
+
+    Attributes:
+        sources: the operator in every snapshot that its state comes from, the first one first.
+        own: what is asked of it.
+        request: the whole request.
+        target: directory of the new snapshot.
+        parallelism: of the new operator.
+        max_parallelism: of the new operator.
+        verify: new files are read again.
+    """
+
+    sources: tuple[Operator, ...]
+    own: OperatorRequest
+    request: RescaleRequest
+    target: Location
+    parallelism: int
+    max_parallelism: int
+    verify: bool
+
+    def plan(self, reason: str) -> tuple[RecordsPlan, tuple[str, ...]]:
+        """The pieces of work, and which hash codes of user classes were found.
+
+        Args:
+            reason: why records must move, for errors.
+
+        Raises:
+            UnsupportedError: raw keyed state would have to move, or the hash of a class in the keys is not known.
+            UsageError: the chosen keys are not of the type of the keys.
+        """
+        keyed = [operator for operator in self.sources if has_keyed_state(operator)]
+        for operator in keyed:
+            unread = operator.snapshot.keyed_files.find_unread(operator.metadata, operator.snapshot.layout_context)
+            for each in unread.values():
+                raise UnsupportedError(
+                    f"its records must move ({reason}), but its raw keyed state cannot: {each.reason}",
+                    hint="Leave its max parallelism, its states and its keys as they are; with a RocksDB or changelog "
+                    "snapshot convert it to canonical before",
+                )
+            for _, file in operator.keyed_files:
+                for info in file.header.states:
+                    if info.kind not in (StateKind.KEY_VALUE, StateKind.PRIORITY_QUEUE):
+                        raise UnsupportedError(f"{info.kind} state is not moved", where=Where(state=info.name))
+        headers = [file.header for operator in keyed for _, file in operator.keyed_files]
+        header, maps = align_headers(headers, self.own.drop_states)
+        pairs = iter(maps)
+        sources = [[(file, next(pairs)) for _, file in operator.keyed_files] for operator in keyed]
+        context = RecordContext(self.max_parallelism, self.sources[0].record_context.layouts)
+        if all(operator.max_parallelism == self.max_parallelism for operator in keyed):
+            collected = tuple(
+                Source(
+                    tuple(file for file, _ in files),
+                    tuple(each for _, each in files),
+                    operator.record_context,
+                    self._key_filter,
+                )
+                for operator, files in zip(keyed, sources, strict=True)
+            )
+            return RecordsPlan(header, context, collects=tuple(self._collect(header, context, collected))), ()
+        hasher: KeyHasher | None = None
+        hashes: tuple[str, ...] = ()
+        if any(operator.max_parallelism % self.max_parallelism for operator in keyed):
+            hasher, hashes = self._find_hasher(keyed, header)
+            if hasher is None:
+                return RecordsPlan(header, context), hashes
+        shuffles = tuple(
+            tuple(self._shuffle(operator, files, hasher)) for operator, files in zip(keyed, sources, strict=True)
+        )
+        return RecordsPlan(header, context, shuffles=shuffles, hasher=hasher), hashes
+
+    @property
+    def _key_filter(self) -> KeyFilter | None:
+        choice = self.own.keys
+        if choice is None:
+            return None
+        serializer = next(file.header.key_serializer for each in self.sources for _, file in each.keyed_files)
+        columns = plan_columns(derive_layout(serializer, self.sources[0].snapshot.layout_context))
+        try:
+            encoded = columns.encode(pa.array([_name_fields(key, columns.type) for key in choice.keys], columns.type))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
+            raise UsageError(f"the chosen keys are not of the type {columns.type}: {error}") from None
+        bounds = zip(encoded.starts.tolist(), encoded.stops.tolist(), strict=True)
+        data = encoded.data.tobytes()
+        return KeyFilter(frozenset(data[start:stop] for start, stop in bounds), choice.keep)
+
+    def _collect(self, header: KeyedHeader, context: RecordContext, sources: tuple[Source, ...]) -> Iterator[Collect]:
+        for subtask in range(self.parallelism):
+            key_groups = compute_key_group_range(subtask, self.parallelism, self.max_parallelism)
+            overlapping = []
+            for source in sources:
+                chosen = [
+                    (file, pairs)
+                    for file, pairs in zip(source.files, source.states, strict=True)
+                    if file.key_groups.intersect(key_groups).number
+                ]
+                files, states = (tuple(each) for each in zip(*chosen, strict=True)) if chosen else ((), ())
+                overlapping.append(replace(source, files=files, states=states))
+            yield Collect(
+                operator=self.sources[0].label,
+                subtask=subtask,
+                header=header,
+                key_groups=key_groups,
+                sources=tuple(overlapping),
+                context=context,
+                target=join(self.target, make_file_name()),
+                rule=self.request.on_equal,
+                verify=self.verify,
+            )
+
+    def _shuffle(
+        self, operator: Operator, files: Sequence[tuple[KeyedFile, StatePairs]], hasher: KeyHasher | None
+    ) -> Iterator[Shuffle]:
+        for file, pairs in files:
+            for part in file.split(SPLIT_SIZE, operator.record_context):
+                yield Shuffle(
+                    operator=operator.label,
+                    source=part,
+                    states=pairs,
+                    context=operator.record_context,
+                    max_parallelism=self.max_parallelism,
+                    target=join(self.target, SPILLS, make_file_name()),
+                    hasher=hasher,
+                    key_filter=self._key_filter,
+                )
+
+    def _find_hasher(self, keyed: Sequence[Operator], header: KeyedHeader) -> tuple[KeyHasher | None, tuple[str, ...]]:
+        """Hash codes of the keys; of user classes those that the request says, or that the snapshot proves.
+
+        None when there are no keys.
+        """
+        layouts = self.sources[0].snapshot.layout_context
+        known = {name: parse_hash_expression(text) for name, text in self.own.key_hashes}
+        for operator in keyed:
+            for skip, timers in ((0, False), (TIMESTAMP, True)):
+                samples = _sample(operator, timers=timers)
+                finding = find_class_hashes(
+                    header.key_serializer, layouts, samples, operator.max_parallelism, known=known, skip=skip
+                )
+                if not finding.keys:
+                    continue
+                if not finding.proven:
+                    hint = "Say it with --key-hash OPERATOR:CLASS=EXPRESSION, or key_hash in the request"
+                    raise UnsupportedError(finding.explain(), hint=hint)
+                found = (finding.explain(),) if finding.classes else ()
+                return make_key_hasher(header.key_serializer, layouts, known | finding.expressions), found
+        return None, ()
+
+
+def _sample(operator: Operator, *, timers: bool) -> Iterator[KeyedRecords]:
+    """Some records of every subtask."""
+    kind = StateKind.PRIORITY_QUEUE if timers else StateKind.KEY_VALUE
+    for _, file in operator.keyed_files:
+        ids = [number for number, info in enumerate(file.header.states) if info.kind is kind]
+        found = 0
+        for _, records in file.scan(ids, operator.record_context) if ids else ():
+            yield records
+            found += len(records)
+            if found >= SAMPLE_SIZE:
+                break
+
+
+def _name_fields(key: Any, kind: pa.DataType) -> Any:
+    """A key with the fields of its structs by name; lists stand for tuples, as `dump` prints them.
+
+    Raises:
+        UsageError: it names a field that there is not.
+    """
+    if not pa.types.is_struct(kind):
+        return key
+    names = [kind.field(index).name for index in range(kind.num_fields)]
+    if isinstance(key, list) and len(key) == len(names):
+        key = dict(zip(names, key, strict=True))
+    if not isinstance(key, dict) or set(key) - set(names):
+        raise UsageError(f"{key!r:.80} is not a key with the fields {', '.join(names)}")
+    return {name: _name_fields(value, kind.field(name).type) for name, value in key.items()}
+
+
+def has_keyed_state(operator: Operator) -> bool:
+    """Whether it has keyed state, managed or raw."""
+    return any(each.managed_keyed_state or each.raw_keyed_state for each in operator.metadata.subtasks)
