@@ -21,7 +21,6 @@ from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import StateError, UnsupportedError, UsageError, at
 from state_pipelines.keyed.assignment import compute_key_group_range
-from state_pipelines.keyed.key_hashing import make_key_hasher
 from state_pipelines.keyed.operator_table import group_files, split_files
 from state_pipelines.keyed.skew import (
     Counts,
@@ -50,6 +49,7 @@ from state_pipelines.operations.rescaling.balance_report import (
     StateSizes,
     SubtaskLoad,
 )
+from state_pipelines.operations.rescaling.found_hashes import find_key_hasher
 from state_pipelines.operations.rows import compact
 from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RawKeyedState
 
@@ -84,8 +84,8 @@ def measure_balance(
         operators: uids, ids or names; all if not given.
         parallelism: that is to be predicted; that of each operator if not given.
         max_parallelism: that is to be predicted; that of each operator if not given.
-        hashers: by operator id the hash of the keys, for a max parallelism that does not divide the present one, where
-            the serializer of the keys does not say it (user classes).
+        hashers: by operator id the hash of the keys, for a max parallelism that does not divide the present one;
+            otherwise it is known, or found from the snapshot.
         count: read all keyed state, for bytes without framing and compression, records, keys and the hottest keys.
             Otherwise only what handles and headers say of bytes.
         top: how many of the hottest key groups and keys are wanted.
@@ -209,10 +209,11 @@ def _plan_move(operator: Operator, wish: _Wish) -> tuple[Move | None, str]:
     hasher = wish.hashers.get(operator.metadata.operator_id)
     if hasher is None:
         try:
-            serializer = operator.keyed_files[0][1].header.key_serializer
-            hasher = make_key_hasher(serializer, operator.record_context.layouts)
+            hasher, _ = find_key_hasher([operator], operator.keyed_files[0][1].header.key_serializer, {})
         except (UnsupportedError, UsageError) as error:
             return None, explain(error)
+        if hasher is None:
+            return None, "there are no keys"
     return Move(wanted, hasher), ""
 
 

@@ -12,11 +12,9 @@ from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import UnsupportedError, UsageError, Where
 from state_pipelines.keyed.assignment import compute_key_group_range
 from state_pipelines.keyed.files import RecordContext
-from state_pipelines.keyed.hash_search import find_class_hashes
-from state_pipelines.keyed.hashing.expressions import parse_hash_expression
-from state_pipelines.keyed.key_filter import TIMESTAMP, KeyFilter
-from state_pipelines.keyed.key_hashing import make_key_hasher
+from state_pipelines.keyed.key_filter import KeyFilter
 from state_pipelines.operations.publishing import make_file_name
+from state_pipelines.operations.rescaling.found_hashes import find_key_hasher
 from state_pipelines.operations.rescaling.merging import align_headers
 from state_pipelines.operations.rescaling.plans import SPILLS, RecordsPlan
 from state_pipelines.operations.rescaling.regrouping import Collect, Shuffle, Source
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.files import KeyedFile
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.key_hashing import KeyHasher
-    from state_pipelines.keyed.records import KeyedRecords
     from state_pipelines.operations.rescaling.merging import StatePairs
     from state_pipelines.operations.rescaling.request import OperatorRequest, RescaleRequest
     from state_pipelines.snapshot import Operator
@@ -37,9 +34,6 @@ if TYPE_CHECKING:
 
 SPLIT_SIZE = 128 << 20
 """Bytes of an old file that one piece of work sorts for new key groups."""
-
-SAMPLE_SIZE = 20_000
-"""Records by which the hash of a class is looked for, at most, of each subtask."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +100,7 @@ class RecordMove:
         hasher: KeyHasher | None = None
         hashes: tuple[str, ...] = ()
         if any(operator.max_parallelism % self.max_parallelism for operator in keyed):
-            hasher, hashes = self._find_hasher(keyed, header)
+            hasher, hashes = find_key_hasher(keyed, header.key_serializer, dict(self.own.key_hashes))
             if hasher is None:
                 return RecordsPlan(header, context), hashes
         shuffles = tuple(
@@ -168,41 +162,6 @@ class RecordMove:
                     hasher=hasher,
                     key_filter=self._key_filter,
                 )
-
-    def _find_hasher(self, keyed: Sequence[Operator], header: KeyedHeader) -> tuple[KeyHasher | None, tuple[str, ...]]:
-        """Hash codes of the keys; of user classes those that the request says, or that the snapshot proves.
-
-        None when there are no keys.
-        """
-        layouts = self.sources[0].snapshot.layout_context
-        known = {name: parse_hash_expression(text) for name, text in self.own.key_hashes}
-        for operator in keyed:
-            for skip, timers in ((0, False), (TIMESTAMP, True)):
-                samples = _sample(operator, timers=timers)
-                finding = find_class_hashes(
-                    header.key_serializer, layouts, samples, operator.max_parallelism, known=known, skip=skip
-                )
-                if not finding.keys:
-                    continue
-                if not finding.proven:
-                    hint = "Say it with --key-hash OPERATOR:CLASS=EXPRESSION, or key_hash in the request"
-                    raise UnsupportedError(finding.explain(), hint=hint)
-                found = (finding.explain(),) if finding.classes else ()
-                return make_key_hasher(header.key_serializer, layouts, known | finding.expressions), found
-        return None, ()
-
-
-def _sample(operator: Operator, *, timers: bool) -> Iterator[KeyedRecords]:
-    """Some records of every subtask."""
-    kind = StateKind.PRIORITY_QUEUE if timers else StateKind.KEY_VALUE
-    for _, file in operator.keyed_files:
-        ids = [number for number, info in enumerate(file.header.states) if info.kind is kind]
-        found = 0
-        for _, records in file.scan(ids, operator.record_context) if ids else ():
-            yield records
-            found += len(records)
-            if found >= SAMPLE_SIZE:
-                break
 
 
 def _name_fields(key: Any, kind: pa.DataType) -> Any:

@@ -90,10 +90,11 @@ def test_a_hash_that_does_not_explain_the_key_groups_predicts_nothing() -> None:
     assert "of 200 keys" in balance.unpredicted
 
 
-def test_the_hash_of_a_user_class_must_be_given() -> None:
-    found = measure_balance(types().open(), max_parallelism=100).operators
-    reasons = {each.label: each.unpredicted for each in found if each.predicted is None}
-    assert any("hashCode" in reason for reason in reasons.values()), reasons
+def test_the_hash_of_a_user_class_is_found() -> None:
+    (balance,) = measure_balance(types().open(), operators=["state-kinds"], max_parallelism=100).operators
+    assert balance.predicted is not None
+    assert balance.predicted.loads.keys is not None
+    assert sum(balance.predicted.loads.keys) == 12
 
 
 def test_a_max_parallelism_below_the_parallelism_is_said() -> None:
