@@ -17,6 +17,7 @@ from state_pipelines.keyed.digest import RecordDigest, digest_records
 from state_pipelines.keyed.matching import number_keys
 from state_pipelines.keyed.records import derive_keyed_layout
 from state_pipelines.keyed.runs import FramedRuns, concat_runs
+from state_pipelines.serializers.joining import join_infos
 from state_pipelines.serializers.metainfo import StateKind
 from state_pipelines.serializers.text import describe
 
@@ -69,7 +70,11 @@ def align_headers(
             raise _differ("keys", *_tell_apart(headers[0].key_serializer, header.key_serializer))
         for info in header.states:
             if info.name not in dropped:
-                _require_alike(states.setdefault(info.name, info), info)
+                known = states.get(info.name, info)
+                joined = join_infos(known, info)
+                if joined is None:
+                    _require_alike(known, info)
+                states[info.name] = joined or known
     numbers = {name: number for number, name in enumerate(states)}
     pairs = tuple(
         tuple((old, numbers[info.name]) for old, info in enumerate(header.states) if info.name in numbers)

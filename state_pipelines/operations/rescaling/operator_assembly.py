@@ -24,6 +24,7 @@ from state_pipelines.metadata.streams import StateStream, StreamRange, read_stre
 from state_pipelines.operations.rescaling.redistribution import Share, redistribute
 from state_pipelines.operatorstate.header import OperatorHeader, read_operator_header, write_operator_header
 from state_pipelines.operatorstate.source import FIRST_READ
+from state_pipelines.serializers.joining import join_infos
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
@@ -287,11 +288,13 @@ def _write_header(header: OperatorHeader) -> bytes:
 def _join_states(headers: Sequence[tuple[StateMetaInfo, ...]], dropped: Set[str]) -> tuple[StateMetaInfo, ...]:
     joined: dict[str, StateMetaInfo] = {}
     for info in (info for infos in headers for info in infos if info.name not in dropped):
-        if joined.setdefault(info.name, info) != info:
+        both = join_infos(joined.get(info.name, info), info)
+        if both is None:
             raise UnsupportedError(
                 "the old subtasks have this operator state with different serializers",
                 where=Where(state=info.name),
                 hint="Let every subtask write the state once with the new job and take a savepoint then, or keep the "
                 "parallelism of this operator",
             )
+        joined[info.name] = both
     return tuple(joined.values())

@@ -19,6 +19,7 @@ from state_pipelines.keyed.digest import RecordDigest, digest_records, digest_ru
 from state_pipelines.keyed.key_filter import TIMESTAMP
 from state_pipelines.keyed.tables import TableOptions
 from state_pipelines.operations.rescaling.merging import is_timer
+from state_pipelines.serializers.joining import join_infos
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.list_state import OperatorListState
 from state_pipelines.snapshot.raw_state import RawKeyedState, RawOperatorState
@@ -361,6 +362,12 @@ def _compare(
 
 
 def _is_reformed(name: str, before: Iterable[Counted], after: Iterable[Counted]) -> bool:
-    """Whether what is there has another form than what was there."""
-    old, new = (frozenset().union(*(each.forms.get(name, ()) for each in found)) for found in (before, after))
-    return bool(new) and new != old
+    """Whether what is there has another form than what was there; subclasses of POJOs may be listed together."""
+    old, new = ({info for each in found for info in each.forms.get(name, ())} for found in (before, after))
+    if not new or old == new:
+        return False
+    infos = sorted(new, key=repr)
+    whole: StateMetaInfo | None = infos[0]
+    for info in infos:
+        whole = None if whole is None else join_infos(whole, info)
+    return whole is None or any(join_infos(whole, info) != whole for info in old)
