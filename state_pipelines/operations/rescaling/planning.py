@@ -15,9 +15,10 @@ from state_pipelines.metadata import OperatorState, SubtaskState
 from state_pipelines.metadata.keyed import IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.operator import OperatorStateMode
 from state_pipelines.operations.publishing import FileMode
-from state_pipelines.operations.rescaling.assembly import FileAssembly, NeedsRecords, hand_on_keyed
+from state_pipelines.operations.rescaling.assembly import hand_on_keyed
+from state_pipelines.operations.rescaling.keyed_assembly import NeedsRecords
 from state_pipelines.operations.rescaling.operator_assembly import assemble_operator
-from state_pipelines.operations.rescaling.pieces import Assembler
+from state_pipelines.operations.rescaling.pieces import Assembler, FileAssembly
 from state_pipelines.operations.rescaling.plans import KeyedHandles, OperatorChange, OperatorPlan, RecordsPlan
 from state_pipelines.operations.rescaling.proof import digest_copies
 from state_pipelines.operations.rescaling.records_planning import RecordMove, has_keyed_state
@@ -126,7 +127,7 @@ class _Planner:
                 "it had finished in one of the merged snapshots and not in the others",
                 hint="Drop it, or take it from the snapshot whose state counts (take)",
             )
-        state = replace(self.metadata, parallelism=self.parallelism, max_parallelism=self.max_parallelism)
+        state = replace(self.metadata, max_parallelism=self.max_parallelism)
         return self._finish(state, "finished, no state", "finished, no state")
 
     def _hand_on(self, assembler: Assembler) -> list[KeyedHandles] | NeedsRecords:
@@ -141,13 +142,15 @@ class _Planner:
         return found
 
     def _check_states(self) -> None:
+        if self.own.keys is not None and not any(operator.keyed_files for operator in self._sources):
+            raise UsageError("the operator has no keyed state of which some keys could be chosen")
+        if not self.dropped:
+            return
         known = {state.name for operator in self._sources for state in operator.states}
         for name in sorted(self.dropped - known):
             raise NotFoundError(f"the operator has no state {name}", hint=f"It has {', '.join(sorted(known))}")
         for name in sorted(self.dropped & {RAW_KEYED_NAME, RAW_OPERATOR_NAME}):
             raise UnsupportedError(f"{name} cannot be dropped", hint="Drop the operator, or another of its states")
-        if self.own.keys is not None and not any(operator.keyed_files for operator in self._sources):
-            raise UsageError("the operator has no keyed state of which some keys could be chosen")
 
     def _why_records(self) -> str:
         """Why records must move; empty when they need not."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.key_hashing import KeyHasher
     from state_pipelines.metadata import OperatorState
     from state_pipelines.metadata.keyed import KeyedStateHandle
-    from state_pipelines.operations.rescaling.assembly import FileAssembly
     from state_pipelines.operations.rescaling.editing import EditedOperator
+    from state_pipelines.operations.rescaling.pieces import FileAssembly
     from state_pipelines.operations.rescaling.regrouping import Collect, Shuffle
     from state_pipelines.operations.rescaling.request import RescaleRequest
     from state_pipelines.operations.spills import Spill

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -108,7 +109,7 @@ class RecordMove:
         )
         return RecordsPlan(header, context, shuffles=shuffles, hasher=hasher), hashes
 
-    @property
+    @cached_property
     def _key_filter(self) -> KeyFilter | None:
         choice = self.own.keys
         if choice is None:

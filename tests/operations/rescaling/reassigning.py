@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.metadata import CheckpointProperties, write_metadata
 from state_pipelines.operations.publishing import FileMode, plan_copies
-from state_pipelines.operations.rescaling.assembly import Reassigned, plan_parallelism
+from state_pipelines.operations.rescaling.editing import EditedOperator
+from state_pipelines.operations.rescaling.keyed_assembly import NeedsRecords
+from state_pipelines.operations.rescaling.planning import plan_operator
+from state_pipelines.operations.rescaling.request import OperatorRequest, RescaleRequest
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import SnapshotWriter, resolve
 
@@ -16,8 +19,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.metadata import OperatorState
-    from state_pipelines.operations.rescaling.assembly import FileAssembly
-    from state_pipelines.snapshot import Snapshot
+    from state_pipelines.operations.rescaling.pieces import FileAssembly
+    from state_pipelines.snapshot import Operator, Snapshot
+    from state_pipelines.storage import Location
+
+
+@dataclass(frozen=True)
+class Reassigned:
+    """An operator at its new parallelism, and its new files."""
+
+    operator: OperatorState
+    pieces: tuple[FileAssembly, ...]
+
+
+def plan_parallelism(
+    operator: Operator, parallelism: int, target: Location, *, narrow: bool = True
+) -> Reassigned | NeedsRecords:
+    """The plan of one operator whose parallelism alone changes; files that stay are linked, so that handles narrow."""
+    request = OperatorRequest(operator=operator.label, parallelism=parallelism)
+    edited = EditedOperator(operator, (), request, operator.label)
+    files = FileMode.LINK if narrow else FileMode.COPY
+    plan = plan_operator(edited, RescaleRequest(), target, files=files, verify=True)
+    return Reassigned(plan.state, plan.pieces) if plan.records is None else NeedsRecords(plan.change.keyed)
 
 
 def reassign(

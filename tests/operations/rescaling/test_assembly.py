@@ -19,9 +19,9 @@ from state_pipelines.metadata.keyed import IncrementalRemoteKeyedStateHandle, Ke
 from state_pipelines.metadata.operator import OperatorStateHandle, OperatorStreamStateHandle
 from state_pipelines.metadata.streams import StateStream, StreamRange, read_whole_stream
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.rescaling.assembly import FileAssembly, NeedsRecords, Reassigned, plan_parallelism
+from state_pipelines.operations.rescaling.keyed_assembly import NeedsRecords
 from state_pipelines.operations.rescaling.operator_assembly import assemble_operator
-from state_pipelines.operations.rescaling.pieces import Assembler
+from state_pipelines.operations.rescaling.pieces import Assembler, FileAssembly
 from state_pipelines.operatorstate.backend import read_operator_file, write_operator_file
 from state_pipelines.operatorstate.header import OperatorHeader, read_operator_header
 from state_pipelines.serializers.build import basic
@@ -29,7 +29,7 @@ from state_pipelines.serializers.metainfo import broadcast_state, operator_list
 from state_pipelines.snapshot import Operator, handles
 from state_pipelines.storage import read_file, resolve
 from tests.flink.harness import diff_entries
-from tests.operations.rescaling.reassigning import reassign
+from tests.operations.rescaling.reassigning import Reassigned, plan_parallelism, reassign
 from tests.snapshot.built import (
     build_snapshot,
     list_operator,
@@ -385,7 +385,8 @@ def test_a_finished_subtask_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("parallelism", [0, 129])
 def test_a_parallelism_beyond_the_key_groups_is_refused(parallelism: int, tmp_path: Path) -> None:
     snapshot = build_snapshot(tmp_path, list_operator("op", "a", [b"1"]), uids=["op"])
-    with pytest.raises(UsageError, match=f"{parallelism} does not lie between 1 and the max parallelism 128") as caught:
+    problem = f"parallelism of {parallelism} does not go with a max parallelism of 128"
+    with pytest.raises(UsageError, match=problem) as caught:
         plan(snapshot, "op", parallelism)
     assert caught.value.where.operator == "op"
 
