@@ -11,14 +11,16 @@ PROJECT := $(INSTALLED)-$(shell cksum < pyproject.toml | tr ' ' -)
 
 .PHONY: demo test install lock clean
 
-demo: install
+demo: $(PROJECT)
 	@$(BIN)/state-pipelines demo
 
 # Two processes; all tests that need Spark go to one of them.
-test: install
+test: $(PROJECT)
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
+# Besides the packages, what lets Spark start faster: a minute once, which a single demo would not get back.
 install: $(PROJECT)
+	@$(BIN)/state-pipelines prepare
 
 $(INSTALLED):
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=...")'

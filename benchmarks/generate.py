@@ -1,6 +1,12 @@
-"""A large canonical savepoint: String keys with a `ValueState<Long>` and a `ValueState<POJO of 5 fields>`.
+"""Large snapshots, written by the library's own writers, without Flink.
 
-python -m benchmarks.generate --keys 5000000 --out .cache/large [--compressed]
+    python -m benchmarks.generate --keys 5000000 --out .cache/large [--compressed]
+    python -m benchmarks.generate --keys 1000000 --out .cache/rocks --states value,map,timers --format rocksdb-native
+
+By default String keys with a `ValueState<Long>` and a `ValueState<POJO of 5 fields>`, canonical. Keys lie in the key
+groups of their hashes. Memory does not grow with the number of keys, but a single key group must fit into it: with
+--skew 0.5 that is half of the state. Native formats are made by writing canonical files beside the target, which
+`convert` reads; the disk must hold both, and spills of the same size.
 """
 
 from __future__ import annotations
@@ -8,12 +14,12 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from benchmarks.keys import HASHES, SERIALIZERS, KeyNumbers, choose_numbers
+from benchmarks.rows import make_batches, make_infos
+from benchmarks.shapes import FORMATS, KEYS, STATES, Shape
+from state_pipelines import open_snapshot
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.keyed.assignment import compute_key_group_range
 from state_pipelines.keyed.encoding import RecordEncoder
@@ -21,67 +27,66 @@ from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.records import derive_keyed_layout
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id, write_metadata
+from state_pipelines.operations.converting import Format, convert
 from state_pipelines.operations.publishing import NewFile, make_file_name, place_rewrites
 from state_pipelines.operations.rewriting import FileRewrite, PartFile, write_part
-from state_pipelines.serializers.build import VOID_NAMESPACE
-from state_pipelines.serializers.metainfo import keyed_state
-from state_pipelines.serializers.text import parse
 from state_pipelines.storage import SnapshotWriter, join, resolve
 from state_pipelines.storage.files import remove_directory
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 OPERATOR = "bench"
-KEY = parse("String")
-STATES = {
-    "total": "Long",
-    "profile": "Pojo<bench.Profile>(active: Boolean, age: Int, id: Long, name: String, score: Double)",
-}
-MAX_PARALLELISM = 128
-PARALLELISM = 2
-BATCH = 1 << 17
+"""The uid of the operator; the snapshot stores its hash."""
+
+_NATIVE = {"heap-native": Format.HEAP, "rocksdb-native": Format.ROCKSDB}
 
 
-def make_batches(state: str, keys: int) -> Iterator[pa.RecordBatch]:
-    """Rows of one state; the same at every call."""
-    for start in range(0, keys, BATCH):
-        numbers = np.arange(start, min(start + BATCH, keys), dtype=np.int64)
-        text = pc.cast(pa.array(numbers), pa.string())
-        value: pa.Array = pa.array(numbers * 3)
-        if state == "profile":
-            children = [
-                pa.array(numbers % 2 == 0),
-                pa.array((numbers % 90).astype(np.int32)),
-                pa.array(numbers),
-                pc.binary_join_element_wise("name of user", text, " "),
-                pa.array(numbers * 0.25),
-            ]
-            value = pa.StructArray.from_arrays(children, names=["active", "age", "id", "name", "score"])
-        yield pa.RecordBatch.from_pydict({"state_key": pc.binary_join_element_wise("user", text, "-"), "value": value})
+def generate(target: str, keys: int, shape: Shape | None = None) -> None:
+    """Write a snapshot.
+
+    Args:
+        target: a local directory that does not exist yet.
+        keys: how many.
+        shape: what it is like; by default as the module says.
+
+    Raises:
+        TargetExistsError: there is something at the target.
+        UsageError: parallelism and max parallelism do not go together.
+    """
+    shape = shape or Shape()
+    directory = Path(target).absolute().parent
+    directory.mkdir(parents=True, exist_ok=True)
+    with choose_numbers(keys, shape, directory) as numbers:
+        if shape.format == "canonical":
+            _write_canonical(target, numbers, shape)
+            return
+        with TemporaryDirectory(dir=directory) as name:
+            canonical = str(Path(name, "canonical"))
+            _write_canonical(canonical, numbers, shape)
+            convert(open_snapshot(canonical), target, _NATIVE[shape.format], verify=False)
 
 
-def generate(target: str, keys: int, *, compressed: bool = False) -> None:
-    """Write the savepoint."""
-    infos = [keyed_state(name, "VALUE", parse(value), VOID_NAMESPACE) for name, value in STATES.items()]
-    header = KeyedHeader(key_serializer=KEY, states=tuple(infos), compressed=compressed)
+def _write_canonical(target: str, numbers: KeyNumbers, shape: Shape) -> None:
+    infos = make_infos(shape)
+    key = SERIALIZERS[shape.key]
+    header = KeyedHeader(key_serializer=key, states=tuple(infos), compressed=shape.compressed)
+    ranges = [
+        compute_key_group_range(subtask, shape.parallelism, shape.max_parallelism)
+        for subtask in range(shape.parallelism)
+    ]
     with SnapshotWriter(resolve(target)) as writer:
         directory = join(writer.target, "_parts")
         parts: list[tuple[int, tuple[PartFile, ...]]] = []
-        for state_id, info in enumerate(infos):
-            layout = derive_keyed_layout(info, KEY, MAX_PARALLELISM, LayoutContext())
-            part = write_part(
-                RecordEncoder(layout, info.name), make_batches(info.name, keys), join(directory, make_file_name())
-            )
+        for state_id, (state, info) in enumerate(zip(shape.states, infos, strict=True)):
+            layout = derive_keyed_layout(info, key, shape.max_parallelism, LayoutContext())
+            encoder = RecordEncoder(layout, info.name, tuple(HASHES.items()))
+            part = write_part(encoder, make_batches(state, numbers, shape), join(directory, make_file_name()))
             parts.append((state_id, (part,)))
         files = []
-        context = RecordContext(MAX_PARALLELISM, LayoutContext())
-        for subtask in range(PARALLELISM):
-            key_groups = compute_key_group_range(subtask, PARALLELISM, MAX_PARALLELISM)
+        context = RecordContext(shape.max_parallelism, LayoutContext())
+        for subtask, key_groups in enumerate(ranges):
             place = join(writer.target, make_file_name())
             rewrite = FileRewrite(subtask, None, header, (), tuple(parts), key_groups, context, place)
             files.append(NewFile(rewrite, rewrite.run()))
-        operator = OperatorState(compute_operator_id(OPERATOR), PARALLELISM, MAX_PARALLELISM)
+        operator = OperatorState(compute_operator_id(OPERATOR), shape.parallelism, shape.max_parallelism)
         metadata = replace(CheckpointMetadata(3, 1), operator_states=(operator,))
         remove_directory(directory)
         writer.publish(write_metadata(place_rewrites(metadata, operator.operator_id, files)))
@@ -89,12 +94,37 @@ def generate(target: str, keys: int, *, compressed: bool = False) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--keys", type=int, default=1_000_000)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--compressed", action="store_true")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=1_000_000, help="how many keys; each state has an entry for each")
+    parser.add_argument("--out", type=Path, required=True, help="directory of the snapshot, which must not exist")
+    parser.add_argument("--key", choices=KEYS, default="string", help="type of the keys")
+    parser.add_argument("--states", default="value,profile", help=f"some of {','.join(STATES)}")
+    parser.add_argument(
+        "--per-key", type=int, default=5, help="entries of the map and elements of the list of each key"
+    )
+    parser.add_argument("--format", choices=FORMATS, default="canonical")
+    parser.add_argument("--compressed", action="store_true", help="snappy (canonical and heap-native)")
+    parser.add_argument(
+        "--skew",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="share of all keys in one key group, 0 to 1; such keys are found by trying, max parallelism times as many",
+    )
+    parser.add_argument("--parallelism", type=int, default=2)
+    parser.add_argument("--max-parallelism", type=int, default=128)
     arguments = parser.parse_args()
-    generate(str(arguments.out), arguments.keys, compressed=arguments.compressed)
+    shape = Shape(
+        key=arguments.key,
+        states=tuple(arguments.states.split(",")),
+        format=arguments.format,
+        compressed=arguments.compressed,
+        skew=arguments.skew,
+        parallelism=arguments.parallelism,
+        max_parallelism=arguments.max_parallelism,
+        per_key=arguments.per_key,
+    )
+    generate(str(arguments.out), arguments.keys, shape)
 
 
 if __name__ == "__main__":

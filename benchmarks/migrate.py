@@ -11,16 +11,15 @@ that takes is the first line. Up and down with the proof, the bytes of every ent
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import time
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from benchmarks.generate import OPERATOR, generate
+from benchmarks.processes import Clock
+from benchmarks.processes import measure_cpu as measure_cpu
+from benchmarks.snapshots import TINY
 from state_pipelines import open_snapshot
 from state_pipelines.operations.migration.history import RevisionDirectory
 from state_pipelines.spark import create_session, migrate
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Snapshot
 
 REVISIONS = Path(__file__).with_name("revisions")
-WARM_UP = 2000
 
 Entries = dict[str, list[tuple[bytes, bytes]]]
 """By state, key and value as the snapshot has them, sorted."""
@@ -72,48 +70,6 @@ def count_equal(one: Snapshot, other: Snapshot) -> int:
     return count
 
 
-def measure_cpu() -> float:
-    """User and system seconds of this process and all its descendants, those too that have ended (Linux)."""
-    # A process that ends between two looks is missed once, and counted by its parent from then on.
-    return max(_sum_ticks() for _ in range(3)) / os.sysconf("SC_CLK_TCK")
-
-
-def _sum_ticks() -> int:
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
-    for each in Path("/proc").iterdir():
-        if each.name.isdigit():
-            try:
-                # The name of the process, in parentheses, may hold anything.
-                values = (each / "stat").read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            parents[int(each.name)] = int(values[1])
-            ticks[int(each.name)] = sum(map(int, values[11:15]))
-
-    def descends(process: int) -> bool:
-        while process and process != os.getpid():
-            process = parents.get(process, 0)
-        return process != 0
-
-    return sum(count for process, count in ticks.items() if descends(process))
-
-
-@dataclass
-class Clock:
-    """CPU and wall seconds of named pieces of work."""
-
-    seconds: dict[str, tuple[float, float]] = field(default_factory=dict)
-
-    @contextmanager
-    def measure(self, name: str) -> Iterator[None]:
-        """Add what the block takes to `name`."""
-        cpu, wall = measure_cpu(), time.perf_counter()
-        yield
-        before = self.seconds.get(name, (0.0, 0.0))
-        self.seconds[name] = (before[0] + measure_cpu() - cpu, before[1] + time.perf_counter() - wall)
-
-
 def run(spark: SparkSession, snapshot: Snapshot, directory: Path, clock: Clock) -> int:
     """Up and down, each without and with proof; the number of entries that came back with the same bytes."""
     revisions = RevisionDirectory(str(REVISIONS))
@@ -140,13 +96,13 @@ def main() -> None:
         directory = Path(name)
         with clock.measure("start and warm-up"):
             session = create_session("benchmark", cores=arguments.cores)
-            generate(str(directory / "small"), WARM_UP)
+            generate(str(directory / "small"), TINY)
             run(session, open_snapshot(str(directory / "small")), directory / "small-run", Clock())
         entries = run(session, open_snapshot(arguments.snapshot), directory / "run", clock)
     for what, (cpu, wall) in clock.seconds.items():
-        sys.stdout.write(f"{what:24} {cpu:7.1f} CPU s {wall:7.1f} s\n")
+        sys.stdout.write(f"{what:24} {cpu.total:7.1f} CPU s {wall:7.1f} s\n")
     for way in ("up", "down"):
-        bare, proven = (clock.seconds[f"{way}, {how} proof"][0] for how in ("without", "with"))
+        bare, proven = (clock.seconds[f"{way}, {how} proof"][0].total for how in ("without", "with"))
         sys.stdout.write(f"proof / migration, {way:5} {(proven - bare) / bare:7.2f}\n")
     sys.stdout.write(f"{entries} entries came back with the bytes that they had\n")
 

@@ -12,20 +12,19 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from benchmarks.generate import generate
+from benchmarks.processes import Clock
+from benchmarks.snapshots import TINY
 from state_pipelines import open_snapshot
 from state_pipelines.operations.publishing import FileMode
 from state_pipelines.operations.rescaling import RescaleRequest, rescale
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-WARM_UP = 2000
 
 
 def copy_files(source: Path, target: Path) -> None:
@@ -62,15 +61,16 @@ def main() -> None:
     arguments = parser.parse_args()
     with TemporaryDirectory(dir=arguments.snapshot.parent) as directory:
         small = Path(directory, "small")
-        generate(str(small), WARM_UP)
+        generate(str(small), TINY)
         for number, (name, work) in enumerate(WORK.items()):
             work(small, Path(directory, f"warm-{number}"))
             target = Path(directory, str(number))
-            wall, cpu = time.perf_counter(), time.process_time()
-            work(arguments.snapshot, target)
-            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+            clock = Clock()
+            with clock.measure(name):
+                work(arguments.snapshot, target)
+            cpu, wall = clock.seconds[name]
             shutil.rmtree(target)
-            sys.stdout.write(f"{name:40} {cpu:7.2f} CPU s {wall:7.2f} s\n")
+            sys.stdout.write(f"{name:40} {cpu.total:7.2f} CPU s {wall:7.2f} s\n")
             sys.stdout.flush()
 
 

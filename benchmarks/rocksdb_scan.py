@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rocksdict import AccessType, BlockBasedOptions, ChecksumType, DBCompressionType, Options, Rdict, WriteBatch
 
+from benchmarks.processes import Clock
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.rocksdb import read_database, scan
 from state_pipelines.storage import resolve
@@ -75,10 +75,12 @@ def measure(work: Callable[[Path], int], directory: Path, rows: int, times: int)
     """The least CPU seconds of some runs."""
     found = []
     for _ in range(times):
-        start = time.process_time()
-        if work(directory) != rows:
+        clock = Clock()
+        with clock.measure(work.__name__):
+            count = work(directory)
+        if count != rows:
             raise SystemExit(f"{work.__name__} lost rows")
-        found.append(time.process_time() - start)
+        found.append(clock.seconds[work.__name__][0].total)
     return min(found)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from importlib.metadata import entry_points
 
 from state_pipelines.errors import UsageError
 
@@ -26,6 +25,8 @@ def load_plugins(group: str, kind: str) -> None:
             return
         # Marked before they are loaded: what they register may look something up.
         _loaded.add(group)
+    from importlib.metadata import entry_points  # with the parser of e-mail, for what may never be asked
+
     for plugin in entry_points(group=group):
         try:
             plugin.load()

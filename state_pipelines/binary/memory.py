@@ -2,27 +2,31 @@
 
 Kernels work on addresses so that one compiled signature serves read-only and writable buffers alike. Bounds are the
 business of the kernels; nothing here checks any.
+
+Numba is imported where it calls these functions (see `compiling`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from state_pipelines.binary.compiling import intrinsic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 def _pointer(builder: Any, address: Any, bits: int) -> Any:
+    from llvmlite import ir
+
     return builder.inttoptr(address, ir.IntType(bits).as_pointer())
 
 
 def _make_load(bits: int, *, swap: bool, signed: bool) -> Any:
     def load(typingctx: Any, address: Any) -> tuple[Any, Callable[..., Any]]:
+        from llvmlite import ir
+        from numba import types
+
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             value = builder.load(_pointer(builder, args[0], bits), align=1)
             if swap and bits > 8:
@@ -39,6 +43,9 @@ def _make_load(bits: int, *, swap: bool, signed: bool) -> Any:
 
 def _make_store(bits: int, *, swap: bool) -> Any:
     def store(typingctx: Any, address: Any, value: Any) -> tuple[Any, Callable[..., Any]]:
+        from llvmlite import ir
+        from numba import types
+
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             word = args[1] if bits == 64 else builder.trunc(args[1], ir.IntType(bits))
             if swap and bits > 8:
@@ -53,6 +60,8 @@ def _make_store(bits: int, *, swap: bool) -> Any:
 
 def _copy(typingctx: Any, target: Any, source: Any, size: Any) -> tuple[Any, Callable[..., Any]]:
     """Copy `size` bytes between addresses that do not overlap."""
+    from numba import types
+    from numba.core import cgutils
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         source_pointer = _pointer(builder, args[1], 8)

@@ -7,11 +7,11 @@ import struct
 from state_pipelines.errors import FormatError, Where
 
 _I16 = struct.Struct(">h")
-_U16 = struct.Struct(">H")
-_I32 = struct.Struct(">i")
-_I64 = struct.Struct(">q")
 _F32 = struct.Struct(">f")
 _F64 = struct.Struct(">d")
+_unpack_u16 = struct.Struct(">H").unpack_from
+_unpack_i32 = struct.Struct(">i").unpack_from
+_unpack_i64 = struct.Struct(">q").unpack_from
 
 
 class Reader:
@@ -47,6 +47,7 @@ class Reader:
         place = Where(file=self.name, offset=self.position if offset is None else offset)
         return FormatError(what, where=place, hint=hint)
 
+    # `u8`, `u16`, `i32`, `i64` and `take`, of which most of reading consists, do as `_advance` does without a call.
     def _advance(self, size: int) -> int:
         start = self.position
         if size < 0:
@@ -58,8 +59,12 @@ class Reader:
 
     def take(self, size: int) -> bytes:
         """The next `size` bytes."""
-        start = self._advance(size)
-        return bytes(self.data[start : start + size])
+        start = self.position
+        stop = start + size
+        if not start <= stop <= self.end:
+            self._advance(size)
+        self.position = stop
+        return bytes(self.data[start:stop])
 
     def skip(self, size: int) -> None:
         """Move over `size` bytes."""
@@ -73,7 +78,11 @@ class Reader:
 
     def u8(self) -> int:
         """One unsigned byte."""
-        return self.data[self._advance(1)]
+        start = self.position
+        if start >= self.end:
+            self._advance(1)
+        self.position = start + 1
+        return self.data[start]
 
     def i8(self) -> int:
         """One signed byte."""
@@ -90,15 +99,30 @@ class Reader:
 
     def u16(self) -> int:
         """Unsigned 16 bits; also a Java `char`."""
-        return int(_U16.unpack_from(self.data, self._advance(2))[0])
+        start = self.position
+        if start + 2 > self.end:
+            self._advance(2)
+        self.position = start + 2
+        value: int = _unpack_u16(self.data, start)[0]
+        return value
 
     def i32(self) -> int:
         """Signed 32 bits."""
-        return int(_I32.unpack_from(self.data, self._advance(4))[0])
+        start = self.position
+        if start + 4 > self.end:
+            self._advance(4)
+        self.position = start + 4
+        value: int = _unpack_i32(self.data, start)[0]
+        return value
 
     def i64(self) -> int:
         """Signed 64 bits."""
-        return int(_I64.unpack_from(self.data, self._advance(8))[0])
+        start = self.position
+        if start + 8 > self.end:
+            self._advance(8)
+        self.position = start + 8
+        value: int = _unpack_i64(self.data, start)[0]
+        return value
 
     def f32(self) -> float:
         """IEEE-754 single."""

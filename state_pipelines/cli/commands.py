@@ -5,6 +5,7 @@ Exit code 0 is fine, 1 means that the answer is no (incompatible, a check failed
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -27,9 +28,13 @@ COMMANDS = {
     "revision": ("revision", "Write a new revision file, empty or drafted."),
     "convert": ("convert", "Write a snapshot in another format, or at another place."),
     "rescale": ("rescale", "Write a snapshot for other parallelism, key groups or operators."),
+    "prepare": ("prepare", "Make what lets Spark start faster, once."),
     "demo": ("demo", "Run the orders example from end to end."),
 }
 """Name of each command, its module, and what it does."""
+
+_NEW_OBJECTS = 100_000
+"""New objects after which the garbage collector looks for cycles."""
 
 ANSWER_IS_NO = 1
 WRONG_USE = 2
@@ -60,6 +65,9 @@ class CommandGroup(click.Group):
 
         A reader that goes away (`| head`) ends it without a word.
         """
+        # What is read of a snapshot are values without cycles, of which there may be hundreds of thousands: looking
+        # through them again and again finds nothing.
+        gc.set_threshold(_NEW_OBJECTS)
         try:
             return super().invoke(ctx)
         except StateError as error:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.balance import show_balance
 from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural, shorten_classes
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.operations.inspect import COUNT_LIMIT, OperatorReport, SnapshotReport, StateReport, inspect
-from state_pipelines.operations.processes import choose_processes, run_pieces
-from state_pipelines.operations.rescaling.balance import measure_balance
-from state_pipelines.operations.rescaling.pictures import choose_format, save_balance
 from state_pipelines.operations.rows import compact
 
 if TYPE_CHECKING:
@@ -72,6 +67,8 @@ def command(
     An operator that cannot be read does not hide the others, but the exit code is 2 then.
     """
     if plot is not None:
+        from state_pipelines.operations.rescaling.pictures import choose_format
+
         choose_format(plot)
     snapshot = source.open(path)
     report = inspect(snapshot, count=count)
@@ -85,9 +82,13 @@ def command(
         console = make_console()
         show_report(report, console)
         if balance is not None:
+            from state_pipelines.cli.balance import show_balance
+
             console.print()
             show_balance(balance, console)
     if balance is not None and plot is not None:
+        from state_pipelines.operations.rescaling.pictures import save_balance
+
         save_balance(balance, plot)
     unread = [operator for operator in report.operators if operator.first_error]
     if unread:
@@ -99,6 +100,12 @@ def command(
 
 def _measure(snapshot: Snapshot, count: bool | None, parallelism: int | None, max_parallelism: int | None) -> Balance:
     """Measure as much as `inspect` counts."""
+    # Rescaling is a large part of the library, and few look at the balance.
+    from functools import partial
+
+    from state_pipelines.operations.processes import choose_processes, run_pieces
+    from state_pipelines.operations.rescaling.balance import measure_balance
+
     return measure_balance(
         snapshot,
         parallelism=parallelism,

@@ -6,8 +6,8 @@ Text is what `BigDecimal.toString` gives: canonical, so that unscaled value and 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from state_pipelines.binary.compiling import njit
 from state_pipelines.binary.memory import load_u8, store_8
 
 _BILLION = 1_000_000_000

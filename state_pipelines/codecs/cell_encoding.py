@@ -5,8 +5,7 @@ Blocks grow at their end: bit set and slots first, all zero, then whatever does 
 
 from __future__ import annotations
 
-from numba import njit
-
+from state_pipelines.binary.compiling import njit
 from state_pipelines.binary.memory import copy, load_i32, load_i64, load_u8, store_8, store_32, store_64
 from state_pipelines.codecs import opcodes as op
 

@@ -6,8 +6,7 @@ offset that a block holds is checked against its end. The commonest instructions
 
 from __future__ import annotations
 
-from numba import njit
-
+from state_pipelines.binary.compiling import njit
 from state_pipelines.binary.memory import copy, load_i32, load_i64, load_u8, load_u32, store_8, store_32, store_64
 from state_pipelines.codecs import opcodes as op
 

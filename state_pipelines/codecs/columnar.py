@@ -87,6 +87,37 @@ def decode_sequence(
     return _decode(program, data, starts, ends, size=end - start, sequential=True, exact=False, offset=offset)
 
 
+def measure_sequence(program: Program, data: Bytes, start: int, end: int, count: int) -> Offsets:
+    """Where records end that lie one behind the other in `data[start:end]`, which may hold fewer than `count` of them.
+
+    Returns:
+        i64[n], end of each record up to the first one, if any, that is not whole or does not fit the layout.
+
+    Raises:
+        UsageError: the range lies outside `data`.
+    """
+    if not 0 <= start <= end <= len(data):
+        raise UsageError(f"bytes {start} to {end} lie outside the {len(data)} bytes given")
+    columns = OutputColumns(program.kinds, count, end - start)
+    starts, ends = np.full(count, start, np.int64), np.full(count, end, np.int64)
+    stops = np.empty(count, np.int64)
+    while True:
+        status, record, _, where = decode(
+            program.instructions,
+            program.pool.ctypes.data,
+            columns.table,
+            data.ctypes.data,
+            starts,
+            ends,
+            True,
+            False,
+            stops,
+        )
+        if status != op.FULL:
+            return stops if status == op.OK else stops[:record]
+        columns.enlarge(where)
+
+
 def _decode(
     program: Program,
     data: Bytes,

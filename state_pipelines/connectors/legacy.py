@@ -10,6 +10,7 @@ that was read.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from state_pipelines.serializers import tree
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from state_pipelines.codecs.kryo import FieldLists
     from state_pipelines.connectors.states import Row
 
 OFFSET_WORDS = {
@@ -41,13 +43,11 @@ OFFSET_WORDS = {
 
 _KAFKA = "org.apache.flink.streaming.connectors.kafka.internals.KafkaTopicPartition"
 _KINESIS = ".kinesis.model."
-_CLASSES = load_classes(
-    f"""
+_DECLARED = f"""
 final {_KAFKA}: [topic: String, partition: int, cachedHash: int]
 org.apache.flink.streaming.connectors.kinesis.model.SequenceNumber:
   [sequenceNumber: String, subSequenceNumber: long, cachedHash: int]
 """
-)
 
 KAFKA_COLUMNS = pa.schema(
     [
@@ -65,6 +65,11 @@ KINESIS_COLUMNS = pa.schema(
         pa.field("sub_sequence_number", pa.int64()),
     ]
 )
+
+
+@cache
+def _load_declared() -> FieldLists:
+    return load_classes(_DECLARED)
 
 
 @dataclass(frozen=True)
@@ -217,14 +222,15 @@ def read_legacy_kinesis_offset(
 
 def _read(element: bytes, serializer: tree.Serializer, context: LayoutContext) -> tuple[object, int, Reader]:
     reader = Reader(element)
-    value = read_value(derive_layout(serializer, replace(context, classes=_CLASSES)), reader, tail=False)
+    value = read_value(derive_layout(serializer, replace(context, classes=_load_declared())), reader, tail=False)
     assert isinstance(value, dict)
     return value["f0"], value["f1"], reader
 
 
 def _write(serializer: tree.Serializer, context: LayoutContext, first: object, second: object) -> bytes:
     writer = Writer()
-    write_value(derive_layout(serializer, replace(context, classes=_CLASSES)), writer, {"f0": first, "f1": second})
+    layout = derive_layout(serializer, replace(context, classes=_load_declared()))
+    write_value(layout, writer, {"f0": first, "f1": second})
     return writer.getvalue()
 
 

@@ -5,7 +5,7 @@ Source: `FullSnapshotAsyncWriter`, `FullSnapshotRestoreOperation`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,9 @@ from state_pipelines.errors import FormatError, Where
 from state_pipelines.keyed import framing
 from state_pipelines.keyed.files import gather_key_groups
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
+from state_pipelines.keyed.pieces import RunIndex, StateRun, choose_step, cut_run
 from state_pipelines.keyed.records import KeyedRecords
+from state_pipelines.keyed.section_reader import Place, SectionReader
 from state_pipelines.keyed.sections import (
     NO_SECTION,
     WINDOW,
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.streams import StateStream
 
 _LARGE = 4
-"""A key group of more windows than this is read in several windows, any other one as a whole."""
+"""A key group of more windows of file than this is read in several windows, any other one as a whole."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,14 @@ class CanonicalFile:
     Attributes:
         key_groups: range of the handle.
         sections: the non-empty sections, ascending by position.
+        runs: where states and some of their records were found to lie in large sections.
     """
 
     stream: StateStream
     header: KeyedHeader
     key_groups: KeyGroupRange
     sections: tuple[Section, ...]
+    runs: RunIndex = field(default_factory=RunIndex, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -72,7 +76,7 @@ class CanonicalFile:
         wanted = np.zeros(len(self.header.states), np.bool_)
         wanted[list(state_ids)] = True
         for group in group_sections(select_sections(self.sections, key_groups), window):
-            if len(group) == 1 and group[0].end - group[0].start > _LARGE * window and not self.header.compressed:
+            if group[0].piece is not None or (len(group) == 1 and group[0].size > _LARGE * window):
                 yield from _scan_large(self, group[0], wanted, prefix, window)
             else:
                 yield from _scan_window(self, _read_window(self, group), wanted, prefix, _begin())
@@ -94,6 +98,25 @@ class CanonicalFile:
         """Parts of about `size` bytes."""
         for sections in group_sections(select_sections(self.sections, key_groups), size):
             yield replace(self, sections=sections)
+
+    def split_records(
+        self, state_id: int, size: int, least: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[CanonicalFile]:
+        """Parts of about `size` bytes, of larger key groups than `least` only the records of a state (`record_splits`).
+
+        The section of such a key group is read once for that, `WINDOW` bytes at a time.
+        """
+        for sections in group_sections(select_sections(self.sections, key_groups), size):
+            if len(sections) > 1 or sections[0].size <= least:
+                yield replace(self, sections=sections)
+                continue
+            runs = self.runs.find(
+                sections[0], choose_step(size), lambda section, step: _find_runs(self, section, context.prefix, step)
+            )
+            for run in runs:
+                if run.state_id == state_id:
+                    for piece in cut_run(sections[0], run, size):
+                        yield replace(self, sections=(piece,))
 
 
 @dataclass(frozen=True)
@@ -154,25 +177,80 @@ def _read_window(file: CanonicalFile, group: tuple[Section, ...]) -> _Window:
 def _scan_large(
     file: CanonicalFile, section: Section, wanted: npt.NDArray[np.bool_], prefix: int, window: int
 ) -> Iterator[tuple[int, KeyedRecords]]:
-    """A section that is read in several windows, each from the first record that the last one did not hold."""
-    cursor = _begin()
-    position, size, exact = section.start, window, not section.is_open
+    """A section, or piece of one, that is read in several windows, each from the first record not in the last one."""
+    reader = SectionReader(file.stream, section, compressed=file.header.compressed)
+    piece, exact = section.piece, not section.is_open
+    cursor = _begin() if piece is None else np.array([0, 0, piece.state_id, 0], np.int64)
     groups = np.array([section.key_group], np.int32)
-    while position < section.end:
-        end = min(position + size, section.end)
-        data = np.frombuffer(read_sections(file.stream, position, end), np.uint8)
+    used, size = 0, window
+    while True:
+        reader.advance(used, size)
+        data = np.frombuffer(reader.data, np.uint8)
         spans = (np.zeros(1, np.int64), np.full(1, len(data), np.int64))
-        part = _Window(data, position, groups, *spans, complete=end == section.end, exact=exact)
-        yield from _scan_window(file, part, wanted, prefix, cursor)
+        offset, complete = section.start + reader.position, reader.complete and piece is None
+        yield from _scan_window(
+            file, _Window(data, offset, groups, *spans, complete=complete, exact=exact), wanted, prefix, cursor
+        )
         if cursor[0] == 1:
-            if exact and position + int(cursor[3]) != section.end:
-                what = f"key group {section.key_group}: {framing.MESSAGES[framing.LEFT_OVER]}"
-                raise FormatError(what, where=Where(file=file.name, offset=position + int(cursor[3])))
+            if exact:
+                reader.advance(int(cursor[3]), 1)
+                if reader.data:
+                    what = f"key group {section.key_group}: {framing.MESSAGES[framing.LEFT_OVER]}"
+                    raise FormatError(what, where=Where(file=file.name, offset=section.start + reader.position))
+            return
+        used = max(0, int(cursor[1]))
+        if reader.complete:
+            if used != len(data):
+                what = f"key group {section.key_group}: a part of it does not end where a record does"
+                hint = "The file was changed while it was read"
+                raise FormatError(what, where=Where(file=file.name, offset=offset + used), hint=hint)
             return
         # A record that is larger than the window makes no progress.
-        size = window if cursor[1] > 0 else size * 2
-        position += max(0, int(cursor[1]))
+        size = window if used else size * 2
         cursor[1] = min(0, int(cursor[1]))
+
+
+def _find_runs(file: CanonicalFile, section: Section, prefix: int, step: int) -> tuple[StateRun, ...]:
+    """Walk over a section; see `pieces`."""
+    reader = SectionReader(file.stream, section, compressed=file.header.compressed)
+    cursor = np.array([-1, 0, 0], np.int64)
+    found = np.empty((2, 1 << 10), np.int64)
+    runs: list[tuple[int, list[Place]]] = []
+    used, size, status = 0, WINDOW, framing.MORE
+    while status == framing.MORE:
+        reader.advance(used, size)
+        data, count = np.frombuffer(reader.data, np.uint8), found.shape[1]
+        while status == framing.MORE and count == found.shape[1]:
+            status, count = framing.find_places(
+                data.ctypes.data,
+                len(data),
+                section.key_group,
+                reader.complete,
+                prefix,
+                len(file.header.states),
+                step,
+                cursor,
+                found,
+            )
+            for position, state_id in found[:, :count].T.tolist():
+                if not runs or runs[-1][0] != state_id:
+                    runs.append((state_id, []))
+                runs[-1][1].append(reader.locate(reader.position + position))
+        used = max(0, int(cursor[0]))
+        size = WINDOW if used else size * 2
+        cursor[0] -= used
+        cursor[2] -= used
+    if status == framing.DONE:
+        end = reader.locate(reader.position + used)
+        reader.advance(used, 1)
+        if section.is_open or not reader.data:
+            ends = [*(places[0] for _, places in runs[1:]), end]
+            return tuple(StateRun(run[0], tuple(run[1]), last) for run, last in zip(runs, ends, strict=True))
+        status, used = framing.LEFT_OVER, 0
+    raise FormatError(
+        f"key group {section.key_group}: {framing.MESSAGES[status]}",
+        where=Where(file=file.name, offset=section.start + reader.position + used),
+    )
 
 
 def _begin() -> npt.NDArray[np.int64]:

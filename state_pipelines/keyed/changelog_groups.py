@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 
+from state_pipelines.binary.compiling import njit
 from state_pipelines.binary.memory import load_i32_big
 from state_pipelines.errors import FormatError, Where
 from state_pipelines.keyed.changelog_data import FLAG

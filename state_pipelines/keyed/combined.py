@@ -5,6 +5,7 @@ RocksDB checkpoints whose timers are kept on the heap have two: the managed stat
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, zip_longest
@@ -76,6 +77,11 @@ class CombinedFile:
         bounds = [groups.start + groups.number * each // count for each in range(count + 1)] if count else []
         for start, end in pairwise(bounds):
             yield replace(self, key_groups=KeyGroupRange(start, end - start))
+
+    def find_holder(self, state_id: int) -> tuple[int, KeyedFile]:
+        """The file that holds a state, and the id here of the first state of that file."""
+        number = bisect_right(self._first_ids, state_id) - 1
+        return self._first_ids[number], self.files[number]
 
     @cached_property
     def _first_ids(self) -> tuple[int, ...]:

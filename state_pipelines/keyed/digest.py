@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 
+from state_pipelines.binary.compiling import njit
 from state_pipelines.binary.memory import load_i64, load_u8
 from state_pipelines.keyed.records import cut_nulls
 
@@ -100,7 +100,8 @@ _SHIFT = np.uint64(29)
 
 
 @njit(cache=True, inline="never")
-def _hash_bytes(seed, start, end):  # type: ignore[no-untyped-def]
+def hash_bytes(seed, start, end):  # type: ignore[no-untyped-def]
+    """64-bit hash of the bytes between two addresses, started by `seed`."""
     state = seed
     at = start
     while at + 8 <= end:
@@ -119,8 +120,8 @@ def _hash_bytes(seed, start, end):  # type: ignore[no-untyped-def]
 @njit(cache=True, inline="never")
 def hash_record(base, key_start, key_end, value_start, value_end):  # type: ignore[no-untyped-def]
     """64-bit hash of a record without its key group; spans are relative to the address `base`."""
-    state = _hash_bytes(np.uint64(0), base + key_start, base + key_end)
-    return _hash_bytes(state, base + value_start, base + value_end)
+    state = hash_bytes(np.uint64(0), base + key_start, base + key_end)
+    return hash_bytes(state, base + value_start, base + value_end)
 
 
 @njit(cache=True, inline="always")

@@ -7,8 +7,8 @@ that another state id (or 0xFFFF, the end) follows the record. Source: `FullSnap
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from state_pipelines.binary.compiling import njit
 from state_pipelines.binary.memory import (
     copy,
     load_i32_big,
@@ -120,6 +120,76 @@ def scan_records(base, starts, ends, key_groups, complete, exact, prefix, wanted
         section += 1
         position = -1
     cursor[0], cursor[1], cursor[2] = section, -1, 0
+    return DONE, count
+
+
+@njit(cache=True, nogil=True)
+def find_places(base, size, key_group, complete, prefix, states, step, cursor, places):  # type: ignore[no-untyped-def]
+    """Note where records begin: the first one of every run of a state, and then one about every `step` bytes.
+
+    Args:
+        base: address of bytes of one section.
+        size: how many there are.
+        key_group: of the section.
+        complete: the bytes go to the end of the section (else to be continued: `MORE`).
+        prefix: bytes of the key-group prefix, 1 or 2.
+        states: number of states in the header.
+        step: bytes, at least 1.
+        cursor: i64[3], updated: position (-1 at the start of the section), state id, position of the last place.
+        places: i64[2, r], filled: position, state id.
+
+    Returns:
+        (status, places found). After `DONE` the cursor stands behind the end mark, after an error at the wrong place.
+    """
+    count = 0
+    position = cursor[0]
+    state = cursor[1]
+    last = cursor[2]
+    room = places.shape[1]
+    if position < 0:
+        if size < 2:
+            return (TRUNCATED if complete else MORE), count
+        state = load_u16_big(base)
+        position = 2
+        last = position - step
+    while state != END_OF_KEY_GROUP:
+        cursor[0], cursor[1], cursor[2] = position, state, last
+        if state >= states:
+            return BAD_STATE, count
+        if count >= room:
+            return MORE, count
+        if position + 4 > size:
+            return (TRUNCATED if complete else MORE), count
+        length = load_i32_big(base + position)
+        key = position + 4
+        if length < prefix:
+            return BAD_LENGTH, count
+        if key + length + 4 > size:
+            return (BAD_LENGTH if complete else MORE), count
+        first = load_u8(base + key)
+        found = first & 0x7F
+        if prefix == 2:
+            found = found << 8 | load_u8(base + key + 1)
+        if found != key_group:
+            return BAD_KEY_GROUP, count
+        value = key + length + 4
+        length = load_i32_big(base + value - 4)
+        if length < 0:
+            return BAD_LENGTH, count
+        behind = value + length
+        if behind + (2 if first & FLAG else 0) > size:
+            return (BAD_LENGTH if complete else MORE), count
+        if position - last >= step:
+            places[0, count] = position
+            places[1, count] = state
+            last = position
+            count += 1
+        position = behind
+        if first & FLAG:
+            state = load_u16_big(base + position)
+            position += 2
+            last = position - step
+    cursor[0], cursor[1], cursor[2] = position, state, last
     return DONE, count
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from state_pipelines.binary.compiling import njit
 from state_pipelines.keyed.hashing.scala import hash_name
 
 if TYPE_CHECKING:

@@ -19,6 +19,8 @@ from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, Where, at
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
 from state_pipelines.keyed.heap_entries import EntryForm, make_forms
+from state_pipelines.keyed.heap_pieces import find_runs, read_piece
+from state_pipelines.keyed.pieces import RunIndex, choose_step, cut_run
 from state_pipelines.keyed.records import KeyedRecords, concat_records
 from state_pipelines.keyed.sections import (
     WINDOW,
@@ -80,6 +82,7 @@ class HeapFile:
         key_groups: range of the handle.
         sections: of the key groups, ascending by position.
         blocks: where states were found to lie, also by its parts: each state and part is a scan of its own.
+        runs: where states and some of their entries were found to lie in large sections.
     """
 
     stream: StateStream
@@ -87,6 +90,7 @@ class HeapFile:
     key_groups: KeyGroupRange
     sections: tuple[Section, ...]
     blocks: BlockIndex = field(default_factory=BlockIndex, compare=False, repr=False)
+    runs: RunIndex = field(default_factory=RunIndex, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -99,6 +103,12 @@ class HeapFile:
         """The records of some states (see `KeyedFile.scan`)."""
         ordered = sorted(select_sections(self.sections, key_groups), key=lambda each: each.key_group)
         for group in group_sections(ordered, WINDOW):
+            if (piece := group[0].piece) is not None:
+                if piece.state_id in state_ids:
+                    form = make_forms(self.header, context)[piece.state_id]
+                    for records in read_piece(self.stream, self.header, group[0], form):
+                        yield piece.state_id, records
+                continue
             found: dict[int, list[KeyedRecords]] = {}
             for _, runs in self._read(group, state_ids, context):
                 for state_id, records in runs:
@@ -118,6 +128,31 @@ class HeapFile:
         """Parts of about `size` bytes."""
         for sections in group_sections(select_sections(self.sections, key_groups), size):
             yield replace(self, sections=sections)
+
+    def split_records(
+        self, state_id: int, size: int, least: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[HeapFile]:
+        """Parts of about `size` bytes, of larger key groups than `least` only the records of a state (`record_splits`).
+
+        The section of such a key group is read once for that, `WINDOW` bytes at a time, unless the scalar codec would
+        have to do it.
+        """
+        for sections in group_sections(select_sections(self.sections, key_groups), size):
+            forms = make_forms(self.header, context) if len(sections) == 1 and sections[0].size > least else []
+            if not forms or not all(form.entries.is_compiled for form in forms):
+                yield replace(self, sections=sections)
+                continue
+            runs = self.runs.find(
+                sections[0],
+                choose_step(size),
+                lambda section, step, forms=forms: find_runs(  # type: ignore[misc]
+                    self.stream, self.header, section, _KEY_GROUP, forms, step
+                ),
+            )
+            for run in runs:
+                if run.state_id == state_id:
+                    for piece in cut_run(sections[0], run, size):
+                        yield replace(self, sections=(piece,))
 
     def _read(
         self, group: tuple[Section, ...], state_ids: Sequence[int], context: RecordContext

@@ -8,8 +8,7 @@ bytes, elements of a list with a delimiter between them, and one record per map 
 
 from __future__ import annotations
 
-from numba import njit
-
+from state_pipelines.binary.compiling import njit
 from state_pipelines.binary.memory import copy, store_8, store_32_big
 
 ONE = 0

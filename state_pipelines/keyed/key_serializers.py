@@ -23,7 +23,6 @@ from state_pipelines.errors import FormatError, UnsupportedError, UsageError, Va
 from state_pipelines.keyed.assignment import assign_key_groups
 from state_pipelines.keyed.changed_states import HEAD, REST, ChangedState, operations_of
 from state_pipelines.keyed.changes import Operation
-from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.keyed.measuring import Measure, take_bytes
 from state_pipelines.keyed.records import derive_keyed_layout
 from state_pipelines.serializers import tree
@@ -336,6 +335,8 @@ def _check_hashes(trial: _Trial, keys: pa.Array, key_groups: npt.NDArray[np.int3
         trial.keys.update(hashlib.blake2b(key, digest_size=16).digest() for key in distinct.to_pylist())
     if not trial.hashed or not len(distinct):
         return
+    from state_pipelines.keyed.hashing import hash_codes  # many modules, for changelog state that lacks its keys' type
+
     layout = derive_layout(trial.serializer, context.layouts)
     _, offsets, data = distinct.buffers()
     stops = np.frombuffer(offsets, np.int32, len(distinct) + 1, 4 * distinct.offset).astype(np.int64)

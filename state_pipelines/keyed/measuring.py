@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.columnar import decode_sequence, decode_spans
+from state_pipelines.codecs.columnar import decode_sequence, decode_spans, measure_sequence
 from state_pipelines.codecs.program import Program, compile_layout
 from state_pipelines.codecs.scalar import read_value
 from state_pipelines.errors import UnsupportedError
@@ -71,6 +71,24 @@ class Measure:
         reader = Reader(_raw(data), name, start, end)
         values = [read_value(self._layout, reader, tail=False) for _ in range(count)]
         return pa.array(values, self._type), reader.position
+
+    @property
+    def is_compiled(self) -> bool:
+        """The kernels do it."""
+        return self._program is not None
+
+    def stops(self, data: Bytes, count: int) -> Positions:
+        """Where values end that lie one behind the other in `data`, up to the first that is not whole (`is_compiled`).
+
+        Args:
+            data: u8.
+            count: how many there are, in `data` and behind.
+
+        Returns:
+            i64[n], n at most `count`.
+        """
+        assert self._program is not None, "only kernels measure values that may be cut off"
+        return measure_sequence(self._program, data, 0, len(data), count)
 
     def spans(self, data: Bytes, starts: Positions, ends: Positions, *, offset: int, name: str) -> pa.Array:
         """Measure values that are known to lie in `data[starts[i]:ends[i]]` and to fill it.

@@ -8,6 +8,7 @@ values have the canonical form already. Source: `RocksIncrementalSnapshotStrateg
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +28,7 @@ from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.rocksdb.cache import TableCache
 from state_pipelines.rocksdb.manifest import ColumnFamily, read_database
-from state_pipelines.rocksdb.scan import Entries, scan
+from state_pipelines.rocksdb.scan import Entries, estimate, find_files, scan, split_keys
 from state_pipelines.rocksdb.writer import DEFAULT_FAMILY, DatabaseWriter, list_files
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.serializers.metainfo import StateMetaInfo
 
+_FEW = 16
+"""Of a state of fewer parts than this a single table is much, so that its index is asked how its bytes spread."""
+
 
 @dataclass(frozen=True)
 class RocksFile:
@@ -48,6 +52,8 @@ class RocksFile:
         name: of the meta stream, for errors.
         key_groups: range of the handle, or the part of it that is read; a database may hold more.
         families: by state id.
+        first: no key below is read, with its key-group prefix.
+        behind: no key from here on is read; None: all to the last.
         tables: those that were opened, also by its parts: each state and part is a scan of its own.
     """
 
@@ -55,6 +61,8 @@ class RocksFile:
     header: KeyedHeader
     key_groups: KeyGroupRange
     families: tuple[ColumnFamily, ...]
+    first: bytes = b""
+    behind: bytes | None = None
     tables: TableCache = field(default_factory=TableCache, compare=False, repr=False)
 
     def scan(
@@ -84,10 +92,37 @@ class RocksFile:
             total += sizes[key_group]
         yield replace(self, key_groups=KeyGroupRange(start, groups.end + 1 - start))
 
-    def estimate_key_groups(self, prefix: int) -> npt.NDArray[np.float64]:
-        """f64[end + 1] bytes of file per key group from 0 on; a table counts as even over those that it spans."""
+    def split_records(
+        self, state_id: int, size: int, least: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[RocksFile]:
+        """Parts of about `size` bytes; those in which a state has more than `least` are cut by keys (`record_splits`).
+
+        The indexes of the tables of such a part are read for that.
+        """
+        family = self.families[state_id]
+        sizes = self.estimate_key_groups(context.prefix, [family])
+        is_coarse = sum(file.size for file in family.files) <= _FEW * size
+        for part in self.split(size, context, key_groups):
+            start, end = _find_bounds(part.key_groups, context.prefix)
+            held = float(sizes[part.key_groups.start : part.key_groups.end + 1].sum())
+            if is_coarse and sum(file.size for file in find_files(family, start, end)) > least:
+                held = estimate(family, start, end)
+            if held <= least:
+                yield part
+                continue
+            for first, behind in pairwise([start, *split_keys(family, start, end, size), end]):
+                yield replace(part, first=first, behind=behind)
+
+    def estimate_key_groups(
+        self, prefix: int, families: Sequence[ColumnFamily] | None = None
+    ) -> npt.NDArray[np.float64]:
+        """f64[end + 1] bytes of file per key group from 0 on, of all or some states.
+
+        A table counts as even over the key groups that it spans.
+        """
         sizes = np.zeros(self.key_groups.end + 1, np.float64)
-        for file in (file for family in self.families for file in family.files):
+        chosen = self.families if families is None else families
+        for file in (file for family in chosen for file in family.files):
             bounds = (key[:prefix].ljust(prefix, b"\0") for key in (file.smallest, file.end))
             first, last = (min(int.from_bytes(bound, "big"), self.key_groups.end) for bound in bounds)
             sizes[first : last + 1] += file.size / (last + 1 - first)
@@ -97,10 +132,17 @@ class RocksFile:
         groups = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
         if not groups.number:
             return
-        start, end = (each.to_bytes(prefix, "big") for each in (groups.start, groups.end + 1))
+        start, end = _find_bounds(groups, prefix)
+        start, end = max(start, self.first), end if self.behind is None else min(end, self.behind)
         with at(state=self.header.states[state_id].name):
             for entries in scan(self.families[state_id], start, end, tables=self.tables):
                 yield _to_records(entries, prefix, self.name)
+
+
+def _find_bounds(key_groups: KeyGroupRange, prefix: int) -> tuple[bytes, bytes]:
+    """The first key of some key groups, and the one behind them."""
+    start, end = (each.to_bytes(prefix, "big") for each in (key_groups.start, key_groups.end + 1))
+    return start, end
 
 
 def open_rocksdb(meta: StateStream, key_groups: KeyGroupRange, files: Mapping[str, StateStream]) -> RocksFile:

@@ -31,6 +31,26 @@ NO_SECTION = 0
 """The offset of a key group without records."""
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Records of one state that lie side by side inside a section, not all of the section (see `keyed.pieces`).
+
+    Positions count the bytes of data from the start of the section's bytes; of a compressed file these begin with a
+    whole chunk, and data are what the chunks hold.
+
+    Attributes:
+        state_id: the state.
+        skip: position of the first record.
+        stop: position behind the last record.
+        count: how many records; -1 where they say themselves how long they are.
+    """
+
+    state_id: int
+    skip: int
+    stop: int
+    count: int = -1
+
+
 @dataclass(frozen=True)
 class Section:
     """What a stream holds of one key group.
@@ -39,12 +59,19 @@ class Section:
         start: first byte in the stream.
         end: first byte of the next section, or the end of the stream.
         is_open: the section ends where its content does, somewhere before `end`.
+        piece: what of it is meant; None is all.
     """
 
     key_group: int
     start: int
     end: int
     is_open: bool = False
+    piece: Piece | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of file."""
+        return self.end - self.start
 
 
 def open_sections(
@@ -103,13 +130,21 @@ def read_first_header(stream: StateStream, end: int) -> tuple[KeyedHeader, int]:
             size = min(end, 8 * size)
 
 
-@lru_cache(maxsize=256)
 def parse_header(data: bytes, name: str) -> KeyedHeader:
-    """The header that fills `data`; subtasks mostly share its bytes.
+    """The header that fills `data`; subtasks mostly share its bytes, and then share the header too.
 
     Raises:
         FormatError: it is not one.
     """
+    try:
+        return _parse_header(data)
+    except StateError:
+        # What is cached has no name; the error needs the one of this file.
+        return _parse_header.__wrapped__(data, name)
+
+
+@lru_cache(maxsize=256)
+def _parse_header(data: bytes, name: str | None = None) -> KeyedHeader:
     reader = Reader(data, name)
     header = read_keyed_header(reader)
     reader.expect_end("the header")

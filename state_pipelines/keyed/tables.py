@@ -25,7 +25,6 @@ from state_pipelines.codecs.conform import dense_offsets
 from state_pipelines.codecs.declaring import Wanted, below
 from state_pipelines.errors import UnsupportedError, UsageError, at
 from state_pipelines.keyed.assignment import assign_key_groups
-from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.keyed.matching import match_prefix
 
 if TYPE_CHECKING:
@@ -171,6 +170,8 @@ class KeyedTable:
         columns["reason"] = pa.nulls(len(records), pa.string()) if texts is None else pa.array(texts, pa.string())
 
     def _hash(self, keys: pa.Array) -> pa.Array:
+        from state_pipelines.keyed.hashing import hash_codes  # many modules, for a column that few ask for
+
         assert self._layout is not None
         if keys.null_count and not pa.types.is_null(keys.type):
             # Keys that could not be decoded; a key is never null.

@@ -31,6 +31,8 @@ from state_pipelines.metadata.operator import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from state_pipelines.metadata.channel import ChannelStateHandle, MergedChannelStateHandle
 
 
@@ -90,14 +92,65 @@ def stream_handles(metadata: CheckpointMetadata) -> list[StreamReference]:
 
     Logged changes inlined in `InMemoryChangelogStateHandle` are no stream and do not come.
     """
-    references: list[StreamReference] = []
+    return [reference for operator in metadata.operator_states for reference in _iter_operator(operator)]
 
-    def keep(reference: StreamReference) -> StreamStateHandle:
-        references.append(reference)
-        return reference.handle
 
-    replace_stream_handles(metadata, keep)
-    return references
+def _iter_operator(operator: OperatorState) -> Iterator[StreamReference]:
+    if operator.coordinator_state is not None:
+        yield StreamReference(operator.coordinator_state, operator, None, StateCategory.COORDINATOR, StreamPart.STATE)
+    for subtask in operator.subtasks:
+        for category, handle in (
+            (StateCategory.MANAGED_OPERATOR, subtask.managed_operator_state),
+            (StateCategory.RAW_OPERATOR, subtask.raw_operator_state),
+        ):
+            if handle is not None:
+                yield _refer(handle.delegate, operator, subtask, category)
+        for category, keyed in (
+            (StateCategory.MANAGED_KEYED, subtask.managed_keyed_state),
+            (StateCategory.RAW_KEYED, subtask.raw_keyed_state),
+        ):
+            if keyed is not None:
+                for stream, part, local_path in _iter_keyed(keyed):
+                    yield _refer(stream, operator, subtask, category, part, local_path)
+        for category, channels in (
+            (StateCategory.INPUT_CHANNEL, subtask.input_channel_state),
+            (StateCategory.RESULT_SUBPARTITION, subtask.result_subpartition_state),
+        ):
+            for channel in channels:
+                yield _refer(channel.delegate, operator, subtask, category)
+
+
+def _refer(
+    handle: StreamStateHandle,
+    operator: OperatorState,
+    subtask: SubtaskState,
+    category: StateCategory,
+    part: StreamPart = StreamPart.STATE,
+    local_path: str | None = None,
+) -> StreamReference:
+    while isinstance(handle, KeyGroupsStateHandle):
+        handle = handle.delegate
+    return StreamReference(handle, operator, subtask.index, category, part, local_path)
+
+
+def _iter_keyed(handle: KeyedStateHandle) -> Iterator[tuple[StreamStateHandle, StreamPart, str | None]]:
+    """The streams of a handle as they stand, with their parts and local paths."""
+    match handle:
+        case IncrementalRemoteKeyedStateHandle():
+            yield handle.meta_data_state, StreamPart.META_DATA, None
+            for part, files in ((StreamPart.SHARED, handle.shared_state), (StreamPart.PRIVATE, handle.private_state)):
+                for file in files:
+                    yield file.handle, part, file.local_path
+        case ChangelogStateBackendHandle():
+            for each in (*handle.materialized, *handle.non_materialized):
+                yield from _iter_keyed(each)
+        case ChangelogStateHandleStream():
+            for stream in handle.streams:
+                yield stream.handle, StreamPart.CHANGES, None
+        case InMemoryChangelogStateHandle():
+            pass
+        case _:
+            yield handle.delegate, StreamPart.STATE, None
 
 
 def replace_stream_handles(metadata: CheckpointMetadata, replacement: Replacement) -> CheckpointMetadata:

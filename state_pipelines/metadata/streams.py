@@ -30,6 +30,7 @@ from state_pipelines.storage import (
     resolve_beside,
 )
 from state_pipelines.storage.files import remove_file
+from state_pipelines.storage.locations import is_plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -130,6 +131,8 @@ def locate_file(
             # fsspec would take the one for a chain of file systems, and no file system takes the other.
             raise FormatError("the path of a state handle is not one of Flink's", where=Where(file=handle.path))
         return resolve_beside(path_mapping.apply(handle.path), exclusive_directory)
+    if is_plain_name(handle.relative_path):
+        return join(exclusive_directory, handle.relative_path)
     path = PurePosixPath(handle.relative_path)
     if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in handle.relative_path:
         what = f"the relative path {handle.relative_path!r} does not stay below the snapshot's directory"

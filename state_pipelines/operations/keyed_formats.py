@@ -95,13 +95,14 @@ def find_keyed_formats(
     # A database without records has no file to share, but the other subtasks tell.
     incremental = any(_has_shared_files(handle) for _, handle in present)
     databases = _Databases(reader, incremental)
-    found: dict[tuple[str, str, bool], KeyedFormat] = {}
+    found: dict[tuple[str, str, bool], tuple[KeyedFormat, list[int]]] = {}
     for subtask, handle in present:
         one = _describe(handle, opened[subtask], databases)
         key = (one.format, one.compression, one.file_merging)
-        own = replace(one, subtasks=[subtask])
-        found[key] = _add(found[key], own) if key in found else own
-    return list(found.values())
+        total, subtasks = found.get(key, (None, []))
+        subtasks.append(subtask)
+        found[key] = one if total is None else _add(total, one), subtasks
+    return [replace(total, subtasks=subtasks) for total, subtasks in found.values()]
 
 
 class _Databases:
@@ -187,10 +188,11 @@ def _describe_changelog(handle: ChangelogStateBackendHandle, file: ChangelogFile
 def _count_files(
     one: KeyedFormat, shared: Sequence[StreamStateHandle], private: Sequence[StreamStateHandle]
 ) -> KeyedFormat:
-    merging = any(isinstance(each, SegmentFileStateHandle) for each in (*shared, *private))
-    return replace(
-        one,
-        file_merging=merging,
+    return KeyedFormat(
+        one.format,
+        [],
+        one.compression,
+        file_merging=any(isinstance(each, SegmentFileStateHandle) for each in (*shared, *private)),
         shared_files=len(shared),
         shared_bytes=sum(map(measure_handle, shared)),
         private_files=len(private),

@@ -42,10 +42,12 @@ class PartFile:
     Attributes:
         location: the file, a spill in which the state has the id 0.
         records: how many.
+        key_groups: range outside of which none of them lies.
     """
 
     location: Location
     records: int
+    key_groups: KeyGroupRange
 
 
 @dataclass(frozen=True)
@@ -147,12 +149,13 @@ def write_part(encoder: RecordEncoder, batches: Iterable[pa.RecordBatch], target
     """
     max_parallelism = encoder.layout.max_parallelism
     maps = frozenset([0] if encoder.layout.state_type == "MAP" else [])
-    records = 0
+    records, first, last = 0, max_parallelism, -1
     with create_spill(target, RecordBuffer(encoder.prefix, maps, BLOCK), max_parallelism) as spill:
         for rows in encoder.encode(batches):
             spill.add(0, join_sides(rows.key_groups, rows.keys, rows.values))
             records += len(rows.key_groups)
-    return PartFile(target, records)
+            first, last = min(first, int(rows.key_groups.min())), max(last, int(rows.key_groups.max()))
+    return PartFile(target, records, KeyGroupRange(first, last - first + 1) if records else KeyGroupRange(0, 0))
 
 
 def merge_parts(rewrite: FileRewrite) -> WrittenFile:
@@ -190,6 +193,7 @@ class _Merging:
             (state_id, each)
             for state_id, parts in rewrite.encoded
             for part in parts
+            if part.key_groups.intersect(rewrite.key_groups)
             for each in read_spill(part.location, find_blocks(part.location), rewrite.key_groups)
         ]
         self.start = self.first = rewrite.key_groups.start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from state_pipelines.binary.reader import Reader
@@ -46,6 +47,12 @@ class OperatorStateSource:
         return read_operator_file(read_whole_stream(self.stream), self.handle, self.stream.name)
 
 
+@lru_cache(maxsize=64)
+def _parse_header(data: bytes, name: str | None = None) -> OperatorHeader:
+    """The header at the beginning of `data`; where all elements stand behind it, subtasks mostly share its bytes."""
+    return read_operator_header(Reader(data, name))
+
+
 def open_operator_state(
     stream: StateStream, handle: OperatorStateHandle, *, first_read: int = FIRST_READ
 ) -> OperatorStateSource:
@@ -71,9 +78,10 @@ def open_operator_state(
     while True:
         data = read_stream_range(stream, 0, size)
         try:
-            return OperatorStateSource(stream, handle, read_operator_header(Reader(data, stream.name)))
+            return OperatorStateSource(stream, handle, _parse_header(data))
         except StateError:
             # What is cut off looks damaged; only the whole header is to be believed.
             if size == end:
-                raise
+                # What is cached has no name; the error needs the one of this file.
+                return OperatorStateSource(stream, handle, _parse_header.__wrapped__(data, stream.name))
         size = min(size * _GROWTH, end)

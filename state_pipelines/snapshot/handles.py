@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
@@ -25,6 +27,7 @@ from state_pipelines.metadata.keyed import (
 from state_pipelines.metadata.streams import open_stream, read_stream_range
 from state_pipelines.operatorstate.source import OperatorStateSource, open_operator_state
 from state_pipelines.snapshot.raw_state import RawKeyedPart
+from state_pipelines.storage.locations import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,6 +44,10 @@ if TYPE_CHECKING:
 
 _LONG_HEADER = 1 << 20
 """Where the first section begins behind this, other sections are likely to stand before it."""
+
+
+_READERS = 16
+"""Headers that are read at a time from a storage that is not local."""
 
 
 class HandleReader:
@@ -96,6 +103,18 @@ class HandleReader:
                 return open_changelog(handle, bases, self.open_stream, key_serializer=key_serializer)
             case _:
                 raise UnsupportedError(f"a {type(handle).__name__} holds changes without the state that they change")
+
+    def open_side_by_side(
+        self, handles: Sequence[KeyedStateHandle | None], key_serializer: Serializer | None = None
+    ) -> list[KeyedFile | None]:
+        """As `open_keyed` for each handle; several at a time where the storage takes long to answer.
+
+        Each subtask has a header of its own, which says what states it has: none can be left unread.
+        """
+        if is_local(self.directory) or len(handles) < 2:
+            return [self.open_keyed(each, key_serializer) for each in handles]
+        with ThreadPoolExecutor(_READERS) as pool:
+            return list(pool.map(partial(self.open_keyed, key_serializer=key_serializer), handles))
 
     def open_raw_keyed(self, handle: KeyedStateHandle | None, context: LayoutContext) -> KeyedFile | None:
         """The timers in raw keyed state; None when there are none.

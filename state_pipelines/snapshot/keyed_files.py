@@ -67,12 +67,18 @@ class KeyedFiles:
 
         What cannot be read has nothing to give; whoever asks for its records is told.
         """
+        # Subtasks mostly share one header (see `parse_header`).
+        seen: set[int] = set()
         for operator in self._metadata.operator_states:
             try:
                 files = self._open_managed(operator)
             except StateError:
                 continue
             for _, file in files:
+                if not isinstance(file, ChangelogFile):
+                    if id(file.header) in seen:
+                        continue
+                    seen.add(id(file.header))
                 states = file.states if isinstance(file, ChangelogFile) else file.header.states
                 key = file.key_serializer if isinstance(file, ChangelogFile) else file.header.key_serializer
                 if key is not None:
@@ -109,12 +115,12 @@ class KeyedFiles:
     def _open_managed(self, operator: OperatorState) -> Files:
         if operator.operator_id not in self._managed:
             told = self._key_serializers.get(operator.operator_id)
-            opened = (
-                (subtask.index, self._handles.open_keyed(subtask.managed_keyed_state, told))
-                for subtask in operator.subtasks
-            )
+            handles = [subtask.managed_keyed_state for subtask in operator.subtasks]
+            files = self._handles.open_side_by_side(handles, told)
             self._managed[operator.operator_id] = tuple(
-                (index, _clip(file, index, operator)) for index, file in opened if file is not None
+                (subtask.index, _clip(file, subtask.index, operator))
+                for subtask, file in zip(operator.subtasks, files, strict=True)
+                if file is not None
             )
         return self._managed[operator.operator_id]
 

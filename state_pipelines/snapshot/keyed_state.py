@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from state_pipelines.keyed.files import KeyedFile, RecordContext
+    from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.snapshot import Operator
@@ -102,8 +103,7 @@ class KeyedState(State):
         operator = self.operator
         found: dict[KeyedLayout, int] = {}
         with at(operator=operator.label, state=self.name):
-            for part in self.parts:
-                header = part.file.header
+            for part, header in self._distinct_headers():
                 layout = derive_keyed_layout(
                     header.states[part.state_id],
                     header.key_serializer,
@@ -118,6 +118,14 @@ class KeyedState(State):
                     hint="Let the job touch every key once, then take a new snapshot",
                 )
         return next(iter(found))
+
+    def _distinct_headers(self) -> list[tuple[KeyedPart, KeyedHeader]]:
+        """The headers, each with the first part that has it; subtasks mostly share one object (see `parse_header`)."""
+        found: dict[tuple[int, int], tuple[KeyedPart, KeyedHeader]] = {}
+        for part in self.parts:
+            header = part.file.header
+            found.setdefault((id(header), part.state_id), (part, header))
+        return list(found.values())
 
     def find_layout(self) -> tuple[KeyedLayout | None, str]:
         """The layouts of the records, or why there are none."""
@@ -148,8 +156,7 @@ class KeyedState(State):
         """Layouts of key and namespace, whatever the values are."""
         found = set()
         with at(operator=self.operator.label, state=self.name):
-            for part in self.parts:
-                header = part.file.header
+            for part, header in self._distinct_headers():
                 info = header.states[part.state_id]
                 bare = keyed_state(info.name, "VALUE", VOID_NAMESPACE, info.namespace_serializer)
                 context = self.operator.snapshot.layout_context

@@ -116,7 +116,7 @@ class Snapshot:
         """Stable identity of the content of `_metadata` (SHA-256, 16 hexadecimal digits)."""
         return hashlib.sha256(write_metadata(self.metadata)).hexdigest()[:16]
 
-    @property
+    @cached_property
     def file_size(self) -> int:
         """Bytes of state that the handles name, inlined state included."""
         return sum(_handle_size(reference.handle) for reference in stream_handles(self.metadata))

@@ -26,7 +26,10 @@ _LAUNCHER = """\
 #!/bin/sh
 for argument do
   shift
-  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+  case $argument in
+    --add-modules=jdk.incubator.vector) ;;{more}
+    *) set -- "$@" "$argument" ;;
+  esac
 done
 exec {java} "$@"
 """
@@ -49,7 +52,16 @@ def find_java() -> Path:
 
 
 def read_version(java: Path) -> int | None:
-    """The major version of a `java` program, from its list of modules; None when it does not run or is older than 9."""
+    """The major version of a `java` program; None when it does not run or is older than 9.
+
+    It stands in the file `release` of its runtime. Where there is none, the program lists its modules.
+    """
+    try:
+        release = (java.resolve().parents[1] / "release").read_text()
+    except (OSError, IndexError):
+        release = ""
+    if found := re.search(r'^JAVA_VERSION="(\d+)', release, re.MULTILINE):
+        return int(found[1])
     try:
         listing = subprocess.run(
             [java, "--list-modules"], capture_output=True, text=True, check=True, timeout=60
@@ -60,6 +72,16 @@ def read_version(java: Path) -> int | None:
     return int(version[1]) if version else None
 
 
+def make_launcher(java: Path, more: str = "") -> str:
+    """Text of a program that starts `java` without the flag that reduced runtimes refuse.
+
+    Args:
+        java: what it starts.
+        more: further cases of the shell's `case`, each for an argument, on lines of their own.
+    """
+    return _LAUNCHER.format(java=shlex.quote(str(java)), more=more)
+
+
 def create_java_home(java: Path) -> Path:
     """A directory for `JAVA_HOME` whose `bin/java` starts `java` without the flag that reduced runtimes refuse.
 
@@ -68,23 +90,31 @@ def create_java_home(java: Path) -> Path:
     Raises:
         UsageError: the cache directory cannot be written.
     """
-    script = _LAUNCHER.format(java=shlex.quote(str(java)))
-    home = _cache_directory() / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
-    launcher = home / "bin" / "java"
+    return write_program("java", make_launcher(java)).parents[1]
+
+
+def write_program(name: str, script: str) -> Path:
+    """A program of that name and text, as `bin/NAME` in a directory of its own in the user's cache directory.
+
+    Raises:
+        UsageError: the cache directory cannot be written.
+    """
+    directory = cache_directory() / f"{name}-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    program = directory / "bin" / name
     try:
-        if not launcher.is_file() or launcher.read_text() != script:
-            launcher.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=launcher.parent, delete=False) as file:
+        if not program.is_file() or program.read_text() != script:
+            program.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=program.parent, delete=False) as file:
                 file.write(script)
             Path(file.name).chmod(0o755)
-            Path(file.name).replace(launcher)
+            Path(file.name).replace(program)
     except OSError as error:
         raise UsageError(
-            f"the launcher for Java cannot be written: {error.strerror}",
-            where=Where(file=str(launcher)),
+            f"the launcher for {name} cannot be written: {error.strerror}",
+            where=Where(file=str(program)),
             hint="Point XDG_CACHE_HOME to a directory that can be written",
         ) from error
-    return home
+    return program
 
 
 def _candidates() -> Iterator[Path]:
@@ -99,6 +129,7 @@ def _candidates() -> Iterator[Path]:
     yield Path(JAVA)
 
 
-def _cache_directory() -> Path:
+def cache_directory() -> Path:
+    """What this package keeps for its user: nothing that cannot be made again."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "state-pipelines"

@@ -33,7 +33,10 @@ from state_pipelines.operations.publishing import (
 )
 from state_pipelines.operations.rewriting import FileRewrite, PartFile, complete_rewrites
 from state_pipelines.snapshot import Snapshot
-from state_pipelines.spark.encoding import PartWriter, encode_frame
+from state_pipelines.spark.encoding import PartWriter, encode_fieldwise, encode_frame
+from state_pipelines.spark.fieldwise import find_fieldwise
+from state_pipelines.spark.fieldwise_proof import is_digestible
+from state_pipelines.spark.fieldwise_rows import FieldwiseRows, split_rows
 from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
 from state_pipelines.spark.operator_proof import prove_operator_states
 from state_pipelines.spark.operator_state import OperatorStateWork
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.files import KeyedFile
     from state_pipelines.serializers.metainfo import StateMetaInfo
     from state_pipelines.snapshot import Operator
+    from state_pipelines.spark.encoding import MeantRows
     from state_pipelines.storage import Location
 
 PARTS = "_parts"
@@ -102,6 +106,9 @@ class _Work:
         plan: of its keyed states.
         whole: of all its states.
         unkeyed: the work on its operator state.
+        prove: whether what is written will be proven.
+        kept: by new name, the rows that were written, where making them again would give others.
+        fieldwise: by new name, what was written field by field.
     """
 
     operator: Operator
@@ -110,7 +117,9 @@ class _Work:
     runner: FlowRunner
     whole: OperatorPlan
     unkeyed: OperatorStateWork
+    prove: bool
     kept: dict[str, DataFrame] = field(default_factory=dict)
+    fieldwise: dict[str, MeantRows] = field(default_factory=dict)
 
     @property
     def touched(self) -> bool:
@@ -151,7 +160,7 @@ def migrate(
         raise UsageError("the session does not run ANSI SQL", hint="Set spark.sql.ansi.enabled to true")
     started = time.monotonic()
     chain: Chain = [(migration, direction)] if isinstance(migration, Migration) else migration
-    works = [_prepare(spark, *each) for each in plan_snapshot(snapshot, chain)]
+    works = [_prepare(spark, *each, prove=prove) for each in plan_snapshot(snapshot, chain)]
     try:
         with SnapshotWriter(resolve(target)) as writer:
             new, rows = _write(spark, snapshot, works, writer)
@@ -192,7 +201,7 @@ def plan_snapshot(snapshot: Snapshot, chain: Chain) -> list[tuple[Operator, Oper
     return plans
 
 
-def _prepare(spark: SparkSession, operator: Operator, whole: OperatorPlan) -> _Work:
+def _prepare(spark: SparkSession, operator: Operator, whole: OperatorPlan, *, prove: bool) -> _Work:
     plan = whole.keyed
     for name in plan.changed:
         for source in flowing.find_reads(plan.states[name]):
@@ -209,7 +218,7 @@ def _prepare(spark: SparkSession, operator: Operator, whole: OperatorPlan) -> _W
     shared = frozenset(name for name in used if used.count(name) > 1)
     reader = StateReader(spark, operator, shared=shared)
     unkeyed = OperatorStateWork(spark, operator, whole.unkeyed)
-    return _Work(operator, plan, reader, FlowRunner(reader, plan.context.layouts), whole, unkeyed)
+    return _Work(operator, plan, reader, FlowRunner(reader, plan.context.layouts), whole, unkeyed, prove)
 
 
 def _write(
@@ -239,18 +248,22 @@ def _encode(work: _Work, name: str, directory: Location) -> tuple[PartFile, ...]
     flow = work.plan.changed[name]
     operator = work.operator
     assert flow.shape.key is not None
+    layouts = work.plan.context.layouts
+    layout = derive_keyed_layout(flow.shape.info, flow.shape.key, operator.max_parallelism, layouts)
+    writer = PartWriter(RecordEncoder(layout, name), directory, operator.label)
     with at(operator=operator.label, state=name):
+        fieldwise = find_fieldwise(work.reader.spark, flow, layouts)
+        if fieldwise is not None and is_digestible(fieldwise.before, layouts) and is_digestible(flow.shape, layouts):
+            rows, splits = FieldwiseRows(fieldwise, layouts), split_rows(operator, fieldwise.state)
+            meant = encode_fieldwise(work.reader.spark, rows, splits, writer, digest=work.prove)
+            work.fieldwise[name] = meant
+            return meant.parts
         frame = work.runner.build(flow)
         if flowing.is_nondeterministic(flow):
             # What is proven must be what was written.
             frame = frame.persist(_disk())
             work.kept[name] = frame
-        layout = derive_keyed_layout(
-            flow.shape.info, flow.shape.key, operator.max_parallelism, work.plan.context.layouts
-        )
-        return encode_frame(
-            to_rows(frame, flow.shape), PartWriter(RecordEncoder(layout, name), directory, operator.label)
-        )
+        return encode_frame(to_rows(frame, flow.shape), writer)
 
 
 def _disk() -> StorageLevel:
@@ -320,7 +333,7 @@ def _prove(spark: SparkSession, work: _Work, result: Snapshot) -> list[ProofRepo
     keyed, unkeyed = work.plan, work.unkeyed.plan
     reports = []
     if keyed.changed or not unkeyed.changed:
-        reports.append(_require(prove_plan(spark, before, after, keyed, work.kept), keyed))
+        reports.append(_require(prove_plan(spark, before, after, keyed, work.kept, work.fieldwise), keyed))
     if unkeyed.changed:
         reports.append(_require(prove_operator_states(spark, before, after, unkeyed, work.unkeyed.kept), unkeyed))
     return reports

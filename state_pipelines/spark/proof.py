@@ -42,6 +42,9 @@ from state_pipelines.spark.comparisons import (
 from state_pipelines.spark.digests import count_rows
 from state_pipelines.spark.expectations import SAMPLE_SIZE, Judgement, judge
 from state_pipelines.spark.failures import translate_failures
+from state_pipelines.spark.fieldwise import find_fieldwise
+from state_pipelines.spark.fieldwise_proof import Proven, Side, compare_fieldwise
+from state_pipelines.spark.fieldwise_rows import split_rows
 from state_pipelines.spark.flows import KEYS, PAYLOAD, STORED, FlowRunner, StateReader, find_keys, hidden
 from state_pipelines.spark.reports import (
     CHECK_NAMES,
@@ -63,6 +66,8 @@ if TYPE_CHECKING:
 
     from state_pipelines.operations.migration.planning import OperatorPlan
     from state_pipelines.snapshot import Operator
+    from state_pipelines.spark.encoding import MeantRows
+    from state_pipelines.spark.fieldwise import FieldwiseFlow
 
 
 def prove_plan(
@@ -71,6 +76,7 @@ def prove_plan(
     after: Operator,
     plan: OperatorPlan,
     kept: Mapping[str, DataFrame],
+    fieldwise: Mapping[str, MeantRows],
 ) -> ProofReport:
     """Compare the states of an operator as they were with the states as they were written.
 
@@ -80,6 +86,7 @@ def prove_plan(
         after: the new one, read back from the files that were written.
         plan: what was meant to happen.
         kept: by new name, the rows that were written, where making them again would give others.
+        fieldwise: by new name, what was written field by field.
 
     Raises:
         StateError: one side cannot be read.
@@ -89,18 +96,24 @@ def prove_plan(
             ProofCheck(name, True, DESCRIPTIONS[name], "", "", "every state is copied as bytes") for name in CHECK_NAMES
         )
         return ProofReport(before.label, ", ".join(plan.states), 0, 0, checks)
-    return _Prover(spark, before, after, plan, kept).prove()
+    return _Prover(spark, before, after, plan, kept, fieldwise).prove()
 
 
 class _Prover:
     """Proves the states of one operator, one after the other."""
 
     def __init__(
-        self, spark: SparkSession, before: Operator, after: Operator, plan: OperatorPlan, kept: Mapping[str, DataFrame]
+        self,
+        spark: SparkSession,
+        before: Operator,
+        after: Operator,
+        plan: OperatorPlan,
+        kept: Mapping[str, DataFrame],
+        fieldwise: Mapping[str, MeantRows],
     ) -> None:
         self.spark = spark
         self.before, self.after = before, after
-        self.plan, self.kept = plan, kept
+        self.plan, self.kept, self.fieldwise = plan, kept, fieldwise
         self.layouts = plan.context.layouts
         self.back_layouts = self.layouts if plan.back is None else plan.back.context.layouts
         self.old = StateReader(spark, before)
@@ -116,8 +129,7 @@ class _Prover:
         own: list[ProofCheck] = []
         with translate_failures("the proof cannot read the state"):
             for name, flow in changed.items():
-                for comparison in self._compare(name, flow):
-                    results += run_comparison(name, comparison)
+                results += self._compare(name, flow)
             for name in changed:
                 own += self._judge_own(name)
         judgements = judge_results(results, self.before.label)
@@ -133,26 +145,53 @@ class _Prover:
         names = [name, *find_reads(flow)]
         return {field: reason for each in names for field, reason in self.plan.losses.get(each, {}).items()}
 
-    def _compare(self, name: str, flow: Flow) -> list[Comparison]:
+    def _compare(self, name: str, flow: Flow) -> list[GroupResult]:
         back = self._find_back(name, flow)
         losses = self._losses(name, flow)
+        meant = self.fieldwise.get(name)
+        if meant is not None:
+            way = self._find_fieldwise_back(back, losses)
+            results = self._compare_fieldwise(name, meant, way, losses)
+            return results if way is not None else results + self._compare_back(name, flow, losses)
         if back is not None and is_aligned(flow) and is_aligned(back) and keeps_rows(back) and name not in self.kept:
-            return [self._compare_aligned(name, flow, back, losses)]
-        comparisons = [self._compare_written(name, flow)]
+            return run_comparison(name, self._compare_aligned(name, flow, back, losses))
+        return run_comparison(name, self._compare_written(name, flow)) + self._compare_back(name, flow, losses)
+
+    def _compare_back(self, name: str, flow: Flow, losses: dict[str, str]) -> list[GroupResult]:
+        """The old states that the rows of a new one came from, and what the way back makes of it."""
         ends = [self.plan.impossible[old] for old in find_reads(flow) if old in self.plan.impossible]
         if ends or self.plan.back is None:
             self.notes[name] = f"there is no way back: {'; '.join(dict.fromkeys(ends)) or self.plan.reason}"
-            return comparisons
+            return []
         if any(isinstance(each, Apply) and isinstance(each.stage, Keep) for each in walk_flow(flow)):
             self.notes[name] = "not judged, since rows were left out before other rows came of them"
-            return comparisons
+            return []
+        results, found = [], False
         for old, way in self.plan.back.states.items():
             if name in find_reads(way) and old in find_reads(flow) and old not in self.returned:
                 self.returned.add(old)
-                comparisons.append(self._compare_returned(old, way, self._losses(old, way) | losses))
-        if len(comparisons) == 1:
+                found = True
+                comparison = self._compare_returned(old, way, self._losses(old, way) | losses)
+                results += run_comparison(name, comparison)
+        if not found:
             self.notes[name] = "judged with another state that the same rows became"
-        return comparisons
+        return results
+
+    def _find_fieldwise_back(self, back: Flow | None, losses: dict[str, str]) -> FieldwiseFlow | None:
+        """The way back field by field; None where there is none, or where parts of a field are lost."""
+        if back is None or any("." in path for path in losses):
+            return None
+        return find_fieldwise(self.spark, back, self.back_layouts)
+
+    def _compare_fieldwise(
+        self, name: str, meant: MeantRows, back: FieldwiseFlow | None, losses: dict[str, str]
+    ) -> list[GroupResult]:
+        flow = meant.flow
+        maximum = self.before.max_parallelism
+        before = Side(split_rows(self.before, flow.state), flow.before, self.back_layouts, maximum)
+        after = Side(split_rows(self.after, name), flow.after, self.layouts, maximum)
+        proven = Proven(flow, meant.sums, back, frozenset(losses))
+        return compare_fieldwise(self.spark, name, before, after, proven)
 
     def _find_back(self, name: str, flow: Flow) -> Flow | None:
         """The flow that takes an aligned one back."""

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from state_pipelines.spark.class_data import locate_class_data
 from state_pipelines.spark.java import create_java_home, find_java
+from state_pipelines.spark.workers import start_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,6 +31,7 @@ def create_session(
     cores: int | None = None,
     memory: str = "2g",
     conf: Mapping[str, str] | None = None,
+    java_home: Path | None = None,
 ) -> SparkSession:
     """The active Spark session of this process, or a new one.
 
@@ -40,6 +43,8 @@ def create_session(
         cores: tasks at a time; by default as many as this process may use.
         memory: heap of the JVM, such as `512m` or `4g`; Python workers come on top.
         conf: further Spark options; they win over those set here.
+        java_home: directory whose `bin/java` is started; by default one that starts the Java of this machine, with the
+            archive of Spark's classes where `state-pipelines prepare` has made one.
 
     Returns:
         The session. An active one is returned as it is, whatever the arguments say.
@@ -53,17 +58,23 @@ def create_session(
         pass  # there is none; Spark has no other way to ask
     cores = cores or _available_cores()
     options = {"spark.master": f"local[{cores}]"} | _session_options(cores, memory) | dict(conf or {})
-    environment = {"JAVA_HOME": str(create_java_home(find_java()))}
+    environment = {"JAVA_HOME": str(java_home or _find_java_home())}
     if options["spark.master"].startswith("local"):
         options = _LOOPBACK | {"spark.executorEnv.PYTHONPATH": str(_ROOT)} | options
         # The `python3` on the PATH may be an interpreter without our packages.
-        environment |= dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
+        environment |= start_workers()
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.appName(app_name)
     for name, value in options.items():
         builder = builder.config(name, value)
     with _environment(environment):
         return builder.getOrCreate()
+
+
+def _find_java_home() -> Path:
+    java = find_java()
+    data = locate_class_data(java)
+    return data.home if data.exists else create_java_home(java)
 
 
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

@@ -17,6 +17,7 @@ from state_pipelines.keyed.operator_table import (
     group_files,
     split_files,
 )
+from state_pipelines.keyed.record_splits import choose_least, split_records
 from state_pipelines.keyed.tables import KeyedTable, TableOptions
 from state_pipelines.metadata.key_groups import KeyGroupRange, parse_key_groups
 from state_pipelines.snapshot import (
@@ -117,10 +118,10 @@ class StateOptions:
 
 @dataclass(frozen=True)
 class KeyedSplit(InputPartition):
-    """Some key groups of one subtask; all that a task needs.
+    """Some key groups of one subtask, or records of one key group; all that a task needs.
 
     Attributes:
-        part: the subtask's file, or only some key groups of it.
+        part: the subtask's file, or only some key groups of it, or a piece of one.
         layout: layouts of the records; None when `reason` says why there are none.
         context: what finding records takes.
         place: operator and state, for errors.
@@ -133,13 +134,18 @@ class KeyedSplit(InputPartition):
     context: RecordContext
     place: tuple[str, str]
 
-    def read(self) -> Iterator[pa.RecordBatch]:
-        """The batches of the split, in the types of Spark."""
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The batches of the split; the same rows in the same order, whatever columns are wanted."""
         operator, state = self.place
         with at(operator=operator, state=state):
             table = KeyedTable(self.layout, self.options, self.reason)
             for records in self.part.records(self.context):
-                yield from _slices(table.make_batch(records, self.part.subtask))
+                yield table.make_batch(records, self.part.subtask)
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The batches of the split, in the types of Spark."""
+        for batch in self.batches():
+            yield from _slices(batch)
 
 
 @dataclass(frozen=True)
@@ -262,7 +268,11 @@ def find_schema(found: State | Operator, options: StateOptions) -> pa.Schema:
 
 
 def split_operator(operator: Operator, options: StateOptions) -> Iterator[OperatorSplit]:
-    """Tasks over all keyed states; as `split_state`."""
+    """Tasks over all keyed states: whole key groups, about `split_size` bytes of file each.
+
+    A key group is never cut here, however large it is. The states of a key lie apart in a key group, and only the
+    RocksDB backend writes them in the order of their keys, so that no place in the file has all of a key on one side.
+    """
     wanted = options.operator_table
     states, context = tuple(operator.choose_states(wanted)), operator.record_context
     names = {state.name for state in states}
@@ -272,12 +282,18 @@ def split_operator(operator: Operator, options: StateOptions) -> Iterator[Operat
 
 
 def split_state(state: KeyedState, options: StateOptions) -> Iterator[KeyedSplit]:
-    """Tasks over a keyed state: key groups that lie side by side, about `split_size` bytes of file each."""
+    """Tasks over a keyed state: key groups that lie side by side, about `split_size` bytes of file each.
+
+    A key group that is much larger than that and than the others is several tasks (see `keyed.record_splits`); where to
+    cut it is found by reading its bytes once, here.
+    """
     layout, reason = state.find_layout()
     place = (state.operator.label, state.name)
+    size, context, key_groups = options.split_size, state.context, options.key_groups
+    least = choose_least([(part.file, part.state_id) for part in state.parts], size, context, key_groups)
     for part in state.parts:
-        for file in part.file.split(options.split_size, state.context, options.key_groups):
-            split = replace(part, file=file)
+        for file, state_id in split_records(part.file, part.state_id, size, least, context, key_groups):
+            split = replace(part, file=file, state_id=state_id)
             yield KeyedSplit(split, layout, reason, options.table, state.context, place)
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from fsspec.implementations.local import LocalFileSystem
+
 from state_pipelines.errors import FormatError, MissingFileError, StateError, TargetExistsError, Where
 from state_pipelines.storage.locations import Location, parent
 
@@ -87,7 +89,7 @@ def read_range(location: Location, start: int, end: int) -> bytes:
     if end - start > _TRUSTED_SIZE:
         _require_range(location, start, end)
     try:
-        data = bytes(location.filesystem.cat_file(location.path, start=start, end=end))
+        data = _read_part(location, start, end)
     except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
         raise missing_file(location, error) from None
     except OSError as error:
@@ -99,6 +101,19 @@ def read_range(location: Location, start: int, end: int) -> bytes:
         what = f"only {len(data)} of {end - start} bytes came"
         raise FormatError(what, where=Where(file=str(location), offset=start))
     return data
+
+
+def _read_part(location: Location, start: int, end: int) -> bytes:
+    if type(location.filesystem) is LocalFileSystem:
+        # What fsspec does for a local file takes three times as long; headers are read from thousands of files.
+        with open(location.path, "rb", buffering=0) as file:  # noqa: PTH123
+            file.seek(start)
+            parts = []
+            while start < end and (part := file.read(end - start)):
+                parts.append(part)
+                start += len(part)
+            return b"".join(parts)
+    return bytes(location.filesystem.cat_file(location.path, start=start, end=end))
 
 
 def list_directory(location: Location) -> list[FileEntry]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from fsspec.core import url_to_fs
@@ -14,6 +15,7 @@ from state_pipelines.errors import UsageError, Where
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
+_PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 _SINGLE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 # Schemes of Flink's file systems that fsspec knows under another name.
 _SCHEMES = {"s3p": "s3", "s3n": "s3", "viewfs": "hdfs"}
@@ -70,13 +72,33 @@ def resolve_beside(path: str, location: Location) -> Location:
     Raises:
         UsageError: see `resolve`.
     """
+    directory, slash, name = path.rpartition("/")
+    if not directory or not is_plain_name(name):
+        return _resolve_beside(path, location.filesystem)
+    # Snapshots name thousands of files in few directories.
+    return join(_resolve_directory(directory + slash, location.filesystem), name)
+
+
+def is_local(location: Location) -> bool:
+    """Whether a location lies on this machine."""
+    return isinstance(location.filesystem, LocalFileSystem)
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name means itself on every file system: letters, digits, `_`, and behind the first `.` and `-`."""
+    return _PLAIN_NAME.fullmatch(name) is not None
+
+
+def _resolve_beside(path: str, filesystem: AbstractFileSystem) -> Location:
     normal = normalize(path)
     scheme, separator, _ = normal.partition("://")
-    filesystem = location.filesystem
     protocols = (filesystem.protocol,) if isinstance(filesystem.protocol, str) else filesystem.protocol
     if (scheme if separator else "file") in protocols:
         return Location(filesystem, str(filesystem._strip_protocol(normal)))
     return resolve(normal)
+
+
+_resolve_directory = lru_cache(maxsize=256)(_resolve_beside)
 
 
 def join(location: Location, *names: str) -> Location:

@@ -24,6 +24,8 @@ class PathMapping:
 
     def apply(self, path: str) -> str:
         """`path` with its directory replaced, or as it is when no rule fits; only whole path parts fit."""
+        if not self.rules:
+            return path
         plain = _to_plain(path)
         fitting = [(old, new) for old, new in self.rules if _is_below(plain, _to_plain(old))]
         if not fitting:

@@ -10,6 +10,7 @@ from tests.connectors.test_kafka import SPLIT
 from tests.connectors.vectors import element, versioned
 from tests.serializers.literals import i32
 from tests.snapshot.built import build_snapshot, list_operator
+from tests.snapshot.large import write_incremental_checkpoint, write_keyed_savepoint
 from tests.snapshot.savepoints import orders
 from tests.snapshots import select
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Called
 
-FORBIDDEN = ("pyspark", "dagster", "pandas", "great_expectations")
+FORBIDDEN = ("pyspark", "dagster", "pandas", "great_expectations", "matplotlib")
 
 
 def test_json_lists_every_operator(call: Callable[..., Called], savepoint: Path) -> None:
@@ -141,15 +142,53 @@ def test_debug_shows_the_traceback(call: Callable[..., Called], tmp_path: Path, 
     assert "Traceback" in call(*arguments, tmp_path).err
 
 
+def imported(code: str, *names: str) -> tuple[int, str]:
+    """The exit code of a new process that runs `code`, and which of some packages it has imported behind it."""
+    told = f"\nimport sys; print(sorted(set({names!r}) & set(sys.modules)), file=sys.stderr)\n"
+    done = subprocess.run([sys.executable, "-c", code + told], capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+def inspecting(path: Path, *arguments: str) -> str:
+    return f"from state_pipelines.cli import main\nmain({['inspect', str(path), *arguments]!r}, standalone_mode=False)"
+
+
 def test_nothing_heavy_is_imported(savepoint: Path) -> None:
+    assert imported(inspecting(savepoint, "--json"), *FORBIDDEN) == (0, "[]\n")
+
+
+def test_without_counting_no_kernel_is_compiled(tmp_path: Path) -> None:
+    write_keyed_savepoint(tmp_path / "canonical", 2, 2)
+    write_incremental_checkpoint(tmp_path / "incremental", 1, 2, 3)
+    for name in ("canonical", "incremental"):
+        code = inspecting(tmp_path / name, "--no-count")
+        assert imported(code, *FORBIDDEN, "numba", "llvmlite") == (0, "[]\n")
+
+
+def test_opening_a_snapshot_and_asking_for_a_schema_compiles_no_kernel(tmp_path: Path) -> None:
+    path = tmp_path / "savepoint"
+    write_keyed_savepoint(path, 1, 2)
     code = (
-        "import sys\n"
-        "from state_pipelines.cli import main\n"
-        f"main(['inspect', {str(savepoint)!r}, '--json'], standalone_mode=False)\n"
-        f"print(sorted(set({FORBIDDEN!r}) & set(sys.modules)), file=sys.stderr)\n"
+        "import state_pipelines\n"
+        f"snapshot = state_pipelines.open_snapshot({str(path)!r})\n"
+        "operator = snapshot.operator('operator-0')\n"
+        "assert operator.state('total').schema.names[-1] == 'value'\n"
+        "assert operator.schema.names\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "[]\n")
+    assert imported(code, *FORBIDDEN, "numba", "llvmlite") == (0, "[]\n")
+
+
+def test_a_savepoint_with_many_handles_is_read_without_reading_state(
+    call: Callable[..., Called], tmp_path: Path
+) -> None:
+    path = tmp_path / "savepoint"
+    write_keyed_savepoint(path, 3, 20, size=1 << 24)
+    operators = call("inspect", path, "--json").json["operators"]
+    states = [state for operator in operators[1:] for state in operator["states"]]
+    assert {(state["key"], state["value"], state["format"], state["error"]) for state in states} == {
+        ("String", "Long", "canonical", "")
+    }
+    assert {tuple(state["subtasks"]) for state in states} == {tuple(range(20))}
 
 
 def test_the_package_can_be_run(savepoint: Path) -> None:

@@ -147,3 +147,14 @@ def test_merged_operator_state_turns_into_ordinary_operator_state() -> None:
 def test_coordinator_state_must_stay_inlined() -> None:
     with pytest.raises(ValueRangeError, match="coordinator state must stay inlined"):
         replace_stream_handles(METADATA, lambda _: FileStateHandle("/f", 1))
+
+
+def test_streams_come_in_the_order_in_which_they_are_replaced() -> None:
+    replaced: list[StreamReference] = []
+
+    def note(reference: StreamReference) -> StreamStateHandle:
+        replaced.append(reference)
+        return reference.handle
+
+    replace_stream_handles(METADATA, note)
+    assert stream_handles(METADATA) == replaced

@@ -273,7 +273,7 @@ def test_a_broken_part_file_is_told(tmp_path: Path) -> None:
     path = tmp_path / "part"
     path.write_bytes(b"\xff" * 20)
     state = find("ttl-states", "sum")
-    part = PartFile(resolve(str(path)), 1)
+    part = PartFile(resolve(str(path)), 1, KeyGroupRange(0, 128))
     with pytest.raises(FormatError, match="not a spill"):
         merge_parts(plan(state, state.parts[0], (part,), tmp_path))
 

@@ -68,6 +68,17 @@ def test_a_small_split_size_gives_many_tasks_and_the_same_rows(spark: SparkSessi
     assert collect(split) == collect(whole)
 
 
+def test_a_key_group_much_larger_than_the_split_size_gives_many_tasks_and_the_same_rows(spark: SparkSession) -> None:
+    counts = Counter(row["key_group"] for row in arrow_rows("orders", "quantities"))
+    ((largest, number),) = counts.most_common(1)
+    whole = load(spark, "orders", "quantities", keyGroups=f"{largest}-{largest}")
+    split = load(spark, "orders", "quantities", keyGroups=f"{largest}-{largest}", splitSize="60")
+    assert whole.rdd.getNumPartitions() == 1
+    assert split.rdd.getNumPartitions() > 2
+    assert collect(split) == collect(whole)
+    assert split.count() == number
+
+
 def test_an_operator_can_be_named_by_its_id(spark: SparkSession) -> None:
     operator = orders("1.20").open().operator("orders").id
     assert load(spark, operator, "order", orders("1.20")).count() == 200

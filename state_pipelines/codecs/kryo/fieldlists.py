@@ -31,8 +31,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import yaml
-
 from state_pipelines.errors import UsageError
 
 if TYPE_CHECKING:
@@ -147,6 +145,8 @@ def load_classes(text: str) -> FieldLists:
     Raises:
         UsageError: not such a file; names the class and the field.
     """
+    import yaml  # a large package; few give field lists
+
     try:
         # Every scalar stays text: a field may be called `on` or `null`.
         document = yaml.load(text, Loader=yaml.BaseLoader)
@@ -173,6 +173,8 @@ def dump_classes(lists: FieldLists) -> str:
             body = [{name: format_type(of)} for name, of in declared.fields]
         base = f" extends {declared.base}" if declared.base else ""
         document[f"{prefix}{declared.name}{parameters}{base}"] = body
+    import yaml
+
     return yaml.safe_dump(document, sort_keys=False, width=120)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from numba import njit
-
+from state_pipelines.binary.compiling import njit
 from state_pipelines.binary.memory import load_i32, load_i32_big, load_i64_big, load_u8
 
 MURMUR_SEED = 42

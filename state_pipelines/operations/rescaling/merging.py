@@ -8,8 +8,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 
+from state_pipelines.binary.compiling import njit
 from state_pipelines.binary.memory import load_i32_big, load_u8
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.errors import FormatError, IncompatibleError, StateError, UnsupportedError, UsageError, Where

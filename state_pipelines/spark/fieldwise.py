@@ -1,0 +1,288 @@
+"""Field-wise flows: every field of the new payload is one of the old ones, or SQL over fields of the same row.
+
+Most migrations are such, and only what SQL computes needs Spark's rows: fields that are carried over go from one record
+into the other inside the task that writes it, and never leave it. What this module finds out of a flow is which is
+which; Spark itself says what an expression refers to.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, StructField, StructType
+
+from state_pipelines.codecs.columns import column_type
+from state_pipelines.codecs.serializer_layouts import derive_layout
+from state_pipelines.errors import UnsupportedError, at
+from state_pipelines.keyed.tables import TTL_COLUMN
+from state_pipelines.operations.migration.flows import Apply, Flow, Project, Read, is_nondeterministic, walk_flow
+from state_pipelines.snapshot.keyed_state import TIMER
+from state_pipelines.spark.casting import cast_by_name
+from state_pipelines.spark.failures import translate_failures
+from state_pipelines.spark.flows import PREFIX, VISIBLE, hidden, require_deterministic, spark_type
+from state_pipelines.spark.types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+    from state_pipelines.codecs.serializer_layouts import LayoutContext
+    from state_pipelines.operations.migration.shapes import StateShape
+
+ROW = hidden("row")
+"""Number of the split in the upper half, of the row inside it in the lower one."""
+
+PRESENT = hidden("present")
+"""Whether the payload is not null."""
+
+
+def field_column(name: str) -> str:
+    """The column of a field while it is computed."""
+    return f"{PREFIX}field_{name}"
+
+
+@dataclass(frozen=True)
+class FieldStage:
+    """One stage, without the fields that nothing computed comes from.
+
+    Attributes:
+        columns: name and SQL of each field that is left.
+        types: of all fields afterwards, by name.
+        fields: names of all fields before; they hide columns that are no fields.
+    """
+
+    columns: tuple[tuple[str, str], ...]
+    types: tuple[tuple[str, DataType], ...]
+    fields: frozenset[str]
+
+    def apply(self, frame: DataFrame) -> DataFrame:
+        """The frame with the fields of this stage in place of those before it."""
+        present = [name for name in frame.columns if name.startswith(field_column(""))]
+        shown = [F.col(name).alias(name.removeprefix(field_column(""))) for name in present]
+        keys = [name for name in VISIBLE if hidden(name) in frame.columns]
+        shown += [F.col(hidden(name)).alias(name) for name in keys if name not in self.fields]
+        kept = [ROW, PRESENT, *map(hidden, keys)]
+        # Null stays null: nothing is computed of a payload that is not there.
+        values = [F.when(F.col(PRESENT), F.expr(sql)).alias(field_column(name)) for name, sql in self.columns]
+        made = frame.select("*", *shown).select(*kept, *values)
+        types = dict(self.types)
+        cast = [
+            cast_by_name(F.col(each), made.schema[each].dataType, types[name], "the value").alias(each)
+            for name, each in ((name, field_column(name)) for name, _ in self.columns)
+        ]
+        return made.select(*kept, *cast)
+
+
+@dataclass(frozen=True)
+class FieldwiseFlow:
+    """A flow, field by field.
+
+    Attributes:
+        state: the state that is read.
+        before: its shape.
+        after: the shape of the rows afterwards.
+        carried: new and old name of each field whose values stay.
+        computed: names of the new fields that SQL computes of something.
+        constants: fields that SQL gives the same value in every row, null where there is no payload.
+        needed: old fields that SQL reads.
+        keys: other columns that SQL reads.
+        stages: what computes.
+    """
+
+    state: str
+    before: StateShape
+    after: StateShape
+    carried: tuple[tuple[str, str], ...]
+    computed: tuple[str, ...]
+    constants: pa.StructScalar | None
+    needed: tuple[str, ...]
+    keys: tuple[str, ...]
+    stages: tuple[FieldStage, ...]
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """The new fields that are not carried over."""
+        constants = () if self.constants is None else tuple(each.name for each in self.constants.type)
+        return (*self.computed, *constants)
+
+    def compute(self, frame: DataFrame) -> DataFrame:
+        """The computed fields of a frame with `ROW`, `PRESENT`, and the needed columns."""
+        for stage in self.stages:
+            frame = stage.apply(frame)
+        return frame.select(ROW, PRESENT, *(field_column(name) for name in self.computed))
+
+
+def find_fieldwise(spark: SparkSession, flow: Flow, layouts: LayoutContext) -> FieldwiseFlow | None:
+    """A flow field by field; None when it is none that goes so.
+
+    Raises:
+        MigrationError: Spark refuses an expression, or one gives other values each time.
+    """
+    *steps, read = walk_flow(flow)
+    applied = [each for each in reversed(steps) if isinstance(each, Apply) and isinstance(each.stage, Project)]
+    if not isinstance(read, Read) or not applied or len(applied) < len(steps):
+        return None
+    if is_nondeterministic(flow) or read.shape.kind == TIMER:
+        return None
+    with at(state=flow.shape.name), translate_failures("the migration cannot be applied"):
+        return _Finder(spark, layouts).find(read, applied)
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A field of a stage.
+
+    Attributes:
+        bare: the field before that it is, when its SQL is but a name and the type stays.
+        used: fields and other columns that its SQL reads.
+    """
+
+    sql: str
+    bare: str | None
+    used: frozenset[str]
+
+
+class _Finder:
+    """Takes a flow apart."""
+
+    def __init__(self, spark: SparkSession, layouts: LayoutContext) -> None:
+        self.spark, self.layouts = spark, layouts
+
+    def find(self, read: Read, applied: list[Apply]) -> FieldwiseFlow | None:
+        kinds = [self._find_types(shape) for shape in (read.shape, *(each.shape for each in applied))]
+        types = [kind for kind in kinds if kind is not None]
+        if len(types) < len(kinds):
+            return None
+        columns = []
+        for index, each in enumerate(applied):
+            assert isinstance(each.stage, Project)
+            found = self._analyze(each.stage, read.shape, each.source.shape, types[index], types[index + 1])
+            if found is None:
+                return None
+            columns.append(found)
+        origins: dict[str, str | None] = {name: name for name in types[0]}
+        varying = set(types[0])
+        for stage in columns:
+            origins = {name: origins[each.bare] if each.bare is not None else None for name, each in stage.items()}
+            varying = {name for name, each in stage.items() if any(n in varying or n in VISIBLE for n in each.used)}
+        carried = tuple((name, origin) for name, origin in origins.items() if origin is not None)
+        computed = tuple(name for name, origin in origins.items() if origin is None and name in varying)
+        fixed = tuple(name for name, origin in origins.items() if origin is None and name not in varying)
+        stages, needed = self._prune(columns, computed, applied, types)
+        constants = self._evaluate(columns, fixed, applied, types) if fixed else None
+        names = [name for name in needed if name in types[0]]
+        keys = [name for name in needed if name not in types[0]]
+        shape = applied[-1].shape
+        return FieldwiseFlow(
+            read.state, read.shape, shape, carried, computed, constants, tuple(names), tuple(keys), stages
+        )
+
+    def _find_types(self, shape: StateShape) -> dict[str, pa.DataType] | None:
+        try:
+            kind = column_type(derive_layout(shape.payload, self.layouts))
+        except UnsupportedError:
+            return None
+        if not pa.types.is_struct(kind) or not kind.num_fields:
+            return None
+        return {each.name: each.type for each in kind}
+
+    def _analyze(
+        self,
+        stage: Project,
+        read: StateShape,
+        before: StateShape,
+        types: dict[str, pa.DataType],
+        wanted: dict[str, pa.DataType],
+    ) -> dict[str, _Column] | None:
+        """The columns of a stage; None when one of them reads the payload as a whole."""
+        found: dict[str, _Column] = {}
+        rest = []
+        for name, sql in stage.columns:
+            bare = _find_bare(sql)
+            if bare in types:
+                same = wanted.get(name) == types[bare]
+                found[name] = _Column(sql, bare if same else None, frozenset([bare]))
+            else:
+                rest.append((name, sql))
+        if rest:
+            frame = self._make_frame(read, before, types).select(*(F.expr(sql).alias(name) for name, sql in rest))
+            require_deterministic(frame, allowed=False)
+            expressions = frame._jdf.queryExecution().analyzed().expressions()
+            for index, (name, sql) in enumerate(rest):
+                used = _list_names(expressions.apply(index).references())
+                if "value" in used - set(types):
+                    return None
+                found[name] = _Column(sql, None, used)
+        return {name: found[name] for name, _ in stage.columns}
+
+    def _make_frame(self, read: StateShape, before: StateShape, types: dict[str, pa.DataType]) -> DataFrame:
+        """No rows, with the columns that SQL may name."""
+        schema = spark_schema(pa.schema(list(types.items())))
+        fields = list(schema)
+        others: dict[str, Any] = {"value": spark_type(before.payload, self.layouts)}
+        if read.key is not None:
+            others["state_key"] = spark_type(read.key, self.layouts)
+        if read.map_key is not None:
+            others["map_key"] = spark_type(read.map_key, self.layouts)
+        if read.info.namespace_serializer is not None:
+            others["state_namespace"] = spark_type(read.info.namespace_serializer, self.layouts)
+        if read.kind == "LIST":
+            others["list_index"] = "int"
+        if read.ttl:
+            others[TTL_COLUMN] = "timestamp"
+        empty = self.spark.createDataFrame([], StructType(fields))
+        missing = [(name, kind) for name, kind in others.items() if name not in types]
+        return empty.select("*", *(F.lit(None).cast(kind).alias(name) for name, kind in missing))
+
+    def _prune(
+        self,
+        columns: list[dict[str, _Column]],
+        wanted: tuple[str, ...],
+        applied: list[Apply],
+        types: list[dict[str, pa.DataType]],
+    ) -> tuple[tuple[FieldStage, ...], tuple[str, ...]]:
+        """The stages that compute some fields and nothing else, and the columns that they need of the state."""
+        needed, keys = set(wanted), set[str]()
+        stages = []
+        for index in reversed(range(len(columns))):
+            stage = columns[index]
+            kept = tuple((name, each.sql) for name, each in stage.items() if name in needed)
+            used = {column for name in needed for column in stage[name].used}
+            needed = used & set(types[index])
+            keys |= used - needed
+            kinds = spark_schema(pa.schema(list(types[index + 1].items())))
+            after = tuple((each.name, each.dataType) for each in kinds)
+            stages.append(FieldStage(kept, after, frozenset(types[index])))
+        ordered = [name for name in types[0] if name in needed]
+        return tuple(reversed(stages)), (*ordered, *(name for name in VISIBLE if name in keys))
+
+    def _evaluate(
+        self,
+        columns: list[dict[str, _Column]],
+        wanted: tuple[str, ...],
+        applied: list[Apply],
+        types: list[dict[str, pa.DataType]],
+    ) -> pa.StructScalar:
+        """The values of fields that are the same in every row."""
+        stages, _ = self._prune(columns, wanted, applied, types)
+        schema = StructType([StructField(PRESENT, BooleanType())])
+        frame = self.spark.createDataFrame([(True,)], schema).select(F.lit(0).cast("long").alias(ROW), PRESENT)
+        for stage in stages:
+            frame = stage.apply(frame)
+        table = frame.select(*(F.col(field_column(name)).alias(name) for name in wanted)).toArrow()
+        return table.to_struct_array().combine_chunks()[0]
+
+
+def _find_bare(sql: str) -> str | None:
+    """The name that SQL is, in backquotes as `structs.quote` gives them."""
+    match = re.fullmatch(r"`((?:[^`]|``)+)`", sql)
+    return None if match is None else match[1].replace("``", "`")
+
+
+def _list_names(attributes: Any) -> frozenset[str]:
+    listed = attributes.toSeq()
+    return frozenset(listed.apply(index).name() for index in range(listed.size()))

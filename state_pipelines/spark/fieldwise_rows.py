@@ -1,0 +1,299 @@
+"""The rows of field-wise flows: what SQL computes travels through Spark, all else stays in the task that needs it.
+
+A task that needs the new rows of a split reads the split itself, and takes the computed fields from Spark, row by row
+in the same order. Each row that Spark computes carries its number, so that nothing can be mixed up unseen.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from state_pipelines.codecs.columns import column_type
+from state_pipelines.codecs.conform import conform
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.errors import StateError
+from state_pipelines.keyed.column_digest import identify_rows
+from state_pipelines.keyed.tables import TTL_COLUMN, KeyedTable, TableOptions
+from state_pipelines.snapshot.keyed_state import KeyedState
+from state_pipelines.spark.failures import translate_failures
+from state_pipelines.spark.fieldwise import PRESENT, ROW, FieldwiseFlow, field_column
+from state_pipelines.spark.flows import hidden
+from state_pipelines.spark.splits import SPLIT_SIZE, KeyedSplit, StateOptions, split_state
+from state_pipelines.spark.tasks import run_tasks
+from state_pipelines.spark.types import from_spark, spark_arrow_schema, spark_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from state_pipelines.keyed.column_digest import ColumnDigest
+    from state_pipelines.operations.migration.shapes import StateShape
+    from state_pipelines.snapshot import Operator
+
+Result = TypeVar("Result", covariant=True)
+
+
+class RowsTask(Protocol[Result]):
+    """Does something with the rows of one split."""
+
+    def run(self, rows: Iterator[tuple[pa.RecordBatch, pa.StructArray]]) -> Result:
+        """Take the stored columns and the new payload, batch by batch."""
+
+
+@dataclass(frozen=True)
+class FieldwiseRows:
+    """What turns splits of a state into rows of a field-wise flow.
+
+    Attributes:
+        flow: the flow.
+        layouts: what the layout of the new payload depends on.
+        new: the fields of the new payload that are wanted; None is all.
+    """
+
+    flow: FieldwiseFlow
+    layouts: LayoutContext
+    new: frozenset[str] | None = None
+
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """The wanted fields that travel."""
+        return tuple(name for name in self.flow.computed if self._wants(name))
+
+    @cached_property
+    def type(self) -> pa.DataType:
+        """Arrow type of the new payload, with the wanted fields."""
+        kind = column_type(derive_layout(self.flow.after.payload, self.layouts))
+        return pa.struct([each for each in kind if self._wants(each.name)])
+
+    @cached_property
+    def _carried(self) -> dict[str, str]:
+        return {new: old for new, old in self.flow.carried if self._wants(new)}
+
+    def _wants(self, name: str) -> bool:
+        return self.new is None or name in self.new
+
+    def read(self, split: KeyedSplit, computed: ComputedRows | None) -> Iterator[tuple[pa.RecordBatch, pa.StructArray]]:
+        """The stored columns of a split beside its keys, and the new payload."""
+        shape = self.flow.before
+        fields = list_fields(shape, self.layouts, tuple(self._carried.values()))
+        for batch in replace(split, options=list_columns(shape, fields)).batches():
+            payload = batch.column(shape.column)
+            made = computed.take(len(batch)) if computed is not None else None
+            yield batch, self._make_payload(payload, made)
+
+    def _make_payload(self, payload: pa.StructArray, computed: pa.RecordBatch | None) -> pa.StructArray:
+        constants = self.flow.constants
+        arrays = []
+        for each in self.type:
+            if each.name in self._carried:
+                arrays.append(payload.field(self._carried[each.name]))
+                continue
+            if each.name in self.flow.computed:
+                assert computed is not None
+                array = computed.column(field_column(each.name))
+            else:
+                assert constants is not None
+                array = pa.repeat(constants[each.name], len(payload))
+            arrays.append(conform(from_spark(array, each.type), each.type, each.name))
+        mask = payload.is_null() if payload.null_count else None
+        return pa.StructArray.from_arrays(arrays, fields=list(self.type), mask=mask)
+
+
+def split_rows(operator: Operator, name: str) -> tuple[KeyedSplit, ...]:
+    """The splits of a keyed state, without columns yet."""
+    state = operator.state(name)
+    assert isinstance(state, KeyedState)
+    return tuple(split_state(state, StateOptions("", "", TableOptions(), None, SPLIT_SIZE)))
+
+
+def list_fields(shape: StateShape, layouts: LayoutContext, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """`wanted` fields of a payload; one of the others when there are none, which says where the payload is null."""
+    if wanted:
+        return wanted
+    kind = column_type(derive_layout(shape.payload, layouts))
+    widths = {each.name: each.type for each in kind}
+    return (min(widths, key=lambda name: (pa.types.is_nested(widths[name]), pa.types.is_string(widths[name]))),)
+
+
+def list_columns(shape: StateShape, fields: tuple[str, ...], *, hashed: bool = False) -> TableOptions:
+    """What a task reads: the keys as bytes, some fields of the payload, and what else belongs to a row."""
+    columns = ["key_group", "key_bytes"]
+    columns += ["list_index"] if shape.kind == "LIST" else []
+    columns += [TTL_COLUMN] if shape.ttl else []
+    columns += ["hashed_key_group"] if hashed else []
+    columns += [f"{shape.column}.{name}" for name in fields]
+    return TableOptions(columns=tuple(columns), key_bytes=True, key_hash=hashed)
+
+
+def digest_batch(
+    digest: ColumnDigest,
+    stored: pa.RecordBatch,
+    payload: pa.StructArray,
+    fields: Iterable[str],
+    others: Mapping[str, pa.Array] | None = None,
+) -> None:
+    """Add fields of a payload, which are null where the payload is, and other columns to digests.
+
+    Args:
+        digest: takes them.
+        stored: the rows, with what tells them apart.
+        payload: their payload.
+        fields: of the payload.
+        others: more columns by name.
+    """
+    index = stored.column("list_index") if "list_index" in stored.schema.names else None
+    identities = identify_rows(stored.column("key_bytes"), index)
+    groups = stored.column("key_group").to_numpy()
+    names = [each.name for each in payload.type]
+    arrays = payload.flatten()
+    columns = {name: arrays[names.index(name)] for name in fields}
+    digest.add(groups, identities, columns | dict(others or {}))
+
+
+class ComputedRows:
+    """Takes computed fields from Spark, in the order of the rows of the splits."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._batch: pa.RecordBatch | None = None
+        self._next = 0
+
+    def begin(self) -> int | None:
+        """The number of the next split, whose rows come now; None at the end."""
+        if not self._fill():
+            return None
+        assert self._batch is not None
+        first = int(self._batch.column(ROW)[0].as_py())
+        self._next = first
+        if first % _SPLIT:
+            raise _disorder()
+        return first // _SPLIT
+
+    def take(self, count: int) -> pa.RecordBatch:
+        """The next rows of the split.
+
+        Raises:
+            StateError: they are others than those that were sent.
+        """
+        pieces = []
+        missing = count
+        while missing and self._fill():
+            assert self._batch is not None
+            piece = self._batch.slice(0, missing)
+            pieces.append(piece)
+            missing -= len(piece)
+            self._batch = self._batch.slice(len(piece))
+        rows = pa.concat_batches(pieces) if len(pieces) > 1 else pieces[0] if pieces else None
+        if missing or rows is None:
+            raise _disorder()
+        numbers = rows.column(ROW).to_numpy()
+        if not np.array_equal(numbers, np.arange(self._next, self._next + count)):
+            raise _disorder()
+        self._next += count
+        return rows
+
+    def _fill(self) -> bool:
+        while self._batch is None or not len(self._batch):
+            self._batch = next(self._batches, None)
+            if self._batch is None:
+                return False
+        return True
+
+
+def _disorder() -> StateError:
+    return StateError("Spark gives the rows of a split in another order", hint="Please report this")
+
+
+_SPLIT = 1 << 32
+
+
+def run_on_rows(
+    spark: SparkSession,
+    rows: FieldwiseRows,
+    splits: Sequence[KeyedSplit],
+    task: RowsTask[Result],
+    what: str,
+) -> list[Result]:
+    """Run a task on the rows of every split that has any; where nothing is computed, without sending anything.
+
+    Args:
+        spark: the session.
+        rows: the flow.
+        splits: of the state that it reads.
+        task: the task; it goes to the workers.
+        what: for errors.
+
+    Raises:
+        StateError: a task failed.
+    """
+    if not rows.computed or not splits:
+        return run_tasks(spark, [_OnSplit(rows, each, task) for each in splits], what)
+    held = tuple(splits)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        computed = ComputedRows(batches)
+        while (split := computed.begin()) is not None:
+            result = pickle.dumps(task.run(rows.read(held[split], computed)))
+            yield pa.RecordBatch.from_pydict({"result": [result]})
+
+    with translate_failures(what):
+        frame = _compute(spark, rows, held)
+        found = frame.mapInArrow(work, "result binary").collect()
+    return [pickle.loads(row["result"]) for row in found]
+
+
+@dataclass(frozen=True)
+class _OnSplit(Generic[Result]):
+    """A task on the rows of a split of which nothing is computed."""
+
+    rows: FieldwiseRows
+    split: KeyedSplit
+    task: RowsTask[Result]
+
+    def run(self) -> Result:
+        """Do the work."""
+        return self.task.run(self.rows.read(self.split, None))
+
+
+def _compute(spark: SparkSession, rows: FieldwiseRows, splits: tuple[KeyedSplit, ...]) -> DataFrame:
+    """The computed fields of all rows; one task per split."""
+    flow = rows.flow
+    shape, keys = flow.before, flow.keys
+    fields = list_fields(shape, rows.layouts, flow.needed)
+    paths = tuple(f"{shape.column}.{name}" for name in fields)
+    options = TableOptions(columns=(*keys, *paths))
+    types = spark_arrow_schema(KeyedTable(splits[0].layout, options, splits[0].reason).schema)
+    kinds = {each.name: each.type for each in types.field(shape.column).type}
+    schema = pa.schema(
+        [
+            pa.field(ROW, pa.int64(), nullable=False),
+            pa.field(PRESENT, pa.bool_(), nullable=False),
+            *(pa.field(hidden(name), types.field(name).type) for name in keys),
+            *(pa.field(field_column(name), kinds[name]) for name in fields),
+        ]
+    )
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                start = index * _SPLIT
+                for each in replace(splits[index], options=options).read():
+                    payload = each.column(shape.column)
+                    columns = [
+                        pa.array(np.arange(start, start + len(each))),
+                        payload.is_valid(),
+                        *(each.column(name) for name in keys),
+                        *(payload.field(name) for name in fields),
+                    ]
+                    yield pa.RecordBatch.from_arrays(columns, names=schema.names)
+                    start += len(each)
+
+    leaf = spark.range(0, len(splits), 1, len(splits)).mapInArrow(work, spark_schema(schema))
+    return flow.compute(leaf)

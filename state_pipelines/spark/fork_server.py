@@ -1,0 +1,205 @@
+"""The process that Spark's Python workers are forked from: it has imported what they need, once per session.
+
+Spark starts a daemon (`pyspark.daemon`) per kind of worker, and each worker that a daemon forks imports pyspark,
+pyarrow, numba and this package anew, which takes longer than most pieces of work. With this server a daemon is itself a
+fork of a process in which all of that is there already; `state_pipelines.spark.daemon` asks for it.
+
+A fork copies the thread that forks and no other, so a process may only be forked as long as it has a single thread.
+What is imported here starts none when it is told so before (`SINGLE_THREADED`); the server counts them, and where
+there is more than one it says so and serves nobody. Spark's daemons then start as they do without it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+SOCKET_VARIABLE = "STATE_PIPELINES_FORK_SERVER"
+"""Environment variable that names the socket of the server to Spark's daemons."""
+
+SINGLE_THREADED = {
+    # numpy's BLAS starts a thread per further core when it is loaded. Spark gives a worker one core.
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    # Arrow's jemalloc, which is not what Arrow allocates with by default, has a thread that hands memory back.
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
+"""Environment variables with which the imported packages start no threads."""
+
+_IMPORTED = (
+    "numba",
+    "pyarrow.compute",
+    "pyarrow.ipc",
+    "pyspark.daemon",
+    "pyspark.sql.pandas.serializers",
+    "pyspark.sql.pandas.types",
+    "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.lookup_data_sources",
+    "pyspark.sql.worker.plan_data_source_read",
+    "pyspark.worker",
+    "state_pipelines.spark.metadata_source",
+    "state_pipelines.spark.migrating",
+    "state_pipelines.spark.source",
+    "state_pipelines.spark.writer",
+)
+_ACCEPTED = b"+"
+_HEAD = 8
+_FILES = (0, 1, 2)
+_TIMEOUT = 10.0
+_SEED = "PYTHONHASHSEED"
+
+
+def ask(path: str, environment: dict[str, str], arguments: list[str]) -> bool:
+    """Have the server fork a process that is Spark's daemon in place of this one; returns when that has ended.
+
+    Args:
+        path: socket of the server.
+        environment: environment variables of the daemon.
+        arguments: its arguments: the module of its workers.
+
+    Returns:
+        Whether there was one; otherwise nothing has happened, and this process has to be the daemon itself.
+    """
+    request = {
+        "interpreter": _describe_interpreter(environment),
+        "environment": environment,
+        "arguments": arguments,
+        "path": sys.path,
+        "directory": str(Path.cwd()),
+    }
+    body = json.dumps(request).encode()
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(path)
+            socket.send_fds(connection, [len(body).to_bytes(_HEAD, "big")], _FILES)
+            connection.sendall(body)
+            if connection.recv(1) != _ACCEPTED:
+                return False
+            # The daemon holds the other end for as long as it lives.
+            with suppress(ConnectionError):
+                connection.recv(1)
+            return True
+    except OSError:
+        return False
+
+
+def main() -> None:
+    """Serve on the socket whose file descriptor is the first argument; in a forked process, be Spark's daemon."""
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    for name in _IMPORTED:
+        import_module(name)
+    # The first function that numba compiles, or takes from its cache, has it build what all others use too.
+    import_module("numba").njit("int64(int64)")(_same)
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    if threads != 1:
+        sys.exit(f"state-pipelines: {threads} threads run after the imports, so Spark's workers import for themselves")
+    os.register_at_fork(after_in_child=_seed)
+    # What is there now stays: collections of garbage in the forks pass it over and leave its pages shared.
+    gc.collect()
+    gc.freeze()
+    request = _serve(listener)
+    if request is not None:
+        _take_over(request)
+        from pyspark.daemon import manager
+
+        manager()
+
+
+def _describe_interpreter(environment: dict[str, str]) -> list[Any]:
+    """What an interpreter takes up when it starts, and so must be the same in the server and where it is asked.
+
+    The path of imports is handed over, names with `PYTHON_` are Spark's own, and the seed is compared on its own.
+    """
+    passed = ("PYTHONPATH", "PYTHONUNBUFFERED", _SEED)
+    names = [name for name in environment if name.startswith("PYTHON") and not name.startswith("PYTHON_")]
+    options = {name: environment[name] for name in names if name not in passed}
+    flags = {name: getattr(sys.flags, name) for name in ("optimize", "utf8_mode", "isolated", "no_user_site")}
+    return [sys.executable, sys.version, options, flags]
+
+
+def _serve(listener: socket.socket) -> dict[str, Any] | None:
+    """Fork for each request, until standard input ends, which the process that started this one holds.
+
+    Returns:
+        In a forked process its request; None in the server, at the end.
+    """
+    own = _describe_interpreter(dict(os.environ))
+    poller = select.poll()
+    poller.register(0, select.POLLIN)
+    poller.register(listener, select.POLLIN)
+    while True:
+        ready = {number for number, _ in poller.poll(1000)}
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if 0 in ready:
+            return None
+        if not ready:
+            continue
+        connection, _ = listener.accept()
+        request, files = _receive(connection)
+        if request is not None and request["interpreter"] == own and _has_seed(request) and not os.fork():
+            listener.close()
+            return request | {"files": files, "connection": connection}
+        connection.close()
+        for file in files:
+            os.close(file)
+
+
+def _has_seed(request: dict[str, Any]) -> bool:
+    seed = os.environ.get(_SEED)
+    return bool(request["environment"].get(_SEED, seed) == seed)
+
+
+def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """A request and the standard streams that come with it; None when it is not complete."""
+    files: list[int] = []
+    try:
+        connection.settimeout(_TIMEOUT)
+        head, files, _, _ = socket.recv_fds(connection, _HEAD, len(_FILES))
+        with connection.makefile("rb") as stream:
+            body = stream.read(int.from_bytes(head, "big"))
+        return (json.loads(body) if len(head) == _HEAD and len(files) == len(_FILES) else None), files
+    except (OSError, ValueError):
+        return None, files
+
+
+def _take_over(request: dict[str, Any]) -> None:
+    """Become the process that asked: its streams, environment, path of imports and directory."""
+    connection: socket.socket = request["connection"]
+    connection.settimeout(None)
+    # Workers may outlive their daemon by a moment, and whoever asked waits for the daemon alone.
+    os.register_at_fork(after_in_child=connection.close)
+    for number, file in zip(_FILES, request["files"], strict=True):
+        os.dup2(file, number)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.path[:] = request["path"]
+    sys.argv[1:] = request["arguments"]
+    os.chdir(request["directory"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    connection.sendall(_ACCEPTED)
+
+
+def _same(number: int) -> int:
+    return number
+
+
+def _seed() -> None:
+    """Give a fork random numbers of its own; Python's own module sees to itself."""
+    if numbers := sys.modules.get("numpy.random"):
+        numbers.seed()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state_pipelines.errors import UnsupportedError
+from state_pipelines.keyed.column_digest import (
+    KEYS,
+    ROWS,
+    ColumnDigest,
+    Sums,
+    add_sums,
+    identify_rows,
+    require_digestible,
+)
+
+TEXTS = pa.list_(pa.string())
+POINT = pa.struct([("x", pa.int32()), ("y", pa.int32())])
+DIFFERENT = [
+    (pa.int64(), [1, 2], [2, 1]),
+    (pa.int64(), [1, 2], [1, 3]),
+    (pa.int64(), [0, 1], [None, 1]),
+    (pa.int8(), [-1, 0], [0, -1]),
+    (pa.float64(), [0.0, 1.0], [-0.0, 1.0]),
+    (pa.float32(), [1.5, 2.5], [2.5, 1.5]),
+    (pa.bool_(), [True, False], [False, True]),
+    (pa.string(), ["a", "b"], ["b", "a"]),
+    (pa.string(), ["", "b"], [None, "b"]),
+    (pa.binary(), [b"\0", b""], [b"", b"\0"]),
+    (pa.timestamp("ms"), [0, 1], [1, 0]),
+    (pa.date32(), [0, 1], [0, None]),
+    (TEXTS, [["a"], ["b", "c"]], [["a", "b"], ["c"]]),
+    (TEXTS, [["a", None], []], [[None, "a"], []]),
+    (TEXTS, [[], ["a"]], [None, ["a"]]),
+    (POINT, [{"x": 1, "y": None}, None], [{"x": None, "y": 1}, None]),
+    (pa.map_(pa.string(), pa.int64()), [[("a", 1)], []], [[("a", None)], []]),
+]
+
+
+def digest(values: list[Any], of: pa.DataType, keys: list[bytes], groups: list[int] | None = None) -> Sums:
+    found = ColumnDigest(8, ["x"])
+    column = pa.array(values, of)
+    found.add(np.array(groups or [3] * len(keys), np.int32), identify_rows(pa.array(keys)), {"x": column})
+    return found.sums
+
+
+@pytest.mark.parametrize(("of", "one", "other"), DIFFERENT)
+def test_columns_that_differ_have_other_digests(of: pa.DataType, one: list[Any], other: list[Any]) -> None:
+    keys = [b"k", b"l"]
+    assert digest(one, of, keys)[3]["x"] != digest(other, of, keys)[3]["x"]
+    assert digest(one, of, keys)[3][KEYS] == digest(other, of, keys)[3][KEYS]
+
+
+@pytest.mark.parametrize(("of", "one"), [(of, one) for of, one, _ in DIFFERENT])
+def test_slices_and_the_order_of_rows_do_not_count(of: pa.DataType, one: list[Any]) -> None:
+    column = pa.array([None, *one, None], of).slice(1, 2)
+    keys = pa.array([b"-", b"k", b"l"]).slice(1)
+    found = ColumnDigest(8, ["x"])
+    for row in (1, 0):
+        found.add(np.array([3], np.int32), identify_rows(keys.slice(row, 1)), {"x": column.slice(row, 1)})
+    assert found.sums == digest(one, of, [b"k", b"l"])
+
+
+@given(st.lists(st.tuples(st.binary(max_size=20), st.integers(0, 7), st.none() | st.text(max_size=20)), max_size=30))
+def test_pieces_add_up_to_the_whole(rows: list[tuple[bytes, int, str | None]]) -> None:
+    keys, groups, values = [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+    whole = digest(values, pa.string(), keys, groups) if rows else {}
+    pieces = [digest([value], pa.string(), [key], [group]) for key, group, value in rows]
+    assert add_sums(pieces) == whole
+    assert sum(each[ROWS] for each in whole.values()) == len(rows)
+
+
+def test_rows_of_a_list_are_told_apart_by_their_index() -> None:
+    keys = pa.array([b"k", b"k"])
+    one, other = (identify_rows(keys, pa.array(index, pa.int32())) for index in ([0, 1], [1, 0]))
+    assert one.tolist() == other.tolist()[::-1]
+    assert one[0] != one[1]
+
+
+def test_key_groups_are_kept_apart() -> None:
+    found = digest([1, 2], pa.int64(), [b"k", b"l"], [0, 7])
+    assert {group: sums[ROWS] for group, sums in found.items()} == {0: 1, 7: 1}
+
+
+def test_dictionaries_count_as_their_values() -> None:
+    keys = [b"k", b"l"]
+    of = pa.dictionary(pa.int8(), pa.string())
+    assert digest(["a", "b"], of, keys) == digest(["a", "b"], pa.string(), keys)
+
+
+def test_times_inside_other_values_have_no_digest() -> None:
+    with pytest.raises(UnsupportedError, match="timestamp"):
+        require_digestible(pa.list_(pa.timestamp("ms")))
+    require_digestible(pa.timestamp("ms"))
+    assert digest([datetime.date(1970, 1, 2)], pa.date32(), [b"k"])[3][ROWS] == 1
