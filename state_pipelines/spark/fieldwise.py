@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, StructField, StructType
+from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
 from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.serializer_layouts import derive_layout
@@ -21,13 +21,16 @@ from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.tables import TTL_COLUMN
 from state_pipelines.operations.migration.flows import Apply, Flow, Project, Read, is_nondeterministic, walk_flow
 from state_pipelines.snapshot.keyed_state import TIMER
+from state_pipelines.spark.arrow_expressions import ArrowExpression, translate_expression
 from state_pipelines.spark.casting import cast_by_name
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.flows import PREFIX, VISIBLE, hidden, require_deterministic, spark_type
 from state_pipelines.spark.types import spark_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from collections.abc import Iterator
+
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
@@ -67,7 +70,7 @@ class FieldStage:
         shown += [F.col(hidden(name)).alias(name) for name in keys if name not in self.fields]
         kept = [ROW, PRESENT, *map(hidden, keys)]
         # Null stays null: nothing is computed of a payload that is not there.
-        values = [F.when(F.col(PRESENT), F.expr(sql)).alias(field_column(name)) for name, sql in self.columns]
+        values = [self._compute(sql, present).alias(field_column(name)) for name, sql in self.columns]
         made = frame.select("*", *shown).select(*kept, *values)
         types = dict(self.types)
         cast = [
@@ -75,6 +78,12 @@ class FieldStage:
             for name, each in ((name, field_column(name)) for name, _ in self.columns)
         ]
         return made.select(*kept, *cast)
+
+    def _compute(self, sql: str, present: list[str]) -> Column:
+        bare = _find_bare(sql)
+        if bare is not None and field_column(bare) in present:
+            return F.col(field_column(bare))
+        return F.when(F.col(PRESENT), F.expr(sql))
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,8 @@ class FieldwiseFlow:
         before: its shape.
         after: the shape of the rows afterwards.
         carried: new and old name of each field whose values stay.
-        computed: names of the new fields that SQL computes of something.
+        computed: names of the new fields that Spark computes.
+        derived: new fields that Arrow computes, each with its expression over `field_column`s and `hidden` ones.
         constants: fields that SQL gives the same value in every row, null where there is no payload.
         needed: old fields that SQL reads.
         keys: other columns that SQL reads.
@@ -98,6 +108,7 @@ class FieldwiseFlow:
     after: StateShape
     carried: tuple[tuple[str, str], ...]
     computed: tuple[str, ...]
+    derived: tuple[tuple[str, ArrowExpression], ...]
     constants: pa.StructScalar | None
     needed: tuple[str, ...]
     keys: tuple[str, ...]
@@ -107,7 +118,7 @@ class FieldwiseFlow:
     def made(self) -> tuple[str, ...]:
         """The new fields that are not carried over."""
         constants = () if self.constants is None else tuple(each.name for each in self.constants.type)
-        return (*self.computed, *constants)
+        return (*self.computed, *(name for name, _ in self.derived), *constants)
 
     def compute(self, frame: DataFrame) -> DataFrame:
         """The computed fields of a frame with `ROW`, `PRESENT`, and the needed columns."""
@@ -170,15 +181,17 @@ class _Finder:
             origins = {name: origins[each.bare] if each.bare is not None else None for name, each in stage.items()}
             varying = {name for name, each in stage.items() if any(n in varying or n in VISIBLE for n in each.used)}
         carried = tuple((name, origin) for name, origin in origins.items() if origin is not None)
-        computed = tuple(name for name, origin in origins.items() if origin is None and name in varying)
+        wanted = tuple(name for name, origin in origins.items() if origin is None and name in varying)
         fixed = tuple(name for name, origin in origins.items() if origin is None and name not in varying)
-        stages, needed = self._prune(columns, computed, applied, types)
-        constants = self._evaluate(columns, fixed, applied, types) if fixed else None
+        derived = self._derive(columns, wanted, read.shape, types) if wanted else ()
+        computed = tuple(name for name in wanted if name not in dict(derived))
+        stages, needed = self._prune(columns, computed, types)
+        constants = self._evaluate(columns, fixed, types) if fixed else None
         names = [name for name in needed if name in types[0]]
         keys = [name for name in needed if name not in types[0]]
         shape = applied[-1].shape
         return FieldwiseFlow(
-            read.state, read.shape, shape, carried, computed, constants, tuple(names), tuple(keys), stages
+            read.state, read.shape, shape, carried, computed, derived, constants, tuple(names), tuple(keys), stages
         )
 
     def _find_types(self, shape: StateShape) -> dict[str, pa.DataType] | None:
@@ -242,7 +255,6 @@ class _Finder:
         self,
         columns: list[dict[str, _Column]],
         wanted: tuple[str, ...],
-        applied: list[Apply],
         types: list[dict[str, pa.DataType]],
     ) -> tuple[tuple[FieldStage, ...], tuple[str, ...]]:
         """The stages that compute some fields and nothing else, and the columns that they need of the state."""
@@ -260,21 +272,51 @@ class _Finder:
         ordered = [name for name in types[0] if name in needed]
         return tuple(reversed(stages)), (*ordered, *(name for name in VISIBLE if name in keys))
 
+    def _derive(
+        self,
+        columns: list[dict[str, _Column]],
+        wanted: tuple[str, ...],
+        before: StateShape,
+        types: list[dict[str, pa.DataType]],
+    ) -> tuple[tuple[str, ArrowExpression], ...]:
+        """The fields that Arrow computes as Spark would."""
+        kinds = self._make_frame(before, before, types[0]).schema
+        found = []
+        for name in wanted:
+            stages, needed = self._prune(columns, (name,), types)
+            schema = StructType([StructField(ROW, LongType()), StructField(PRESENT, BooleanType())])
+            for each in needed:
+                schema.add(field_column(each) if each in types[0] else hidden(each), kinds[each].dataType)
+            # Of a frame that is known to be empty Spark makes another plan.
+            frame = self.spark.range(0).mapInArrow(_pass, schema)
+            for stage in stages:
+                frame = stage.apply(frame)
+            plan = frame.select(field_column(name))._jdf.queryExecution().optimizedPlan()
+            # What Spark does not put into one expression is computed there step by step.
+            steps = [plan.getClass().getSimpleName(), plan.children().apply(0).getClass().getSimpleName()]
+            if steps == ["Project", "MapInArrow"]:
+                expression = translate_expression(plan.projectList().apply(0), PRESENT)
+                found += [] if expression is None else [(name, expression)]
+        return tuple(found)
+
     def _evaluate(
         self,
         columns: list[dict[str, _Column]],
         wanted: tuple[str, ...],
-        applied: list[Apply],
         types: list[dict[str, pa.DataType]],
     ) -> pa.StructScalar:
         """The values of fields that are the same in every row."""
-        stages, _ = self._prune(columns, wanted, applied, types)
+        stages, _ = self._prune(columns, wanted, types)
         schema = StructType([StructField(PRESENT, BooleanType())])
         frame = self.spark.createDataFrame([(True,)], schema).select(F.lit(0).cast("long").alias(ROW), PRESENT)
         for stage in stages:
             frame = stage.apply(frame)
         table = frame.select(*(F.col(field_column(name)).alias(name) for name in wanted)).toArrow()
         return table.to_struct_array().combine_chunks()[0]
+
+
+def _pass(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
 
 
 def _find_bare(sql: str) -> str | None:

@@ -23,10 +23,10 @@ from state_pipelines.keyed.tables import TTL_COLUMN, KeyedTable, TableOptions
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.fieldwise import PRESENT, ROW, FieldwiseFlow, field_column
-from state_pipelines.spark.flows import hidden
+from state_pipelines.spark.flows import VISIBLE, hidden
 from state_pipelines.spark.splits import SPLIT_SIZE, KeyedSplit, StateOptions, split_state
 from state_pipelines.spark.tasks import run_tasks
-from state_pipelines.spark.types import from_spark, spark_arrow_schema, spark_schema
+from state_pipelines.spark.types import from_spark, spark_arrow_schema, spark_schema, to_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.column_digest import ColumnDigest
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
+    from state_pipelines.spark.arrow_expressions import ArrowExpression
 
 Result = TypeVar("Result", covariant=True)
 
@@ -76,28 +77,46 @@ class FieldwiseRows:
     def _carried(self) -> dict[str, str]:
         return {new: old for new, old in self.flow.carried if self._wants(new)}
 
+    @cached_property
+    def _derived(self) -> dict[str, ArrowExpression]:
+        return {name: each for name, each in self.flow.derived if self._wants(name)}
+
+    @cached_property
+    def _fields(self) -> tuple[str, ...]:
+        """The fields of the old payload."""
+        return tuple(each.name for each in column_type(derive_layout(self.flow.before.payload, self.layouts)))
+
     def _wants(self, name: str) -> bool:
         return self.new is None or name in self.new
 
     def read(self, split: KeyedSplit, computed: ComputedRows | None) -> Iterator[tuple[pa.RecordBatch, pa.StructArray]]:
         """The stored columns of a split beside its keys, and the new payload."""
         shape = self.flow.before
-        fields = list_fields(shape, self.layouts, tuple(self._carried.values()))
-        for batch in replace(split, options=list_columns(shape, fields)).batches():
+        used = frozenset[str]().union(*(each.columns for each in self._derived.values()))
+        names = {*self._carried.values(), *(name for name in self._fields if field_column(name) in used)}
+        fields = list_fields(shape, self.layouts, tuple(name for name in self._fields if name in names))
+        keys = tuple(name for name in VISIBLE if hidden(name) in used)
+        for batch in replace(split, options=list_columns(shape, fields, keys=keys)).batches():
             payload = batch.column(shape.column)
-            made = computed.take(len(batch)) if computed is not None else None
+            present = payload.is_valid()
+            made = dict[str, pa.Array]()
+            if self._derived:
+                inputs = _find_inputs(batch, payload, fields, keys)
+                made |= {name: each.evaluate(inputs, present) for name, each in self._derived.items()}
+            if computed is not None:
+                rows = computed.take(len(batch))
+                made |= {name: rows.column(field_column(name)) for name in self.computed}
             yield batch, self._make_payload(payload, made)
 
-    def _make_payload(self, payload: pa.StructArray, computed: pa.RecordBatch | None) -> pa.StructArray:
+    def _make_payload(self, payload: pa.StructArray, made: Mapping[str, pa.Array]) -> pa.StructArray:
         constants = self.flow.constants
         arrays = []
         for each in self.type:
             if each.name in self._carried:
                 arrays.append(payload.field(self._carried[each.name]))
                 continue
-            if each.name in self.flow.computed:
-                assert computed is not None
-                array = computed.column(field_column(each.name))
+            if each.name in made:
+                array = made[each.name]
             else:
                 assert constants is not None
                 array = pa.repeat(constants[each.name], len(payload))
@@ -122,14 +141,35 @@ def list_fields(shape: StateShape, layouts: LayoutContext, wanted: tuple[str, ..
     return (min(widths, key=lambda name: (pa.types.is_nested(widths[name]), pa.types.is_string(widths[name]))),)
 
 
-def list_columns(shape: StateShape, fields: tuple[str, ...], *, hashed: bool = False) -> TableOptions:
-    """What a task reads: the keys as bytes, some fields of the payload, and what else belongs to a row."""
-    columns = ["key_group", "key_bytes"]
-    columns += ["list_index"] if shape.kind == "LIST" else []
-    columns += [TTL_COLUMN] if shape.ttl else []
+def list_columns(
+    shape: StateShape, fields: tuple[str, ...], *, keys: tuple[str, ...] = (), hashed: bool = False
+) -> TableOptions:
+    """What a task reads: the keys as bytes, some fields of the payload, and what else belongs to a row.
+
+    Args:
+        shape: of the rows.
+        fields: of the payload.
+        keys: other columns.
+        hashed: with the key groups that the hashes of the keys give.
+    """
+    columns = ["key_group", "key_bytes", *keys]
+    columns += ["list_index"] if shape.kind == "LIST" and "list_index" not in keys else []
+    columns += [TTL_COLUMN] if shape.ttl and TTL_COLUMN not in keys else []
     columns += ["hashed_key_group"] if hashed else []
     columns += [f"{shape.column}.{name}" for name in fields]
     return TableOptions(columns=tuple(columns), key_bytes=True, key_hash=hashed)
+
+
+def _find_inputs(
+    batch: pa.RecordBatch, payload: pa.StructArray, fields: tuple[str, ...], keys: tuple[str, ...]
+) -> dict[str, pa.Array]:
+    """Columns that expressions read, in the types of Spark."""
+    arrays = payload.flatten()
+    places = {each.name: index for index, each in enumerate(payload.type)}
+    columns = {field_column(name): arrays[places[name]] for name in fields}
+    columns |= {hidden(name): batch.column(name) for name in keys}
+    inputs = to_spark(pa.RecordBatch.from_pydict(columns))
+    return dict(zip(inputs.schema.names, inputs.columns, strict=True))
 
 
 def digest_batch(

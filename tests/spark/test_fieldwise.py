@@ -14,7 +14,7 @@ from state_pipelines.operations.migration import UPGRADE, Migration, parse_migra
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.spark import migrate, write_state
 from state_pipelines.spark.encoding import PartWriter, encode_fieldwise
-from state_pipelines.spark.fieldwise import ROW, FieldwiseFlow, find_fieldwise
+from state_pipelines.spark.fieldwise import ROW, FieldwiseFlow, field_column, find_fieldwise
 from state_pipelines.spark.fieldwise_rows import ComputedRows, FieldwiseRows, run_on_rows, split_rows
 from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
 from state_pipelines.spark.migrating import plan_snapshot
@@ -86,10 +86,20 @@ def test_fields_are_carried_over_or_computed_of_what_they_need(spark: SparkSessi
     flow = find(spark, users, RENAME, ADD, CAST, DROP)
     assert flow is not None
     assert dict(flow.carried) == {"name": "name", "score": "score", "user_id": "id"}
-    assert sorted(flow.computed) == ["age", "points"]
-    assert flow.needed == ("age", "score")
-    assert (flow.keys, flow.constants) == ((), None)
-    assert [name for name, _ in flow.stages[0].columns] == ["age", "score"]
+    assert {name: sorted(each.columns) for name, each in flow.derived} == {
+        "age": [field_column("age")],
+        "points": [field_column("age"), field_column("score")],
+    }
+    assert (flow.computed, flow.needed, flow.keys, flow.constants) == ((), (), (), None)
+
+
+def test_what_arrow_does_not_compute_goes_to_spark_with_what_it_needs(spark: SparkSession, users: Snapshot) -> None:
+    half = {"add": {"field": "half", "type": "double", "expression": "score / 2"}}
+    flow = find(spark, users, RENAME, half, CAST, DROP)
+    assert flow is not None
+    assert (flow.computed, flow.needed, flow.keys) == (("half",), ("score",), ())
+    assert [name for name, _ in flow.derived] == ["age"]
+    assert [name for name, _ in flow.stages[0].columns] == ["score"]
 
 
 def test_fields_that_nothing_computes_go_nowhere_near_spark(spark: SparkSession, users: Snapshot) -> None:
@@ -113,9 +123,10 @@ def test_what_is_the_same_in_every_row_is_evaluated_once(spark: SparkSession, us
 
 
 def test_a_field_that_comes_of_a_computed_one_is_computed(spark: SparkSession, users: Snapshot) -> None:
-    flow = find(spark, users, ADD, {"add": {"field": "double", "type": "double", "expression": "points * 2"}})
+    half = {"add": {"field": "half", "type": "double", "expression": "points / 2"}}
+    flow = find(spark, users, ADD, half)
     assert flow is not None
-    assert sorted(flow.computed) == ["double", "points"]
+    assert ([name for name, _ in flow.derived], flow.computed) == (["points"], ("half",))
     assert flow.needed == ("age", "score")
 
 
@@ -159,7 +170,9 @@ def test_an_expression_of_a_field_that_is_dropped_again_must_be_sql_all_the_same
 
 
 STEPS = {
-    "computed": [RENAME, ADD, CAST, DROP],
+    "by Arrow": [RENAME, ADD, CAST, DROP],
+    "by Spark": [RENAME, {"set": {"field": "score", "expression": "score / 3 + length(name)"}}, DROP],
+    "by both": [ADD, {"add": {"field": "up", "type": "String", "expression": "upper(concat(state_key, name))"}}],
     "carried": [RENAME, DROP],
     "constant": [{"add": {"field": "level", "type": "int", "default": 3}}, DROP],
     "all new": [
