@@ -17,6 +17,7 @@ from state_pipelines.spark.fork_server import SINGLE_THREADED, SOCKET_VARIABLE
 from state_pipelines.spark.java import write_program
 
 _ROOT = Path(__file__).resolve().parents[2]
+_LONGEST_SOCKET = 107  # Bytes of `sun_path` on Linux, without the closing zero.
 
 # Spark lets one name another daemon, but not for those that plan reads of data sources: only the interpreter is ours to
 # choose.
@@ -45,14 +46,22 @@ def start_workers() -> dict[str, str]:
     daemon = shlex.quote(_DAEMON.format(root=str(_ROOT)))
     interpreter = write_program("python", _INTERPRETER.format(python=shlex.quote(sys.executable), daemon=daemon))
     names = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(interpreter))
-    return names | {SOCKET_VARIABLE: _start_server()}
+    server = _start_server()
+    return names if server is None else names | {SOCKET_VARIABLE: server}
 
 
 @cache
-def _start_server() -> str:
-    """The socket of the one server of this process; workers of further sessions are forked from it as well."""
+def _start_server() -> str | None:
+    """The socket of the one server of this process; workers of further sessions are forked from it as well.
+
+    None where the directory for temporary files has a longer name than sockets may have; Spark's daemons then start as
+    they do without a server.
+    """
     directory = tempfile.mkdtemp(prefix="state-pipelines-")
     path = str(Path(directory, "socket"))
+    if len(os.fsencode(path)) > _LONGEST_SOCKET:
+        Path(directory).rmdir()
+        return None
     environment = {"PYTHONHASHSEED": "0"} | os.environ | SINGLE_THREADED | {"PYTHONUNBUFFERED": "YES"}
     environment["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:

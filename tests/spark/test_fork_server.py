@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,3 +84,18 @@ def test_without_a_server_nothing_happens(tmp_path: Path) -> None:
 
 def test_every_session_of_a_process_has_the_same_server(server: str) -> None:
     assert start_workers()[SOCKET_VARIABLE] == server
+
+
+def test_where_no_socket_can_be_there_is_no_server(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    program = "from state_pipelines.spark.workers import start_workers; print(sorted(start_workers()))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"TMPDIR": str(long), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("['PYSPARK_DRIVER_PYTHON', 'PYSPARK_PYTHON']\n", "")
+    assert not list(long.iterdir())
