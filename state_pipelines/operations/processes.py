@@ -5,14 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from state_pipelines.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 Result = TypeVar("Result", covariant=True)
 Report = Callable[[int, int], None]
@@ -23,7 +25,10 @@ SMALL = 64 << 20
 
 
 class Work(Protocol[Result]):
-    """A piece of work that can be sent to another process."""
+    """A piece of work that can be sent to another process.
+
+    One with an attribute `only_copies` that is true waits for files and checksums, so that a thread does it as well.
+    """
 
     def run(self) -> Result:
         """Do it."""
@@ -43,7 +48,7 @@ def run_pieces(
         pieces: the work.
         what: says what failed, when a process dies.
         processes: with more than one, they are started anew (`spawn`), so that the main module of a script must be
-            guarded by `if __name__ == "__main__":`.
+            guarded by `if __name__ == "__main__":`. They stay for the next pieces.
         report: is told of the progress.
 
     Raises:
@@ -57,9 +62,7 @@ def run_pieces(
             if report is not None:
                 report(len(results), len(pieces))
         return results
-    # Forked processes would share the threads of Arrow and of storage clients, which do not survive that.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=context) as pool:
+    with _share(count if all(getattr(piece, "only_copies", False) for piece in pieces) else 0, processes) as pool:
         futures = [pool.submit(_run, piece) for piece in pieces]
         try:
             for done, future in enumerate(as_completed(futures), 1):
@@ -67,12 +70,30 @@ def run_pieces(
                 if report is not None:
                     report(done, len(pieces))
         except BrokenProcessPool as error:
+            _start_processes.cache_clear()
             raise StateError(
                 f"{what}: a process died", hint="It may have run out of memory; use fewer processes"
             ) from error
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            for future in futures:
+                future.cancel()
         return [future.result() for future in futures]
+
+
+@contextmanager
+def _share(threads: int, processes: int) -> Iterator[Executor]:
+    """Threads of their own, or else the processes of this process, which take about two seconds to start."""
+    if threads:
+        with ThreadPoolExecutor(threads) as pool:
+            yield pool
+    else:
+        yield _start_processes(processes)
+
+
+@cache
+def _start_processes(count: int) -> ProcessPoolExecutor:
+    # Forked processes would share the threads of Arrow and of storage clients, which do not survive that.
+    return ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
 
 
 def _run(piece: Work[Result]) -> Result:

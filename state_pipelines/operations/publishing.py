@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata import (
@@ -83,6 +83,7 @@ class FileCopy:
     target: Location
     verify: bool = False
     link: bool = False
+    only_copies: ClassVar[bool] = True
 
     def run(self) -> int:
         """Copy; bytes written.

@@ -55,24 +55,40 @@ def convert_by_name(old: tree.Serializer, new: tree.Serializer, context: PlanCon
     return _convert(payload_type(old, context), payload_type(new, context), "value", "", 0)
 
 
+def convert_fields(old: tree.Serializer, new: tree.Serializer, context: PlanContext) -> Columns | None:
+    """The fields of the new payload out of those of the old one; None when not both have fields.
+
+    Raises:
+        MigrationError: as `convert_by_name`.
+    """
+    before, after = payload_type(old, context), payload_type(new, context)
+    if not pa.types.is_struct(before) or not pa.types.is_struct(after):
+        return None
+    return _convert_fields(before, after, "", "", 0)
+
+
+def _convert_fields(old: pa.StructType, new: pa.StructType, prefix: str, path: str, depth: int) -> Columns:
+    known = {each.name: each.type for each in old}
+    columns: list[tuple[str, str]] = []
+    for each in new:
+        if each.name in known:
+            inner = f"{prefix}{quote_name(each.name)}"
+            columns.append((each.name, _convert(known[each.name], each.type, inner, f"{path}{each.name}.", depth)))
+        elif each.name == "row_kind":
+            columns.append((each.name, "'+I'"))
+        else:
+            raise MigrationError(
+                f"the new type has a field {path}{each.name}, which the old one lacks",
+                hint="Give an expression for the whole value, or `add` the field before",
+            )
+    return tuple(columns)
+
+
 def _convert(old: pa.DataType, new: pa.DataType, sql: str, path: str, depth: int) -> str:
     if old == new:
         return sql
     if pa.types.is_struct(old) and pa.types.is_struct(new):
-        known = {each.name: each.type for each in old}
-        columns: list[tuple[str, str]] = []
-        for each in new:
-            if each.name in known:
-                inner = f"{sql}.{quote_name(each.name)}"
-                columns.append((each.name, _convert(known[each.name], each.type, inner, f"{path}{each.name}.", depth)))
-            elif each.name == "row_kind":
-                columns.append((each.name, "'+I'"))
-            else:
-                raise MigrationError(
-                    f"the new type has a field {path}{each.name}, which the old one lacks",
-                    hint="Give an expression for the whole value, or `add` the field before",
-                )
-        return f"CASE WHEN {sql} IS NOT NULL THEN {make_struct(columns)} END"
+        return f"CASE WHEN {sql} IS NOT NULL THEN {make_struct(_convert_fields(old, new, f'{sql}.', path, depth))} END"
     if pa.types.is_list(old) and pa.types.is_list(new):
         element = f"e{depth}"
         inner = _convert(old.value_type, new.value_type, element, path, depth + 1)

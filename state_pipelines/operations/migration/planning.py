@@ -20,6 +20,7 @@ from state_pipelines.operations.migration import flows
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.conversion import (
     convert_by_name,
+    convert_fields,
     find_lost_fields,
     list_columns,
     payload_type,
@@ -396,6 +397,9 @@ class _Planner:
         if unknown:
             raise MigrationError(f"`discard` names {', '.join(unknown)}, which the value keeps or never had")
         self._note(subject, step.discard, "discarded by `convert`")
+        columns = None if step.expression else convert_fields(shape.payload, new, self.context)
+        if columns is not None:
+            return Apply(flow, flows.Project(columns), self._with_payload(shape, new))
         sql = step.expression or convert_by_name(shape.payload, new, self.context)
         over_null = step.expression is not None and not list_columns(shape.payload, self.context)
         stage = flows.Replace(sql, over_null, step.nondeterministic)

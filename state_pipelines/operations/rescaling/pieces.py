@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from state_pipelines.metadata.handles import ByteStreamStateHandle, RelativeFileStateHandle, StreamStateHandle
 from state_pipelines.metadata.streams import StreamRange, copy_ranges, read_stream_range
@@ -32,6 +32,7 @@ class FileAssembly:
     parts: tuple[StreamRange, ...] = field(repr=False)
     target: Location
     verify: bool = True
+    only_copies: ClassVar[bool] = True
 
     def run(self) -> int:
         """Write it; bytes written.
