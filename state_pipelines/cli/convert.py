@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import json
-import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
 from state_pipelines.cli.options import AS_JSON, CLASSES, Source, source_options
+from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.operations.converting import (
     ConversionPlan,
     ConversionResult,
     FileMode,
     Format,
     InFlight,
-    SubtaskConversion,
-    WrittenState,
     plan_conversion,
     run_conversion,
 )
-from state_pipelines.operations.processes import choose_processes, run_pieces
+from state_pipelines.operations.processes import choose_processes
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
 
     from state_pipelines.codecs.kryo import FieldLists
-    from state_pipelines.operations.publishing import FileCopy
 
 
 @click.command("convert")
@@ -75,12 +69,7 @@ if TYPE_CHECKING:
     "directory, as those of incremental checkpoints do.",
 )
 @click.option("--no-verify", is_flag=True, help="Do not read the result back before it is published.")
-@click.option(
-    "--processes",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Processes that share the work; by default one per core, or one for a small snapshot.",
-)
+@PROCESSES
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and what the format cannot carry.")
 @CLASSES
 @AS_JSON
@@ -127,24 +116,12 @@ def command(
         else:
             _show_plan(plan, make_console())
         return
-    result = run_conversion(plan, partial(_run, processes or choose_processes(plan.snapshot.file_size), progress))
+    count = processes or choose_processes(plan.snapshot.file_size)
+    result = run_conversion(plan, partial(run_with_bar, count, progress))
     if as_json:
         click.echo(json.dumps(_to_json(result, plan), indent=2))
     else:
         _show_result(result, plan.files, make_console())
-
-
-def _run(
-    processes: int, console: Console, pieces: Sequence[SubtaskConversion | FileCopy], what: str
-) -> list[WrittenState | int]:
-    """Run pieces of work under a bar, when somebody looks."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
-        name = "subtasks" if pieces and isinstance(pieces[0], SubtaskConversion) else "files"
-        task = bar.add_task(name, total=len(pieces))
-        return run_pieces(
-            pieces, what, processes=processes, report=lambda done, total: bar.update(task, completed=done, total=total)
-        )
 
 
 def _show_plan(plan: ConversionPlan, console: Console) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
 from state_pipelines.cli.options import AS_JSON, CLASSES, Source, source_options
+from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError, at
-from state_pipelines.operations.processes import choose_processes, run_pieces
+from state_pipelines.operations.processes import choose_processes
 from state_pipelines.operations.publishing import FileMode
 from state_pipelines.operations.rescaling import plan_rescale, run_rescale
 from state_pipelines.operations.rescaling.change_texts import tell_label, tell_number
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from state_pipelines.codecs.kryo import FieldLists
-    from state_pipelines.operations.processes import Work
     from state_pipelines.operations.rescaling import RescalePlan, RescaleResult
 
 
@@ -63,12 +61,7 @@ def _several(name: str, metavar: str, help: str) -> Callable[..., Any]:
     help="What becomes of files that stay as they are.",
 )
 @click.option("--no-proof", is_flag=True, help="Do not read both sides and compare before it is published.")
-@click.option(
-    "--processes",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Processes that share the work; by default one per core, or one for a small snapshot.",
-)
+@PROCESSES
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and how.")
 @CLASSES
 @AS_JSON
@@ -118,7 +111,7 @@ def command(
             click.echo("nothing was written (--dry-run)")
         return
     count = processes or choose_processes(plan.size)
-    result = run_rescale(plan, partial(_run, count, progress), prove=not no_proof)
+    result = run_rescale(plan, partial(run_with_bar, count, progress), prove=not no_proof)
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:
@@ -185,16 +178,6 @@ def _split(texts: Sequence[str], form: str) -> list[tuple[str, str]]:
             raise UsageError(f"{text!r} does not have the form {form}")
         pairs.append((left, right))
     return pairs
-
-
-def _run(processes: int, console: Console, pieces: Sequence[Work[Any]], what: str) -> list[Any]:
-    """Run pieces of work under a bar, when somebody looks."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(what, total=len(pieces))
-        return run_pieces(
-            pieces, what, processes=processes, report=lambda done, total: bar.update(task, completed=done, total=total)
-        )
 
 
 def _show_changes(plan: RescalePlan, console: Console) -> None:

@@ -24,7 +24,7 @@ from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.fieldwise import PRESENT, ROW, FieldwiseFlow, field_column
 from state_pipelines.spark.flows import VISIBLE, hidden
-from state_pipelines.spark.splits import SPLIT_SIZE, KeyedSplit, StateOptions, split_state
+from state_pipelines.spark.splits import KeyedSplit, choose_whole, split_state
 from state_pipelines.spark.tasks import run_tasks
 from state_pipelines.spark.types import from_spark, spark_arrow_schema, spark_schema, to_spark
 
@@ -129,7 +129,7 @@ def split_rows(operator: Operator, name: str) -> tuple[KeyedSplit, ...]:
     """The splits of a keyed state, without columns yet."""
     state = operator.state(name)
     assert isinstance(state, KeyedState)
-    return tuple(split_state(state, StateOptions("", "", TableOptions(), None, SPLIT_SIZE)))
+    return tuple(split_state(state, choose_whole(state, TableOptions())))
 
 
 def list_fields(shape: StateShape, layouts: LayoutContext, wanted: tuple[str, ...]) -> tuple[str, ...]:

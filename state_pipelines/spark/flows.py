@@ -29,7 +29,7 @@ from state_pipelines.operations.migration.shapes import OPERATOR_LISTS
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
 from state_pipelines.spark.casting import cast_by_name
 from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.splits import SPLIT_SIZE, StateOptions
+from state_pipelines.spark.splits import choose_whole
 from state_pipelines.spark.tasks import read_frame
 from state_pipelines.spark.types import spark_arrow_schema, spark_schema
 
@@ -116,7 +116,7 @@ class StateReader:
         if self.key_hash:
             columns.append("hashed_key_group")
         table = TableOptions(columns=tuple(columns), key_bytes=True, key_hash=self.key_hash)
-        frame = read_frame(self.spark, state, StateOptions("", "", table, None, SPLIT_SIZE))
+        frame = read_frame(self.spark, state, choose_whole(state, table))
         renamed = {each: PAYLOAD if each == column else hidden(each) for each in frame.columns}
         return frame.withColumnsRenamed(renamed)
 

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 SPLIT_SIZE = 32 << 20
 """Bytes of file per task unless the option `splitSize` says otherwise."""
 
+MOST_SPLITS = 4096
+"""Splits at most, about, where the splits of a state go to every task of a job; then they are larger."""
+
 BATCH_ROWS = 1 << 16
 """Rows that travel to Spark at once."""
 
@@ -114,6 +117,12 @@ class StateOptions:
             tuple(name.strip() for name in states.split(",")) if states else None,
             _flag(options, "readRegisteredTimers", default=False),
         )
+
+
+def choose_whole(state: KeyedState, table: TableOptions) -> StateOptions:
+    """Options for all rows of a state, in a job of ours whose tasks are given the list of all splits."""
+    size = max(SPLIT_SIZE, state.operator.snapshot.file_size // MOST_SPLITS)
+    return StateOptions(state.operator.label, state.name, table, None, size)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,37 @@
+"""Running pieces of work under a bar."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from state_pipelines.operations.processes import run_pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from state_pipelines.operations.processes import Work
+
+Result = TypeVar("Result")
+
+PROCESSES = click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes that share the work; by default one per core, or one for a small snapshot.",
+)
+
+
+def run_with_bar(processes: int, console: Console, pieces: Sequence[Work[Result]], what: str) -> list[Result]:
+    """Run pieces of work under a bar, when somebody looks; as `run_pieces`."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(what, total=len(pieces))
+        return run_pieces(
+            pieces, what, processes=processes, report=lambda done, total: bar.update(task, completed=done, total=total)
+        )
