@@ -139,26 +139,24 @@ def convert(
         UsageError: files cannot be linked, or a move is to leave something unchecked or referenced.
         StateError: the snapshot cannot be read.
     """
-    from functools import partial
-
     from state_pipelines.operations.converting import convert as convert_snapshot
-    from state_pipelines.operations.processes import run_pieces
+    from state_pipelines.operations.processes import Processes
     from state_pipelines.snapshot import open_snapshot
 
     source = open_snapshot(snapshot) if isinstance(snapshot, str) else snapshot
-    run = partial(run_pieces, processes=processes)
-    return convert_snapshot(
-        source,
-        target,
-        format,
-        compress=compress,
-        in_flight=in_flight,
-        verify=verify,
-        files=files,
-        checksums=checksums,
-        move=move,
-        run=run,
-    )
+    with Processes(processes) as shared:
+        return convert_snapshot(
+            source,
+            target,
+            format,
+            compress=compress,
+            in_flight=in_flight,
+            verify=verify,
+            files=files,
+            checksums=checksums,
+            move=move,
+            run=shared.run,
+        )
 
 
 def rescale(
@@ -193,9 +191,8 @@ def rescale(
         StateError: the snapshot cannot be read.
     """
     from dataclasses import replace
-    from functools import partial
 
-    from state_pipelines.operations.processes import run_pieces
+    from state_pipelines.operations.processes import Processes
     from state_pipelines.operations.publishing import FileMode
     from state_pipelines.operations.rescaling import RescaleRequest, load_request
     from state_pipelines.operations.rescaling import rescale as rescale_snapshot
@@ -208,5 +205,5 @@ def rescale(
         parallelism=wanted.parallelism if parallelism is None else parallelism,
         max_parallelism=wanted.max_parallelism if max_parallelism is None else max_parallelism,
     )
-    run = partial(run_pieces, processes=processes)
-    return rescale_snapshot(source, target, wanted, files=FileMode(files), prove=prove, run=run)
+    with Processes(processes) as shared:
+        return rescale_snapshot(source, target, wanted, files=FileMode(files), prove=prove, run=shared.run)

@@ -85,7 +85,27 @@ def decompress(data: bytes | memoryview, start: int = 0, end: int | None = None,
     Raises:
         FormatError: a chunk is cut off at `end`, is damaged or does not match its checksum.
     """
-    return b"".join(chunk.data for chunk in iter_chunks(data, start, end, name=name))
+    stop = len(data) if end is None else end
+    if _has_whole_chunks(data, start, stop):
+        framed = memoryview(data)[start:stop]
+        if framed[: len(STREAM_ID)] != STREAM_ID:
+            framed = memoryview(STREAM_ID + framed)
+        try:
+            # All chunks at once take two thirds of the time that each by itself takes.
+            return bytes(cramjam.snappy.decompress(framed))
+        except cramjam.DecompressionError:
+            pass  # chunk by chunk, so that the error says where
+    return b"".join(chunk.data for chunk in iter_chunks(data, start, stop, name=name))
+
+
+def _has_whole_chunks(data: bytes | memoryview, start: int, stop: int) -> bool:
+    """Whether chunks of data, and at most a stream id before them, end just at `stop`."""
+    if stop > len(data):
+        return False
+    position = start + len(STREAM_ID) if data[start : start + len(STREAM_ID)] == STREAM_ID else start
+    while position < stop and data[position] in (_COMPRESSED, _UNCOMPRESSED):
+        position += _HEADER_SIZE + int.from_bytes(data[position + 1 : position + _HEADER_SIZE], "little")
+    return start < position == stop
 
 
 def iter_chunks(

@@ -20,7 +20,7 @@ from state_pipelines.operations.converting import (
     plan_conversion,
     run_conversion,
 )
-from state_pipelines.operations.processes import choose_processes
+from state_pipelines.operations.processes import Processes, choose_processes
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ def command(
         else:
             _show_plan(plan, make_console())
         return
-    count = processes or choose_processes(plan.snapshot.file_size)
-    result = run_conversion(plan, partial(run_with_bar, count, progress))
+    with Processes(processes or choose_processes(plan.snapshot.file_size)) as shared:
+        result = run_conversion(plan, partial(run_with_bar, shared, progress))
     if as_json:
         click.echo(json.dumps(_to_json(result, plan), indent=2))
     else:

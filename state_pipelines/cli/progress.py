@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from state_pipelines.operations.processes import run_pieces
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from state_pipelines.operations.processes import Work
+    from state_pipelines.operations.processes import Processes, Work
 
 Result = TypeVar("Result")
 
@@ -27,11 +25,9 @@ PROCESSES = click.option(
 )
 
 
-def run_with_bar(processes: int, console: Console, pieces: Sequence[Work[Result]], what: str) -> list[Result]:
-    """Run pieces of work under a bar, when somebody looks; as `run_pieces`."""
+def run_with_bar(processes: Processes, console: Console, pieces: Sequence[Work[Result]], what: str) -> list[Result]:
+    """Run pieces of work under a bar, when somebody looks; as `Processes.run`."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(what, total=len(pieces))
-        return run_pieces(
-            pieces, what, processes=processes, report=lambda done, total: bar.update(task, completed=done, total=total)
-        )
+        return processes.run(pieces, what, report=lambda done, total: bar.update(task, completed=done, total=total))

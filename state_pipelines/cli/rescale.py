@@ -13,7 +13,7 @@ from state_pipelines.cli.display import format_bytes, indent, make_console, make
 from state_pipelines.cli.options import AS_JSON, CLASSES, Source, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError, at
-from state_pipelines.operations.processes import choose_processes
+from state_pipelines.operations.processes import Processes, choose_processes
 from state_pipelines.operations.publishing import FileMode
 from state_pipelines.operations.rescaling import plan_rescale, run_rescale
 from state_pipelines.operations.rescaling.change_texts import tell_label, tell_number
@@ -110,8 +110,8 @@ def command(
             _show_changes(plan, make_console())
             click.echo("nothing was written (--dry-run)")
         return
-    count = processes or choose_processes(plan.size)
-    result = run_rescale(plan, partial(run_with_bar, count, progress), prove=not no_proof)
+    with Processes(processes or choose_processes(plan.size)) as shared:
+        result = run_rescale(plan, partial(run_with_bar, shared, progress), prove=not no_proof)
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:

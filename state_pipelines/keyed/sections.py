@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.snappyframed import iter_chunks
+from state_pipelines.binary.snappyframed import decompress, iter_chunks
 from state_pipelines.errors import FormatError, StateError, Where
 from state_pipelines.keyed.header import KeyedHeader, read_keyed_header
 from state_pipelines.metadata.streams import StateStream, read_stream_range
@@ -198,10 +198,12 @@ def decompress_section(raw: bytes, section: Section, start: int, name: str, offs
     """
     pieces: list[bytes] = []
     try:
+        if not section.is_open:
+            return decompress(raw, start, section.end - offset, name=name)
         pieces.extend(chunk.data for chunk in iter_chunks(raw, start, section.end - offset, name=name))
         return b"".join(pieces)
     except StateError as error:
-        if section.is_open and pieces:
+        if pieces:
             return b"".join(pieces)
         if error.where.offset is not None:
             error.where = Where(file=name, offset=error.where.offset + offset)

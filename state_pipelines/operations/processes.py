@@ -7,14 +7,12 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from functools import cache
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from state_pipelines.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 Result = TypeVar("Result", covariant=True)
 Report = Callable[[int, int], None]
@@ -39,61 +37,82 @@ def choose_processes(size: int) -> int:
     return 1 if size < SMALL else os.cpu_count() or 1
 
 
-def run_pieces(
-    pieces: Sequence[Work[Result]], what: str, *, processes: int = 1, report: Report | None = None
-) -> list[Result]:
-    """Run pieces of work; results in the order of the pieces.
+class Processes:
+    """Processes that share pieces of work: started when they are first needed, ended with the block.
+
+    Starting one takes about two seconds, so that work in stages had better keep them. They are started anew
+    (`spawn`), so that the main module of a script must be guarded by `if __name__ == "__main__":`. With a count of one,
+    this process does the work.
 
     Args:
-        pieces: the work.
-        what: says what failed, when a process dies.
-        processes: with more than one, they are started anew (`spawn`), so that the main module of a script must be
-            guarded by `if __name__ == "__main__":`. They stay for the next pieces.
-        report: is told of the progress.
-
-    Raises:
-        StateError: a piece failed; the others are not begun any more.
+        count: how many.
     """
-    count = min(processes, len(pieces))
-    if count <= 1:
-        results = []
-        for piece in pieces:
-            results.append(piece.run())
-            if report is not None:
-                report(len(results), len(pieces))
-        return results
-    with _share(count if all(getattr(piece, "only_copies", False) for piece in pieces) else 0, processes) as pool:
-        futures = [pool.submit(_run, piece) for piece in pieces]
-        try:
-            for done, future in enumerate(as_completed(futures), 1):
-                future.result()
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def run(self, pieces: Sequence[Work[Result]], what: str, *, report: Report | None = None) -> list[Result]:
+        """Run pieces of work; results in the order of the pieces.
+
+        Args:
+            pieces: the work.
+            what: says what failed, when a process dies.
+            report: is told of the progress.
+
+        Raises:
+            StateError: a piece failed; the others are not begun any more.
+        """
+        count = min(self._count, len(pieces))
+        if count <= 1:
+            results = []
+            for piece in pieces:
+                results.append(piece.run())
                 if report is not None:
-                    report(done, len(pieces))
+                    report(len(results), len(pieces))
+            return results
+        if all(getattr(piece, "only_copies", False) for piece in pieces):
+            with ThreadPoolExecutor(count) as threads:
+                return _share(threads, pieces, report)
+        if self._pool is None:
+            # Forked processes would share the threads of Arrow and of storage clients, which do not survive that.
+            self._pool = ProcessPoolExecutor(self._count, mp_context=multiprocessing.get_context("spawn"))
+        try:
+            return _share(self._pool, pieces, report)
         except BrokenProcessPool as error:
-            _start_processes.cache_clear()
             raise StateError(
                 f"{what}: a process died", hint="It may have run out of memory; use fewer processes"
             ) from error
-        finally:
-            for future in futures:
-                future.cancel()
-        return [future.result() for future in futures]
 
 
-@contextmanager
-def _share(threads: int, processes: int) -> Iterator[Executor]:
-    """Threads of their own, or else the processes of this process, which take about two seconds to start."""
-    if threads:
-        with ThreadPoolExecutor(threads) as pool:
-            yield pool
-    else:
-        yield _start_processes(processes)
+def run_pieces(
+    pieces: Sequence[Work[Result]], what: str, *, processes: int = 1, report: Report | None = None
+) -> list[Result]:
+    """Run pieces of work in processes that end with it; as `Processes.run`."""
+    with Processes(processes) as runner:
+        return runner.run(pieces, what, report=report)
 
 
-@cache
-def _start_processes(count: int) -> ProcessPoolExecutor:
-    # Forked processes would share the threads of Arrow and of storage clients, which do not survive that.
-    return ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+def _share(pool: Executor, pieces: Sequence[Work[Result]], report: Report | None) -> list[Result]:
+    futures = []
+    try:
+        futures += [pool.submit(_run, piece) for piece in pieces]
+        for done, future in enumerate(as_completed(futures), 1):
+            future.result()
+            if report is not None:
+                report(done, len(pieces))
+    finally:
+        for future in futures:
+            future.cancel()
+    return [future.result() for future in futures]
 
 
 def _run(piece: Work[Result]) -> Result:

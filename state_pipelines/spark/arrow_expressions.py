@@ -119,7 +119,8 @@ def translate_expression(expression: Any, present: str) -> ArrowExpression | Non
     while _name(expression) == "Alias":
         expression = expression.child()
     found = _translate(expression, present)
-    return None if found is None or present in found.columns else found
+    # What has become a literal has none.
+    return None if found is None or present in found.columns or not found.columns else found
 
 
 def _translate(expression: Any, present: str) -> ArrowExpression | None:
@@ -131,7 +132,7 @@ def _translate(expression: Any, present: str) -> ArrowExpression | None:
     if name == "Literal":
         value = expression.value()
         return ArrowExpression("literal", kind, value=str(value) if kind == "string" and value is not None else value)
-    parts = _list(expression.children())
+    parts = list_sequence(expression.children())
     if name == "CaseWhen" and len(parts) == 2 and _is_column(parts[0], present):
         return _translate(parts[1], present)
     if name == "Coalesce" and len(parts) == 2 and (message := _find_message(parts[1])) is not None:
@@ -146,8 +147,10 @@ def _translate(expression: Any, present: str) -> ArrowExpression | None:
 def _make(expression: Any, name: str, kind: str, arguments: tuple[ArrowExpression, ...]) -> ArrowExpression | None:
     types = {each.type for each in arguments}
     fails = any(each.may_fail for each in arguments)
-    # Of these, Spark does not compute what comes behind unless it must.
+    # Spark does not compute what comes behind unless it must: not behind a null either.
     guarded = any(each.may_fail for each in arguments[1:])
+    if guarded:
+        return None
     match name:
         case "Cast" if str(expression.evalMode()) == _ANSI:
             return _make_cast(kind, arguments[0])
@@ -164,15 +167,15 @@ def _make(expression: Any, name: str, kind: str, arguments: tuple[ArrowExpressio
         case "LessThan" | "LessThanOrEqual" | "GreaterThan" | "GreaterThanOrEqual":
             if len(types) == 1 and types <= {*_INTEGERS}:
                 return ArrowExpression(_COMPARISONS[name], kind, arguments, may_fail=fails)
-        case "And" | "Or" if not guarded:
+        case "And" | "Or":
             return ArrowExpression(_LOGIC[name], kind, arguments, may_fail=fails)
         case "Not" | "IsNull" | "IsNotNull":
             return ArrowExpression(_LOGIC[name], kind, arguments, may_fail=fails)
         case "Concat" if types == {"string"} and kind == "string":
             return ArrowExpression("binary_join_element_wise", kind, arguments, may_fail=fails)
-        case "Coalesce" if not guarded:
+        case "Coalesce":
             return ArrowExpression("coalesce", kind, arguments, may_fail=fails)
-        case "If" | "CaseWhen" if not guarded:
+        case "If" | "CaseWhen":
             if len(arguments) % 2 == 0:
                 arguments = (*arguments, ArrowExpression("literal", kind))
             return ArrowExpression("choose", kind, arguments, may_fail=fails)
@@ -209,5 +212,6 @@ def _is_column(expression: Any, name: str) -> bool:
     return _name(expression) == "AttributeReference" and bool(expression.name() == name)
 
 
-def _list(sequence: Any) -> list[Any]:
+def list_sequence(sequence: Any) -> list[Any]:
+    """The elements of a sequence of Scala."""
     return [sequence.apply(index) for index in range(sequence.size())]

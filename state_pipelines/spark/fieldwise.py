@@ -21,7 +21,7 @@ from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.tables import TTL_COLUMN
 from state_pipelines.operations.migration.flows import Apply, Flow, Project, Read, is_nondeterministic, walk_flow
 from state_pipelines.snapshot.keyed_state import TIMER
-from state_pipelines.spark.arrow_expressions import ArrowExpression, translate_expression
+from state_pipelines.spark.arrow_expressions import ArrowExpression, list_sequence, translate_expression
 from state_pipelines.spark.casting import cast_by_name
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.flows import PREFIX, VISIBLE, hidden, require_deterministic, spark_type
@@ -222,15 +222,31 @@ class _Finder:
             else:
                 rest.append((name, sql))
         if rest:
-            frame = self._make_frame(read, before, types).select(*(F.expr(sql).alias(name) for name, sql in rest))
-            require_deterministic(frame, allowed=False)
-            expressions = frame._jdf.queryExecution().analyzed().expressions()
-            for index, (name, sql) in enumerate(rest):
-                used = _list_names(expressions.apply(index).references())
-                if "value" in used - set(types):
-                    return None
-                found[name] = _Column(sql, None, used)
+            used = self._find_used(self._make_frame(read, before, types), [sql for _, sql in rest])
+            if used is None or any("value" in each - set(types) for each in used):
+                return None
+            found |= {name: _Column(sql, None, each) for (name, sql), each in zip(rest, used, strict=True)}
         return {name: found[name] for name, _ in stage.columns}
+
+    def _find_used(self, base: DataFrame, sqls: list[str]) -> list[frozenset[str]] | None:
+        """The columns of a frame that expressions read; None when other rows than their own count too.
+
+        Names in SQL may be written otherwise than those of the columns, so it is the columns that are compared. What
+        looks at other rows (windows, subqueries) or makes rows stands in a plan of its own, or has a plan in it.
+        """
+        frame = base.select(*(F.expr(sql).alias(f"{index}") for index, sql in enumerate(sqls)))
+        require_deterministic(frame, allowed=False)
+        below, plan = (each._jdf.queryExecution().analyzed() for each in (base, frame))
+        if plan.getClass().getSimpleName() != "Project" or not plan.child().equals(below):
+            return None
+        names = {attribute.exprId(): attribute.name() for attribute in list_sequence(below.output())}
+        used = []
+        for expression in list_sequence(plan.projectList()):
+            columns = [attribute.exprId() for attribute in list_sequence(expression.references().toSeq())]
+            if not expression.deterministic() or _has_plan(expression) or not set(columns) <= set(names):
+                return None
+            used.append(frozenset(names[each] for each in columns))
+        return used
 
     def _make_frame(self, read: StateShape, before: StateShape, types: dict[str, pa.DataType]) -> DataFrame:
         """No rows, with the columns that SQL may name."""
@@ -296,7 +312,9 @@ class _Finder:
             steps = [plan.getClass().getSimpleName(), plan.children().apply(0).getClass().getSimpleName()]
             if steps == ["Project", "MapInArrow"]:
                 expression = translate_expression(plan.projectList().apply(0), PRESENT)
-                found += [] if expression is None else [(name, expression)]
+                # Keys are there in rows without a payload too, of which Spark computes nothing.
+                if expression is not None and not (expression.may_fail and _names_keys(expression)):
+                    found.append((name, expression))
         return tuple(found)
 
     def _evaluate(
@@ -325,6 +343,13 @@ def _find_bare(sql: str) -> str | None:
     return None if match is None else match[1].replace("``", "`")
 
 
-def _list_names(attributes: Any) -> frozenset[str]:
-    listed = attributes.toSeq()
-    return frozenset(listed.apply(index).name() for index in range(listed.size()))
+def _names_keys(expression: ArrowExpression) -> bool:
+    return not all(name.startswith(field_column("")) for name in expression.columns)
+
+
+def _has_plan(expression: Any) -> bool:
+    """Whether there is a subquery in an expression."""
+    name = expression.getClass().getSimpleName()
+    if "Subquery" in name or name in ("Exists", "ListQuery"):
+        return True
+    return any(map(_has_plan, list_sequence(expression.children())))

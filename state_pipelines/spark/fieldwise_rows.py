@@ -97,6 +97,8 @@ class FieldwiseRows:
         fields = list_fields(shape, self.layouts, tuple(name for name in self._fields if name in names))
         keys = tuple(name for name in VISIBLE if hidden(name) in used)
         for batch in replace(split, options=list_columns(shape, fields, keys=keys)).batches():
+            if not len(batch):
+                continue
             payload = batch.column(shape.column)
             present = payload.is_valid()
             made = dict[str, pa.Array]()

@@ -69,15 +69,15 @@ def ask(path: str, environment: dict[str, str], arguments: list[str]) -> bool:
     Returns:
         Whether there was one; otherwise nothing has happened, and this process has to be the daemon itself.
     """
-    request = {
-        "interpreter": _describe_interpreter(environment),
-        "environment": environment,
-        "arguments": arguments,
-        "path": sys.path,
-        "directory": str(Path.cwd()),
-    }
-    body = json.dumps(request).encode()
     try:
+        request = {
+            "interpreter": _describe_interpreter(environment),
+            "environment": environment,
+            "arguments": arguments,
+            "path": sys.path,
+            "directory": str(Path.cwd()),
+        }
+        body = json.dumps(request).encode()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.connect(path)
             socket.send_fds(connection, [len(body).to_bytes(_HEAD, "big")], _FILES)

@@ -210,9 +210,11 @@ def test_values_convert_by_field_name() -> None:
     target = "Pojo<shop.Sale>(address: Pojo<shop.Place>(zip: String), amount: Long)"
     flow = plan(shape(ORDER), steps=[{"convert": {"to": target, "discard": ["note", "address.city"]}}]).states["s"]
     assert isinstance(flow, fl.Apply)
-    assert isinstance(flow.stage, fl.Replace)
+    assert isinstance(flow.stage, fl.Project)
     assert describe(flow.shape.payload) == target
-    assert "'zip', value.`address`.`zip`" in flow.stage.sql
+    columns = dict(flow.stage.columns)
+    assert columns["amount"] == "`amount`"
+    assert "'zip', `address`.`zip`" in columns["address"]
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 import threading
+import time
 from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
 
 from state_pipelines.errors import StateError, UsageError
-from state_pipelines.operations.processes import run_pieces
+from state_pipelines.operations.processes import Processes, run_pieces
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,15 @@ class Die:
 
 
 def test_processes_stay_for_the_next_pieces() -> None:
-    rounds = [run_pieces([WhereAmI(each) for each in range(8)], "work", processes=2) for _ in range(2)]
+    with Processes(2) as shared:
+        rounds = [shared.run([WhereAmI(each) for each in range(8)], "work") for _ in range(2)]
     assert [[number for number, _ in found] for found in rounds] == [list(range(8))] * 2
     processes = {process for found in rounds for _, process in found}
     assert os.getpid() not in processes
     assert len(processes) <= 2
+    for process in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
 
 
 def test_copies_are_made_by_threads() -> None:
@@ -60,12 +67,32 @@ def test_one_process_is_this_one() -> None:
 
 
 def test_a_piece_that_fails_is_told_and_others_run_afterwards() -> None:
-    with pytest.raises(UsageError, match="this piece fails"):
-        run_pieces([Fail(), Fail()], "work", processes=2)
-    assert len(run_pieces([WhereAmI(1), WhereAmI(2)], "work", processes=2)) == 2
+    with Processes(2) as shared:
+        with pytest.raises(UsageError, match="this piece fails"):
+            shared.run([Fail(), Fail()], "work")
+        assert len(shared.run([WhereAmI(1), WhereAmI(2)], "work")) == 2
 
 
-def test_a_process_that_dies_is_told_and_others_are_started() -> None:
+def test_a_process_that_dies_is_told() -> None:
     with pytest.raises(StateError, match="work: a process died"):
         run_pieces([Die(), Die()], "work", processes=2)
-    assert len(run_pieces([WhereAmI(1), WhereAmI(2)], "work", processes=2)) == 2
+
+
+def test_a_process_that_dies_between_pieces_is_told() -> None:
+    with Processes(2) as shared:
+        ((_, process), *_) = shared.run([WhereAmI(1), WhereAmI(2)], "work")
+        os.kill(process, signal.SIGKILL)
+        time.sleep(1)
+        with pytest.raises(StateError, match="work: a process died"):
+            shared.run([WhereAmI(1), WhereAmI(2)], "work")
+
+
+def share() -> None:
+    run_pieces([WhereAmI(1), WhereAmI(2)], "work", processes=2)
+
+
+def test_a_spawned_process_that_has_processes_ends() -> None:
+    process = multiprocessing.get_context("spawn").Process(target=share)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0

@@ -116,6 +116,10 @@ def test_arrow_gives_what_spark_gives(spark: SparkSession, table: pa.Table, sql:
         "DATE '2024-01-01' > CAST(x AS DATE)",
         "named_struct('a', i)",
         "if(p, i, j)",
+        "coalesce('x', y)",
+        "x IS NULL OR true",
+        "i + CAST(l AS INT)",
+        "i = i * j",
     ],
 )
 def test_what_may_mean_something_else_stays_with_spark(spark: SparkSession, sql: str) -> None:

@@ -155,6 +155,10 @@ def test_a_field_hides_the_column_of_its_name(spark: SparkSession, users: Snapsh
         {"add": {"field": "all", "type": "String", "expression": "to_json(value)"}},
         {"filter": {"keep": "age > 3", "reason": "test"}},
         {"kind": {"to": "LIST"}},
+        {"add": {"field": "rows", "type": "long", "expression": "count(*) OVER ()"}},
+        {"add": {"field": "place", "type": "int", "expression": "row_number() OVER (ORDER BY id)"}},
+        {"add": {"field": "most", "type": "long", "expression": "(SELECT max(id) FROM range(7))"}},
+        {"add": {"field": "old", "type": "int", "expression": "VALUE.age"}},
     ],
 )
 def test_other_flows_go_through_spark_as_a_whole(spark: SparkSession, users: Snapshot, step: Any) -> None:
@@ -179,6 +183,11 @@ STEPS = {
         *({"drop": {"field": name}} for name in ("active", "age", "id", "score")),
         {"set": {"field": "name", "expression": "concat(state_key, '/', coalesce(name, '?'))"}},
     ],
+    "in capitals": [
+        {"set": {"field": "age", "expression": "AGE + 1"}},
+        {"add": {"field": "n", "type": "String", "expression": "CONCAT(NAME, name)"}},
+    ],
+    "folded": [{"add": {"field": "known", "type": "String", "expression": "coalesce('x', name)"}}],
     "renamed class": [{"rename_class": {"shop.User": "mall.User"}}, RENAME],
 }
 
@@ -202,7 +211,7 @@ def test_rows_are_the_same_as_by_way_of_spark(spark: SparkSession, users: Snapsh
     fieldwise = find_fieldwise(spark, flow, layouts)
     assert fieldwise is not None
     frame = to_rows(FlowRunner(StateReader(spark, operator), layouts).build(flow), flow.shape)
-    expected = [(row["key_bytes"], row["value"]) for row in frame.toArrow().to_pylist()]
+    expected = [(bytes(row[0]), row[1] and row[1].asDict()) for row in frame.select("key_bytes", "value").collect()]
     splits = split_rows(operator, "profile")
     found_rows = run_on_rows(spark, FieldwiseRows(fieldwise, layouts), splits, Collect(), "it fails")
     assert sorted(pair for rows in found_rows for pair in rows) == sorted(expected)
@@ -246,6 +255,14 @@ def test_splits_follow_each_other() -> None:
 
 
 IN_ONE_ROW = "CASE WHEN state_key = 'user-4' THEN {} ELSE {} END"
+
+
+def test_windows_see_all_rows(spark: SparkSession, users: Snapshot, tmp_path: Path) -> None:
+    steps = [{"add": {"field": "rows", "type": "long", "expression": "count(*) OVER ()"}}]
+    result = migrate(spark, users, make(steps, [{"drop": {"field": "rows"}}]), str(tmp_path / "up"))
+    table = result.snapshot.operator("users").state("profile").to_arrow()
+    assert set(table.column("value").combine_chunks().field("rows").drop_null().to_pylist()) == {ROWS}
+
 
 UPGRADE_STEPS = [RENAME, ADD, CAST, DROP]
 DOWNGRADE_STEPS = [

@@ -56,13 +56,13 @@ def convert_by_name(old: tree.Serializer, new: tree.Serializer, context: PlanCon
 
 
 def convert_fields(old: tree.Serializer, new: tree.Serializer, context: PlanContext) -> Columns | None:
-    """The fields of the new payload out of those of the old one; None when not both have fields.
+    """The fields of the new payload out of those of the old one; None when not both have any.
 
     Raises:
         MigrationError: as `convert_by_name`.
     """
     before, after = payload_type(old, context), payload_type(new, context)
-    if not pa.types.is_struct(before) or not pa.types.is_struct(after):
+    if not all(pa.types.is_struct(each) and each.num_fields for each in (before, after)):
         return None
     return _convert_fields(before, after, "", "", 0)
 
