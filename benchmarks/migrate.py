@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from benchmarks.generate import OPERATOR, generate
 from benchmarks.processes import Clock
-from benchmarks.processes import measure_cpu as measure_cpu
 from benchmarks.snapshots import TINY
 from state_pipelines import open_snapshot
 from state_pipelines.operations.migration.history import RevisionDirectory

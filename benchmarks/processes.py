@@ -303,11 +303,6 @@ def _look_at_descendants() -> Cpu:
     return total
 
 
-def measure_cpu() -> float:
-    """User and system seconds of this process and all its descendants so far."""
-    return (measure_own_cpu() + measure_descendants()).total
-
-
 @dataclass
 class Clock:
     """CPU and wall seconds of named pieces of work, of this process and its descendants."""

@@ -15,6 +15,7 @@ import gc
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -107,11 +108,14 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     request = _serve(listener)
-    if request is not None:
-        _take_over(request)
-        from pyspark.daemon import manager
+    if request is None:
+        # Whoever started this one may have had no time for it.
+        shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)
+        return
+    _take_over(request)
+    from pyspark.daemon import manager
 
-        manager()
+    manager()
 
 
 def _describe_interpreter(environment: dict[str, str]) -> list[Any]:

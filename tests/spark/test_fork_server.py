@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,3 +101,17 @@ def test_where_no_socket_can_be_there_is_no_server(tmp_path: Path) -> None:
     )
     assert (done.stdout, done.stderr) == ("['PYSPARK_DRIVER_PYTHON', 'PYSPARK_PYTHON']\n", "")
     assert not list(long.iterdir())
+
+
+def test_the_server_ends_with_its_process_however_that_ends(tmp_path: Path) -> None:
+    program = (
+        "import os, signal; from state_pipelines.spark.workers import start_workers; start_workers(); "
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, check=False)
+    assert done.returncode == -signal.SIGKILL
+    end = time.monotonic() + 60
+    while list(tmp_path.iterdir()) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not list(tmp_path.iterdir())
