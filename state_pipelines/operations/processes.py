@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
@@ -112,6 +112,8 @@ def _share(pool: Executor, pieces: Sequence[Work[Result]], report: Report | None
     finally:
         for future in futures:
             future.cancel()
+        # Whoever clears away after a failure must be alone with what was written.
+        wait(futures)
     return [future.result() for future in futures]
 
 

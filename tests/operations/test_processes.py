@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -96,3 +97,22 @@ def test_a_spawned_process_that_has_processes_ends() -> None:
     process.start()
     process.join(60)
     assert process.exitcode == 0
+
+
+@dataclass(frozen=True)
+class Slow:
+    file: str
+
+    def run(self) -> None:
+        time.sleep(1)
+        Path(self.file).touch()
+
+
+def test_nothing_goes_on_behind_a_failure(tmp_path: Path) -> None:
+    with Processes(2) as shared:
+        shared.run([WhereAmI(1), WhereAmI(2)], "work")
+        with pytest.raises(UsageError, match="this piece fails"):
+            shared.run([Slow(str(tmp_path / "begun")), Fail(), *(Slow(str(tmp_path / "later")) for _ in range(9))], "w")
+        left = sorted(tmp_path.iterdir())
+        time.sleep(1.5)
+        assert sorted(tmp_path.iterdir()) == left
