@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from state_pipelines.errors import StateError, UsageError
-from state_pipelines.operations.processes import Processes, run_pieces
+from state_pipelines.operations.processes import Processes, Work, run_pieces
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,10 @@ class Slow:
 def test_nothing_goes_on_behind_a_failure(tmp_path: Path) -> None:
     with Processes(2) as shared:
         shared.run([WhereAmI(1), WhereAmI(2)], "work")
+        later = [Slow(str(tmp_path / "later")) for _ in range(9)]
+        pieces: list[Work[None]] = [Slow(str(tmp_path / "begun")), Fail(), *later]
         with pytest.raises(UsageError, match="this piece fails"):
-            shared.run([Slow(str(tmp_path / "begun")), Fail(), *(Slow(str(tmp_path / "later")) for _ in range(9))], "w")
+            shared.run(pieces, "work")
         left = sorted(tmp_path.iterdir())
         time.sleep(1.5)
         assert sorted(tmp_path.iterdir()) == left
