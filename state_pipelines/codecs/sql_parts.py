@@ -22,6 +22,7 @@ COMPACT_TIMESTAMP = 3
 """Largest precision of a TIMESTAMP that is stored without nanoseconds."""
 _MICROS, _NANOS = 6, 9
 _NANOS_OF_MILLI = 1_000_000
+_MILLIS_OF_DAY = 86_400_000
 
 
 @dataclass(frozen=True)
@@ -170,8 +171,12 @@ class TimeOfDayPart(Part):
 
     @override
     def finish(self, columns: OutputColumns) -> pa.Array:
-        values = columns.fixed(self.main, np.int32).astype(np.int64) * _NANOS_OF_MILLI
-        nulls = logical.bitmap(columns.valid(self.main))
+        millis, valid = columns.fixed(self.main, np.int32).astype(np.int64), columns.valid(self.main)
+        outside = (millis < 0) | (millis >= _MILLIS_OF_DAY)
+        if bool((outside if valid is None else outside & valid).any()):
+            raise FormatError("the milliseconds of a TIME are no time of day")
+        values = millis * _NANOS_OF_MILLI
+        nulls = logical.bitmap(valid)
         return pa.Array.from_buffers(self.type, len(values), [nulls, pa.py_buffer(values)])
 
     @override

@@ -87,10 +87,15 @@ def declare(compiler: Declaring, of: LogicalType, *, nullable: bool, nested: boo
     def column(width: int, *, data: bool = False) -> int:
         return compiler.column(width, nullable=nullable, nested=nested, wanted=asked, data=data)
 
-    def inside(child: LogicalType, *, null: bool = True) -> Part:
+    def inside(child: LogicalType) -> Part:
         everything: Wanted = None if asked else frozenset()
         with compiler.deeper():
-            return declare(compiler, child, nullable=null, nested=True, wanted=everything)
+            return declare(compiler, child, nullable=True, nested=True, wanted=everything)
+
+    def keys(child: LogicalType) -> Part:
+        if pa.types.is_null((part := inside(child)).type):
+            raise UnsupportedError(f"a {of.root} whose keys are all null has no form in Arrow and Spark")
+        return part
 
     if (primitive := _KINDS.get(of.root)) is not None:
         return PrimitivePart(column(_WIDTHS[primitive]), primitive)
@@ -122,9 +127,9 @@ def declare(compiler: Declaring, of: LogicalType, *, nullable: bool, nested: boo
         case "ARRAY":
             return ListPart(column(0), inside(of.children[0]))
         case "MAP":
-            return MapPart(column(0), inside(of.children[0]), inside(of.children[1]))
+            return MapPart(column(0), keys(of.children[0]), inside(of.children[1]))
         case "MULTISET":
-            return MapPart(column(0), inside(of.children[0]), inside(_COUNT))
+            return MapPart(column(0), keys(of.children[0]), inside(_COUNT))
     raise UnsupportedError(f"the binary form of SQL type {of.root} is not known")
 
 

@@ -23,7 +23,6 @@ INTEGERS = {
 TIMESTAMPS = ("TIMESTAMP_WITHOUT_TIME_ZONE", "TIMESTAMP_WITH_LOCAL_TIME_ZONE")
 DAY = 86_400_000
 PLAIN = (*INTEGERS, "BOOLEAN", "FLOAT", "DOUBLE", "VARCHAR", "CHAR", "VARBINARY", "BINARY", "RAW", "NULL")
-NO_KEYS = ("NULL",)
 
 
 def leaf_types() -> st.SearchStrategy[LogicalType]:
@@ -38,11 +37,15 @@ def leaf_types() -> st.SearchStrategy[LogicalType]:
     )
 
 
+def can_be_key(of: LogicalType) -> bool:
+    return can_be_key(of.children[0]) if of.root == "DISTINCT_TYPE" else of.root != "NULL"
+
+
 def sql_types(depth: int = 2) -> st.SearchStrategy[LogicalType]:
     if depth == 0:
         return leaf_types()
     inner = sql_types(depth - 1)
-    keys = inner.filter(lambda of: of.root not in NO_KEYS)
+    keys = inner.filter(can_be_key)
     rows = st.lists(inner, max_size=4).map(tuple)
     return st.one_of(
         leaf_types(),

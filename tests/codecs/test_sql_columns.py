@@ -21,7 +21,15 @@ from state_pipelines.errors import FormatError, StateError, UnsupportedError, Va
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.tree import LogicalType
 from tests.codecs.guarded import guarded
-from tests.codecs.sql_strategies import draw_row, draw_sql, row_serializers, row_to_arrow, sql_to_arrow, sql_types
+from tests.codecs.sql_strategies import (
+    can_be_key,
+    draw_row,
+    draw_sql,
+    row_serializers,
+    row_to_arrow,
+    sql_to_arrow,
+    sql_types,
+)
 
 random_cases = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -67,7 +75,7 @@ def test_rows_go_through_columns_as_the_scalar_codec_writes_them(data: st.DataOb
 @random_cases
 def test_values_inside_other_layouts_go_through_columns(data: st.DataObject) -> None:
     draw: Any = data.draw
-    of, key = draw(sql_types(1)), draw(sql_types(1).filter(lambda each: each.root != "NULL"))
+    of, key = draw(sql_types(1)), draw(sql_types(1).filter(can_be_key))
     array_data = tree.ArrayData(snapshot_class="A", snapshot_version=3, element_type=of)
     map_data = tree.MapData(snapshot_class="M", snapshot_version=3, key_type=key, value_type=of)
     element = lay.Dynamic(draw(st.sampled_from((array_data, map_data))))
@@ -94,6 +102,21 @@ def test_broken_rows_are_errors_and_never_crashes(data: st.DataObject) -> None:
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     with suppress(StateError):
         decoded(layout, [bytes(raw)])
+
+
+@pytest.mark.parametrize("millis", [-1, 86_400_000])
+def test_a_time_outside_of_the_day_is_an_error(millis: int) -> None:
+    layout = rows_of(LogicalType(root="TIME_WITHOUT_TIME_ZONE"))
+    with pytest.raises(FormatError, match="no time of day"):
+        decoded(layout, [written(layout, BinaryRowValue("+I", (millis,)))])
+
+
+@pytest.mark.parametrize("root", ["MAP", "MULTISET"])
+def test_maps_whose_keys_are_all_null_have_no_columns(root: str) -> None:
+    nothing = LogicalType(root="DISTINCT_TYPE", children=(LogicalType(root="NULL"),))
+    children = (nothing, BIGINT) if root == "MAP" else (nothing,)
+    with pytest.raises(UnsupportedError, match="whose keys are all null"):
+        compile_layout(rows_of(LogicalType(root=root, children=children)))
 
 
 def test_a_row_of_known_bytes() -> None:
