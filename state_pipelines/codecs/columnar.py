@@ -101,21 +101,8 @@ def measure_sequence(program: Program, data: Bytes, start: int, end: int, count:
     columns = OutputColumns(program.kinds, count, end - start)
     starts, ends = np.full(count, start, np.int64), np.full(count, end, np.int64)
     stops = np.empty(count, np.int64)
-    while True:
-        status, record, _, where = decode(
-            program.instructions,
-            program.pool.ctypes.data,
-            columns.table,
-            data.ctypes.data,
-            starts,
-            ends,
-            True,
-            False,
-            stops,
-        )
-        if status != op.FULL:
-            return stops if status == op.OK else stops[:record]
-        columns.enlarge(where)
+    status, record, _, _ = _fill(program, columns, data, starts, ends, stops, sequential=True, exact=False)
+    return stops if status == op.OK else stops[:record]
 
 
 def _decode(
@@ -131,21 +118,9 @@ def _decode(
 ) -> tuple[pa.Array, Offsets]:
     columns = OutputColumns(program.kinds, len(starts), size)
     stops = np.empty(len(starts), np.int64)
-    while True:
-        status, record, position, where = decode(
-            program.instructions,
-            program.pool.ctypes.data,
-            columns.table,
-            data.ctypes.data,
-            starts,
-            ends,
-            sequential,
-            exact,
-            stops,
-        )
-        if status != op.FULL:
-            break
-        columns.enlarge(where)
+    status, record, position, where = _fill(
+        program, columns, data, starts, ends, stops, sequential=sequential, exact=exact
+    )
     if status in (op.BAD_SUBCLASS, op.BAD_KIND):
         raise UnsupportedError(
             f"record {record}: {op.MESSAGES[status]}",
@@ -163,6 +138,35 @@ def _decode(
         if place.offset is None:
             error.where = Where(place.file, first, place.operator, place.state, place.path)
         raise
+
+
+def _fill(
+    program: Program,
+    columns: OutputColumns,
+    data: Bytes,
+    starts: Offsets,
+    ends: Offsets,
+    stops: Offsets,
+    *,
+    sequential: bool,
+    exact: bool,
+) -> tuple[int, int, int, int]:
+    """Run the kernel until all columns have room; its status, and the record, position and field of an error."""
+    while True:
+        found: tuple[int, int, int, int] = decode(
+            program.instructions,
+            program.pool.ctypes.data,
+            columns.table,
+            data.ctypes.data,
+            starts,
+            ends,
+            sequential,
+            exact,
+            stops,
+        )
+        if found[0] != op.FULL:
+            return found
+        columns.enlarge(found[3])
 
 
 def encode_array(program: Program, array: pa.Array) -> Encoded:

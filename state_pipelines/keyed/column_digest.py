@@ -17,7 +17,7 @@ from state_pipelines.binary.compiling import njit
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.keyed.digest import hash_bytes
+from state_pipelines.keyed.digest import MODULUS, hash_bytes, hash_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,10 +32,6 @@ ROWS = "# rows"
 KEYS = "# keys"
 """The name of the digest of the identities of the rows."""
 
-_MODULUS = 1 << 64
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-_MIXER = np.uint64(0x94D049BB133111EB)
-_SHIFT = np.uint64(31)
 _NULL = np.uint64(0xD6E8FEB86659FD93)
 
 
@@ -84,7 +80,7 @@ def add_sums(digests: Iterable[Sums]) -> Sums:
         for group, values in digest.items():
             total = totals.setdefault(group, {})
             for name, value in values.items():
-                total[name] = (total.get(name, 0) + value) % _MODULUS
+                total[name] = (total.get(name, 0) + value) % MODULUS
     return totals
 
 
@@ -209,10 +205,7 @@ def _hash_spans(seeds, base, starts, stops):  # type: ignore[no-untyped-def]
 def _hash_numbers(seeds, numbers):  # type: ignore[no-untyped-def]
     result = np.empty(len(seeds), np.uint64)
     for row in range(len(seeds)):
-        state = (seeds[row] ^ numbers[row]) * _MULTIPLIER
-        state ^= state >> _SHIFT
-        state *= _MIXER
-        result[row] = state ^ state >> _SHIFT
+        result[row] = hash_number(seeds[row], numbers[row])
     return result
 
 

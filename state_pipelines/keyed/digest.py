@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.key_groups import KeyGroupRange
 
 
-_MODULUS = 1 << 64
+MODULUS = 1 << 64
+"""Of sums of hashes."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +43,16 @@ class RecordDigest:
         return RecordDigest(
             self.records + other.records,
             self.bytes + other.bytes,
-            (self.digest + other.digest) % _MODULUS,
-            (self.content + other.content) % _MODULUS,
+            (self.digest + other.digest) % MODULUS,
+            (self.content + other.content) % MODULUS,
         )
 
     def __sub__(self, other: RecordDigest) -> RecordDigest:
         return RecordDigest(
             self.records - other.records,
             self.bytes - other.bytes,
-            (self.digest - other.digest) % _MODULUS,
-            (self.content - other.content) % _MODULUS,
+            (self.digest - other.digest) % MODULUS,
+            (self.content - other.content) % MODULUS,
         )
 
     @property
@@ -115,6 +116,14 @@ def hash_bytes(seed, start, end):  # type: ignore[no-untyped-def]
     state = (state ^ rest) * _MULTIPLIER
     state ^= state >> _SHIFT
     return state * _MIXER
+
+
+@njit(cache=True, inline="always")
+def hash_number(seed, number):  # type: ignore[no-untyped-def]
+    """64-bit hash of a number of as many bits, started by `seed`."""
+    state = (seed ^ number) * _MULTIPLIER
+    state = (state ^ state >> _SHIFT) * _MIXER
+    return state ^ state >> _SHIFT
 
 
 @njit(cache=True, inline="never")

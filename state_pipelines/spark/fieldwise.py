@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, LongType, StructField, StructType
+from pyspark.sql.types import BooleanType, IntegerType, LongType, StructField, StructType, TimestampType
 
 from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.serializer_layouts import derive_layout
@@ -48,18 +48,26 @@ def field_column(name: str) -> str:
     return f"{PREFIX}field_{name}"
 
 
+def list_fields(shape: StateShape, layouts: LayoutContext) -> dict[str, pa.DataType]:
+    """Arrow types of the fields of a payload; none when it is no struct.
+
+    Raises:
+        UnsupportedError: it has no columnar form.
+    """
+    kind = column_type(derive_layout(shape.payload, layouts))
+    return {each.name: each.type for each in kind} if pa.types.is_struct(kind) else {}
+
+
 @dataclass(frozen=True)
 class FieldStage:
     """One stage, without the fields that nothing computed comes from.
 
     Attributes:
-        columns: name and SQL of each field that is left.
-        types: of all fields afterwards, by name.
+        columns: name, SQL and type of each field that is left.
         fields: names of all fields before; they hide columns that are no fields.
     """
 
-    columns: tuple[tuple[str, str], ...]
-    types: tuple[tuple[str, DataType], ...]
+    columns: tuple[tuple[str, str, DataType], ...]
     fields: frozenset[str]
 
     def apply(self, frame: DataFrame) -> DataFrame:
@@ -70,12 +78,11 @@ class FieldStage:
         shown += [F.col(hidden(name)).alias(name) for name in keys if name not in self.fields]
         kept = [ROW, PRESENT, *map(hidden, keys)]
         # Null stays null: nothing is computed of a payload that is not there.
-        values = [self._compute(sql, present).alias(field_column(name)) for name, sql in self.columns]
+        values = [self._compute(sql, present).alias(field_column(name)) for name, sql, _ in self.columns]
         made = frame.select("*", *shown).select(*kept, *values)
-        types = dict(self.types)
         cast = [
-            cast_by_name(F.col(each), made.schema[each].dataType, types[name], "the value").alias(each)
-            for name, each in ((name, field_column(name)) for name, _ in self.columns)
+            cast_by_name(F.col(each), made.schema[each].dataType, kind).alias(each)
+            for each, kind in ((field_column(name), kind) for name, _, kind in self.columns)
         ]
         return made.select(*kept, *cast)
 
@@ -185,23 +192,16 @@ class _Finder:
         fixed = tuple(name for name, origin in origins.items() if origin is None and name not in varying)
         derived = self._derive(columns, wanted, read.shape, types) if wanted else ()
         computed = tuple(name for name in wanted if name not in dict(derived))
-        stages, needed = self._prune(columns, computed, types)
+        stages, needed, keys = self._prune(columns, computed, types)
         constants = self._evaluate(columns, fixed, types) if fixed else None
-        names = [name for name in needed if name in types[0]]
-        keys = [name for name in needed if name not in types[0]]
         shape = applied[-1].shape
-        return FieldwiseFlow(
-            read.state, read.shape, shape, carried, computed, derived, constants, tuple(names), tuple(keys), stages
-        )
+        return FieldwiseFlow(read.state, read.shape, shape, carried, computed, derived, constants, needed, keys, stages)
 
     def _find_types(self, shape: StateShape) -> dict[str, pa.DataType] | None:
         try:
-            kind = column_type(derive_layout(shape.payload, self.layouts))
+            return list_fields(shape, self.layouts) or None
         except UnsupportedError:
             return None
-        if not pa.types.is_struct(kind) or not kind.num_fields:
-            return None
-        return {each.name: each.type for each in kind}
 
     def _analyze(
         self,
@@ -250,43 +250,43 @@ class _Finder:
 
     def _make_frame(self, read: StateShape, before: StateShape, types: dict[str, pa.DataType]) -> DataFrame:
         """No rows, with the columns that SQL may name."""
+        others = {"value": spark_type(before.payload, self.layouts)} | self._list_visible(read)
         schema = spark_schema(pa.schema(list(types.items())))
-        fields = list(schema)
-        others: dict[str, Any] = {"value": spark_type(before.payload, self.layouts)}
-        if read.key is not None:
-            others["state_key"] = spark_type(read.key, self.layouts)
-        if read.map_key is not None:
-            others["map_key"] = spark_type(read.map_key, self.layouts)
-        if read.info.namespace_serializer is not None:
-            others["state_namespace"] = spark_type(read.info.namespace_serializer, self.layouts)
-        if read.kind == "LIST":
-            others["list_index"] = "int"
-        if read.ttl:
-            others[TTL_COLUMN] = "timestamp"
-        empty = self.spark.createDataFrame([], StructType(fields))
-        missing = [(name, kind) for name, kind in others.items() if name not in types]
-        return empty.select("*", *(F.lit(None).cast(kind).alias(name) for name, kind in missing))
+        for name, kind in others.items():
+            if name not in types:
+                schema.add(name, kind)
+        return self.spark.createDataFrame([], schema)
+
+    def _list_visible(self, read: StateShape) -> dict[str, DataType]:
+        """The columns beside the payload that SQL may name."""
+        serializers = {
+            "state_key": read.key,
+            "state_namespace": read.info.namespace_serializer,
+            "map_key": read.map_key,
+        }
+        kinds = {name: spark_type(each, self.layouts) for name, each in serializers.items() if each is not None}
+        kinds |= {"list_index": IntegerType()} if read.kind == "LIST" else {}
+        return kinds | ({TTL_COLUMN: TimestampType()} if read.ttl else {})
 
     def _prune(
         self,
         columns: list[dict[str, _Column]],
         wanted: tuple[str, ...],
         types: list[dict[str, pa.DataType]],
-    ) -> tuple[tuple[FieldStage, ...], tuple[str, ...]]:
-        """The stages that compute some fields and nothing else, and the columns that they need of the state."""
+    ) -> tuple[tuple[FieldStage, ...], tuple[str, ...], tuple[str, ...]]:
+        """The stages that compute some fields and nothing else, and the fields and other columns that they need."""
         needed, keys = set(wanted), set[str]()
         stages = []
         for index in reversed(range(len(columns))):
             stage = columns[index]
-            kept = tuple((name, each.sql) for name, each in stage.items() if name in needed)
+            after = spark_schema(pa.schema(list(types[index + 1].items())))
+            kept = tuple((name, each.sql, after[name].dataType) for name, each in stage.items() if name in needed)
             used = {column for name in needed for column in stage[name].used}
             needed = used & set(types[index])
             keys |= used - needed
-            kinds = spark_schema(pa.schema(list(types[index + 1].items())))
-            after = tuple((each.name, each.dataType) for each in kinds)
-            stages.append(FieldStage(kept, after, frozenset(types[index])))
-        ordered = [name for name in types[0] if name in needed]
-        return tuple(reversed(stages)), (*ordered, *(name for name in VISIBLE if name in keys))
+            stages.append(FieldStage(kept, frozenset(types[index])))
+        fields = tuple(name for name in types[0] if name in needed)
+        return tuple(reversed(stages)), fields, tuple(name for name in VISIBLE if name in keys)
 
     def _derive(
         self,
@@ -296,13 +296,15 @@ class _Finder:
         types: list[dict[str, pa.DataType]],
     ) -> tuple[tuple[str, ArrowExpression], ...]:
         """The fields that Arrow computes as Spark would."""
-        kinds = self._make_frame(before, before, types[0]).schema
+        fields, visible = spark_schema(pa.schema(list(types[0].items()))), self._list_visible(before)
         found = []
         for name in wanted:
-            stages, needed = self._prune(columns, (name,), types)
+            stages, needed, keys = self._prune(columns, (name,), types)
             schema = StructType([StructField(ROW, LongType()), StructField(PRESENT, BooleanType())])
             for each in needed:
-                schema.add(field_column(each) if each in types[0] else hidden(each), kinds[each].dataType)
+                schema.add(field_column(each), fields[each].dataType)
+            for each in keys:
+                schema.add(hidden(each), visible[each])
             # Of a frame that is known to be empty Spark makes another plan.
             frame = self.spark.range(0).mapInArrow(_pass, schema)
             for stage in stages:
@@ -324,9 +326,8 @@ class _Finder:
         types: list[dict[str, pa.DataType]],
     ) -> pa.StructScalar:
         """The values of fields that are the same in every row."""
-        stages, _ = self._prune(columns, wanted, types)
-        schema = StructType([StructField(PRESENT, BooleanType())])
-        frame = self.spark.createDataFrame([(True,)], schema).select(F.lit(0).cast("long").alias(ROW), PRESENT)
+        stages, _, _ = self._prune(columns, wanted, types)
+        frame = self.spark.range(1).select(F.col("id").alias(ROW), F.lit(True).alias(PRESENT))
         for stage in stages:
             frame = stage.apply(frame)
         table = frame.select(*(F.col(field_column(name)).alias(name) for name in wanted)).toArrow()

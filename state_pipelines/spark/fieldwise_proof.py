@@ -7,6 +7,7 @@ computes something.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,17 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_pipelines.codecs.columns import column_type
-from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.keyed.column_digest import KEYS, ROWS, ColumnDigest, Sums, add_sums, require_digestible
 from state_pipelines.keyed.tables import TTL_COLUMN
 from state_pipelines.spark.comparisons import GroupResult
+from state_pipelines.spark.fieldwise import list_fields
 from state_pipelines.spark.fieldwise_rows import (
     FieldwiseRows,
+    choose_fields,
     digest_batch,
     list_columns,
-    list_fields,
     run_on_rows,
 )
 from state_pipelines.spark.reports import KEY_SETS, READ_BACK, ROUND_TRIP, ROW_COUNTS
@@ -44,14 +44,12 @@ NULLS = "# nulls"
 TIMES = "# times"
 """Names of digests that no field has."""
 
-Splits = tuple["KeyedSplit", ...]
-
 
 def is_digestible(shape: StateShape, layouts: LayoutContext) -> bool:
     """Whether all fields of a payload can be digested where they are read."""
     try:
-        for each in column_type(derive_layout(shape.payload, layouts)):
-            require_digestible(each.type)
+        for kind in list_fields(shape, layouts).values():
+            require_digestible(kind)
     except UnsupportedError:
         return False
     return True
@@ -68,7 +66,7 @@ class Side:
         max_parallelism: number of its key groups.
     """
 
-    splits: Splits
+    splits: tuple[KeyedSplit, ...]
     shape: StateShape
     layouts: LayoutContext
     max_parallelism: int
@@ -117,7 +115,7 @@ def compare_fieldwise(spark: SparkSession, name: str, before: Side, after: Side,
         one, other = old.sums.get(group, {}), new.sums.get(group, {})
         meant, came = proven.meant.get(group, {}), round_trip.get(group, {})
         read_back = [("null values", one.get(NULLS), other.get(NULLS))]
-        for each in _list_fields(after):
+        for each in list_fields(after.shape, after.layouts):
             if each in carried:
                 read_back.append((each, one.get(carried[each]), other.get(each)))
             else:
@@ -134,16 +132,8 @@ def compare_fieldwise(spark: SparkSession, name: str, before: Side, after: Side,
             pairs += [(each, one.get(each), other.get(returned[each])) for each in returned]
             pairs += [(each, one.get(each), came.get(each)) for each in made]
             values[ROUND_TRIP] = [(what, _to_text(left), _to_text(right)) for what, left, right in pairs]
-        results.append(
-            GroupResult(
-                name, group, values, other.get(ROWS, 0), new.misplaced.get(group, 0), new.unhashed.get(group, 0)
-            )
-        )
+        results.append(GroupResult(name, group, values, other.get(ROWS, 0), new.misplaced[group], new.unhashed[group]))
     return results
-
-
-def _list_fields(side: Side) -> list[str]:
-    return [each.name for each in column_type(derive_layout(side.shape.payload, side.layouts))]
 
 
 def _to_text(digest: int | None) -> str:
@@ -161,8 +151,8 @@ class _Digested:
     """
 
     sums: Sums
-    misplaced: dict[int, int] = field(default_factory=dict)
-    unhashed: dict[int, int] = field(default_factory=dict)
+    misplaced: Counter[int] = field(default_factory=Counter)
+    unhashed: Counter[int] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -179,7 +169,7 @@ class _DigestSplit:
         """Do the work."""
         times = [TIMES] if self.shape.ttl else []
         digest = ColumnDigest(self.max_parallelism, (*self.fields, NULLS, *times))
-        misplaced, unhashed = np.zeros((2, self.max_parallelism), np.int64)
+        misplaced, unhashed = Counter[int](), Counter[int]()
         options = list_columns(self.shape, self.fields, hashed=self.hashed)
         for batch in replace(self.split, options=options).batches():
             payload = batch.column(self.shape.column)
@@ -187,37 +177,25 @@ class _DigestSplit:
             digest_batch(digest, batch, payload, self.fields, others)
             if self.hashed:
                 groups, found = batch.column("key_group"), batch.column("hashed_key_group")
-                misplaced += _count(groups, pc.fill_null(pc.not_equal(groups, found), False), self.max_parallelism)
-                unhashed += _count(groups, found.is_null(), self.max_parallelism)
-        return _Digested(digest.sums, _list_counts(misplaced), _list_counts(unhashed))
+                misplaced += _count(groups, pc.fill_null(pc.not_equal(groups, found), False))
+                unhashed += _count(groups, found.is_null())
+        return _Digested(digest.sums, misplaced, unhashed)
 
 
-def _count(groups: pa.Array, rows: pa.BooleanArray, max_parallelism: int) -> np.ndarray:
-    return np.bincount(groups.filter(rows).to_numpy(), minlength=max_parallelism)
-
-
-def _list_counts(counts: np.ndarray) -> dict[int, int]:
-    return {group: int(counts[group]) for group in np.flatnonzero(counts).tolist()}
+def _count(groups: pa.Array, rows: pa.BooleanArray) -> Counter[int]:
+    found, counts = np.unique(groups.filter(rows).to_numpy(), return_counts=True)
+    return Counter(dict(zip(found.tolist(), counts.tolist(), strict=True)))
 
 
 def _digest_side(spark: SparkSession, side: Side, fields: Collection[str], *, hashed: bool = False) -> _Digested:
-    wanted = tuple(name for name in _list_fields(side) if name in fields)
-    chosen = list_fields(side.shape, side.layouts, wanted)
+    chosen = choose_fields(side.shape, side.layouts, fields)
     tasks = [_DigestSplit(each, side.shape, chosen, side.max_parallelism, hashed) for each in side.splits]
     found: Sequence[_Digested] = run_tasks(spark, tasks, "the proof cannot read the state")
     return _Digested(
         add_sums(each.sums for each in found),
-        _add_counts(each.misplaced for each in found),
-        _add_counts(each.unhashed for each in found),
+        sum((each.misplaced for each in found), Counter()),
+        sum((each.unhashed for each in found), Counter()),
     )
-
-
-def _add_counts(counts: Iterator[dict[int, int]]) -> dict[int, int]:
-    totals: dict[int, int] = {}
-    for each in counts:
-        for group, count in each.items():
-            totals[group] = totals.get(group, 0) + count
-    return totals
 
 
 @dataclass(frozen=True)

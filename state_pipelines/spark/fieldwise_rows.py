@@ -16,23 +16,24 @@ import pyarrow as pa
 
 from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.conform import conform
-from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import StateError
 from state_pipelines.keyed.column_digest import identify_rows
 from state_pipelines.keyed.tables import TTL_COLUMN, KeyedTable, TableOptions
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.fieldwise import PRESENT, ROW, FieldwiseFlow, field_column
+from state_pipelines.spark.fieldwise import PRESENT, ROW, FieldwiseFlow, field_column, list_fields
 from state_pipelines.spark.flows import VISIBLE, hidden
 from state_pipelines.spark.splits import KeyedSplit, choose_whole, split_state
 from state_pipelines.spark.tasks import run_tasks
 from state_pipelines.spark.types import from_spark, spark_arrow_schema, spark_schema, to_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.keyed.column_digest import ColumnDigest
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
@@ -81,11 +82,6 @@ class FieldwiseRows:
     def _derived(self) -> dict[str, ArrowExpression]:
         return {name: each for name, each in self.flow.derived if self._wants(name)}
 
-    @cached_property
-    def _fields(self) -> tuple[str, ...]:
-        """The fields of the old payload."""
-        return tuple(each.name for each in column_type(derive_layout(self.flow.before.payload, self.layouts)))
-
     def _wants(self, name: str) -> bool:
         return self.new is None or name in self.new
 
@@ -93,8 +89,8 @@ class FieldwiseRows:
         """The stored columns of a split beside its keys, and the new payload."""
         shape = self.flow.before
         used = frozenset[str]().union(*(each.columns for each in self._derived.values()))
-        names = {*self._carried.values(), *(name for name in self._fields if field_column(name) in used)}
-        fields = list_fields(shape, self.layouts, tuple(name for name in self._fields if name in names))
+        read = [name for name in list_fields(shape, self.layouts) if field_column(name) in used]
+        fields = choose_fields(shape, self.layouts, {*self._carried.values(), *read})
         keys = tuple(name for name in VISIBLE if hidden(name) in used)
         for batch in replace(split, options=list_columns(shape, fields, keys=keys)).batches():
             if not len(batch):
@@ -134,13 +130,11 @@ def split_rows(operator: Operator, name: str) -> tuple[KeyedSplit, ...]:
     return tuple(split_state(state, choose_whole(state, TableOptions())))
 
 
-def list_fields(shape: StateShape, layouts: LayoutContext, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """`wanted` fields of a payload; one of the others when there are none, which says where the payload is null."""
-    if wanted:
-        return wanted
-    kind = column_type(derive_layout(shape.payload, layouts))
-    widths = {each.name: each.type for each in kind}
-    return (min(widths, key=lambda name: (pa.types.is_nested(widths[name]), pa.types.is_string(widths[name]))),)
+def choose_fields(shape: StateShape, layouts: LayoutContext, wanted: Collection[str]) -> tuple[str, ...]:
+    """`wanted` fields of a payload, in its order; without any, one that says where the payload is null."""
+    types = list_fields(shape, layouts)
+    chosen = tuple(name for name in types if name in wanted)
+    return chosen or (min(types, key=lambda name: (pa.types.is_nested(types[name]), pa.types.is_string(types[name]))),)
 
 
 def list_columns(
@@ -308,7 +302,7 @@ def _compute(spark: SparkSession, rows: FieldwiseRows, splits: tuple[KeyedSplit,
     """The computed fields of all rows; one task per split."""
     flow = rows.flow
     shape, keys = flow.before, flow.keys
-    fields = list_fields(shape, rows.layouts, flow.needed)
+    fields = choose_fields(shape, rows.layouts, flow.needed)
     paths = tuple(f"{shape.column}.{name}" for name in fields)
     options = TableOptions(columns=(*keys, *paths))
     types = spark_arrow_schema(KeyedTable(splits[0].layout, options, splits[0].reason).schema)

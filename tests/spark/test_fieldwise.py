@@ -99,7 +99,7 @@ def test_what_arrow_does_not_compute_goes_to_spark_with_what_it_needs(spark: Spa
     assert flow is not None
     assert (flow.computed, flow.needed, flow.keys) == (("half",), ("score",), ())
     assert [name for name, _ in flow.derived] == ["age"]
-    assert [name for name, _ in flow.stages[0].columns] == ["score"]
+    assert [name for name, _, _ in flow.stages[0].columns] == ["score"]
 
 
 def test_fields_that_nothing_computes_go_nowhere_near_spark(spark: SparkSession, users: Snapshot) -> None:
@@ -149,6 +149,14 @@ def test_a_field_hides_the_column_of_its_name(spark: SparkSession, users: Snapsh
     assert (flow.needed, flow.keys) == (("name",), ())
 
 
+def test_a_field_of_another_name_hides_the_column_no_more(spark: SparkSession, users: Snapshot) -> None:
+    add = {"add": {"field": "state_key", "type": "String", "expression": "upper(name)"}}
+    copy = {"add": {"field": "copy", "type": "String", "expression": "lower(state_key)"}}
+    flow = find(spark, users, add, {"rename": {"state_key": "nick"}}, copy)
+    assert flow is not None
+    assert (flow.computed, flow.needed, flow.keys) == (("copy", "nick"), ("name",), ("state_key",))
+
+
 @pytest.mark.parametrize(
     "step",
     [
@@ -188,6 +196,12 @@ STEPS = {
         {"add": {"field": "n", "type": "String", "expression": "CONCAT(NAME, name)"}},
     ],
     "folded": [{"add": {"field": "known", "type": "String", "expression": "coalesce('x', name)"}}],
+    "hidden for a while": [
+        {"rename": {"name": "state_key"}},
+        {"set": {"field": "state_key", "expression": "upper(state_key)"}},
+        {"rename": {"state_key": "name"}},
+        {"add": {"field": "place", "type": "String", "expression": "lower(state_key)"}},
+    ],
     "renamed class": [{"rename_class": {"shop.User": "mall.User"}}, RENAME],
 }
 
