@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkRuntimeError
@@ -57,16 +60,20 @@ def create_session(
     except PySparkRuntimeError:
         pass  # there is none; Spark has no other way to ask
     cores = cores or _available_cores()
-    options = {"spark.master": f"local[{cores}]"} | _session_options(cores, memory) | dict(conf or {})
+    given = dict(conf or {})
+    options = {"spark.master": f"local[{cores}]"} | _session_options(cores, memory) | given
     environment = {"JAVA_HOME": str(java_home or _find_java_home())}
     if options["spark.master"].startswith("local"):
-        options = _LOOPBACK | {"spark.executorEnv.PYTHONPATH": str(_ROOT)} | options
+        options["spark.driver.defaultJavaOptions"] += " " + list_java_options(options, os.environ)
+        options = _LOOPBACK | {"spark.executorEnv.PYTHONPATH": str(_ROOT)} | options | given
         # The `python3` on the PATH may be an interpreter without our packages.
         environment |= start_workers()
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.appName(app_name)
     for name, value in options.items():
         builder = builder.config(name, value)
+    # What the first session imports, while Java starts.
+    Thread(target=import_module, args=("pyspark.testing",)).start()
     with _environment(environment):
         return builder.getOrCreate()
 
@@ -93,6 +100,30 @@ def _session_options(cores: int, memory: str) -> dict[str, str]:
         # Spark creates this directory with its first table; by default that is below the current one.
         "spark.sql.warehouse.dir": Path(tempfile.gettempdir(), f"spark-warehouse-{os.getpid()}").as_uri(),
     }
+
+
+# Half the CPU time of a run of some seconds is Java compiling. Its second, slow compiler therefore waits until code has
+# run ten times as often as by default, which what handles each row has all the same. Nor are the heap, and the room for
+# classes, enlarged step by step with a collection at each.
+_JAVA_OPTIONS = (
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:MetaspaceSize=256m -XX:Tier4InvocationThreshold=50000 "
+    "-XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
+_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
+_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+
+
+def list_java_options(options: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    """Options of Java for a Spark that works for a short time, with all cores.
+
+    Args:
+        options: of Spark.
+        environment: variables; a garbage collector that the user has chosen there, or by `options`, is kept.
+    """
+    chosen = [options.get("spark.driver.extraJavaOptions", ""), *(environment.get(each, "") for each in _VARIABLES)]
+    # Java does not start with two of them.
+    collector = [] if any(map(_COLLECTOR.search, chosen)) else ["-XX:+UseParallelGC"]
+    return " ".join((_JAVA_OPTIONS, f"-Xms{options['spark.driver.memory']}", *collector))
 
 
 def _available_cores() -> int:

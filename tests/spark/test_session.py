@@ -10,7 +10,7 @@ import pytest
 
 from state_pipelines.errors import UsageError
 from state_pipelines.spark.java import MINIMUM_VERSION, create_java_home, find_java, read_version
-from state_pipelines.spark.session import create_session
+from state_pipelines.spark.session import create_session, list_java_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +35,18 @@ def interpreter(batches):
 session = create_session("test", cores=1, memory="512m")
 rows = session.range(1).mapInArrow(interpreter, "python string").collect()
 print(rows[0].python == sys.executable)
+session.stop()
+"""
+
+
+CHOSEN = """
+from state_pipelines.spark.session import create_session
+
+chosen = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:MetaspaceSize=50m -Xms64m"}
+session = create_session("test", cores=1, memory="512m", conf=chosen)
+beans = session.sparkContext._jvm.java.lang.management.ManagementFactory
+print([bean.getName() for bean in beans.getGarbageCollectorMXBeans()])
+print(beans.getMemoryMXBean().getHeapMemoryUsage().getInit() >> 20)
 session.stop()
 """
 
@@ -71,6 +83,23 @@ def test_a_session_starts_without_java_on_the_machine_and_says_nothing(tmp_path:
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, "True\n", "")
     assert [entry.name for entry in (tmp_path / "home").iterdir()] == [".cache"]
+
+
+@pytest.mark.spark
+def test_options_of_java_that_the_user_chose_are_kept(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, "-c", CHOSEN], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "['Copy', 'MarkSweepCompact']\n64\n", "")
+
+
+@pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS"])
+def test_a_garbage_collector_is_chosen_unless_the_user_did(variable: str) -> None:
+    options = {"spark.driver.memory": "3g"}
+    made = list_java_options(options, {variable: "-Dx=1 -XX:-UseG1GC"}).split()
+    assert {"-Xms3g", "-XX:+UseParallelGC"} <= set(made)
+    assert not any("GC" in each for each in list_java_options(options, {variable: "-XX:+UseZGC"}).split())
 
 
 def test_java_home_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
