@@ -47,6 +47,11 @@ class KeyHasher:
     layouts: LayoutContext
     expressions: tuple[tuple[str, HashExpression], ...] = ()
 
+    @property
+    def has_kernel(self) -> bool:
+        """Whether keys are hashed by a kernel, where they lie."""
+        return _find_kernel(self.key_serializer) is not None
+
     def hash_keys(self, records: KeyedRecords, *, skip: int = 0) -> HashCodes:
         """`hashCode()` of the key of each record.
 

@@ -1,4 +1,4 @@
-"""Running pieces of work in processes of this machine."""
+"""Running pieces of work in processes, or threads, of this machine."""
 
 from __future__ import annotations
 
@@ -22,10 +22,18 @@ SMALL = 64 << 20
 """Bytes of state below which starting processes takes longer than the work."""
 
 
+COPY_THREADS = 64
+"""How many threads can wait for files and checksums at a time."""
+
+KERNEL_THREADS = 4
+"""How many threads can run kernels at a time, which leave the interpreter to others, before they wait for it often."""
+
+
 class Work(Protocol[Result]):
     """A piece of work that can be sent to another process.
 
-    One with an attribute `only_copies` that is true waits for files and checksums, so that a thread does it as well.
+    One with an attribute `threads` says of how many such pieces at a time each can be done by a thread as well, which
+    needs no time to start; without it Python would hold the others up.
     """
 
     def run(self) -> Result:
@@ -40,9 +48,9 @@ def choose_processes(size: int) -> int:
 class Processes:
     """Processes that share pieces of work: started when they are first needed, ended with the block.
 
-    Starting one takes about two seconds, so that work in stages had better keep them. They are started anew
-    (`spawn`), so that the main module of a script must be guarded by `if __name__ == "__main__":`. With a count of one,
-    this process does the work.
+    Starting one takes about two seconds, so that work in stages had better keep them, and work for which threads do
+    needs none. They are started anew (`spawn`), so that the main module of a script must be guarded by
+    `if __name__ == "__main__":`. With a count of one, this process does the work.
 
     Args:
         count: how many.
@@ -79,7 +87,7 @@ class Processes:
                 if report is not None:
                     report(len(results), len(pieces))
             return results
-        if all(getattr(piece, "only_copies", False) for piece in pieces):
+        if count <= min(getattr(piece, "threads", 1) for piece in pieces):
             with ThreadPoolExecutor(count) as threads:
                 return _share(threads, pieces, report)
         if self._pool is None:

@@ -42,6 +42,7 @@ from state_pipelines.metadata.operator import (
 from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
 from state_pipelines.metadata.references import StreamPart, stream_handles
 from state_pipelines.metadata.streams import StateStream, check_stream, copy_stream, locate_file, open_stream
+from state_pipelines.operations.processes import COPY_THREADS
 from state_pipelines.storage import Location, join
 from state_pipelines.storage.files import remove_file
 from state_pipelines.storage.links import can_link, link_file
@@ -83,7 +84,7 @@ class FileCopy:
     target: Location
     verify: bool = False
     link: bool = False
-    only_copies: ClassVar[bool] = True
+    threads: ClassVar[int] = COPY_THREADS
 
     def run(self) -> int:
         """Copy; bytes written.

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.digest import RecordDigest
     from state_pipelines.keyed.records import KeyedRecords
 
-BLOCK = 64 << 20
+BLOCK = 32 << 20
 """Bytes of records in a block."""
 
-BATCH = 32 << 20
+BATCH = 16 << 20
 """Bytes of records that become sections at once, unless one key group has more."""
 
 _DIRECTORY_ROW = 16

@@ -26,7 +26,7 @@ class WhereAmI:
 @dataclass(frozen=True)
 class Copy:
     number: int
-    only_copies: ClassVar[bool] = True
+    threads: ClassVar[int] = 2
 
     def run(self) -> tuple[int, int, int]:
         return self.number, os.getpid(), threading.get_ident()
@@ -56,11 +56,16 @@ def test_processes_stay_for_the_next_pieces() -> None:
             os.kill(process, 0)
 
 
-def test_copies_are_made_by_threads() -> None:
+def test_threads_do_what_they_can() -> None:
     found = run_pieces([Copy(each) for each in range(8)], "copies", processes=2)
     assert [number for number, _, _ in found] == list(range(8))
     assert {process for _, process, _ in found} == {os.getpid()}
     assert threading.get_ident() not in {thread for _, _, thread in found}
+
+
+@pytest.mark.parametrize(("pieces", "count"), [([Copy(1), Copy(2), Copy(3)], 3), ([Copy(1), WhereAmI(2)], 2)])
+def test_what_too_many_threads_would_do_is_done_by_processes(pieces: list[Work[tuple[int, ...]]], count: int) -> None:
+    assert os.getpid() not in {found[1] for found in run_pieces(pieces, "work", processes=count)}
 
 
 def test_one_process_is_this_one() -> None:

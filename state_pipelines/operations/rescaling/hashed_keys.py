@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 class KeyHasher(Protocol):
     """Knows the hash codes of keys; can be sent to other processes."""
 
+    @property
+    def has_kernel(self) -> bool:
+        """Whether keys are hashed by a kernel, where they lie."""
+
     def hash_keys(self, records: KeyedRecords) -> npt.NDArray[np.int32]:
         """`hashCode()` of each key, i32[n]; a key begins at `key_starts`, and more may follow it up to `key_ends`."""
 

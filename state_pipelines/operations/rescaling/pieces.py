@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from state_pipelines.metadata.handles import ByteStreamStateHandle, RelativeFileStateHandle, StreamStateHandle
 from state_pipelines.metadata.streams import StreamRange, copy_ranges, read_stream_range
+from state_pipelines.operations.processes import COPY_THREADS
 from state_pipelines.operations.publishing import make_file_name
 from state_pipelines.storage import Location, join
 from state_pipelines.storage.files import remove_file
@@ -32,7 +33,7 @@ class FileAssembly:
     parts: tuple[StreamRange, ...] = field(repr=False)
     target: Location
     verify: bool = True
-    only_copies: ClassVar[bool] = True
+    threads: ClassVar[int] = COPY_THREADS
 
     def run(self) -> int:
         """Write it; bytes written.

@@ -18,6 +18,7 @@ from state_pipelines.keyed.assignment import assign_key_groups, compute_key_grou
 from state_pipelines.keyed.digest import RecordDigest, digest_records, digest_run
 from state_pipelines.keyed.key_filter import TIMESTAMP
 from state_pipelines.keyed.tables import TableOptions
+from state_pipelines.operations.processes import KERNEL_THREADS
 from state_pipelines.operations.rescaling.merging import is_timer
 from state_pipelines.serializers.joining import join_infos
 from state_pipelines.snapshot.broadcast_state import BroadcastState
@@ -136,6 +137,11 @@ class CountKeyed:
     context: RecordContext
     key_groups: KeyGroupRange | None = None
     hasher: KeyHasher | None = None
+
+    @property
+    def threads(self) -> int:
+        """As `Work` says: hashing of keys that no kernel knows is Python's."""
+        return KERNEL_THREADS if self.hasher is None or self.hasher.has_kernel else 1
 
     def run(self) -> Counted:
         """Read the file."""

@@ -21,6 +21,7 @@ from state_pipelines.keyed.framing import END_OF_KEY_GROUP, FLAG
 from state_pipelines.keyed.runs import Block, RecordBuffer, gather_runs, join_runs, sum_runs
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
+from state_pipelines.operations.processes import KERNEL_THREADS
 from state_pipelines.operations.rescaling.hashed_keys import hash_keys, require_key_groups
 from state_pipelines.operations.rescaling.merging import MergeRule, StatePairs, is_timer, merge_duplicates
 from state_pipelines.operations.rewriting import WrittenFile, align_key_groups
@@ -70,6 +71,11 @@ class Shuffle:
     key_filter: KeyFilter | None = None
     key_groups: KeyGroupRange | None = None
     block: int = BLOCK
+
+    @property
+    def threads(self) -> int:
+        """As `Work` says: hashing of keys that no kernel knows is Python's."""
+        return _count_threads(self.hasher)
 
     def run(self) -> Spill:
         """Sort it.
@@ -145,6 +151,11 @@ class Gather:
     hasher: KeyHasher | None = None
     verify: bool = True
     batch: int = BATCH
+
+    @property
+    def threads(self) -> int:
+        """As `Work` says; snapshots are merged by Python."""
+        return _count_threads(self.hasher) if len(self.sources) == 1 else 1
 
     def run(self) -> WrittenFile:
         """Write it, and read it again; what an attempt that died has left is replaced.
@@ -260,6 +271,11 @@ class Collect:
     verify: bool = True
     batch: int = BATCH
 
+    @property
+    def threads(self) -> int:
+        """As `Work` says; snapshots are merged by Python."""
+        return KERNEL_THREADS if len(self.sources) == 1 else 1
+
     def run(self) -> WrittenFile:
         """Write it, and read it again; what an attempt that died has left is replaced.
 
@@ -318,6 +334,10 @@ class Collect:
                 f"subtask {self.subtask}: what was taken of {', '.join(sorted(wrong))} is not what was there",
                 hint="Nothing was published; please report this",
             )
+
+
+def _count_threads(hasher: KeyHasher | None) -> int:
+    return KERNEL_THREADS if hasher is None or hasher.has_kernel else 1
 
 
 class _Progress:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hypothesis import strategies as st
 
@@ -59,6 +59,7 @@ class Hasher:
     """Knows the keys of one serializer."""
 
     serializer: Serializer = STRING
+    has_kernel: ClassVar[bool] = False
 
     def hash_keys(self, records: KeyedRecords) -> npt.NDArray[np.int32]:
         columns = plan_columns(derive_layout(self.serializer, LayoutContext()))

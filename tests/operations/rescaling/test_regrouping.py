@@ -4,7 +4,7 @@ import pickle
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -227,6 +227,7 @@ class Wrong:
     """Thinks of every key but one what is right."""
 
     key: str
+    has_kernel: ClassVar[bool] = False
 
     def hash_keys(self, records: KeyedRecords) -> npt.NDArray[np.int32]:
         codes = Hasher().hash_keys(records)
