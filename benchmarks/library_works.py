@@ -13,33 +13,31 @@ from state_pipelines import open_snapshot
 from state_pipelines.keyed.tables import TableOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from state_pipelines.snapshot.state import State
-
-
-def _states(task: Task) -> tuple[State, ...]:
-    return open_snapshot(task.snapshot).operator(OPERATOR).states
+    from collections.abc import Callable, Iterator
 
 
 def count(task: Task) -> int:
     """Walk over all records of all states."""
-    return sum(state.count().entries for state in _states(task))
+    return sum(state.count().entries for state in open_snapshot(task.snapshot).operator(OPERATOR).states)
+
+
+def _batches(task: Task) -> Iterator[pa.RecordBatch]:
+    for _, batch in open_snapshot(task.snapshot).operator(OPERATOR).batches_by_state():
+        yield batch
 
 
 def decode(task: Task) -> int:
     """Decode every column of all states into Arrow."""
-    return sum(len(batch) for state in _states(task) for batch in state.batches())
+    return sum(map(len, _batches(task)))
 
 
 def aggregate(task: Task) -> int:
     """Decode every column of all states into Arrow and sum over them."""
     rows = 0
-    for state in _states(task):
-        for batch in state.batches():
-            rows += len(batch)
-            for column in batch.columns:
-                sum_up(column)
+    for batch in _batches(task):
+        rows += len(batch)
+        for column in batch.columns:
+            sum_up(column)
     return rows
 
 

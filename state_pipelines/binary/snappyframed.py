@@ -86,26 +86,45 @@ def decompress(data: bytes | memoryview, start: int = 0, end: int | None = None,
         FormatError: a chunk is cut off at `end`, is damaged or does not match its checksum.
     """
     stop = len(data) if end is None else end
-    if _has_whole_chunks(data, start, stop):
-        framed = memoryview(data)[start:stop]
-        if framed[: len(STREAM_ID)] != STREAM_ID:
-            framed = memoryview(STREAM_ID + framed)
-        try:
-            # All chunks at once take two thirds of the time that each by itself takes.
-            return bytes(cramjam.snappy.decompress(framed))
-        except cramjam.DecompressionError:
-            pass  # chunk by chunk, so that the error says where
+    size = measure_chunks(data, start, stop)
+    if size is not None:
+        plain = bytearray(size)
+        if decompress_into(data, start, stop, memoryview(plain)):
+            return bytes(plain)
+    # Chunk by chunk, so that an error says where.
     return b"".join(chunk.data for chunk in iter_chunks(data, start, stop, name=name))
 
 
-def _has_whole_chunks(data: bytes | memoryview, start: int, stop: int) -> bool:
-    """Whether chunks of data, and at most a stream id before them, end just at `stop`."""
-    if stop > len(data):
+def decompress_into(data: bytes | memoryview, start: int, end: int, target: memoryview) -> bool:
+    """Write the data of the chunks in `data[start:end]` into `target`; whether they are sound and fill it.
+
+    All chunks at once take half of the time that each by itself takes.
+    """
+    framed = memoryview(data)[start:end]
+    if framed[: len(STREAM_ID)] != STREAM_ID:
+        framed = memoryview(STREAM_ID + framed)
+    try:
+        return cramjam.snappy.decompress_into(framed, target) == len(target)
+    except cramjam.DecompressionError:
         return False
+
+
+def measure_chunks(data: bytes | memoryview, start: int, end: int) -> int | None:
+    """How much data the chunks in `data[start:end]` hold, as they say.
+
+    None unless these are chunks of data, and at most a stream id before them, that end just at `end`.
+    """
+    if end > len(data):
+        return None
     position = start + len(STREAM_ID) if data[start : start + len(STREAM_ID)] == STREAM_ID else start
-    while position < stop and data[position] in (_COMPRESSED, _UNCOMPRESSED):
-        position += _HEADER_SIZE + int.from_bytes(data[position + 1 : position + _HEADER_SIZE], "little")
-    return start < position == stop
+    held = 0
+    while position < end and data[position] in (_COMPRESSED, _UNCOMPRESSED):
+        try:
+            size, more = measure_chunk(data[position : min(position + HEAD_SIZE, end)])
+        except FormatError:
+            return None
+        position, held = position + size, held + more
+    return held if start < position == end else None
 
 
 def iter_chunks(

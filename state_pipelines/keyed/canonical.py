@@ -24,7 +24,7 @@ from state_pipelines.keyed.sections import (
     NO_SECTION,
     WINDOW,
     Section,
-    decompress_section,
+    decompress_sections,
     group_sections,
     open_sections,
     read_sections,
@@ -162,16 +162,16 @@ def open_canonical(
 
 def _read_window(file: CanonicalFile, group: tuple[Section, ...]) -> _Window:
     first, last = group[0].start, group[-1].end
-    data = read_sections(file.stream, first, last)
-    starts = np.array([each.start - first for each in group], np.int64)
-    ends = np.array([each.end - first for each in group], np.int64)
+    raw = read_sections(file.stream, first, last)
     if file.header.compressed:
-        pieces = [decompress_section(data, each, each.start - first, file.stream.name, first) for each in group]
-        data = b"".join(pieces)
-        ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+        data, ends = decompress_sections(raw, group, file.stream.name, first)
         starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+    else:
+        data = np.frombuffer(raw, np.uint8)
+        starts = np.array([each.start - first for each in group], np.int64)
+        ends = np.array([each.end - first for each in group], np.int64)
     groups = np.array([each.key_group for each in group], np.int32)
-    return _Window(np.frombuffer(data, np.uint8), first, groups, starts, ends, exact=not group[-1].is_open)
+    return _Window(data, first, groups, starts, ends, exact=not group[-1].is_open)
 
 
 def _scan_large(

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.snappyframed import decompress, iter_chunks
+from state_pipelines.binary.snappyframed import decompress, decompress_into, iter_chunks, measure_chunks
 from state_pipelines.errors import FormatError, StateError, Where
 from state_pipelines.keyed.header import KeyedHeader, read_keyed_header
 from state_pipelines.metadata.streams import StateStream, read_stream_range
@@ -26,6 +29,9 @@ WINDOW = 8 << 20
 
 _HEADER = 1 << 16
 """Bytes in which most headers lie."""
+
+Bytes = npt.NDArray[np.uint8]
+Positions = npt.NDArray[np.int64]
 
 NO_SECTION = 0
 """The offset of a key group without records."""
@@ -181,6 +187,33 @@ def read_sections(stream: StateStream, start: int, end: int) -> bytes:
             where=Where(file=stream.name, offset=start + len(raw)),
         )
     return raw
+
+
+def decompress_sections(raw: bytes, group: Sequence[Section], name: str, offset: int) -> tuple[Bytes, Positions]:
+    """The data of the snappy streams of sections, side by side, and where each ends.
+
+    Args:
+        raw: holds the sections.
+        group: the sections.
+        name: of the file, for errors.
+        offset: position of `raw` in the file.
+
+    Raises:
+        FormatError: a chunk is damaged.
+    """
+    sizes = [None if each.is_open else measure_chunks(raw, each.start - offset, each.end - offset) for each in group]
+    known = [size for size in sizes if size is not None]
+    if len(known) == len(sizes):
+        data, ends = np.empty(sum(known), np.uint8), np.cumsum(known, dtype=np.int64)
+        target = data.data
+        spans = zip(group, (ends - known).tolist(), ends.tolist(), strict=True)
+        if all(
+            decompress_into(raw, each.start - offset, each.end - offset, target[start:end])
+            for each, start, end in spans
+        ):
+            return data, ends
+    pieces = [decompress_section(raw, each, each.start - offset, name, offset) for each in group]
+    return np.frombuffer(b"".join(pieces), np.uint8), np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
 
 
 def decompress_section(raw: bytes, section: Section, start: int, name: str, offset: int) -> bytes:

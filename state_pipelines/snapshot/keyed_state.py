@@ -18,7 +18,7 @@ from state_pipelines.serializers.metainfo import StateKind, StateMetaInfo, keyed
 from state_pipelines.snapshot.state import State, StateStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
@@ -49,6 +49,36 @@ class KeyedPart:
         """The records of the subtask, a window at a time."""
         for _, records in self.file.scan([self.state_id], context, key_groups):
             yield records
+
+
+def read_states(
+    states: Sequence[KeyedState], options: TableOptions | None = None, key_groups: KeyGroupRange | None = None
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Rows of several states of one operator, each file read once: the name of a state, and a batch of its rows.
+
+    Args:
+        states: the states.
+        options: which columns; default all.
+        key_groups: only these.
+
+    Raises:
+        StateError: a state cannot be read.
+    """
+    # By identity: files have no cheaper one.
+    files: dict[int, list[tuple[KeyedPart, KeyedState]]] = {}
+    for state in states:
+        for part in state.parts:
+            files.setdefault(id(part.file), []).append((part, state))
+    tables = {state.name: state.make_table(options) for state in states}
+    for wanted in files.values():
+        ((part, state), *_) = wanted
+        names = {part.state_id: state.name for part, state in wanted}
+        with at(operator=state.operator.label, state=state.name if len(wanted) == 1 else None):
+            for state_id, records in part.file.scan(list(names), state.context, key_groups):
+                name = names[state_id]
+                with at(state=name):
+                    batch = tables[name].make_batch(records, part.subtask)
+                yield name, batch
 
 
 class KeyedState(State):
@@ -180,11 +210,8 @@ class KeyedState(State):
     def batches(  # noqa: D102
         self, options: TableOptions | None = None, key_groups: KeyGroupRange | None = None
     ) -> Iterator[pa.RecordBatch]:
-        table = self.make_table(options)
-        with at(operator=self.operator.label, state=self.name):
-            for part in self.parts:
-                for records in part.records(self.context, key_groups):
-                    yield table.make_batch(records, part.subtask)
+        for _, batch in read_states([self], options, key_groups):
+            yield batch
 
     def count(self) -> StateStatistics:  # noqa: D102
         groups = np.zeros(self.operator.max_parallelism, np.int64)

@@ -28,7 +28,7 @@ from state_pipelines.metadata.properties import SavepointType
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.handles import HandleReader
 from state_pipelines.snapshot.keyed_files import KeyedFiles
-from state_pipelines.snapshot.keyed_state import TIMER, KeyedPart, KeyedState
+from state_pipelines.snapshot.keyed_state import TIMER, KeyedPart, KeyedState, read_states
 from state_pipelines.snapshot.list_state import OperatorListState, OperatorPart
 from state_pipelines.snapshot.raw_state import (
     IN_FLIGHT_NAME,
@@ -40,11 +40,12 @@ from state_pipelines.snapshot.raw_state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from state_pipelines.codecs.kryo.fieldlists import FieldLists
     from state_pipelines.keyed.files import KeyedFile
     from state_pipelines.keyed.state_columns import StateLayout
+    from state_pipelines.keyed.tables import TableOptions
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.state import State
@@ -310,6 +311,36 @@ class Operator:
         with at(operator=self.label):
             for subtask, files in group_files(self.keyed_files).items():
                 yield from table.batches(files, subtask, self.record_context, key_groups)
+
+    def batches_by_state(
+        self,
+        names: Collection[str] | None = None,
+        options: TableOptions | None = None,
+        key_groups: KeyGroupRange | None = None,
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Rows of keyed states and timers, each file read once: the name of a state, and a batch of its rows.
+
+        Reading the states one after the other reads files of the canonical and heap formats, which hold all of them,
+        as often.
+
+        Args:
+            names: of states; default all.
+            options: which columns; default all.
+            key_groups: only these.
+
+        Raises:
+            NotFoundError: there is no such keyed state.
+            StateError: a state cannot be read.
+        """
+        known = {state.name: state for state in self.keyed_states}
+        missing = [name for name in names or () if name not in known]
+        if missing:
+            raise NotFoundError(
+                f"the operator has no keyed state {missing[0]}",
+                where=Where(file=str(self.snapshot.location.metadata), operator=self.label),
+                hint=f"It has {', '.join(known)}" if known else "It has none",
+            )
+        yield from read_states([known[name] for name in (known if names is None else names)], options, key_groups)
 
     def to_arrow(
         self, options: OperatorTableOptions | None = None, key_groups: KeyGroupRange | None = None

@@ -14,8 +14,10 @@ from state_pipelines.binary.snappyframed import (
     compress,
     compress_chunks,
     decompress,
+    decompress_into,
     iter_chunks,
     measure_chunk,
+    measure_chunks,
 )
 from state_pipelines.errors import FormatError
 
@@ -75,6 +77,33 @@ def test_chunks_before_foreign_bytes_are_given_first() -> None:
     assert [next(chunks).data, next(chunks).data] == [b"", b"\x11Here be dragons!"]
     with pytest.raises(FormatError, match="0x02 is not a kind of snappy chunk"):
         next(chunks)
+
+
+@pytest.mark.parametrize(
+    ("data", "held"),
+    [
+        (STREAM_ID + DRAGONS * 2, 34),
+        (DRAGONS, 17),
+        (STREAM_ID, 0),
+        (STREAM_ID + DRAGONS[:-1], None),
+        (DRAGONS + STREAM_ID, None),
+        (DRAGONS + bytes.fromhex("fe 000000"), None),
+        (STREAM_ID + bytes.fromhex("00 090000 00000000 ffffffff7f"), None),
+    ],
+)
+def test_chunks_of_data_tell_how_much_they_hold(data: bytes, held: int | None) -> None:
+    assert measure_chunks(data, 0, len(data)) == held
+    assert measure_chunks(data, 0, len(data) + 1) is None
+
+
+def test_data_is_written_where_it_is_wanted() -> None:
+    target = bytearray(40)
+    assert decompress_into(
+        b"head" + STREAM_ID + DRAGONS * 2 + b"tail", 4, 14 + 2 * len(DRAGONS), memoryview(target)[3:37]
+    )
+    assert target == bytes(3) + b"\x11Here be dragons!" * 2 + bytes(3)
+    assert not decompress_into(DRAGONS, 0, len(DRAGONS), memoryview(bytearray(18)))
+    assert not decompress_into(DRAGONS, 0, len(DRAGONS), memoryview(bytearray(16)))
 
 
 def test_padding_and_repeated_stream_ids_are_skipped() -> None:
