@@ -7,7 +7,7 @@ import threading
 from state_pipelines.errors import UsageError
 
 _loaded: set[str] = set()
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def load_plugins(group: str, kind: str) -> None:
@@ -23,15 +23,15 @@ def load_plugins(group: str, kind: str) -> None:
     with _lock:
         if group in _loaded:
             return
-        # Marked before they are loaded: what they register may look something up.
+        # Marked before they are loaded: what they register may look something up. Other threads wait for them.
         _loaded.add(group)
-    from importlib.metadata import entry_points  # with the parser of e-mail, for what may never be asked
+        from importlib.metadata import entry_points  # with the parser of e-mail, for what may never be asked
 
-    for plugin in entry_points(group=group):
-        try:
-            plugin.load()
-        except (ImportError, AttributeError) as error:
-            raise UsageError(
-                f"the {kind} plug-in {plugin.name} ({plugin.value}) cannot be loaded: {error}",
-                hint="Repair or uninstall the package that declares it",
-            ) from error
+        for plugin in entry_points(group=group):
+            try:
+                plugin.load()
+            except (ImportError, AttributeError) as error:
+                raise UsageError(
+                    f"the {kind} plug-in {plugin.name} ({plugin.value}) cannot be loaded: {error}",
+                    hint="Repair or uninstall the package that declares it",
+                ) from error

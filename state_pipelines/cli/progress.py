@@ -21,7 +21,7 @@ PROCESSES = click.option(
     "--processes",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Processes that share the work; by default one per core, or one for a small snapshot.",
+    help="Processes, or threads, that share the work; by default one per core, or one for a small snapshot.",
 )
 
 

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -72,9 +72,7 @@ def create_session(
     builder = SparkSession.builder.appName(app_name)
     for name, value in options.items():
         builder = builder.config(name, value)
-    # What the first session imports, while Java starts.
-    Thread(target=import_module, args=("pyspark.testing",)).start()
-    with _environment(environment):
+    with _importing("pyspark.testing"), _environment(environment):
         return builder.getOrCreate()
 
 
@@ -110,7 +108,15 @@ _JAVA_OPTIONS = (
     "-XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
-_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+_OWN_CONFIGURATION = (
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "_JAVA_OPTIONS",
+    "PYSPARK_SUBMIT_ARGS",
+    "SPARK_CONF_DIR",
+    "SPARK_HOME",
+    "SPARK_SUBMIT_OPTS",
+)
 
 
 def list_java_options(options: Mapping[str, str], environment: Mapping[str, str]) -> str:
@@ -118,11 +124,13 @@ def list_java_options(options: Mapping[str, str], environment: Mapping[str, str]
 
     Args:
         options: of Spark.
-        environment: variables; a garbage collector that the user has chosen there, or by `options`, is kept.
+        environment: variables; where one of them configures Java or Spark, all is left to it.
     """
-    chosen = [options.get("spark.driver.extraJavaOptions", ""), *(environment.get(each, "") for each in _VARIABLES)]
-    # Java does not start with two of them.
-    collector = [] if any(map(_COLLECTOR.search, chosen)) else ["-XX:+UseParallelGC"]
+    if any(environment.get(each) for each in _OWN_CONFIGURATION):
+        return ""
+    # Java does not start with two collectors.
+    chosen = _COLLECTOR.search(options.get("spark.driver.extraJavaOptions", ""))
+    collector = [] if chosen else ["-XX:+UseParallelGC"]
     return " ".join((_JAVA_OPTIONS, f"-Xms{options['spark.driver.memory']}", *collector))
 
 
@@ -130,6 +138,22 @@ def _available_cores() -> int:
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@contextmanager
+def _importing(name: str) -> Iterator[None]:
+    """Import in the meantime what would be imported afterwards: the first session does, once Java is there."""
+
+    def load() -> None:
+        with suppress(ImportError):
+            import_module(name)
+
+    thread = Thread(target=load)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 @contextmanager

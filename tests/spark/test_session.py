@@ -94,12 +94,16 @@ def test_options_of_java_that_the_user_chose_are_kept(tmp_path: Path) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "['Copy', 'MarkSweepCompact']\n64\n", "")
 
 
-@pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS"])
-def test_a_garbage_collector_is_chosen_unless_the_user_did(variable: str) -> None:
-    options = {"spark.driver.memory": "3g"}
-    made = list_java_options(options, {variable: "-Dx=1 -XX:-UseG1GC"}).split()
-    assert {"-Xms3g", "-XX:+UseParallelGC"} <= set(made)
-    assert not any("GC" in each for each in list_java_options(options, {variable: "-XX:+UseZGC"}).split())
+def test_a_garbage_collector_is_chosen_unless_the_user_did() -> None:
+    options = {"spark.driver.memory": "3g", "spark.driver.extraJavaOptions": "-Dx=1 -XX:-UseG1GC"}
+    assert {"-Xms3g", "-XX:+UseParallelGC"} <= set(list_java_options(options, {}).split())
+    options["spark.driver.extraJavaOptions"] += " -XX:+UseZGC"
+    assert not any("GC" in each for each in list_java_options(options, {}).split())
+
+
+@pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR"])
+def test_java_is_left_to_who_configures_it(variable: str) -> None:
+    assert list_java_options({"spark.driver.memory": "3g"}, {variable: "-Xmx512m"}) == ""
 
 
 def test_java_home_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

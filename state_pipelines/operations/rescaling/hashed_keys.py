@@ -1,4 +1,4 @@
-"""Whether keys lie in the key groups in which their hashes put them."""
+"""Hashes of keys: whether keys lie in the key groups in which these put them, and what they cost."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ import numpy as np
 
 from state_pipelines.errors import ProofError, Where
 from state_pipelines.keyed.assignment import assign_key_groups
+from state_pipelines.keyed.canonical import CanonicalFile
 from state_pipelines.keyed.key_filter import TIMESTAMP
+from state_pipelines.keyed.rocksdb import RocksFile
+from state_pipelines.operations.processes import KERNEL_THREADS
 from state_pipelines.operations.rescaling.merging import show_key
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
-    from state_pipelines.keyed.files import RecordContext
+    from state_pipelines.keyed.files import KeyedFile, RecordContext
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.records import KeyedRecords
 
 
 class KeyHasher(Protocol):
-    """Knows the hash codes of keys; can be sent to other processes."""
+    """Knows the hash codes of keys; can be sent to other processes and shared by threads."""
 
     @property
     def has_kernel(self) -> bool:
@@ -29,6 +34,15 @@ class KeyHasher(Protocol):
 
     def hash_keys(self, records: KeyedRecords) -> npt.NDArray[np.int32]:
         """`hashCode()` of each key, i32[n]; a key begins at `key_starts`, and more may follow it up to `key_ends`."""
+
+
+def count_threads(hasher: KeyHasher | None, files: Sequence[KeyedFile] = ()) -> int:
+    """How many threads can find the records of files, and hash their keys, at a time; see `processes.Work`.
+
+    Hashing of keys that no kernel knows is Python's, and so is, in part, the reading of other formats.
+    """
+    by_kernels = all(isinstance(file, CanonicalFile | RocksFile) for file in files)
+    return KERNEL_THREADS if by_kernels and (hasher is None or hasher.has_kernel) else 1
 
 
 def hash_keys(hasher: KeyHasher, records: KeyedRecords, *, timers: bool) -> npt.NDArray[np.int32]:

@@ -6,7 +6,7 @@ Both sides are read by the readers that everything else uses, and not by what wr
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from state_pipelines.keyed.digest import RecordDigest, digest_records, digest_ru
 from state_pipelines.keyed.key_filter import TIMESTAMP
 from state_pipelines.keyed.tables import TableOptions
 from state_pipelines.operations.processes import KERNEL_THREADS
+from state_pipelines.operations.rescaling.hashed_keys import count_threads
 from state_pipelines.operations.rescaling.merging import is_timer
 from state_pipelines.serializers.joining import join_infos
 from state_pipelines.snapshot.broadcast_state import BroadcastState
@@ -140,8 +141,8 @@ class CountKeyed:
 
     @property
     def threads(self) -> int:
-        """As `Work` says: hashing of keys that no kernel knows is Python's."""
-        return KERNEL_THREADS if self.hasher is None or self.hasher.has_kernel else 1
+        """As `Work` says."""
+        return count_threads(self.hasher, [self.file])
 
     def run(self) -> Counted:
         """Read the file."""
@@ -176,6 +177,8 @@ class CountOperatorState:
 
     operator: str
     states: tuple[UnkeyedState, ...]
+    # It is little beside keyed state, for which processes need not be started then.
+    threads: ClassVar[int] = KERNEL_THREADS
 
     def run(self) -> Counted:
         """Read them."""

@@ -2,7 +2,7 @@
 
 Under a new max parallelism any record can come to lie in any file. `Shuffle` sorts a part of an old file into a spill,
 `Gather` writes the file of one new subtask from all spills. Where key groups stay, `Collect` writes that file from the
-old ones at once. Each is a piece of work that any process can do, and that can be done again.
+old ones at once. Each is a piece of work that any thread or process can do, and that can be done again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from state_pipelines.keyed.framing import END_OF_KEY_GROUP, FLAG
 from state_pipelines.keyed.runs import Block, RecordBuffer, gather_runs, join_runs, sum_runs
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
-from state_pipelines.operations.processes import KERNEL_THREADS
-from state_pipelines.operations.rescaling.hashed_keys import hash_keys, require_key_groups
+from state_pipelines.operations.rescaling.hashed_keys import count_threads, hash_keys, require_key_groups
 from state_pipelines.operations.rescaling.merging import MergeRule, StatePairs, is_timer, merge_duplicates
 from state_pipelines.operations.rewriting import WrittenFile, align_key_groups
 from state_pipelines.operations.spills import BATCH, BLOCK, Spill, SpilledRange, create_spill, read_spill
@@ -74,8 +73,8 @@ class Shuffle:
 
     @property
     def threads(self) -> int:
-        """As `Work` says: hashing of keys that no kernel knows is Python's."""
-        return _count_threads(self.hasher)
+        """As `Work` says."""
+        return count_threads(self.hasher, [self.source])
 
     def run(self) -> Spill:
         """Sort it.
@@ -155,7 +154,7 @@ class Gather:
     @property
     def threads(self) -> int:
         """As `Work` says; snapshots are merged by Python."""
-        return _count_threads(self.hasher) if len(self.sources) == 1 else 1
+        return count_threads(self.hasher) if len(self.sources) == 1 else 1
 
     def run(self) -> WrittenFile:
         """Write it, and read it again; what an attempt that died has left is replaced.
@@ -274,7 +273,7 @@ class Collect:
     @property
     def threads(self) -> int:
         """As `Work` says; snapshots are merged by Python."""
-        return KERNEL_THREADS if len(self.sources) == 1 else 1
+        return count_threads(None, self.sources[0].files) if len(self.sources) == 1 else 1
 
     def run(self) -> WrittenFile:
         """Write it, and read it again; what an attempt that died has left is replaced.
@@ -334,10 +333,6 @@ class Collect:
                 f"subtask {self.subtask}: what was taken of {', '.join(sorted(wrong))} is not what was there",
                 hint="Nothing was published; please report this",
             )
-
-
-def _count_threads(hasher: KeyHasher | None) -> int:
-    return KERNEL_THREADS if hasher is None or hasher.has_kernel else 1
 
 
 class _Progress:

@@ -19,9 +19,9 @@ from state_pipelines.errors import (
 )
 from state_pipelines.keyed.assignment import compute_key_group_range
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.processes import run_pieces
+from state_pipelines.operations.processes import COPY_THREADS, KERNEL_THREADS, Processes, Work, run_pieces
 from state_pipelines.operations.publishing import FileMode
-from state_pipelines.operations.rescaling import RescaleResult, parse_request, plan_rescale, rescale
+from state_pipelines.operations.rescaling import RescaleResult, parse_request, plan_rescale, rescale, run_rescale
 from state_pipelines.operations.rescaling.regrouping import Gather
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.storage import resolve
@@ -94,6 +94,53 @@ def test_every_entry_is_there_again(case: Case, content: dict[str, int], tmp_pat
                 rows = zip(batch.column("subtask").to_pylist(), batch.column("key_group").to_pylist(), strict=True)
                 for subtask, key_group in set(rows):
                     assert key_group in compute_key_group_range(subtask, operator.parallelism, operator.max_parallelism)
+
+
+class Watched:
+    """Processes, and what of the work threads could do."""
+
+    def __init__(self, shared: Processes) -> None:
+        self.shared = shared
+        self.threads: dict[str, set[int]] = {}
+
+    def __call__(self, pieces: Sequence[Work[Any]], what: str) -> list[Any]:
+        for piece in pieces:
+            self.threads.setdefault(type(piece).__name__, set()).add(getattr(piece, "threads", 1))
+        return self.shared.run(pieces, what)
+
+
+# One operator has keys of a class, which no kernel hashes; heap files are read by the scalar codec, in part.
+BOTH = {1, KERNEL_THREADS}
+COPIES = {"FileCopy": {COPY_THREADS}, "CountOperatorState": {KERNEL_THREADS}, "CountKeyed": {KERNEL_THREADS}}
+ASSEMBLY = COPIES | {"FileAssembly": {COPY_THREADS}}
+REGROUPING = COPIES | {"Shuffle": BOTH, "Gather": BOTH, "CountKeyed": BOTH}
+BY_THREADS = [
+    ("canonical", {"parallelism": 3}, ASSEMBLY),
+    ("canonical-snappy", {"parallelism": 3}, ASSEMBLY),
+    ("heap-native", {"parallelism": 3}, ASSEMBLY | {"CountKeyed": {1}}),
+    ("rocksdb-native", {"parallelism": 3}, COPIES | {"Collect": {KERNEL_THREADS}}),
+    ("canonical", {"max_parallelism": 1024}, REGROUPING),
+    ("canonical-snappy", {"max_parallelism": 1024}, REGROUPING),
+    ("heap-native", {"max_parallelism": 1024}, REGROUPING | {"Shuffle": {1}}),
+]
+
+
+@pytest.mark.parametrize(("form", "content", "threads"), BY_THREADS)
+def test_threads_and_processes_do_the_same(
+    form: str, content: dict[str, int], threads: dict[str, set[int]], tmp_path: Path
+) -> None:
+    case = next(each for each in RESCALING if each.version.startswith("2.2") and each.case == form)
+    snapshot, request = case.open_told(), parse_request(content)
+    alone = rescale(snapshot, str(tmp_path / "alone"), request)
+    plan = plan_rescale(snapshot, resolve(str(tmp_path / "shared")), request)
+    with Processes(2) as shared:
+        run = Watched(shared)
+        result = run_rescale(plan, run)
+    assert gather(dump(reopen(result, snapshot))) == gather(dump(reopen(alone, snapshot)))
+    assert result.proof is not None
+    assert alone.proof is not None
+    assert result.proof.rows == alone.proof.rows
+    assert run.threads == threads
 
 
 def test_there_and_back_gives_the_same_place_to_every_entry(types: Snapshot, tmp_path: Path) -> None:
