@@ -54,6 +54,12 @@ def test_the_net_time_is_the_median_less_that_of_the_tiny_snapshot() -> None:
     assert results.net_wall("spark-aggregate", "canonical") == 2.0
 
 
+def test_the_net_time_is_not_less_than_that_of_a_warm_session() -> None:
+    cold = [took("spark-aggregate", 9.0), took("spark-aggregate", 5.0, keys=TINY)]
+    warm = [replace(took("spark-aggregate", each), mode=WARM) for each in (3.0, 6.0)]
+    assert [Results([*cold, each]).net_cpu("spark-aggregate", "canonical") for each in warm] == [4.0, 6.0]
+
+
 def test_there_is_no_net_time_without_a_tiny_run() -> None:
     assert Results([took("spark-aggregate", 8.0)]).net_cpu("spark-aggregate", "canonical") is None
 
