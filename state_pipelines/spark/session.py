@@ -64,8 +64,9 @@ def create_session(
     options = {"spark.master": f"local[{cores}]"} | _session_options(cores, memory) | given
     environment = {"JAVA_HOME": str(java_home or _find_java_home())}
     if options["spark.master"].startswith("local"):
-        options["spark.driver.defaultJavaOptions"] += " " + list_java_options(options, os.environ)
-        options = _LOOPBACK | {"spark.executorEnv.PYTHONPATH": str(_ROOT)} | options | given
+        options = _LOOPBACK | {"spark.executorEnv.PYTHONPATH": str(_ROOT)} | options
+        if _JAVA_DEFAULTS not in given:
+            options[_JAVA_DEFAULTS] += f" {list_java_options(options, os.environ)}"
         # The `python3` on the PATH may be an interpreter without our packages.
         environment |= start_workers()
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -82,13 +83,14 @@ def _find_java_home() -> Path:
     return data.home if data.exists else create_java_home(java)
 
 
+_JAVA_DEFAULTS = "spark.driver.defaultJavaOptions"
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 def _session_options(cores: int, memory: str) -> dict[str, str]:
     return {
         "spark.driver.memory": memory,
-        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        _JAVA_DEFAULTS: f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -108,7 +110,7 @@ _JAVA_OPTIONS = (
     "-XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
-_OWN_CONFIGURATION = (
+OWN_CONFIGURATION = (
     "JAVA_TOOL_OPTIONS",
     "JDK_JAVA_OPTIONS",
     "_JAVA_OPTIONS",
@@ -117,6 +119,7 @@ _OWN_CONFIGURATION = (
     "SPARK_HOME",
     "SPARK_SUBMIT_OPTS",
 )
+"""Variables by which users configure Java or Spark themselves."""
 
 
 def list_java_options(options: Mapping[str, str], environment: Mapping[str, str]) -> str:
@@ -126,7 +129,7 @@ def list_java_options(options: Mapping[str, str], environment: Mapping[str, str]
         options: of Spark.
         environment: variables; where one of them configures Java or Spark, all is left to it.
     """
-    if any(environment.get(each) for each in _OWN_CONFIGURATION):
+    if any(environment.get(each) for each in OWN_CONFIGURATION):
         return ""
     # Java does not start with two collectors.
     chosen = _COLLECTOR.search(options.get("spark.driver.extraJavaOptions", ""))

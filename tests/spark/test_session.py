@@ -10,7 +10,7 @@ import pytest
 
 from state_pipelines.errors import UsageError
 from state_pipelines.spark.java import MINIMUM_VERSION, create_java_home, find_java, read_version
-from state_pipelines.spark.session import create_session, list_java_options
+from state_pipelines.spark.session import OWN_CONFIGURATION, create_session, list_java_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,10 +42,9 @@ session.stop()
 CHOSEN = """
 from state_pipelines.spark.session import create_session
 
-chosen = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:MetaspaceSize=50m -Xms64m"}
-session = create_session("test", cores=1, memory="512m", conf=chosen)
+session = create_session("test", cores=1, memory="512m", conf=CONF)
 beans = session.sparkContext._jvm.java.lang.management.ManagementFactory
-print([bean.getName() for bean in beans.getGarbageCollectorMXBeans()])
+print(sorted(bean.getName() for bean in beans.getGarbageCollectorMXBeans()))
 print(beans.getMemoryMXBean().getHeapMemoryUsage().getInit() >> 20)
 session.stop()
 """
@@ -86,12 +85,31 @@ def test_a_session_starts_without_java_on_the_machine_and_says_nothing(tmp_path:
 
 
 @pytest.mark.spark
-def test_options_of_java_that_the_user_chose_are_kept(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+@pytest.mark.parametrize(
+    ("conf", "collectors", "heap"),
+    [
+        ({}, ["PS MarkSweep", "PS Scavenge"], 512),
+        (
+            {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:MetaspaceSize=50m -Xms64m"},
+            ["Copy", "MarkSweepCompact"],
+            64,
+        ),
+    ],
+    ids=["none", "others"],
+)
+def test_options_of_java_that_the_user_chose_are_kept(
+    conf: dict[str, str], collectors: list[str], heap: int, tmp_path: Path
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in OWN_CONFIGURATION}
     result = subprocess.run(
-        [sys.executable, "-c", CHOSEN], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-c", CHOSEN.replace("CONF", repr(conf))],
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert (result.returncode, result.stdout, result.stderr) == (0, "['Copy', 'MarkSweepCompact']\n64\n", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"{collectors}\n{heap}\n", "")
 
 
 def test_a_garbage_collector_is_chosen_unless_the_user_did() -> None:

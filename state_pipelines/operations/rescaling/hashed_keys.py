@@ -1,4 +1,4 @@
-"""Hashes of keys: whether keys lie in the key groups in which these put them, and what they cost."""
+"""Hashes of keys: whether keys lie in the key groups in which these put them, and who can compute them."""
 
 from __future__ import annotations
 
