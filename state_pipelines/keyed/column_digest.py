@@ -6,7 +6,6 @@ together with the identity of its row, so that no two rows can change places uns
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +15,10 @@ import pyarrow as pa
 from state_pipelines.binary.compiling import njit
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import plan_columns
-from state_pipelines.errors import UnsupportedError
 from state_pipelines.keyed.digest import MODULUS, hash_bytes, hash_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 Hashes = npt.NDArray[np.uint64]
 Sums = dict[int, dict[str, int]]
@@ -54,9 +52,6 @@ class ColumnDigest:
             key_groups: i32[n].
             identities: see `identify_rows`.
             columns: by name, arrays of n values; `names` that are not among them get nothing.
-
-        Raises:
-            UnsupportedError: see `require_digestible`.
         """
         self._rows += np.bincount(key_groups, minlength=len(self._rows))
         _add_hashes(self._sums[KEYS], key_groups, identities)
@@ -84,46 +79,51 @@ def add_sums(digests: Iterable[Sums]) -> Sums:
     return totals
 
 
-def identify_rows(key_bytes: pa.Array, list_index: pa.Array | None = None) -> Hashes:
-    """u64[n], hashes of what tells rows apart: the bytes of the key, and the index in its list."""
-    zeros = np.zeros(len(key_bytes), np.uint64)
-    data, starts, stops = _find_bytes(key_bytes)
-    hashes = _hash_spans(zeros, data.ctypes.data, starts, stops)
-    return hashes if list_index is None else _hash_values(hashes, list_index)
+def identify_rows(columns: Sequence[pa.Array]) -> Hashes:
+    """u64[n], hashes of what tells rows apart, such as the bytes of the key and the index in its list.
 
-
-@dataclass(frozen=True)
-class _Kind:
-    """How the values of a type become bytes.
-
-    Attributes:
-        numbers: the unsigned type whose bits they are, of values of 8 bytes or less.
-        layout: of values that have parts; of neither, they are bytes already.
+    Args:
+        columns: one or more, in the same order wherever rows are compared.
     """
-
-    numbers: np.dtype[Any] | None = None
-    layout: lay.Layout | None = None
-
-
-def require_digestible(of: pa.DataType) -> None:
-    """Raise when values of a type have no digest.
-
-    Raises:
-        UnsupportedError: it is one that no state has, or a time inside another value.
-    """
-    _find_kind(of)
+    hashes = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        hashes = _hash_values(hashes, column)
+    return hashes
 
 
-def _find_kind(of: pa.DataType) -> _Kind:
+def drop_fields(array: pa.Array, paths: Collection[str]) -> pa.Array:
+    """Structs without the fields at dotted paths; what is no struct stays."""
+    if not paths or not pa.types.is_struct(array.type):
+        return array
+    kept = [each.name for each in array.type if each.name not in paths]
+    children = []
+    for name in kept:
+        below = tuple(each.removeprefix(f"{name}.") for each in paths if each.startswith(f"{name}."))
+        children.append(drop_fields(array.field(name), below))
+    if not children:
+        return array.is_valid()
+    return pa.StructArray.from_arrays(children, names=kept, mask=array.is_null() if array.null_count else None)
+
+
+_NUMBERS = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
+"""By width in bytes."""
+
+
+def _bare(of: pa.DataType) -> pa.DataType:
+    """The type whose values have the same digests and a layout: times are numbers, decimals and nothing are text."""
     if pa.types.is_dictionary(of):
-        return _find_kind(of.value_type)
-    if pa.types.is_boolean(of):
-        return _Kind(np.dtype("?"))
-    if pa.types.is_string(of) or pa.types.is_binary(of) or pa.types.is_null(of):
-        return _Kind()
-    if pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_temporal(of):
-        return _Kind(np.dtype(f"u{of.bit_width // 8}"))
-    return _Kind(layout=_layout_of(of))
+        return _bare(of.value_type)
+    if pa.types.is_temporal(of):
+        return _NUMBERS[of.bit_width // 8]
+    if pa.types.is_decimal(of) or pa.types.is_null(of):
+        return pa.string()
+    if pa.types.is_struct(of):
+        return pa.struct([each.with_type(_bare(each.type)) for each in of])
+    if pa.types.is_map(of):
+        return pa.map_(_bare(of.key_type), _bare(of.item_type))
+    if pa.types.is_list(of):
+        return pa.list_(_bare(of.value_type))
+    return of
 
 
 _PRIMITIVES = {
@@ -138,7 +138,7 @@ _PRIMITIVES = {
 
 
 def _layout_of(of: pa.DataType) -> lay.Layout:
-    """A layout that takes all values of a type."""
+    """A layout that takes all values of a type that `_bare` gives."""
     if of in _PRIMITIVES:
         return lay.Primitive(_PRIMITIVES[of])
     if pa.types.is_string(of):
@@ -149,15 +149,13 @@ def _layout_of(of: pa.DataType) -> lay.Layout:
         return lay.Masked(tuple((each.name, _layout_of(each.type)) for each in of), kind=False)
     if pa.types.is_map(of):
         return lay.Mapping(_layout_of(of.key_type), lay.Optional(_layout_of(of.item_type)))
-    if pa.types.is_list(of):
-        return lay.Sequence(lay.Optional(_layout_of(of.value_type)))
-    raise UnsupportedError(f"values of type {of} have no digest")
+    assert pa.types.is_list(of), of
+    return lay.Sequence(lay.Optional(_layout_of(of.value_type)))
 
 
 def _hash_values(seeds: Hashes, array: pa.Array) -> Hashes:
     """u64[n], hashes of values, each started by its seed."""
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = array.cast(_bare(array.type))
     hashes = seeds ^ _NULL
     if array.null_count == len(array):
         return hashes
@@ -165,22 +163,22 @@ def _hash_values(seeds: Hashes, array: pa.Array) -> Hashes:
     if array.null_count:
         present = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
         array, seeds = array.drop_null(), seeds[present]
-    kind = _find_kind(array.type)
-    if kind.numbers is not None:
-        found = _hash_numbers(seeds, _find_numbers(array, kind.numbers))
-    elif kind.layout is not None:
-        encoded = plan_columns(kind.layout).encode(array)
-        found = _hash_spans(seeds, encoded.data.ctypes.data, encoded.starts, encoded.stops)
-    else:
+    kind = array.type
+    if pa.types.is_boolean(kind):
+        found = _hash_numbers(seeds, np.asarray(array.to_numpy(zero_copy_only=False), np.uint64))
+    elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        found = _hash_numbers(seeds, _find_numbers(array, np.dtype(f"u{kind.bit_width // 8}")))
+    elif pa.types.is_string(kind) or pa.types.is_binary(kind):
         data, starts, stops = _find_bytes(array)
         found = _hash_spans(seeds, data.ctypes.data, starts, stops)
+    else:
+        encoded = plan_columns(_layout_of(kind)).encode(array)
+        found = _hash_spans(seeds, encoded.data.ctypes.data, encoded.starts, encoded.stops)
     hashes[present] = found
     return hashes
 
 
 def _find_numbers(array: pa.Array, kind: np.dtype[Any]) -> Hashes:
-    if kind == np.bool_:
-        return np.asarray(array.to_numpy(zero_copy_only=False), np.uint64)
     found = np.frombuffer(array.buffers()[1], kind, len(array), array.offset * kind.itemsize)
     return np.asarray(found, np.uint64)
 

@@ -9,24 +9,21 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from state_pipelines.codecs.columns import column_type
 from state_pipelines.errors import at
-from state_pipelines.keyed.column_digest import ColumnDigest, Sums, add_sums
 from state_pipelines.keyed.tables import TTL_COLUMN
 from state_pipelines.operations.publishing import make_file_name
 from state_pipelines.operations.rewriting import PartFile, write_part
 from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.fieldwise_rows import FieldwiseRows, digest_batch, run_on_rows
-from state_pipelines.spark.types import from_spark
+from state_pipelines.spark.fieldwise_rows import FieldwiseRows, run_on_rows
+from state_pipelines.spark.row_digests import Digested, RowColumns, RowDigest, combine, find_types, restore_types
 from state_pipelines.storage import Location, join
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
     from state_pipelines.keyed.encoding import RecordEncoder
-    from state_pipelines.spark.fieldwise import FieldwiseFlow
     from state_pipelines.spark.splits import KeyedSplit
 
 
@@ -49,66 +46,101 @@ class PartWriter:
         """What is to be said when it fails."""
         return f"state {self.encoder.state} of operator {self.operator} cannot be written"
 
-    def write_frame(self, batches: Iterator[pa.RecordBatch]) -> PartFile:
-        """Encode batches that Spark gives."""
-        return self.write(self._restore(batch) for batch in batches)
-
     def write(self, batches: Iterator[pa.RecordBatch]) -> PartFile:
         """Encode batches."""
         with at(operator=self.operator, state=self.encoder.state):
             return write_part(self.encoder, batches, join(self.directory, make_file_name()))
 
-    def _restore(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        targets = self._targets()
-        columns = [
-            from_spark(column, targets[name]) if name in targets else column
-            for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
-    def _targets(self) -> dict[str, pa.DataType]:
-        layout = self.encoder.layout
-        targets = {each.name: each.type for each in column_type(layout.key)}
-        value = column_type(layout.value)
-        if layout.state_type == "LIST":
-            targets["value"] = value
-            element = value.value_type
-            targets["list_value"] = element.field("value").type if layout.ttl else element
-        else:
-            name = "map_value" if layout.state_type == "MAP" else "value"
-            targets[name] = value.field("value").type if layout.ttl else value
-        return targets
+@dataclass(frozen=True)
+class RowDigests:
+    """What is digested of rows while they are written.
+
+    Attributes:
+        meant: of the rows as they are written.
+        old: of those that they came from; None where that is found elsewhere.
+    """
+
+    meant: RowColumns
+    old: RowColumns | None = None
 
 
-def encode_frame(frame: DataFrame, writer: PartWriter) -> tuple[PartFile, ...]:
+@dataclass(frozen=True)
+class Written:
+    """What was written of a state.
+
+    Attributes:
+        parts: one file per task that had rows.
+        meant: digests of what was meant.
+        old: of the rows that it came from.
+    """
+
+    parts: tuple[PartFile, ...]
+    meant: Digested
+    old: Digested
+
+
+class _Digests:
+    """Digests rows on their way."""
+
+    def __init__(self, wanted: RowDigests | None) -> None:
+        self._meant = None if wanted is None else RowDigest(wanted.meant)
+        self._old = None if wanted is None or wanted.old is None else RowDigest(wanted.old)
+
+    def add(self, rows: pa.RecordBatch, payload: pa.Array | None = None) -> None:
+        """Take rows and, when it is no column of them, their new payload."""
+        if self._meant is not None:
+            self._meant.add(rows, payload)
+        if self._old is not None:
+            self._old.add(rows)
+
+    def finish(self, part: PartFile | None) -> Written:
+        """What the task did."""
+        meant, old = (Digested() if each is None else each.result for each in (self._meant, self._old))
+        return Written(() if part is None else (part,), meant, old)
+
+
+def _combine(found: Iterable[Written]) -> Written:
+    each = tuple(found)
+    parts = tuple(part for one in each for part in one.parts)
+    return Written(parts, combine(one.meant for one in each), combine(one.old for one in each))
+
+
+def encode_frame(frame: DataFrame, writer: PartWriter, digests: RowDigests | None = None) -> Written:
     """Encode a DataFrame; one part file per task that has rows.
+
+    Args:
+        frame: the rows; beside them there may be the payload of `digests.old`, which is not written.
+        writer: writes them.
+        digests: what is digested meanwhile.
 
     Raises:
         StateError: a row cannot be encoded.
     """
+    types = find_types(writer.encoder.layout)
+    beside = []
+    if digests is not None and digests.old is not None:
+        beside.append(digests.old.payload)
+        types |= {digests.old.payload: digests.old.kind}
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        first = next(batches, None)
+        found = _Digests(digests)
+
+        def take() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                rows = restore_types(batch, types)
+                found.add(rows)
+                yield rows.drop_columns(beside)
+
+        written = take()
+        first = next(written, None)
         if first is not None:
-            part = writer.write_frame(chain([first], batches))
-            yield pa.RecordBatch.from_pydict({"part": [pickle.dumps(part)]})
+            part = writer.write(chain([first], written))
+            yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(found.finish(part))]})
 
     with translate_failures(writer.failure):
-        rows = frame.mapInArrow(work, "part binary").collect()
-    return tuple(pickle.loads(row["part"]) for row in rows)
-
-
-@dataclass(frozen=True)
-class MeantPart:
-    """What a task wrote of a field-wise flow.
-
-    Attributes:
-        part: the file; None when there were no rows.
-        sums: digests of what was meant, of the fields that are not carried over.
-    """
-
-    part: PartFile | None
-    sums: Sums
+        rows = frame.mapInArrow(work, "written binary").collect()
+    return _combine(pickle.loads(row["written"]) for row in rows)
 
 
 @dataclass(frozen=True)
@@ -118,57 +150,41 @@ class EncodeRows:
     Attributes:
         writer: writes them.
         column: of the payload.
-        digested: fields whose digests are wanted.
+        digests: what is digested meanwhile.
     """
 
     writer: PartWriter
     column: str
-    digested: tuple[str, ...]
+    digests: RowDigests | None
 
-    def run(self, rows: Iterator[tuple[pa.RecordBatch, pa.StructArray]]) -> MeantPart:
+    def run(self, rows: Iterator[tuple[pa.RecordBatch, pa.StructArray]]) -> Written:
         """Do the work."""
-        digest = ColumnDigest(self.writer.encoder.layout.max_parallelism, self.digested)
-        batches = self._make_batches(rows, digest)
+        found = _Digests(self.digests)
+        batches = self._make_batches(rows, found)
         first = next(batches, None)
-        part = None if first is None else self.writer.write(chain([first], batches))
-        return MeantPart(part, digest.sums)
+        return found.finish(None if first is None else self.writer.write(chain([first], batches)))
 
     def _make_batches(
-        self, rows: Iterator[tuple[pa.RecordBatch, pa.StructArray]], digest: ColumnDigest
+        self, rows: Iterator[tuple[pa.RecordBatch, pa.StructArray]], found: _Digests
     ) -> Iterator[pa.RecordBatch]:
         kept = ("key_group", "key_bytes", "list_index", TTL_COLUMN)
         for stored, payload in rows:
-            if self.digested:
-                digest_batch(digest, stored, payload, self.digested)
+            found.add(stored, payload)
             columns = {name: stored.column(name) for name in stored.schema.names if name in kept}
             yield pa.RecordBatch.from_pydict(columns | {self.column: payload})
 
 
-@dataclass(frozen=True)
-class MeantRows:
-    """What was written of a field-wise flow.
-
-    Attributes:
-        flow: the flow.
-        parts: one file per split that has rows.
-        sums: digests of what was meant, of the fields that are not carried over; empty when nobody asked for them.
-    """
-
-    flow: FieldwiseFlow
-    parts: tuple[PartFile, ...]
-    sums: Sums
-
-
 def encode_fieldwise(
-    spark: SparkSession, rows: FieldwiseRows, splits: Sequence[KeyedSplit], writer: PartWriter, *, digest: bool
-) -> MeantRows:
-    """Encode the rows of a field-wise flow.
+    spark: SparkSession,
+    rows: FieldwiseRows,
+    splits: Sequence[KeyedSplit],
+    writer: PartWriter,
+    digests: RowDigests | None = None,
+) -> Written:
+    """Encode the rows of a field-wise flow; arguments as of `encode_frame`.
 
     Raises:
         StateError: a row cannot be computed or encoded.
     """
-    flow = rows.flow
-    task = EncodeRows(writer, flow.after.column, flow.made if digest else ())
-    written = run_on_rows(spark, rows, splits, task, writer.failure)
-    parts = tuple(each.part for each in written if each.part is not None)
-    return MeantRows(flow, parts, add_sums(each.sums for each in written))
+    task = EncodeRows(writer, rows.flow.after.column, digests)
+    return _combine(run_on_rows(spark, rows, splits, task, writer.failure))

@@ -18,23 +18,21 @@ from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.conform import conform
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import StateError
-from state_pipelines.keyed.column_digest import identify_rows
 from state_pipelines.keyed.tables import TTL_COLUMN, KeyedTable, TableOptions
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.fieldwise import PRESENT, ROW, FieldwiseFlow, field_column, list_fields
+from state_pipelines.spark.fieldwise import PRESENT, ROW, FieldwiseFlow, field_column
 from state_pipelines.spark.flows import VISIBLE, hidden
 from state_pipelines.spark.splits import KeyedSplit, choose_whole, split_state
 from state_pipelines.spark.tasks import run_tasks
 from state_pipelines.spark.types import from_spark, spark_arrow_schema, spark_schema, to_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
-    from state_pipelines.keyed.column_digest import ColumnDigest
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
     from state_pipelines.spark.arrow_expressions import ArrowExpression
@@ -57,11 +55,15 @@ class FieldwiseRows:
         flow: the flow.
         layouts: what the layout of the new payload depends on.
         new: the fields of the new payload that are wanted; None is all.
+        old: fields of the old payload that are wanted beside.
+        hashed: with the key groups that the hashes of the keys give.
     """
 
     flow: FieldwiseFlow
     layouts: LayoutContext
     new: frozenset[str] | None = None
+    old: frozenset[str] = frozenset()
+    hashed: bool = False
 
     @property
     def computed(self) -> tuple[str, ...]:
@@ -86,13 +88,14 @@ class FieldwiseRows:
         return self.new is None or name in self.new
 
     def read(self, split: KeyedSplit, computed: ComputedRows | None) -> Iterator[tuple[pa.RecordBatch, pa.StructArray]]:
-        """The stored columns of a split beside its keys, and the new payload."""
+        """The stored columns of a split, with the old fields that are needed, and the new payload."""
         shape = self.flow.before
         used = frozenset[str]().union(*(each.columns for each in self._derived.values()))
-        read = [name for name in list_fields(shape, self.layouts) if field_column(name) in used]
-        fields = choose_fields(shape, self.layouts, {*self._carried.values(), *read})
+        kind = column_type(derive_layout(shape.payload, self.layouts))
+        read = [each.name for each in kind if field_column(each.name) in used]
+        fields = choose_fields(kind, {*self._carried.values(), *read, *self.old})
         keys = tuple(name for name in VISIBLE if hidden(name) in used)
-        for batch in replace(split, options=list_columns(shape, fields, keys=keys)).batches():
+        for batch in replace(split, options=list_columns(shape, fields, keys=keys, hashed=self.hashed)).batches():
             if not len(batch):
                 continue
             payload = batch.column(shape.column)
@@ -130,11 +133,12 @@ def split_rows(operator: Operator, name: str) -> tuple[KeyedSplit, ...]:
     return tuple(split_state(state, choose_whole(state, TableOptions())))
 
 
-def choose_fields(shape: StateShape, layouts: LayoutContext, wanted: Collection[str]) -> tuple[str, ...]:
+def choose_fields(kind: pa.DataType, wanted: Collection[str]) -> tuple[str, ...]:
     """`wanted` fields of a payload, in its order; without any, one that says where the payload is null."""
-    types = list_fields(shape, layouts)
-    chosen = tuple(name for name in types if name in wanted)
-    return chosen or (min(types, key=lambda name: (pa.types.is_nested(types[name]), pa.types.is_string(types[name]))),)
+    chosen = tuple(each.name for each in kind if each.name in wanted)
+    if chosen:
+        return chosen
+    return (min(kind, key=lambda each: (pa.types.is_nested(each.type), pa.types.is_string(each.type))).name,)
 
 
 def list_columns(
@@ -166,31 +170,6 @@ def _find_inputs(
     columns |= {hidden(name): batch.column(name) for name in keys}
     inputs = to_spark(pa.RecordBatch.from_pydict(columns))
     return dict(zip(inputs.schema.names, inputs.columns, strict=True))
-
-
-def digest_batch(
-    digest: ColumnDigest,
-    stored: pa.RecordBatch,
-    payload: pa.StructArray,
-    fields: Iterable[str],
-    others: Mapping[str, pa.Array] | None = None,
-) -> None:
-    """Add fields of a payload, which are null where the payload is, and other columns to digests.
-
-    Args:
-        digest: takes them.
-        stored: the rows, with what tells them apart.
-        payload: their payload.
-        fields: of the payload.
-        others: more columns by name.
-    """
-    index = stored.column("list_index") if "list_index" in stored.schema.names else None
-    identities = identify_rows(stored.column("key_bytes"), index)
-    groups = stored.column("key_group").to_numpy()
-    names = [each.name for each in payload.type]
-    arrays = payload.flatten()
-    columns = {name: arrays[names.index(name)] for name in fields}
-    digest.add(groups, identities, columns | dict(others or {}))
 
 
 class ComputedRows:
@@ -302,7 +281,7 @@ def _compute(spark: SparkSession, rows: FieldwiseRows, splits: tuple[KeyedSplit,
     """The computed fields of all rows; one task per split."""
     flow = rows.flow
     shape, keys = flow.before, flow.keys
-    fields = choose_fields(shape, rows.layouts, flow.needed)
+    fields = choose_fields(column_type(derive_layout(shape.payload, rows.layouts)), flow.needed)
     paths = tuple(f"{shape.column}.{name}" for name in fields)
     options = TableOptions(columns=(*keys, *paths))
     types = spark_arrow_schema(KeyedTable(splits[0].layout, options, splits[0].reason).schema)

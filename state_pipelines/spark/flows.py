@@ -254,6 +254,7 @@ def to_rows(frame: DataFrame, shape: StateShape) -> DataFrame:
     columns = [F.col(hidden(name)).alias(name) for name in present]
     if PAYLOAD in frame.columns:
         columns.append(F.col(PAYLOAD).alias(shape.column))
+    columns += [F.col(STORED)] if STORED in frame.columns else []
     return frame.select(*columns)
 
 

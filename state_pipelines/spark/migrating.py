@@ -33,15 +33,13 @@ from state_pipelines.operations.publishing import (
 )
 from state_pipelines.operations.rewriting import FileRewrite, PartFile, complete_rewrites
 from state_pipelines.snapshot import Snapshot
-from state_pipelines.spark.encoding import PartWriter, encode_fieldwise, encode_frame
-from state_pipelines.spark.fieldwise import find_fieldwise
-from state_pipelines.spark.fieldwise_proof import is_digestible
-from state_pipelines.spark.fieldwise_rows import FieldwiseRows, split_rows
-from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
+from state_pipelines.spark.encoding import PartWriter
+from state_pipelines.spark.flows import StateReader
 from state_pipelines.spark.operator_proof import prove_operator_states
 from state_pipelines.spark.operator_state import OperatorStateWork
 from state_pipelines.spark.proof import prove_plan
 from state_pipelines.spark.reports import ProofReport, combine_reports
+from state_pipelines.spark.state_encoding import encode_state
 from state_pipelines.spark.tasks import run_tasks
 from state_pipelines.storage import METADATA_FILE, SnapshotLocation, SnapshotWriter, join, resolve
 from state_pipelines.storage.files import remove_directory
@@ -49,13 +47,12 @@ from state_pipelines.storage.files import remove_directory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark import StorageLevel
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from state_pipelines.keyed.files import KeyedFile
     from state_pipelines.serializers.metainfo import StateMetaInfo
     from state_pipelines.snapshot import Operator
-    from state_pipelines.spark.encoding import MeantRows
+    from state_pipelines.spark.meant import Meant
     from state_pipelines.storage import Location
 
 PARTS = "_parts"
@@ -107,19 +104,16 @@ class _Work:
         whole: of all its states.
         unkeyed: the work on its operator state.
         prove: whether what is written will be proven.
-        kept: by new name, the rows that were written, where making them again would give others.
-        fieldwise: by new name, what was written field by field.
+        meant: by new name, what is meant by what is written.
     """
 
     operator: Operator
     plan: OperatorPlan
     reader: StateReader
-    runner: FlowRunner
     whole: OperatorPlan
     unkeyed: OperatorStateWork
     prove: bool
-    kept: dict[str, DataFrame] = field(default_factory=dict)
-    fieldwise: dict[str, MeantRows] = field(default_factory=dict)
+    meant: dict[str, Meant] = field(default_factory=dict)
 
     @property
     def touched(self) -> bool:
@@ -171,7 +165,7 @@ def migrate(
     finally:
         for work in works:
             work.reader.release()
-            for frame in (*work.kept.values(), *work.unkeyed.kept.values()):
+            for frame in work.unkeyed.kept.values():
                 frame.unpersist()
     proof = combine_reports(proofs) if proofs else None
     plans = {work.operator.label: work.whole for work in works}
@@ -218,7 +212,7 @@ def _prepare(spark: SparkSession, operator: Operator, whole: OperatorPlan, *, pr
     shared = frozenset(name for name in used if used.count(name) > 1)
     reader = StateReader(spark, operator, shared=shared)
     unkeyed = OperatorStateWork(spark, operator, whole.unkeyed)
-    return _Work(operator, plan, reader, FlowRunner(reader, plan.context.layouts), whole, unkeyed, prove)
+    return _Work(operator, plan, reader, whole, unkeyed, prove)
 
 
 def _write(
@@ -252,24 +246,10 @@ def _encode(work: _Work, name: str, directory: Location) -> tuple[PartFile, ...]
     layout = derive_keyed_layout(flow.shape.info, flow.shape.key, operator.max_parallelism, layouts)
     writer = PartWriter(RecordEncoder(layout, name), directory, operator.label)
     with at(operator=operator.label, state=name):
-        fieldwise = find_fieldwise(work.reader.spark, flow, layouts)
-        if fieldwise is not None and is_digestible(fieldwise.before, layouts) and is_digestible(flow.shape, layouts):
-            rows, splits = FieldwiseRows(fieldwise, layouts), split_rows(operator, fieldwise.state)
-            meant = encode_fieldwise(work.reader.spark, rows, splits, writer, digest=work.prove)
-            work.fieldwise[name] = meant
-            return meant.parts
-        frame = work.runner.build(flow)
-        if flowing.is_nondeterministic(flow):
-            # What is proven must be what was written.
-            frame = frame.persist(_disk())
-            work.kept[name] = frame
-        return encode_frame(to_rows(frame, flow.shape), writer)
-
-
-def _disk() -> StorageLevel:
-    from pyspark import StorageLevel
-
-    return StorageLevel.DISK_ONLY
+        encoded = encode_state(work.reader, work.plan, name, writer, prove=work.prove)
+    if encoded.meant is not None:
+        work.meant[name] = encoded.meant
+    return encoded.parts
 
 
 def _plan_files(work: _Work, parts: dict[str, tuple[PartFile, ...]], target: Location) -> list[FileRewrite]:
@@ -333,7 +313,7 @@ def _prove(spark: SparkSession, work: _Work, result: Snapshot) -> list[ProofRepo
     keyed, unkeyed = work.plan, work.unkeyed.plan
     reports = []
     if keyed.changed or not unkeyed.changed:
-        reports.append(_require(prove_plan(spark, before, after, keyed, work.kept, work.fieldwise), keyed))
+        reports.append(_require(prove_plan(spark, before, after, keyed, work.meant), keyed))
     if unkeyed.changed:
         reports.append(_require(prove_operator_states(spark, before, after, unkeyed, work.unkeyed.kept), unkeyed))
     return reports

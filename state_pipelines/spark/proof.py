@@ -1,9 +1,9 @@
 """The proof of a change: what was written holds what it must, judged by Great Expectations.
 
 One pass over each side gives a small table per key group: counts and order-independent digests of keys and of every
-column. Where every row comes from one row, the values as they are and as the migration (or its way back) makes them
-are read in the same pass; else the rows that were meant, those that were written, and those of the way back are
-digested apart. Great Expectations judges the tables side by side, so that proving costs less than migrating.
+column. What was meant is digested while it is written, and so is what it comes of wherever that is read field by field;
+what was written is read back. The way back is computed of that: in the same pass where Arrow can do it, else in Spark.
+Great Expectations judges the tables side by side, so that proving costs less than migrating.
 """
 
 from __future__ import annotations
@@ -13,39 +13,22 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from state_pipelines.keyed.column_digest import KEYS, ROWS, Sums
+from state_pipelines.keyed.records import derive_keyed_layout
 from state_pipelines.keyed.tables import TTL_COLUMN
-from state_pipelines.operations.migration.flows import (
-    Apply,
-    Flow,
-    Keep,
-    Stamp,
-    find_reads,
-    is_aligned,
-    keeps_rows,
-    walk_flow,
-)
+from state_pipelines.operations.migration.flows import Apply, Flow, Keep, keeps_rows, walk_flow
+from state_pipelines.operations.migration.round_trips import find_losses, plan_round_trips
 from state_pipelines.serializers.text import describe
-from state_pipelines.spark.comparisons import (
-    COMPARED,
-    Comparison,
-    GroupResult,
-    Pair,
-    find_identity,
-    judge_results,
-    make_expectation,
-    pair_keys,
-    pair_payloads,
-    pair_rows,
-    pair_times,
-    run_comparison,
-)
-from state_pipelines.spark.digests import count_rows
+from state_pipelines.snapshot.keyed_state import TIMER
+from state_pipelines.spark.comparisons import COMPARED, GroupResult, judge_results, make_expectation
+from state_pipelines.spark.digest_tasks import digest_back, digest_frame, digest_splits
 from state_pipelines.spark.expectations import SAMPLE_SIZE, Judgement, judge
 from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.fieldwise import find_fieldwise
-from state_pipelines.spark.fieldwise_proof import Proven, Side, compare_fieldwise
-from state_pipelines.spark.fieldwise_rows import split_rows
-from state_pipelines.spark.flows import KEYS, PAYLOAD, STORED, FlowRunner, StateReader, find_keys, hidden
+from state_pipelines.spark.fieldwise import FieldwiseFlow, find_fieldwise
+from state_pipelines.spark.fieldwise_rows import FieldwiseRows, split_rows
+from state_pipelines.spark.flows import KEYS as KEY_PARTS
+from state_pipelines.spark.flows import PAYLOAD, FlowRunner, StateReader, hidden, to_rows
+from state_pipelines.spark.meant import Meant, choose_old, choose_others, find_payload_type
 from state_pipelines.spark.reports import (
     CHECK_NAMES,
     DESCRIPTIONS,
@@ -58,25 +41,22 @@ from state_pipelines.spark.reports import (
     ProofCheck,
     ProofReport,
 )
+from state_pipelines.spark.row_digests import NULLS, TIMES, VALUES, Digested, RowColumns, choose_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
+    from state_pipelines.keyed.records import KeyedLayout
     from state_pipelines.operations.migration.planning import OperatorPlan
+    from state_pipelines.operations.migration.round_trips import Return
+    from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
-    from state_pipelines.spark.encoding import MeantRows
-    from state_pipelines.spark.fieldwise import FieldwiseFlow
 
 
 def prove_plan(
-    spark: SparkSession,
-    before: Operator,
-    after: Operator,
-    plan: OperatorPlan,
-    kept: Mapping[str, DataFrame],
-    fieldwise: Mapping[str, MeantRows],
+    spark: SparkSession, before: Operator, after: Operator, plan: OperatorPlan, meant: Mapping[str, Meant]
 ) -> ProofReport:
     """Compare the states of an operator as they were with the states as they were written.
 
@@ -85,8 +65,7 @@ def prove_plan(
         before: the old operator.
         after: the new one, read back from the files that were written.
         plan: what was meant to happen.
-        kept: by new name, the rows that were written, where making them again would give others.
-        fieldwise: by new name, what was written field by field.
+        meant: by new name, what was meant by what was written.
 
     Raises:
         StateError: one side cannot be read.
@@ -96,31 +75,22 @@ def prove_plan(
             ProofCheck(name, True, DESCRIPTIONS[name], "", "", "every state is copied as bytes") for name in CHECK_NAMES
         )
         return ProofReport(before.label, ", ".join(plan.states), 0, 0, checks)
-    return _Prover(spark, before, after, plan, kept, fieldwise).prove()
+    return _Prover(spark, before, after, plan, meant).prove()
 
 
 class _Prover:
     """Proves the states of one operator, one after the other."""
 
     def __init__(
-        self,
-        spark: SparkSession,
-        before: Operator,
-        after: Operator,
-        plan: OperatorPlan,
-        kept: Mapping[str, DataFrame],
-        fieldwise: Mapping[str, MeantRows],
+        self, spark: SparkSession, before: Operator, after: Operator, plan: OperatorPlan, meant: Mapping[str, Meant]
     ) -> None:
         self.spark = spark
         self.before, self.after = before, after
-        self.plan, self.kept, self.fieldwise = plan, kept, fieldwise
-        self.layouts = plan.context.layouts
-        self.back_layouts = self.layouts if plan.back is None else plan.back.context.layouts
-        self.old = StateReader(spark, before)
+        self.plan, self.meant = plan, meant
+        self.back_layouts = (plan if plan.back is None else plan.back).context.layouts
         self.new = StateReader(spark, after)
-        self.hashed = StateReader(spark, after, key_hash=True)
-        self.returned: set[str] = set()
-        self.notes: dict[str, str] = {}
+        self.trips = plan_round_trips(plan)
+        self.notes = {name: trip.note for name, trip in self.trips.items() if trip.note}
 
     def prove(self) -> ProofReport:
         """The report of all states of the operator that change."""
@@ -142,115 +112,76 @@ class _Prover:
         return ProofReport(self.before.label, ", ".join(changed), total, groups, checks)
 
     def _losses(self, name: str, flow: Flow) -> dict[str, str]:
-        names = [name, *find_reads(flow)]
-        return {field: reason for each in names for field, reason in self.plan.losses.get(each, {}).items()}
+        return find_losses(self.plan, name, flow)
 
     def _compare(self, name: str, flow: Flow) -> list[GroupResult]:
-        back = self._find_back(name, flow)
-        losses = self._losses(name, flow)
-        meant = self.fieldwise.get(name)
-        if meant is not None:
-            way = self._find_fieldwise_back(back, losses)
-            results = self._compare_fieldwise(name, meant, way, losses)
-            return results if way is not None else results + self._compare_back(name, flow, losses)
-        if back is not None and is_aligned(flow) and is_aligned(back) and keeps_rows(back) and name not in self.kept:
-            return run_comparison(name, self._compare_aligned(name, flow, back, losses))
-        return run_comparison(name, self._compare_written(name, flow)) + self._compare_back(name, flow, losses)
-
-    def _compare_back(self, name: str, flow: Flow, losses: dict[str, str]) -> list[GroupResult]:
-        """The old states that the rows of a new one came from, and what the way back makes of it."""
-        ends = [self.plan.impossible[old] for old in find_reads(flow) if old in self.plan.impossible]
-        if ends or self.plan.back is None:
-            self.notes[name] = f"there is no way back: {'; '.join(dict.fromkeys(ends)) or self.plan.reason}"
-            return []
-        if any(isinstance(each, Apply) and isinstance(each.stage, Keep) for each in walk_flow(flow)):
-            self.notes[name] = "not judged, since rows were left out before other rows came of them"
-            return []
-        results, found = [], False
-        for old, way in self.plan.back.states.items():
-            if name in find_reads(way) and old in find_reads(flow) and old not in self.returned:
-                self.returned.add(old)
-                found = True
-                comparison = self._compare_returned(old, way, self._losses(old, way) | losses)
-                results += run_comparison(name, comparison)
-        if not found:
-            self.notes[name] = "judged with another state that the same rows became"
+        """What was meant by a state with what was written, and old states with what comes back of it."""
+        meant, splits = self.meant[name], split_rows(self.after, name)
+        returned: dict[str, Sums] = {}
+        written: Digested | None = None
+        for back in self.trips[name].returns:
+            way = find_fieldwise(self.spark, back.way, self.back_layouts)
+            if way is None:
+                continue
+            made = _choose_made(way, self._choose_old(back))
+            came = Digested()
+            if made.fields:
+                rows = FieldwiseRows(way, self.back_layouts)
+                wanted = meant.columns if written is None else None
+                came, read = digest_back(self.spark, splits, rows, made, wanted)
+            elif written is None:
+                read = digest_splits(self.spark, splits, meant.columns, hashed=True)
+            written = read if written is None else written
+            returned[back.old] = _join(way, made, came, written)
+        if written is None:
+            written = digest_splits(self.spark, splits, meant.columns, hashed=True)
+        results = [*_compare_written(name, flow.shape, meant, written)]
+        for back in self.trips[name].returns:
+            results += self._compare_returned(name, back, meant, returned.get(back.old))
         return results
 
-    def _find_fieldwise_back(self, back: Flow | None, losses: dict[str, str]) -> FieldwiseFlow | None:
-        """The way back field by field; None where there is none, or where parts of a field are lost."""
-        if back is None or any("." in path for path in losses):
-            return None
-        return find_fieldwise(self.spark, back, self.back_layouts)
+    def _choose_old(self, back: Return) -> RowColumns:
+        """What is digested of an old state and of what comes back, where the bytes of keys stay."""
+        return choose_old(self.before, self.plan, back)
 
-    def _compare_fieldwise(
-        self, name: str, meant: MeantRows, back: FieldwiseFlow | None, losses: dict[str, str]
-    ) -> list[GroupResult]:
-        flow = meant.flow
-        maximum = self.before.max_parallelism
-        before = Side(split_rows(self.before, flow.state), flow.before, self.back_layouts, maximum)
-        after = Side(split_rows(self.after, name), flow.after, self.layouts, maximum)
-        proven = Proven(flow, meant.sums, back, frozenset(losses))
-        return compare_fieldwise(self.spark, name, before, after, proven)
-
-    def _find_back(self, name: str, flow: Flow) -> Flow | None:
-        """The flow that takes an aligned one back."""
-        sources = find_reads(flow)
-        if self.plan.back is None or len(sources) != 1:
-            return None
-        back = self.plan.back.states.get(sources[0])
-        return back if back is not None and find_reads(back) == (name,) else None
-
-    def _compare_aligned(self, name: str, flow: Flow, back: Flow, losses: dict[str, str]) -> Comparison:
-        """Both sides in one pass each, every row with its value as it is and as it was or will be."""
-        left = FlowRunner(self.old, self.layouts, stored=True).build(flow)
-        right = FlowRunner(self.hashed, self.back_layouts, stored=True).build(back, keys=find_keys(back))
-        pairs = [
-            *pair_rows(),
-            *pair_payloads(ROUND_TRIP, left, right, (STORED, PAYLOAD), losses),
-            *pair_payloads(READ_BACK, left, right, (PAYLOAD, STORED), {}),
+    def _compare_returned(self, name: str, back: Return, meant: Meant, returned: Sums | None) -> list[GroupResult]:
+        shape, columns = self.plan.shapes[back.old], self._choose_old(back)
+        if returned is None:
+            frame = to_rows(FlowRunner(self.new, self.back_layouts).build(back.way), back.way.shape)
+            shown = self._choose_returned(back, frame.columns)
+            columns = replace(columns, keys=shown.keys, key_groups=shown.key_groups)
+            returned = digest_frame(frame, self._derive_layout(back.way.shape), shown).sums
+        if meant.old_columns is not None and meant.old_columns.keys == columns.keys:
+            old = meant.old_sums
+        else:
+            assert not back.kept, "which rows were kept is known only where they were written"
+            old = digest_splits(self.spark, split_rows(self.before, back.old), columns).sums
+        what = "timers" if shape.kind == TIMER else "records"
+        names = {f"{what} of {back.old}": KEYS if shape.kind == TIMER else ROWS} | _name_values(columns)
+        return [
+            GroupResult(name, group, {ROUND_TRIP: _pair(names, old, returned, group)}, None, 0, 0)
+            for group in sorted({*old, *returned})
         ]
-        if hidden(TTL_COLUMN) in left.columns and flow.shape.ttl and not _stamps(back):
-            pairs.append(pair_times())
-        return Comparison(left, right, find_identity(left, right), tuple(pairs), hashed=True)
 
-    def _compare_written(self, name: str, flow: Flow) -> Comparison:
-        """The rows that were meant and those that were written."""
-        left = self.kept.get(name)
-        if left is None:
-            left = FlowRunner(self.old, self.layouts).build(flow)
-        keys = () if hidden("key_bytes") in left.columns else KEYS
-        right = self.hashed.read(name, keys)
-        pairs = [*pair_rows()]
-        if PAYLOAD in left.columns:
-            pairs += pair_payloads(READ_BACK, left, right, (PAYLOAD, PAYLOAD), {})
-        else:
-            pairs.append(pair_keys(READ_BACK, "timers"))
-        if flow.shape.ttl:
-            pairs.append(pair_times())
-        return Comparison(left, right, find_identity(left, right), tuple(pairs), hashed=True)
+    def _choose_returned(self, back: Return, present: Sequence[str]) -> RowColumns:
+        shape = back.way.shape
+        kind = find_payload_type(shape, self.back_layouts)
+        columns = choose_columns(shape, kind, present, self.before.max_parallelism, back.lost)
+        return replace(columns, times=False)
 
-    def _compare_returned(self, old: str, way: Flow, losses: dict[str, str]) -> Comparison:
-        """An old state and what the way back makes of the new ones."""
-        right = FlowRunner(self.new, self.back_layouts).build(way)
-        keys = () if hidden("key_bytes") in right.columns else KEYS
-        left = self.old.read(old, keys)
-        pairs = [Pair(ROUND_TRIP, f"records of {old}", count_rows(), count_rows())]
-        if PAYLOAD in left.columns:
-            pairs += pair_payloads(ROUND_TRIP, left, right, (PAYLOAD, PAYLOAD), losses)
-        else:
-            pairs.append(pair_keys(ROUND_TRIP, f"timers of {old}"))
-        return Comparison(left, right, find_identity(left, right), tuple(pairs))
+    def _derive_layout(self, shape: StateShape) -> KeyedLayout:
+        assert shape.key is not None
+        return derive_keyed_layout(shape.info, shape.key, self.before.max_parallelism, self.back_layouts)
 
     def _judge_own(self, name: str) -> tuple[ProofCheck, ...]:
         wanted = self.plan.expectations.get(name, ())
         if not wanted:
             return ()
-        frame = self.new.read(name, KEYS)
+        frame = self.new.read(name, KEY_PARTS)
         shape = self.plan.states[name].shape
         shown = [
             F.col(hidden(each)).alias(each)
-            for each in (*KEYS, "list_index", TTL_COLUMN)
+            for each in (*KEY_PARTS, "list_index", TTL_COLUMN)
             if hidden(each) in frame.columns
         ]
         frame = frame.select(*shown, F.col(PAYLOAD).alias(shape.column))
@@ -356,6 +287,52 @@ def _combine_own(checks: list[ProofCheck]) -> list[ProofCheck]:
     ]
 
 
-def _stamps(flow: Flow) -> bool:
-    """Whether a flow changes the times of the last access."""
-    return any(isinstance(each, Apply) and isinstance(each.stage, Stamp) for each in walk_flow(flow))
+def _choose_made(way: FieldwiseFlow, columns: RowColumns) -> RowColumns:
+    """What is digested of the rows of a way back: fields that are not carried over as they are."""
+    return replace(columns, fields=choose_others(columns, (old for old, _ in way.carried)))
+
+
+def _join(way: FieldwiseFlow, made: RowColumns, came: Digested, written: Digested) -> Sums:
+    """Digests of what comes back; fields that are carried over have those of what was written."""
+    carried = [(old, new) for old, new in way.carried if old not in (made.fields or ())]
+    return {
+        group: {name: sums[name] for name in (ROWS, KEYS, NULLS)}
+        | {old: sums[new] for old, new in carried}
+        | came.sums.get(group, {})
+        for group, sums in written.sums.items()
+    }
+
+
+def _compare_written(name: str, shape: StateShape, meant: Meant, written: Digested) -> Iterator[GroupResult]:
+    names = {"timers": KEYS} if shape.kind == TIMER else _name_values(meant.columns)
+    for group in sorted({*meant.digested.sums, *written.sums}):
+        one, other = meant.digested.sums, written.sums
+        values = {
+            ROW_COUNTS: _pair({"records": ROWS}, one, other, group),
+            KEY_SETS: _pair({"keys": KEYS}, one, other, group),
+            READ_BACK: _pair(names, one, other, group),
+        }
+        records = other.get(group, {}).get(ROWS, 0)
+        yield GroupResult(name, group, values, records, written.misplaced[group], written.unhashed[group])
+
+
+def _name_values(columns: RowColumns) -> dict[str, str]:
+    """What is compared, for people, and the name of its digest."""
+    told = {NULLS: "null values", VALUES: "values", TIMES: TTL_COLUMN}
+    return {told.get(name, name): name for name in columns.names}
+
+
+def _pair(
+    names: Mapping[str, str],
+    one: Sums,
+    other: Sums,
+    group: int,
+) -> list[tuple[str, str, str]]:
+    left, right = one.get(group, {}), other.get(group, {})
+    return [(what, _to_text(name, left.get(name)), _to_text(name, right.get(name))) for what, name in names.items()]
+
+
+def _to_text(name: str, digest: int | None) -> str:
+    if digest is None:
+        return "none"
+    return str(digest) if name == ROWS else f"{digest:016x}"

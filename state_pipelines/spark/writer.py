@@ -114,7 +114,7 @@ def write_state(frame: DataFrame, target: str, **options: str) -> str:
     with SnapshotWriter(resolve(target)) as writer:
         directory = join(writer.target, "_parts")
         encoder = RecordEncoder(plan.layout, description.name)
-        parts = encode_frame(frame, PartWriter(encoder, directory, description.operator))
+        parts = encode_frame(frame, PartWriter(encoder, directory, description.operator)).parts
         rewrites = plan.rewrites(parts, writer.target)
         written = run_tasks(spark, rewrites, "the new files cannot be written")
         files = [NewFile(rewrite, each) for rewrite, each in zip(rewrites, written, strict=True)]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.errors import UnsupportedError
 from state_pipelines.keyed.column_digest import (
     KEYS,
     ROWS,
     ColumnDigest,
     Sums,
     add_sums,
+    drop_fields,
     identify_rows,
-    require_digestible,
 )
 
 TEXTS = pa.list_(pa.string())
@@ -40,13 +40,16 @@ DIFFERENT = [
     (TEXTS, [[], ["a"]], [None, ["a"]]),
     (POINT, [{"x": 1, "y": None}, None], [{"x": None, "y": 1}, None]),
     (pa.map_(pa.string(), pa.int64()), [[("a", 1)], []], [[("a", None)], []]),
+    (pa.decimal128(9, 2), [decimal.Decimal("1.00"), None], [decimal.Decimal("1.01"), None]),
+    (pa.list_(pa.timestamp("ms")), [[datetime.datetime(2020, 1, 1)], None], [[datetime.datetime(2020, 1, 2)], None]),
+    (pa.struct([("d", pa.date32()), ("n", pa.null())]), [{"d": datetime.date(2020, 1, 1)}, {}], [{}, {}]),
 ]
 
 
 def digest(values: list[Any], of: pa.DataType, keys: list[bytes], groups: list[int] | None = None) -> Sums:
     found = ColumnDigest(8, ["x"])
     column = pa.array(values, of)
-    found.add(np.array(groups or [3] * len(keys), np.int32), identify_rows(pa.array(keys)), {"x": column})
+    found.add(np.array(groups or [3] * len(keys), np.int32), identify_rows([pa.array(keys)]), {"x": column})
     return found.sums
 
 
@@ -63,7 +66,7 @@ def test_slices_and_the_order_of_rows_do_not_count(of: pa.DataType, one: list[An
     keys = pa.array([b"-", b"k", b"l"]).slice(1)
     found = ColumnDigest(8, ["x"])
     for row in (1, 0):
-        found.add(np.array([3], np.int32), identify_rows(keys.slice(row, 1)), {"x": column.slice(row, 1)})
+        found.add(np.array([3], np.int32), identify_rows([keys.slice(row, 1)]), {"x": column.slice(row, 1)})
     assert found.sums == digest(one, of, [b"k", b"l"])
 
 
@@ -78,7 +81,7 @@ def test_pieces_add_up_to_the_whole(rows: list[tuple[bytes, int, str | None]]) -
 
 def test_rows_of_a_list_are_told_apart_by_their_index() -> None:
     keys = pa.array([b"k", b"k"])
-    one, other = (identify_rows(keys, pa.array(index, pa.int32())) for index in ([0, 1], [1, 0]))
+    one, other = (identify_rows([keys, pa.array(index, pa.int32())]) for index in ([0, 1], [1, 0]))
     assert one.tolist() == other.tolist()[::-1]
     assert one[0] != one[1]
 
@@ -94,8 +97,13 @@ def test_dictionaries_count_as_their_values() -> None:
     assert digest(["a", "b"], of, keys) == digest(["a", "b"], pa.string(), keys)
 
 
-def test_times_inside_other_values_have_no_digest() -> None:
-    with pytest.raises(UnsupportedError, match="timestamp"):
-        require_digestible(pa.list_(pa.timestamp("ms")))
-    require_digestible(pa.timestamp("ms"))
-    assert digest([datetime.date(1970, 1, 2)], pa.date32(), [b"k"])[3][ROWS] == 1
+def test_fields_that_are_left_out_do_not_count() -> None:
+    inner = pa.struct([("a", pa.int32()), ("b", pa.int32())])
+    whole = pa.array(
+        [{"x": {"a": 1, "b": 2}, "y": 3}, None, {"x": None, "y": 4}], pa.struct([("x", inner), ("y", pa.int8())])
+    )
+    assert drop_fields(whole, ["x.b"]).to_pylist() == [{"x": {"a": 1}, "y": 3}, None, {"x": None, "y": 4}]
+    assert drop_fields(whole, ["y"]).to_pylist() == [{"x": {"a": 1, "b": 2}}, None, {"x": None}]
+    assert drop_fields(whole, ["x.a", "x.b", "y"]).to_pylist() == [{"x": True}, None, {"x": False}]
+    assert drop_fields(whole, ["x", "y"]).to_pylist() == [True, False, True]
+    assert drop_fields(whole.field("y"), ["z"]) is not None

@@ -13,12 +13,13 @@ from state_pipelines.operations.dump import dump
 from state_pipelines.operations.migration import UPGRADE, Migration, parse_migration
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.spark import migrate, write_state
-from state_pipelines.spark.encoding import PartWriter, encode_fieldwise
+from state_pipelines.spark.encoding import PartWriter
 from state_pipelines.spark.fieldwise import ROW, FieldwiseFlow, field_column, find_fieldwise
 from state_pipelines.spark.fieldwise_rows import ComputedRows, FieldwiseRows, run_on_rows, split_rows
 from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
 from state_pipelines.spark.migrating import plan_snapshot
 from state_pipelines.spark.proof import prove_plan
+from state_pipelines.spark.state_encoding import encode_state
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
@@ -292,14 +293,12 @@ def prove(spark: SparkSession, before: Snapshot, after: Snapshot, migration: Mig
     """The proof of a migration whose result is `after`, whatever that came from."""
     operator, found = plan(before, migration)
     flow, layouts = found.changed["profile"], found.context.layouts
-    fieldwise = find_fieldwise(spark, flow, layouts)
-    assert fieldwise is not None
     assert flow.shape.key is not None
     layout = derive_keyed_layout(flow.shape.info, flow.shape.key, operator.max_parallelism, layouts)
     writer = PartWriter(RecordEncoder(layout, "profile"), resolve(str(scratch)), operator.label)
-    rows = FieldwiseRows(fieldwise, layouts)
-    meant = encode_fieldwise(spark, rows, split_rows(operator, "profile"), writer, digest=True)
-    return prove_plan(spark, operator, after.operator("users"), found, {}, {"profile": meant})
+    meant = encode_state(StateReader(spark, operator), found, "profile", writer, prove=True).meant
+    assert meant is not None
+    return prove_plan(spark, operator, after.operator("users"), found, {"profile": meant})
 
 
 def failed(report: ProofReport) -> dict[str, str]:

@@ -1,0 +1,87 @@
+"""Which old states a proof compares with what the way back makes of the new ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from state_pipelines.operations.migration.flows import (
+    Apply,
+    Flow,
+    Keep,
+    find_reads,
+    is_aligned,
+    keeps_rows,
+    walk_flow,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from state_pipelines.operations.migration.planning import OperatorPlan
+
+
+@dataclass(frozen=True)
+class Return:
+    """An old state that the way back makes again.
+
+    Attributes:
+        old: its name.
+        way: the flow that makes it of new states.
+        lost: dotted paths of its payload that do not come back, each with the reason.
+        kept: only those old rows count that were not left out on the way there.
+    """
+
+    old: str
+    way: Flow
+    lost: Mapping[str, str]
+    kept: bool = False
+
+
+@dataclass(frozen=True)
+class RoundTrip:
+    """What comes back of one new state.
+
+    Attributes:
+        returns: the old states that are judged together with it.
+        note: why none is, for people.
+    """
+
+    returns: tuple[Return, ...] = ()
+    note: str = ""
+
+
+def plan_round_trips(plan: OperatorPlan) -> dict[str, RoundTrip]:
+    """What comes back of each state that changes, by new name; no old state is judged twice."""
+    judged: set[str] = set()
+    trips = {}
+    for name, flow in plan.changed.items():
+        trips[name] = trip = _plan(plan, name, flow, judged)
+        judged.update(each.old for each in trip.returns)
+    return trips
+
+
+def find_losses(plan: OperatorPlan, name: str, flow: Flow) -> dict[str, str]:
+    """What is declared to be lost between a state and those that it comes from: dotted paths and reasons."""
+    names = [name, *find_reads(flow)]
+    return {field: reason for each in names for field, reason in plan.losses.get(each, {}).items()}
+
+
+def _plan(plan: OperatorPlan, name: str, flow: Flow, judged: set[str]) -> RoundTrip:
+    sources = find_reads(flow)
+    ends = [plan.impossible[old] for old in sources if old in plan.impossible]
+    if ends or plan.back is None:
+        return RoundTrip(note=f"there is no way back: {'; '.join(dict.fromkeys(ends)) or plan.reason}")
+    losses = find_losses(plan, name, flow)
+    ways = {old: way for old, way in plan.back.states.items() if name in find_reads(way) and old in sources}
+    kept = any(isinstance(each, Apply) and isinstance(each.stage, Keep) for each in walk_flow(flow))
+    if kept:
+        # What was left out does not come back; which rows are left is known only where each comes of one.
+        way = plan.back.states.get(sources[0])
+        alone = way is not None and len(sources) == 1 and find_reads(way) == (name,)
+        if way is None or not alone or not (is_aligned(flow) and is_aligned(way) and keeps_rows(way)):
+            return RoundTrip(note="not judged, since rows were left out before other rows came of them")
+    found = [
+        Return(old, way, find_losses(plan, old, way) | losses, kept) for old, way in ways.items() if old not in judged
+    ]
+    return RoundTrip(tuple(found), "" if found else "judged with another state that the same rows became")

@@ -1,0 +1,138 @@
+"""Digesting the rows of a keyed state in tasks: as they lie in files, as a way back makes them, or as Spark does."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from state_pipelines.keyed.tables import TTL_COLUMN, TableOptions
+from state_pipelines.spark.fieldwise_rows import FieldwiseRows, choose_fields, run_on_rows
+from state_pipelines.spark.row_digests import (
+    HASHED,
+    Digested,
+    RowColumns,
+    RowDigest,
+    combine,
+    find_types,
+    restore_types,
+)
+from state_pipelines.spark.tasks import run_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from state_pipelines.keyed.records import KeyedLayout
+    from state_pipelines.spark.splits import KeyedSplit
+
+_WHAT = "the proof cannot read the state"
+
+
+def digest_splits(
+    spark: SparkSession, splits: Sequence[KeyedSplit], columns: RowColumns, *, hashed: bool = False
+) -> Digested:
+    """Digest a state as it lies in its files.
+
+    Args:
+        spark: the session.
+        splits: of the state.
+        columns: what is digested.
+        hashed: also judge whether keys lie where their hashes put them.
+
+    Raises:
+        StateError: the state cannot be read.
+    """
+    return combine(run_tasks(spark, [_DigestSplit(each, columns, hashed) for each in splits], _WHAT))
+
+
+def digest_back(
+    spark: SparkSession, splits: Sequence[KeyedSplit], way: FieldwiseRows, made: RowColumns, written: RowColumns | None
+) -> tuple[Digested, Digested]:
+    """Digest what a field-wise way back computes and, in the same pass, what it computes that of.
+
+    Args:
+        spark: the session.
+        splits: of the new state.
+        way: the way back.
+        made: what is digested of its rows.
+        written: what is digested of the new state's, keys judged by their hashes; None is nothing.
+
+    Returns:
+        (what comes back, what was written).
+
+    Raises:
+        StateError: the state cannot be read, or a field not be computed.
+    """
+    fields = () if written is None or written.fields is None else written.fields
+    rows = replace(way, new=frozenset(made.fields or ()), old=frozenset(fields), hashed=written is not None)
+    found = run_on_rows(spark, rows, splits, _DigestBack(made, written), "the way back cannot be computed")
+    return combine(back for back, _ in found), combine(read for _, read in found)
+
+
+def digest_frame(frame: DataFrame, layout: KeyedLayout, columns: RowColumns) -> Digested:
+    """Digest rows that Spark makes.
+
+    Args:
+        frame: the rows, as `to_rows` gives them.
+        layout: of their state.
+        columns: what is digested.
+
+    Raises:
+        StateError: a row cannot be computed, or has no place in its type.
+    """
+    types = find_types(layout)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        digest = RowDigest(columns)
+        for batch in batches:
+            digest.add(restore_types(batch, types))
+        yield pa.RecordBatch.from_pydict({"digested": [pickle.dumps(digest.result)]})
+
+    rows = frame.mapInArrow(work, "digested binary").collect()
+    return combine(pickle.loads(row["digested"]) for row in rows)
+
+
+@dataclass(frozen=True)
+class _DigestSplit:
+    """Digests one split."""
+
+    split: KeyedSplit
+    columns: RowColumns
+    hashed: bool
+
+    def run(self) -> Digested:
+        """Do the work."""
+        columns = self.columns
+        digest = RowDigest(columns)
+        names = ["key_group", *columns.keys]
+        names += [TTL_COLUMN] if columns.times else []
+        names += [HASHED] if self.hashed else []
+        if columns.kind is not None:
+            apart = columns.fields is not None and pa.types.is_struct(columns.kind) and columns.kind.num_fields
+            fields = choose_fields(columns.kind, columns.fields or ()) if apart else ()
+            names += [f"{columns.payload}.{name}" for name in fields] or [columns.payload]
+        options = TableOptions(columns=tuple(names), key_bytes="key_bytes" in names, key_hash=self.hashed)
+        for batch in replace(self.split, options=options).batches():
+            digest.add(batch)
+        return digest.result
+
+
+@dataclass(frozen=True)
+class _DigestBack:
+    """Digests what comes back of one split, and the split."""
+
+    made: RowColumns
+    written: RowColumns | None
+
+    def run(self, rows: Iterator[tuple[pa.RecordBatch, pa.StructArray]]) -> tuple[Digested, Digested]:
+        """Do the work."""
+        back, read = RowDigest(self.made), None if self.written is None else RowDigest(self.written)
+        for stored, payload in rows:
+            back.add(stored, payload)
+            if read is not None:
+                read.add(stored)
+        return back.result, Digested() if read is None else read.result

@@ -1,0 +1,208 @@
+"""Digests of the rows of a keyed state, wherever rows are: what the sides of a proof are compared by.
+
+Whoever writes, reads or computes rows digests them on the way, so that no side is read for its digests alone if it is
+read anyway.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_pipelines.codecs.columns import column_type
+from state_pipelines.codecs.conform import conform
+from state_pipelines.keyed.column_digest import ColumnDigest, Sums, add_sums, drop_fields, identify_rows
+from state_pipelines.keyed.tables import TTL_COLUMN, TTL_TYPE
+from state_pipelines.snapshot.keyed_state import TIMER
+from state_pipelines.spark.flows import KEYS as KEY_PARTS
+from state_pipelines.spark.types import from_spark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from state_pipelines.keyed.records import KeyedLayout
+    from state_pipelines.operations.migration.shapes import StateShape
+
+NULLS = "# nulls"
+TIMES = "# times"
+VALUES = "# values"
+"""Names of digests that no field has; `VALUES` is that of a payload without fields."""
+
+HEAPS = 128
+"""Rows are compared in so many heaps of keys where they have no key groups."""
+
+HASHED = "hashed_key_group"
+
+
+@dataclass(frozen=True)
+class RowColumns:
+    """Which columns of rows are digested.
+
+    Attributes:
+        keys: those that tell rows apart.
+        key_groups: number of key groups; None where keys get others, so that rows are in `HEAPS`.
+        payload: the column of the payload; timers have none.
+        kind: Arrow type of the payload.
+        fields: of the payload; None when it is digested as one value.
+        lost: dotted paths below fields that do not count.
+        times: whether rows carry the time of their last access.
+    """
+
+    keys: tuple[str, ...]
+    key_groups: int | None
+    payload: str = ""
+    kind: pa.DataType | None = None
+    fields: tuple[str, ...] | None = None
+    lost: frozenset[str] = frozenset()
+    times: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the digests of the payload and of times."""
+        times = (TIMES,) if self.times else ()
+        return times if self.kind is None else (NULLS, *((VALUES,) if self.fields is None else self.fields), *times)
+
+
+def choose_columns(
+    shape: StateShape,
+    kind: pa.DataType | None,
+    present: Sequence[str],
+    max_parallelism: int,
+    lost: Iterable[str] = (),
+) -> RowColumns:
+    """What is digested of rows of a state.
+
+    Args:
+        shape: of the rows.
+        kind: Arrow type of the payload; None of timers.
+        present: the columns that rows have beside the payload; keys as bytes, if they are there, tell all.
+        max_parallelism: number of key groups.
+        lost: dotted paths, from the fields on, that do not count; `value` is a payload without fields.
+    """
+    parts = ("key_bytes",) if "key_bytes" in present else tuple(n for n in (*KEY_PARTS, "timestamp") if n in present)
+    keys = (*parts, *(name for name in ("list_index",) if name in present))
+    key_groups = max_parallelism if "key_group" in present else None
+    away = frozenset(lost)
+    if kind is None:
+        return RowColumns(keys, key_groups)
+    fields = tuple(each.name for each in kind if each.name not in away) if pa.types.is_struct(kind) else None
+    if fields is None and "value" in away:
+        fields = ()
+    times = shape.ttl and TTL_COLUMN in present
+    return RowColumns(keys, key_groups, shape.column, kind, fields, away, times)
+
+
+@dataclass(frozen=True)
+class Digested:
+    """What there is of rows.
+
+    Attributes:
+        sums: digests by key group, or by heap of keys.
+        misplaced: by the same, records whose hash gives another key group.
+        unhashed: by the same, records whose hash is not known.
+    """
+
+    sums: Sums = field(default_factory=dict)
+    misplaced: Counter[int] = field(default_factory=Counter)
+    unhashed: Counter[int] = field(default_factory=Counter)
+
+
+def combine(found: Iterable[Digested]) -> Digested:
+    """Of several places together."""
+    each = tuple(found)
+    return Digested(
+        add_sums(one.sums for one in each),
+        sum((one.misplaced for one in each), Counter()),
+        sum((one.unhashed for one in each), Counter()),
+    )
+
+
+class RowDigest:
+    """Adds up the digests of rows, batch by batch."""
+
+    def __init__(self, columns: RowColumns) -> None:
+        self._columns = columns
+        self._digest = ColumnDigest(columns.key_groups or HEAPS, columns.names)
+        self._misplaced, self._unhashed = Counter[int](), Counter[int]()
+
+    def add(self, rows: pa.RecordBatch, payload: pa.Array | None = None) -> None:
+        """Take rows.
+
+        Args:
+            rows: with the columns that tell them apart; with their key group as their hash gives it, that is judged.
+            payload: of the rows, when it is not a column of them.
+        """
+        columns = self._columns
+        identities = identify_rows([rows.column(name) for name in columns.keys])
+        if columns.key_groups is None:
+            places = (identify_rows([rows.column("state_key")]) % np.uint64(HEAPS)).astype(np.int32)
+        else:
+            places = rows.column("key_group").to_numpy()
+        arrays: dict[str, pa.Array] = {}
+        if columns.kind is not None:
+            arrays |= self._take_apart(rows.column(columns.payload) if payload is None else payload)
+        if columns.times:
+            arrays[TIMES] = rows.column(TTL_COLUMN)
+        self._digest.add(places, identities, arrays)
+        if HASHED in rows.schema.names:
+            found = rows.column(HASHED)
+            misplaced = pc.fill_null(pc.not_equal(rows.column("key_group"), found), False)
+            self._misplaced += _count(places, misplaced)
+            self._unhashed += _count(places, found.is_null())
+
+    def _take_apart(self, payload: pa.Array) -> dict[str, pa.Array]:
+        """The null values of a payload, and its fields: they are null where the payload is."""
+        columns = self._columns
+        arrays = {NULLS: payload.is_null()}
+        if columns.fields is None:
+            return arrays | {VALUES: payload}
+        if columns.fields:
+            places = {each.name: index for index, each in enumerate(payload.type)}
+            found = payload.flatten()
+            for name in columns.fields:
+                below = [each.removeprefix(f"{name}.") for each in columns.lost if each.startswith(f"{name}.")]
+                arrays[name] = drop_fields(found[places[name]], below)
+        return arrays
+
+    @property
+    def result(self) -> Digested:
+        """What was added."""
+        return Digested(self._digest.sums, self._misplaced, self._unhashed)
+
+
+def _count(places: npt.NDArray[np.int32], rows: pa.BooleanArray) -> Counter[int]:
+    found, counts = np.unique(places[np.asarray(rows)], return_counts=True)
+    return Counter(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+
+
+def find_types(layout: KeyedLayout) -> dict[str, pa.DataType]:
+    """Arrow types of the columns of rows of a state: the parts of keys, the payload, times of the last access."""
+    types = {each.name: each.type for each in column_type(layout.key)} | ({TTL_COLUMN: TTL_TYPE} if layout.ttl else {})
+    if layout.state_type == TIMER:
+        return types
+    value = column_type(layout.value)
+    if layout.state_type == "LIST":
+        element = value.value_type
+        return types | {"value": value, "list_value": element.field("value").type if layout.ttl else element}
+    name = "map_value" if layout.state_type == "MAP" else "value"
+    return types | {name: value.field("value").type if layout.ttl else value}
+
+
+def restore_types(rows: pa.RecordBatch, types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
+    """Rows from Spark in the types of `find_types`.
+
+    Raises:
+        ValueRangeError: a value has no place in its type.
+    """
+    columns = [
+        conform(from_spark(column, types[name]), types[name], name) if name in types else column
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)

@@ -1,0 +1,99 @@
+"""Writing the rows of one changed state into part files, field by field where that can be, else by way of Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from state_pipelines.operations.migration.round_trips import RoundTrip, plan_round_trips
+from state_pipelines.spark.encoding import PartWriter, RowDigests, Written, encode_fieldwise, encode_frame
+from state_pipelines.spark.fieldwise import FieldwiseFlow, find_fieldwise
+from state_pipelines.spark.fieldwise_rows import FieldwiseRows, split_rows
+from state_pipelines.spark.flows import STORED, FlowRunner, StateReader, to_rows
+from state_pipelines.spark.meant import Meant, choose_old, choose_others, choose_row_columns, find_payload_type
+from state_pipelines.spark.row_digests import choose_columns
+
+if TYPE_CHECKING:
+    from state_pipelines.operations.migration.planning import OperatorPlan
+    from state_pipelines.operations.rewriting import PartFile
+
+
+@dataclass(frozen=True)
+class EncodedState:
+    """What was written of a state.
+
+    Attributes:
+        parts: one file per task that had rows.
+        meant: for the proof; None where none was asked for.
+    """
+
+    parts: tuple[PartFile, ...]
+    meant: Meant | None
+
+
+def encode_state(
+    reader: StateReader, plan: OperatorPlan, name: str, writer: PartWriter, *, prove: bool
+) -> EncodedState:
+    """Write what becomes of the states that a new one comes from.
+
+    Args:
+        reader: of the old states.
+        plan: what becomes of the states of the operator.
+        name: of the new state.
+        writer: writes its rows.
+        prove: take digests of what is meant.
+
+    Raises:
+        StateError: a row cannot be computed or encoded.
+    """
+    trip = plan_round_trips(plan)[name] if prove else None
+    encoder = _Encoder(reader, plan, name, writer, trip)
+    fieldwise = find_fieldwise(reader.spark, plan.changed[name], plan.context.layouts)
+    return encoder.encode_frame() if fieldwise is None else encoder.encode_fields(fieldwise)
+
+
+@dataclass(frozen=True)
+class _Encoder:
+    """Writes one state; `trip` is what will be proven of it, None when nothing will."""
+
+    reader: StateReader
+    plan: OperatorPlan
+    name: str
+    writer: PartWriter
+    trip: RoundTrip | None
+
+    def encode_frame(self) -> EncodedState:
+        """By way of Spark."""
+        flow, layouts, operator = self.plan.changed[self.name], self.plan.context.layouts, self.reader.operator
+        kept = None if self.trip is None else next((each for each in self.trip.returns if each.kept), None)
+        runner = FlowRunner(self.reader, layouts, stored=kept is not None)
+        frame = to_rows(runner.build(flow), flow.shape)
+        if self.trip is None:
+            return EncodedState(encode_frame(frame, self.writer).parts, None)
+        kind = find_payload_type(flow.shape, layouts)
+        columns = choose_columns(flow.shape, kind, frame.columns, operator.max_parallelism)
+        old = None if kept is None else replace(choose_old(operator, self.plan, kept), payload=STORED)
+        digests = RowDigests(columns, old)
+        return _pack(encode_frame(frame, self.writer, digests), digests, {})
+
+    def encode_fields(self, flow: FieldwiseFlow) -> EncodedState:
+        """Field by field; for the proof the old ones are digested on the way."""
+        spark, operator, layouts = self.reader.spark, self.reader.operator, self.plan.context.layouts
+        rows, splits = FieldwiseRows(flow, layouts), split_rows(operator, flow.state)
+        if self.trip is None:
+            return EncodedState(encode_fieldwise(spark, rows, splits, self.writer).parts, None)
+        columns = choose_row_columns(flow.after, operator, layouts)
+        old, carried = None, dict[str, str]()
+        if self.trip.returns:
+            whole = choose_old(operator, self.plan, self.trip.returns[0])
+            old = replace(whole, fields=choose_others(whole, (each for _, each in flow.carried)))
+            twice = set(whole.fields or ()) - set(old.fields or ())
+            carried = {each: new for new, each in flow.carried if each in twice}
+            rows = replace(rows, old=frozenset(old.fields or ()))
+        digests = RowDigests(columns, old)
+        return _pack(encode_fieldwise(spark, rows, splits, self.writer, digests), digests, carried)
+
+
+def _pack(written: Written, digests: RowDigests, carried: dict[str, str]) -> EncodedState:
+    meant = Meant(digests.meant, written.meant, digests.old, written.old, tuple(carried.items()))
+    return EncodedState(written.parts, meant)
