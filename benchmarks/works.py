@@ -113,11 +113,16 @@ WORKS = (
         ("heap", "rocksdb"),
     ),
     Work("cli-inspect", "inspect", (*COMMAND_LINE, "inspect", "{snapshot}", "--no-count"), ("canonical", "handles")),
-    Work("cli-diff", "diff with the snappy snapshot", (*COMMAND_LINE, "diff", "{snapshot}", "{other}")),
+    Work(
+        "cli-diff",
+        "diff with the same in another format",
+        (*COMMAND_LINE, "diff", "{snapshot}", "{other}"),
+        ("canonical", "heap"),
+    ),
     Work("roofline-read", "read the bytes", (*ROOFLINE, "read", *_DATA), ("canonical", "snappy")),
     Work("roofline-copy", "copy the bytes in memory", (*ROOFLINE, "copy", *_DATA)),
     Work("roofline-decompress", "read and decompress the bytes", (*ROOFLINE, "decompress", *_DATA), ("snappy",)),
 )
 
-OTHER = {"canonical": "snappy"}
+OTHER = {"canonical": "snappy", "heap": "canonical"}
 """Shapes with the same content, for comparing."""

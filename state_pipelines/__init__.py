@@ -4,6 +4,7 @@
 
     snapshot = sp.open_snapshot("s3://bucket/savepoint-1a2b")
     snapshot.operator("orders").state("order").to_arrow()
+    sp.diff(old, new)
     sp.check(old, new)
     sp.migrate(snapshot, "migrations/0001.yaml", "s3://bucket/migrated")
     sp.convert(snapshot, "s3://bucket/canonical", format="canonical")
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from state_pipelines import errors, spark
     from state_pipelines.operations.check import check
+    from state_pipelines.operations.comparing.report import SnapshotDiff
     from state_pipelines.operations.converting import ConversionResult, Format, InFlight
     from state_pipelines.operations.migration import Migration
     from state_pipelines.operations.migration.history import RevisionDirectory
@@ -38,6 +40,7 @@ __all__ = [
     "__version__",
     "check",
     "convert",
+    "diff",
     "errors",
     "migrate",
     "open_snapshot",
@@ -207,3 +210,47 @@ def rescale(
     )
     with Processes(processes) as shared:
         return rescale_snapshot(source, target, wanted, files=FileMode(files), prove=prove, run=shared.run)
+
+
+def diff(
+    one: Snapshot | str,
+    other: Snapshot | str,
+    *,
+    operator: str | None = None,
+    state: str | None = None,
+    metadata_only: bool = False,
+    limit: int = 10,
+    processes: int = 1,
+) -> SnapshotDiff:
+    """Compare two snapshots, whatever formats they have: operators, states, serializers and records.
+
+    Args:
+        one: a snapshot, or its path.
+        other: the other one.
+        operator: uid, id or name; only this operator. Facts of the snapshots do not count then.
+        state: name; only states of this name. Facts of snapshots and operators do not count then.
+        metadata_only: read headers only, no records.
+        limit: how many of the records that differ are shown, per state.
+        processes: that share the work; with more than one, the main module of a script must be guarded by
+            `if __name__ == "__main__":`.
+
+    Raises:
+        NotFoundError: neither snapshot has such an operator or state.
+        UsageError: the limit is negative.
+        StateError: a snapshot cannot be read. What is merely not covered is told as not compared.
+    """
+    from state_pipelines.operations.comparing import diff as compare_snapshots
+    from state_pipelines.operations.processes import Processes
+    from state_pipelines.snapshot import open_snapshot
+
+    snapshots = [open_snapshot(each) if isinstance(each, str) else each for each in (one, other)]
+    with Processes(processes) as shared:
+        return compare_snapshots(
+            snapshots[0],
+            snapshots[1],
+            operator=operator,
+            state=state,
+            metadata_only=metadata_only,
+            limit=limit,
+            run=shared.run,
+        )

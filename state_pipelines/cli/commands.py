@@ -21,6 +21,7 @@ COMMANDS = {
     "inspect": ("inspect", "Show what a snapshot holds."),
     "read": ("read", "Show the rows of one state."),
     "dump": ("dump", "Print every entry of a snapshot as JSON lines."),
+    "diff": ("diff", "Tell what is different between two snapshots."),
     "check": ("check", "Tell whether state fits new serializers."),
     "migrate": ("migrate", "Write a migrated snapshot and prove it."),
     "history": ("history", "List the revisions of a directory."),
