@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from state_pipelines.keyed.records import KeyedLayout
+    from state_pipelines.spark.fieldwise_rows import Rows
     from state_pipelines.spark.splits import KeyedSplit
 
 _WHAT = "the proof cannot read the state"
@@ -68,7 +69,8 @@ def digest_back(
         StateError: the state cannot be read, or a field not be computed.
     """
     fields = () if written is None or written.fields is None else written.fields
-    rows = replace(way, new=frozenset(made.fields or ()), old=frozenset(fields), hashed=written is not None)
+    new = None if made.fields is None else frozenset(made.fields)
+    rows = replace(way, new=new, old=frozenset(fields), hashed=written is not None)
     found = run_on_rows(spark, rows, splits, _DigestBack(made, written), "the way back cannot be computed")
     return combine(back for back, _ in found), combine(read for _, read in found)
 
@@ -128,11 +130,11 @@ class _DigestBack:
     made: RowColumns
     written: RowColumns | None
 
-    def run(self, rows: Iterator[tuple[pa.RecordBatch, pa.StructArray]]) -> tuple[Digested, Digested]:
+    def run(self, rows: Iterator[Rows]) -> tuple[Digested, Digested]:
         """Do the work."""
         back, read = RowDigest(self.made), None if self.written is None else RowDigest(self.written)
-        for stored, payload in rows:
-            back.add(stored, payload)
+        for each in rows:
+            back.add(each.new)
             if read is not None:
-                read.add(stored)
+                read.add(each.stored)
         return back.result, Digested() if read is None else read.result

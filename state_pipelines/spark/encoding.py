@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.errors import at
-from state_pipelines.keyed.tables import TTL_COLUMN
 from state_pipelines.operations.publishing import make_file_name
 from state_pipelines.operations.rewriting import PartFile, write_part
 from state_pipelines.spark.failures import translate_failures
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from state_pipelines.keyed.encoding import RecordEncoder
+    from state_pipelines.spark.fieldwise_rows import Rows
     from state_pipelines.spark.splits import KeyedSplit
 
 
@@ -87,12 +87,12 @@ class _Digests:
         self._meant = None if wanted is None else RowDigest(wanted.meant)
         self._old = None if wanted is None or wanted.old is None else RowDigest(wanted.old)
 
-    def add(self, rows: pa.RecordBatch, payload: pa.Array | None = None) -> None:
-        """Take rows and, when it is no column of them, their new payload."""
+    def add(self, old: pa.RecordBatch, new: pa.RecordBatch) -> None:
+        """Take rows as they were and as they are written."""
         if self._meant is not None:
-            self._meant.add(rows, payload)
+            self._meant.add(new)
         if self._old is not None:
-            self._old.add(rows)
+            self._old.add(old)
 
     def finish(self, part: PartFile | None) -> Written:
         """What the task did."""
@@ -129,7 +129,7 @@ def encode_frame(frame: DataFrame, writer: PartWriter, digests: RowDigests | Non
         def take() -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 rows = restore_types(batch, types)
-                found.add(rows)
+                found.add(rows, rows)
                 yield rows.drop_columns(beside)
 
         written = take()
@@ -149,29 +149,24 @@ class EncodeRows:
 
     Attributes:
         writer: writes them.
-        column: of the payload.
         digests: what is digested meanwhile.
     """
 
     writer: PartWriter
-    column: str
     digests: RowDigests | None
 
-    def run(self, rows: Iterator[tuple[pa.RecordBatch, pa.StructArray]]) -> Written:
+    def run(self, rows: Iterator[Rows]) -> Written:
         """Do the work."""
         found = _Digests(self.digests)
-        batches = self._make_batches(rows, found)
+
+        def take() -> Iterator[pa.RecordBatch]:
+            for each in rows:
+                found.add(each.stored, each.new)
+                yield each.new
+
+        batches = take()
         first = next(batches, None)
         return found.finish(None if first is None else self.writer.write(chain([first], batches)))
-
-    def _make_batches(
-        self, rows: Iterator[tuple[pa.RecordBatch, pa.StructArray]], found: _Digests
-    ) -> Iterator[pa.RecordBatch]:
-        kept = ("key_group", "key_bytes", "list_index", TTL_COLUMN)
-        for stored, payload in rows:
-            found.add(stored, payload)
-            columns = {name: stored.column(name) for name in stored.schema.names if name in kept}
-            yield pa.RecordBatch.from_pydict(columns | {self.column: payload})
 
 
 def encode_fieldwise(
@@ -186,5 +181,5 @@ def encode_fieldwise(
     Raises:
         StateError: a row cannot be computed or encoded.
     """
-    task = EncodeRows(writer, rows.flow.after.column, digests)
+    task = EncodeRows(writer, digests)
     return _combine(run_on_rows(spark, rows, splits, task, writer.failure))

@@ -1,14 +1,15 @@
 """Field-wise flows: every field of the new payload is one of the old ones, or SQL over fields of the same row.
 
 Most migrations are such, and only what SQL computes needs Spark's rows: fields that are carried over go from one record
-into the other inside the task that writes it, and never leave it. What this module finds out of a flow is which is
+into the other inside the task that writes it, and never leave it. A value may also become the only one of a list, and
+its time of the last access be taken away or be the same for all. What this module finds out of a flow is which is
 which; Spark itself says what an expression refers to.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,10 +17,21 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StructField, StructType, TimestampType
 
 from state_pipelines.codecs.columns import column_type
+from state_pipelines.codecs.conform import conform
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import UnsupportedError, at
-from state_pipelines.keyed.tables import TTL_COLUMN
-from state_pipelines.operations.migration.flows import Apply, Flow, Project, Read, is_nondeterministic, walk_flow
+from state_pipelines.keyed.tables import TTL_COLUMN, TTL_TYPE
+from state_pipelines.operations.migration.flows import (
+    Apply,
+    Flow,
+    Project,
+    Read,
+    Regroup,
+    Stamp,
+    is_nondeterministic,
+    names_column,
+    walk_flow,
+)
 from state_pipelines.snapshot.keyed_state import TIMER
 from state_pipelines.spark.arrow_expressions import ArrowExpression, list_sequence, translate_expression
 from state_pipelines.spark.casting import cast_by_name
@@ -108,6 +120,8 @@ class FieldwiseFlow:
         needed: old fields that SQL reads.
         keys: other columns that SQL reads.
         stages: what computes.
+        whole: the payload has no fields, or is none of which the fields matter, and stays as it is.
+        time: of the last access of every row; None where it stays, or there is none afterwards.
     """
 
     state: str
@@ -120,6 +134,8 @@ class FieldwiseFlow:
     needed: tuple[str, ...]
     keys: tuple[str, ...]
     stages: tuple[FieldStage, ...]
+    whole: bool = False
+    time: pa.Scalar | None = None
 
     @property
     def made(self) -> tuple[str, ...]:
@@ -141,13 +157,29 @@ def find_fieldwise(spark: SparkSession, flow: Flow, layouts: LayoutContext) -> F
         MigrationError: Spark refuses an expression, or one gives other values each time.
     """
     *steps, read = walk_flow(flow)
-    applied = [each for each in reversed(steps) if isinstance(each, Apply) and isinstance(each.stage, Project)]
+    applied = [each for each in reversed(steps) if isinstance(each, Apply) and _is_rowwise(each)]
     if not isinstance(read, Read) or not applied or len(applied) < len(steps):
         return None
     if is_nondeterministic(flow) or read.shape.kind == TIMER:
         return None
+    # What these say is not what stands beside the rows that are read.
+    changing = {"list_index": Regroup, TTL_COLUMN: Stamp}
+    for column, kind in changing.items():
+        if any(isinstance(each.stage, kind) for each in applied) and names_column(flow, column):
+            return None
     with at(state=flow.shape.name), translate_failures("the migration cannot be applied"):
         return _Finder(spark, layouts).find(read, applied)
+
+
+def _is_rowwise(applied: Apply) -> bool:
+    """Whether a stage changes fields, or something else of a row that is the same for all."""
+    match applied.stage:
+        case Project() | Stamp():
+            return True
+        case Regroup(sql=None, key_sql=None):
+            return applied.shape.kind == "LIST" and applied.source.shape.kind not in ("LIST", "MAP")
+        case _:
+            return False
 
 
 @dataclass(frozen=True)
@@ -171,14 +203,41 @@ class _Finder:
         self.spark, self.layouts = spark, layouts
 
     def find(self, read: Read, applied: list[Apply]) -> FieldwiseFlow | None:
+        time = self._find_time(read, applied)
+        if time is not None and time.as_py() is None:
+            return None
+        flow = self._find_fields(read, applied)
+        return flow if flow is None or time is None else replace(flow, time=time)
+
+    def _find_time(self, read: Read, applied: list[Apply]) -> pa.Scalar | None:
+        """The time of the last access that every row gets; null where it depends on the row, None where it stays."""
+        stamps = [each for each in applied if isinstance(each.stage, Stamp)]
+        if not stamps or not applied[-1].shape.ttl:
+            return None
+        stamp = stamps[-1]
+        assert isinstance(stamp.stage, Stamp)
+        assert stamp.stage.sql is not None
+        types = self._find_types(stamp.source.shape) or {}
+        used = self._find_used(self._make_frame(read.shape, stamp.source.shape, types), [stamp.stage.sql])
+        if used is None or used[0]:
+            return pa.scalar(None, TTL_TYPE)
+        found = self.spark.range(1).select(F.expr(stamp.stage.sql).cast("timestamp").alias("time")).toArrow()
+        return conform(found.column("time").combine_chunks(), TTL_TYPE, TTL_COLUMN)[0]
+
+    def _find_fields(self, read: Read, applied: list[Apply]) -> FieldwiseFlow | None:
+        shape = applied[-1].shape
+        if not any(isinstance(each.stage, Project) for each in applied):
+            return FieldwiseFlow(read.state, read.shape, shape, (), (), (), None, (), (), (), whole=True)
         kinds = [self._find_types(shape) for shape in (read.shape, *(each.shape for each in applied))]
         types = [kind for kind in kinds if kind is not None]
         if len(types) < len(kinds):
             return None
         columns = []
         for index, each in enumerate(applied):
-            assert isinstance(each.stage, Project)
-            found = self._analyze(each.stage, read.shape, each.source.shape, types[index], types[index + 1])
+            if isinstance(each.stage, Project):
+                found = self._analyze(each.stage, read.shape, each.source.shape, types[index], types[index + 1])
+            else:
+                found = {name: _Column(_quote(name), name, frozenset([name])) for name in types[index]}
             if found is None:
                 return None
             columns.append(found)
@@ -194,7 +253,6 @@ class _Finder:
         computed = tuple(name for name in wanted if name not in dict(derived))
         stages, needed, keys = self._prune(columns, computed, types)
         constants = self._evaluate(columns, fixed, types) if fixed else None
-        shape = applied[-1].shape
         return FieldwiseFlow(read.state, read.shape, shape, carried, computed, derived, constants, needed, keys, stages)
 
     def _find_types(self, shape: StateShape) -> dict[str, pa.DataType] | None:
@@ -342,6 +400,10 @@ def _find_bare(sql: str) -> str | None:
     """The name that SQL is, in backquotes as `structs.quote` gives them."""
     match = re.fullmatch(r"`((?:[^`]|``)+)`", sql)
     return None if match is None else match[1].replace("``", "`")
+
+
+def _quote(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
 
 
 def _names_keys(expression: ArrowExpression) -> bool:

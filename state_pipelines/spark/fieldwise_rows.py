@@ -40,11 +40,25 @@ if TYPE_CHECKING:
 Result = TypeVar("Result", covariant=True)
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a state.
+
+    Attributes:
+        stored: as they are read: key group, key as bytes, `list_index`, `ttl_last_access`; of the payload what is
+            needed.
+        new: as they become: the same columns, as far as the new state has them, and the new payload.
+    """
+
+    stored: pa.RecordBatch
+    new: pa.RecordBatch
+
+
 class RowsTask(Protocol[Result]):
     """Does something with the rows of one split."""
 
-    def run(self, rows: Iterator[tuple[pa.RecordBatch, pa.StructArray]]) -> Result:
-        """Take the stored columns and the new payload, batch by batch."""
+    def run(self, rows: Iterator[Rows]) -> Result:
+        """Take the rows as they are stored and as they become, batch by batch."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +101,11 @@ class FieldwiseRows:
     def _wants(self, name: str) -> bool:
         return self.new is None or name in self.new
 
-    def read(self, split: KeyedSplit, computed: ComputedRows | None) -> Iterator[tuple[pa.RecordBatch, pa.StructArray]]:
-        """The stored columns of a split, with the old fields that are needed, and the new payload."""
+    def read(self, split: KeyedSplit, computed: ComputedRows | None) -> Iterator[Rows]:
+        """The rows of a split."""
         shape = self.flow.before
         used = frozenset[str]().union(*(each.columns for each in self._derived.values()))
-        kind = column_type(derive_layout(shape.payload, self.layouts))
-        read = [each.name for each in kind if field_column(each.name) in used]
-        fields = choose_fields(kind, {*self._carried.values(), *read, *self.old})
+        fields = self._choose_fields(used)
         keys = tuple(name for name in VISIBLE if hidden(name) in used)
         for batch in replace(split, options=list_columns(shape, fields, keys=keys, hashed=self.hashed)).batches():
             if not len(batch):
@@ -107,7 +119,26 @@ class FieldwiseRows:
             if computed is not None:
                 rows = computed.take(len(batch))
                 made |= {name: rows.column(field_column(name)) for name in self.computed}
-            yield batch, self._make_payload(payload, made)
+            yield Rows(batch, self._make_rows(batch, payload if self.flow.whole else self._make_payload(payload, made)))
+
+    def _choose_fields(self, used: frozenset[str]) -> tuple[str, ...]:
+        """The fields that are read; none where the payload is read as a whole."""
+        if self.flow.whole:
+            return ()
+        kind = column_type(derive_layout(self.flow.before.payload, self.layouts))
+        read = [each.name for each in kind if field_column(each.name) in used]
+        return choose_fields(kind, {*self._carried.values(), *read, *self.old})
+
+    def _make_rows(self, stored: pa.RecordBatch, payload: pa.Array) -> pa.RecordBatch:
+        before, after = self.flow.before, self.flow.after
+        columns = {name: stored.column(name) for name in ("key_group", "key_bytes")}
+        if after.kind == "LIST":
+            zeros = pa.array(np.zeros(len(stored), np.int32))
+            columns["list_index"] = stored.column("list_index") if before.kind == "LIST" else zeros
+        if after.ttl:
+            time = self.flow.time
+            columns[TTL_COLUMN] = stored.column(TTL_COLUMN) if time is None else pa.repeat(time, len(stored))
+        return pa.RecordBatch.from_pydict(columns | {after.column: payload})
 
     def _make_payload(self, payload: pa.StructArray, made: Mapping[str, pa.Array]) -> pa.StructArray:
         constants = self.flow.constants
@@ -144,11 +175,11 @@ def choose_fields(kind: pa.DataType, wanted: Collection[str]) -> tuple[str, ...]
 def list_columns(
     shape: StateShape, fields: tuple[str, ...], *, keys: tuple[str, ...] = (), hashed: bool = False
 ) -> TableOptions:
-    """What a task reads: the keys as bytes, some fields of the payload, and what else belongs to a row.
+    """What a task reads: the keys as bytes, the payload, and what else belongs to a row.
 
     Args:
         shape: of the rows.
-        fields: of the payload.
+        fields: of the payload; without any it is read as a whole.
         keys: other columns.
         hashed: with the key groups that the hashes of the keys give.
     """
@@ -156,7 +187,7 @@ def list_columns(
     columns += ["list_index"] if shape.kind == "LIST" and "list_index" not in keys else []
     columns += [TTL_COLUMN] if shape.ttl and TTL_COLUMN not in keys else []
     columns += ["hashed_key_group"] if hashed else []
-    columns += [f"{shape.column}.{name}" for name in fields]
+    columns += [f"{shape.column}.{name}" for name in fields] or [shape.column]
     return TableOptions(columns=tuple(columns), key_bytes=True, key_hash=hashed)
 
 

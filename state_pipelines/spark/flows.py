@@ -120,6 +120,19 @@ class StateReader:
         renamed = {each: PAYLOAD if each == column else hidden(each) for each in frame.columns}
         return frame.withColumnsRenamed(renamed)
 
+    def read_lists(self, name: str, keys: tuple[str, ...]) -> DataFrame:
+        """The lists of a state without times of the last access, a row each, in `PAYLOAD`; empty ones have no row.
+
+        A list is one record, so that nothing need be gathered.
+        """
+        state = self.operator.state(name)
+        assert isinstance(state, KeyedState)
+        columns = ("key_group", "key_bytes", *keys, "value")
+        table = TableOptions(columns=columns, key_bytes=True, flatten=False)
+        frame = read_frame(self.spark, state, choose_whole(state, table))
+        frame = frame.withColumnsRenamed({each: PAYLOAD if each == "value" else hidden(each) for each in columns})
+        return frame.where(F.size(PAYLOAD) > 0)
+
     def release(self) -> None:
         """Forget what was kept on disk."""
         for (name, _), frame in self._frames.items():
@@ -161,6 +174,12 @@ class FlowRunner:
                 return self.reader.read(state, keys, stored=self.stored)
             case Merge():
                 return self._merge(flow, keys)
+            case Apply(source=Read(state=state, shape=before), stage=flows.Regroup() as stage, shape=shape) if (
+                isinstance(self.reader, StateReader)
+                and (before.kind, shape.kind, before.ttl) == ("LIST", "VALUE", False)
+            ):
+                lists = self.reader.read_lists(state, tuple(name for name in keys if name in KEYS[:2]))
+                return _Stage(lists, before, shape, self.layouts).take_lists(stage)
             case Apply(source=source, stage=stage, shape=shape):
                 frame = self._build(source, keys)
                 if source.shape.kind == TIMER and not isinstance(stage, flows.Rekey):
@@ -389,7 +408,6 @@ class _Stage:
         return _unite(keys, frame.withColumn(hidden("order"), F.lit(0)), flows.ERROR, "user key", "map_key")
 
     def _to_value(self, stage: flows.Regroup) -> DataFrame:
-        assert stage.sql is not None
         is_map = self.before.kind == "MAP"
         keys = [hidden(name) for name in ("key_group", "state_key", "state_namespace")]
         if not is_map and hidden("key_bytes") in self.frame.columns:
@@ -409,7 +427,15 @@ class _Stage:
         name = "entries" if is_map else "values"
         array = collected if is_map else F.transform(collected, lambda each: each["value"])
         times = [F.max(hidden(TTL_COLUMN)).alias(hidden(TTL_COLUMN))] if self.after.ttl else []
-        grouped = self.frame.groupBy(*keys).agg(array.alias(name), *times)
+        return self._take(stage, self.frame.groupBy(*keys).agg(array.alias(name), *times), name)
+
+    def take_lists(self, stage: flows.Regroup) -> DataFrame:
+        """Values of the lists of `StateReader.read_lists`."""
+        return self._take(stage, self.frame.withColumnRenamed(PAYLOAD, "values"), "values")
+
+    def _take(self, stage: flows.Regroup, grouped: DataFrame, name: str) -> DataFrame:
+        """One value per row of what was gathered in a column."""
+        assert stage.sql is not None
         shown = [F.col(hidden(each)).alias(each) for each in KEYS[:2] if hidden(each) in grouped.columns]
         kept = [each for each in grouped.columns if each != name]
         frame = self._evaluate(

@@ -10,7 +10,7 @@ from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.keyed.tables import TTL_COLUMN
 from state_pipelines.snapshot.keyed_state import TIMER
-from state_pipelines.spark.row_digests import Digested, RowColumns, choose_columns
+from state_pipelines.spark.row_digests import VALUES, Digested, RowColumns, choose_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +34,7 @@ class Meant:
         digested: their digests.
         old_columns: what was digested of the rows that they came of; None where nothing was.
         old: the digests of those.
-        carried: old and new name of fields that have the same values, so that they were digested once.
+        carried: old and new name of digests that are the same, since these values stay.
     """
 
     columns: RowColumns
@@ -74,7 +74,25 @@ def choose_old(operator: Operator, plan: OperatorPlan, back: Return) -> RowColum
     return replace(choose_row_columns(plan.shapes[back.old], operator, layouts, back.lost), times=False)
 
 
-def choose_others(columns: RowColumns, carried: Iterable[str]) -> tuple[str, ...]:
-    """The fields but those that are carried over; those of which parts are lost are none of these."""
-    whole = {each for each in carried if not any(path.startswith(f"{each}.") for path in columns.lost)}
-    return tuple(name for name in columns.fields or () if name not in whole)
+def share_digests(
+    columns: RowColumns, others: RowColumns, carried: Iterable[tuple[str, str]], *, whole: bool
+) -> tuple[RowColumns, dict[str, str]]:
+    """What is left to be digested of rows, where others that are digested have some of the same values.
+
+    Args:
+        columns: what is wanted of the rows.
+        others: what is digested of the others.
+        carried: fields of the rows, each with the field of the others that has its values.
+        whole: the payloads are the same.
+
+    Returns:
+        (what is left, names of digests with the names that they have among the others).
+    """
+    if (columns.keys, columns.key_groups) != (others.keys, others.key_groups):
+        # Digests of values depend on what tells rows apart.
+        return columns, {}
+    fields = columns.fields if columns.fields is not None else (VALUES,)
+    pairs = zip(fields, fields, strict=True) if whole else carried
+    shared = {one: other for one, other in pairs if one in fields and not columns.has_losses(one)}
+    left = tuple(name for name in fields if name not in shared)
+    return (columns if VALUES in left else replace(columns, fields=left)), shared

@@ -24,11 +24,11 @@ from state_pipelines.spark.comparisons import COMPARED, GroupResult, judge_resul
 from state_pipelines.spark.digest_tasks import digest_back, digest_frame, digest_splits
 from state_pipelines.spark.expectations import SAMPLE_SIZE, Judgement, judge
 from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.fieldwise import FieldwiseFlow, find_fieldwise
+from state_pipelines.spark.fieldwise import find_fieldwise
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, split_rows
 from state_pipelines.spark.flows import KEYS as KEY_PARTS
 from state_pipelines.spark.flows import PAYLOAD, FlowRunner, StateReader, hidden, to_rows
-from state_pipelines.spark.meant import Meant, choose_old, choose_others, find_payload_type
+from state_pipelines.spark.meant import Meant, choose_old, find_payload_type, share_digests
 from state_pipelines.spark.reports import (
     CHECK_NAMES,
     DESCRIPTIONS,
@@ -117,22 +117,23 @@ class _Prover:
     def _compare(self, name: str, flow: Flow) -> list[GroupResult]:
         """What was meant by a state with what was written, and old states with what comes back of it."""
         meant, splits = self.meant[name], split_rows(self.after, name)
+        # Ways back see the keys as bytes.
+        beside = "key_bytes" in meant.columns.keys
+        written = None if beside else digest_splits(self.spark, splits, meant.columns, hashed=True)
         returned: dict[str, Sums] = {}
-        written: Digested | None = None
         for back in self.trips[name].returns:
             way = find_fieldwise(self.spark, back.way, self.back_layouts)
-            if way is None:
+            if way is None or way.after.kind != self.plan.shapes[back.old].kind:
                 continue
-            made = _choose_made(way, self._choose_old(back))
+            made, shared = share_digests(self._choose_old(back), meant.columns, way.carried, whole=way.whole)
             came = Digested()
-            if made.fields:
-                rows = FieldwiseRows(way, self.back_layouts)
-                wanted = meant.columns if written is None else None
-                came, read = digest_back(self.spark, splits, rows, made, wanted)
+            if made.fields != ():
+                rows, wanted = FieldwiseRows(way, self.back_layouts), meant.columns if written is None else None
+                came, found = digest_back(self.spark, splits, rows, made, wanted)
+                written = found if written is None else written
             elif written is None:
-                read = digest_splits(self.spark, splits, meant.columns, hashed=True)
-            written = read if written is None else written
-            returned[back.old] = _join(way, made, came, written)
+                written = digest_splits(self.spark, splits, meant.columns, hashed=True)
+            returned[back.old] = _join(came, written, shared)
         if written is None:
             written = digest_splits(self.spark, splits, meant.columns, hashed=True)
         results = [*_compare_written(name, flow.shape, meant, written)]
@@ -287,18 +288,13 @@ def _combine_own(checks: list[ProofCheck]) -> list[ProofCheck]:
     ]
 
 
-def _choose_made(way: FieldwiseFlow, columns: RowColumns) -> RowColumns:
-    """What is digested of the rows of a way back: fields that are not carried over as they are."""
-    return replace(columns, fields=choose_others(columns, (old for old, _ in way.carried)))
-
-
-def _join(way: FieldwiseFlow, made: RowColumns, came: Digested, written: Digested) -> Sums:
-    """Digests of what comes back; fields that are carried over have those of what was written."""
-    carried = [(old, new) for old, new in way.carried if old not in (made.fields or ())]
+def _join(came: Digested, written: Digested, shared: dict[str, str]) -> Sums:
+    """Digests of what comes back; those of values that stay are taken from what was written."""
+    if not shared:
+        return came.sums
+    same = {ROWS: ROWS, KEYS: KEYS, NULLS: NULLS} | shared
     return {
-        group: {name: sums[name] for name in (ROWS, KEYS, NULLS)}
-        | {old: sums[new] for old, new in carried}
-        | came.sums.get(group, {})
+        group: {name: sums[other] for name, other in same.items()} | came.sums.get(group, {})
         for group, sums in written.sums.items()
     }
 

@@ -69,6 +69,10 @@ class RowColumns:
         times = (TIMES,) if self.times else ()
         return times if self.kind is None else (NULLS, *((VALUES,) if self.fields is None else self.fields), *times)
 
+    def has_losses(self, name: str) -> bool:
+        """Whether parts of a field do not count."""
+        return any(each.startswith(f"{name}.") for each in self.lost)
+
 
 def choose_columns(
     shape: StateShape,
@@ -132,13 +136,8 @@ class RowDigest:
         self._digest = ColumnDigest(columns.key_groups or HEAPS, columns.names)
         self._misplaced, self._unhashed = Counter[int](), Counter[int]()
 
-    def add(self, rows: pa.RecordBatch, payload: pa.Array | None = None) -> None:
-        """Take rows.
-
-        Args:
-            rows: with the columns that tell them apart; with their key group as their hash gives it, that is judged.
-            payload: of the rows, when it is not a column of them.
-        """
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take rows; where they have the key group that their hash gives, that is judged."""
         columns = self._columns
         identities = identify_rows([rows.column(name) for name in columns.keys])
         if columns.key_groups is None:
@@ -147,7 +146,7 @@ class RowDigest:
             places = rows.column("key_group").to_numpy()
         arrays: dict[str, pa.Array] = {}
         if columns.kind is not None:
-            arrays |= self._take_apart(rows.column(columns.payload) if payload is None else payload)
+            arrays |= self._take_apart(rows.column(columns.payload))
         if columns.times:
             arrays[TIMES] = rows.column(TTL_COLUMN)
         self._digest.add(places, identities, arrays)

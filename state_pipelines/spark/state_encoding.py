@@ -10,7 +10,7 @@ from state_pipelines.spark.encoding import PartWriter, RowDigests, Written, enco
 from state_pipelines.spark.fieldwise import FieldwiseFlow, find_fieldwise
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, split_rows
 from state_pipelines.spark.flows import STORED, FlowRunner, StateReader, to_rows
-from state_pipelines.spark.meant import Meant, choose_old, choose_others, choose_row_columns, find_payload_type
+from state_pipelines.spark.meant import Meant, choose_old, choose_row_columns, find_payload_type, share_digests
 from state_pipelines.spark.row_digests import choose_columns
 
 if TYPE_CHECKING:
@@ -86,9 +86,8 @@ class _Encoder:
         old, carried = None, dict[str, str]()
         if self.trip.returns:
             whole = choose_old(operator, self.plan, self.trip.returns[0])
-            old = replace(whole, fields=choose_others(whole, (each for _, each in flow.carried)))
-            twice = set(whole.fields or ()) - set(old.fields or ())
-            carried = {each: new for new, each in flow.carried if each in twice}
+            pairs = ((before, after) for after, before in flow.carried)
+            old, carried = share_digests(whole, columns, pairs, whole=flow.whole)
             rows = replace(rows, old=frozenset(old.fields or ()))
         digests = RowDigests(columns, old)
         return _pack(encode_fieldwise(spark, rows, splits, self.writer, digests), digests, carried)

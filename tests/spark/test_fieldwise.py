@@ -15,15 +15,16 @@ from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.spark import migrate, write_state
 from state_pipelines.spark.encoding import PartWriter
 from state_pipelines.spark.fieldwise import ROW, FieldwiseFlow, field_column, find_fieldwise
-from state_pipelines.spark.fieldwise_rows import ComputedRows, FieldwiseRows, run_on_rows, split_rows
+from state_pipelines.spark.fieldwise_rows import ComputedRows, FieldwiseRows, Rows, run_on_rows, split_rows
 from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
 from state_pipelines.spark.migrating import plan_snapshot
 from state_pipelines.spark.proof import prove_plan
+from state_pipelines.spark.row_digests import find_types, restore_types
 from state_pipelines.spark.state_encoding import encode_state
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -81,6 +82,7 @@ ADD = {"add": {"field": "points", "type": "double", "expression": "score * 2 + a
 RENAME = {"rename": {"id": "user_id"}}
 CAST = {"cast": {"field": "age", "to": "long"}}
 DROP = {"drop": {"field": "active"}}
+TIMES = {"ttl": {"enable": "TIMESTAMP '2026-01-01 00:00:00Z'"}}
 
 
 def test_fields_are_carried_over_or_computed_of_what_they_need(spark: SparkSession, users: Snapshot) -> None:
@@ -163,7 +165,9 @@ def test_a_field_of_another_name_hides_the_column_no_more(spark: SparkSession, u
     [
         {"add": {"field": "all", "type": "String", "expression": "to_json(value)"}},
         {"filter": {"keep": "age > 3", "reason": "test"}},
-        {"kind": {"to": "LIST"}},
+        {"kind": {"to": "LIST", "expression": "named_struct('name', name)", "type": "Pojo<shop.Name>(name: String)"}},
+        {"kind": {"to": "MAP", "map_key": {"type": "Long", "expression": "id"}}},
+        {"ttl": {"enable": "timestamp_micros(1000 * length(state_key))"}},
         {"add": {"field": "rows", "type": "long", "expression": "count(*) OVER ()"}},
         {"add": {"field": "place", "type": "int", "expression": "row_number() OVER (ORDER BY id)"}},
         {"add": {"field": "most", "type": "long", "expression": "(SELECT max(id) FROM range(7))"}},
@@ -172,6 +176,26 @@ def test_a_field_of_another_name_hides_the_column_no_more(spark: SparkSession, u
 )
 def test_other_flows_go_through_spark_as_a_whole(spark: SparkSession, users: Snapshot, step: Any) -> None:
     assert find(spark, users, step) is None
+
+
+def test_a_payload_that_stays_goes_as_a_whole(spark: SparkSession, users: Snapshot) -> None:
+    flow = find(spark, users, {"kind": {"to": "LIST"}}, TIMES)
+    assert flow is not None
+    assert (flow.whole, flow.carried, flow.after.kind) == (True, (), "LIST")
+    assert flow.time is not None
+    assert flow.time.as_py().isoformat() == "2026-01-01T00:00:00+00:00"
+
+
+def test_the_time_may_come_between_fields(spark: SparkSession, users: Snapshot) -> None:
+    flow = find(spark, users, RENAME, TIMES, DROP)
+    assert flow is not None
+    assert (flow.whole, "user_id" in dict(flow.carried), flow.time is None) == (False, True, False)
+
+
+@pytest.mark.parametrize("column", ["list_index", "ttl_last_access"])
+def test_sql_that_names_what_is_new_goes_through_spark(spark: SparkSession, users: Snapshot, column: str) -> None:
+    add = {"add": {"field": "seen", "type": "String", "expression": f"CAST({column} AS STRING)"}}
+    assert find(spark, users, {"kind": {"to": "LIST"}}, TIMES, add) is None
 
 
 def test_an_expression_of_a_field_that_is_dropped_again_must_be_sql_all_the_same(
@@ -203,20 +227,28 @@ STEPS = {
         {"rename": {"state_key": "name"}},
         {"add": {"field": "place", "type": "String", "expression": "lower(state_key)"}},
     ],
+    "a list": [{"kind": {"to": "LIST"}}],
+    "times": [TIMES],
+    "fields of a list with times": [RENAME, ADD, {"kind": {"to": "LIST"}}, DROP, TIMES],
+    "times that go again": [TIMES, {"ttl": {"disable": "test"}}],
     "renamed class": [{"rename_class": {"shop.User": "mall.User"}}, RENAME],
 }
 
 
 @dataclass(frozen=True)
 class Collect:
-    """Key and new payload of every row."""
+    """The new rows."""
 
-    def run(self, rows: Iterator[tuple[pa.RecordBatch, pa.StructArray]]) -> list[tuple[bytes, Any]]:
-        return [
-            pair
-            for stored, payload in rows
-            for pair in zip(stored.column("key_bytes").to_pylist(), payload.to_pylist(), strict=True)
-        ]
+    def run(self, rows: Iterator[Rows]) -> list[dict[str, Any]]:
+        return [row for each in rows for row in each.new.to_pylist()]
+
+
+def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+def sort(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: row["key_bytes"])
 
 
 @pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
@@ -226,10 +258,14 @@ def test_rows_are_the_same_as_by_way_of_spark(spark: SparkSession, users: Snapsh
     fieldwise = find_fieldwise(spark, flow, layouts)
     assert fieldwise is not None
     frame = to_rows(FlowRunner(StateReader(spark, operator), layouts).build(flow), flow.shape)
-    expected = [(bytes(row[0]), row[1] and row[1].asDict()) for row in frame.select("key_bytes", "value").collect()]
+    assert flow.shape.key is not None
+    types = find_types(derive_keyed_layout(flow.shape.info, flow.shape.key, operator.max_parallelism, layouts))
+    # As text, the schema says nothing of nulls.
+    table = frame.mapInArrow(pass_on, frame.schema.simpleString()).toArrow()
+    expected = [row for batch in table.to_batches() for row in restore_types(batch, types).to_pylist()]
     splits = split_rows(operator, "profile")
     found_rows = run_on_rows(spark, FieldwiseRows(fieldwise, layouts), splits, Collect(), "it fails")
-    assert sorted(pair for rows in found_rows for pair in rows) == sorted(expected)
+    assert sort(row for rows in found_rows for row in rows) == sort(expected)
     assert len(expected) == ROWS
 
 
@@ -353,6 +389,27 @@ def test_values_that_changed_places_fail_the_proof(
     steps = [*UPGRADE_STEPS, {"set": {"field": "name", "expression": swapped}}]
     other = migrate(spark, users, make(steps), str(tmp_path / "other"), prove=False).snapshot
     assert set(failed(prove(spark, users, other, migration, tmp_path))) == {"written_reads_back", "round_trip"}
+
+
+def test_one_other_time_fails_the_proof(spark: SparkSession, users: Snapshot, tmp_path: Path) -> None:
+    later = IN_ONE_ROW.format("TIMESTAMP '2026-01-01 00:00:01Z'", "TIMESTAMP '2026-01-01 00:00:00Z'")
+    back = [{"ttl": {"disable": "test"}}]
+    wrong = make([{"ttl": {"enable": later}}], back)
+    other = migrate(spark, users, wrong, str(tmp_path / "other")).snapshot
+    found = failed(prove(spark, users, other, make([TIMES], back), tmp_path))
+    assert list(found) == ["written_reads_back"]
+    assert "ttl_last_access in 1 key groups" in found["written_reads_back"]
+
+
+def test_one_other_element_fails_the_proof(spark: SparkSession, users: Snapshot, tmp_path: Path) -> None:
+    back = [{"kind": {"to": "VALUE", "expression": "values[0]"}}]
+    lists = make([{"drop": {"field": "name"}}, {"kind": {"to": "LIST"}}], back)
+    aged = [{"set": {"field": "age", "expression": IN_ONE_ROW.format("age + 1", "age")}}]
+    wrong = make([{"drop": {"field": "name"}}, *aged, {"kind": {"to": "LIST"}}])
+    other = migrate(spark, users, wrong, str(tmp_path / "other"), prove=False).snapshot
+    found = failed(prove(spark, users, other, lists, tmp_path))
+    assert "age in 1 key groups" in found["written_reads_back"]
+    assert "age in 1 key groups" in found["round_trip"]
 
 
 def test_one_row_less_fails_the_proof(
