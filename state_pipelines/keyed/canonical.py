@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 _LARGE = 4
 """A key group of more windows of file than this is read in several windows, any other one as a whole."""
 
+_ROWS = 1 << 16
+"""Records that are given at once: what is made of them takes several times their bytes."""
+
 
 @dataclass(frozen=True)
 class CanonicalFile:
@@ -265,7 +268,7 @@ def _scan_window(
     prefix: int,
     cursor: npt.NDArray[np.int64],
 ) -> Iterator[tuple[int, KeyedRecords]]:
-    room = max(1, min(len(window.data) // (8 + prefix) + 1, 1 << 18))
+    room = max(1, min(len(window.data) // (8 + prefix) + 1, _ROWS))
     while True:
         output = np.empty((6, room), np.int64)
         status, count = framing.scan_records(
