@@ -1,22 +1,16 @@
-"""Comparisons of two frames: a small table of what is the same in each key group, which Great Expectations judges.
-
-All columns of one side are digested in one pass over it.
-"""
+"""Comparisons of the digests of two sides: a small table of what is the same where, which Great Expectations judges."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Column, DataFrame, Row
-from pyspark.sql import functions as F
-
 from state_pipelines.errors import MigrationError
+from state_pipelines.keyed.column_digest import ROWS
 from state_pipelines.keyed.tables import TTL_COLUMN
-from state_pipelines.spark.digests import Metric, count_rows, digest_keys, digest_payload, identify, profile
 from state_pipelines.spark.expectations import import_expectations, judge_table
-from state_pipelines.spark.flows import KEYS, hidden
 from state_pipelines.spark.reports import KEY_HASHES, KEY_SETS, READ_BACK, ROUND_TRIP, ROW_COUNTS
+from state_pipelines.spark.row_digests import NULLS, TIMES, VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,54 +19,19 @@ if TYPE_CHECKING:
 
     from state_pipelines.operations.migration.files import RowExpectation
     from state_pipelines.spark.expectations import Judgement
+    from state_pipelines.spark.row_digests import RowColumns
 
 COMPARED = (ROW_COUNTS, KEY_SETS, ROUND_TRIP, READ_BACK)
 """The checks that hold when both sides are equal."""
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two metrics per key group that must be equal: one of each side.
-
-    Attributes:
-        check: one of `COMPARED`.
-        what: is compared, for people.
-        before: of the left side.
-        after: of the right side.
-    """
-
-    check: str
-    what: str
-    before: Metric
-    after: Metric
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two frames and what of them must be equal.
-
-    Attributes:
-        left: what was, or was meant.
-        right: what was written, or what came back.
-        identity: columns that tell rows apart on both sides.
-        pairs: what is compared.
-        hashed: the right side is what was written, with `hashed_key_group`; its records are counted first.
-    """
-
-    left: DataFrame
-    right: DataFrame
-    identity: tuple[str, ...]
-    pairs: tuple[Pair, ...]
-    hashed: bool = False
-
-
-@dataclass(frozen=True)
 class GroupResult:
-    """One comparison in one key group.
+    """One comparison in one place.
 
     Attributes:
         state: its name.
-        key_group: the key group, or a heap of keys where keys have changed their key group.
+        place: the key group, or a heap of keys where keys have changed their key group; of operator state the subtask.
         values: by check: what was compared, and what it is before and after.
         records: that were written; None where rows of the way back are compared.
         misplaced: records of them that lie in another key group than their hash gives.
@@ -80,112 +39,50 @@ class GroupResult:
     """
 
     state: str
-    key_group: int
+    place: int
     values: dict[str, list[tuple[str, str, str]]]
     records: int | None
     misplaced: int
     unhashed: int
 
 
-def find_identity(left: DataFrame, right: DataFrame) -> tuple[str, ...]:
-    """What tells rows apart on both sides: the bytes of the keys, or the keys where only they are the same."""
-    both = set(left.columns) & set(right.columns)
-    if hidden("key_bytes") in both:
-        names = [hidden("key_bytes")]
-    else:
-        names = [name for name in map(hidden, (*KEYS, "timestamp")) if name in both]
-    return (*names, *(name for name in [hidden("list_index")] if name in both))
+def name_values(columns: RowColumns) -> dict[str, str]:
+    """What is compared of the values of rows, for people, and the names of the digests."""
+    told = {NULLS: "null values", VALUES: "values", TIMES: TTL_COLUMN}
+    return {told.get(name, name): name for name in columns.names}
 
 
-def pair_rows() -> tuple[Pair, ...]:
-    """The number of rows, and their keys."""
-    return Pair(ROW_COUNTS, "records", count_rows(), count_rows()), pair_keys(KEY_SETS, "keys")
-
-
-def pair_keys(check: str, what: str) -> Pair:
-    """The keys alone."""
-    return Pair(check, what, digest_keys(), digest_keys())
-
-
-def pair_times() -> Pair:
-    """The times of the last access."""
-    metric = digest_payload(hidden(TTL_COLUMN), ())
-    return Pair(READ_BACK, TTL_COLUMN, metric, metric)
-
-
-def pair_payloads(
-    check: str, left: DataFrame, right: DataFrame, columns: tuple[str, str], losses: Mapping[str, str]
-) -> list[Pair]:
-    """A pair per field of the payload, without what is lost; and one for null.
+def compare_sums(
+    names: Mapping[str, str], before: Mapping[str, int] | None, after: Mapping[str, int] | None
+) -> list[tuple[str, str, str]]:
+    """What is compared, and what it is before and after.
 
     Args:
-        check: one of `COMPARED`.
-        left: a frame.
-        right: another one.
-        columns: of the payload in each.
-        losses: dotted paths that do not count.
+        names: what is compared, for people, and the names of the digests.
+        before: digests of the one side; None is a side without rows.
+        after: of the other side.
     """
-    one, other = columns
-    pairs = [Pair(check, "null values", digest_payload(one, None), digest_payload(other, None))]
-    fields = getattr(left.schema[one].dataType, "names", None)
-    if fields is None:
-        if "value" not in losses:
-            pairs.append(Pair(check, "values", digest_payload(one, ()), digest_payload(other, ())))
-        return pairs
-    theirs = getattr(right.schema[other].dataType, "names", [])
-    for name in fields:
-        if name in losses:
-            continue
-        lost = tuple(each.partition(".")[2] for each in losses if each.startswith(f"{name}."))
-        after = digest_payload(other, (name,), lost) if name in theirs else digest_payload(other, None)
-        pairs.append(Pair(check, name, digest_payload(one, (name,), lost), after))
-    return pairs
+    return [(what, _to_text(name, before, "before"), _to_text(name, after, "after")) for what, name in names.items()]
 
 
-def run_comparison(state: str, comparison: Comparison) -> list[GroupResult]:
-    """Digest both sides; only what the digests of a key group are reaches the driver."""
-    left, right = (identify(each, comparison.identity) for each in (comparison.left, comparison.right))
-    before = {f"before_{index}": pair.before for index, pair in enumerate(comparison.pairs)}
-    after = {f"after_{index}": pair.after for index, pair in enumerate(comparison.pairs)}
-    by_group = hidden("key_group") in left.columns and hidden("key_group") in right.columns
-    joined: dict[int, dict[str, Any]] = {}
-    extra: dict[str, Column] = {}
-    if comparison.hashed:
-        hashed = F.col(hidden("hashed_key_group"))
-        extra = {
-            "misplaced": F.count_if(hashed != F.col(hidden("key_group"))),
-            "unhashed": F.count_if(hashed.isNull()),
-        }
-    for row in (*profile(left, before, {}, by_group=by_group), *profile(right, after, extra, by_group=by_group)):
-        joined.setdefault(row["bucket"], {}).update(row.asDict())
-    return [_make_result(state, group, values, comparison) for group, values in sorted(joined.items())]
-
-
-def _make_result(state: str, group: int, values: dict[str, Any], comparison: Comparison) -> GroupResult:
-    compared: dict[str, list[tuple[str, str, str]]] = {}
-    for index, pair in enumerate(comparison.pairs):
-        before, after = (to_text(values.get(f"{side}_{index}")) for side in ("before", "after"))
-        compared.setdefault(pair.check, []).append((pair.what, before, after))
-    records = values.get("after_0", 0) if comparison.hashed else None
-    return GroupResult(state, group, compared, records, values.get("misplaced", 0), values.get("unhashed", 0))
-
-
-def to_text(value: Any) -> str:
-    """A count, or a digest in hexadecimal; both its sums are below 2⁶³."""
-    if value is None:
+def _to_text(name: str, side: Mapping[str, int] | None, word: str) -> str:
+    if side is None:
         return "none"
-    return f"{value['high']:016x}{value['low']:016x}" if isinstance(value, Row) else str(value)
+    if name not in side:
+        # Never the same as what the other side says.
+        return f"not there {word}"
+    return str(side[name]) if name == ROWS else f"{side[name]:016x}"
 
 
 def judge_results(results: Sequence[GroupResult], suite: str) -> dict[str, Judgement]:
-    """What Great Expectations says of a table with a row per state and key group, by check: `COMPARED`, `KEY_HASHES`.
+    """What Great Expectations says of a table with a row per state and place, by check: `COMPARED`, `KEY_HASHES`.
 
     Great Expectations takes seconds to import, so not before.
     """
     gxe = import_expectations()
     columns: dict[str, list[Any]] = {
         "state": [each.state for each in results],
-        "key_group": [each.key_group for each in results],
+        "place": [each.place for each in results],
         "misplaced": [each.misplaced for each in results],
     }
     for check in COMPARED:

@@ -16,17 +16,15 @@ from state_pipelines.spark.row_digests import (
     RowColumns,
     RowDigest,
     combine,
-    find_types,
     restore_types,
 )
 from state_pipelines.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from state_pipelines.keyed.records import KeyedLayout
     from state_pipelines.spark.fieldwise_rows import Rows
     from state_pipelines.spark.splits import KeyedSplit
 
@@ -75,18 +73,17 @@ def digest_back(
     return combine(back for back, _ in found), combine(read for _, read in found)
 
 
-def digest_frame(frame: DataFrame, layout: KeyedLayout, columns: RowColumns) -> Digested:
+def digest_frame(frame: DataFrame, types: Mapping[str, pa.DataType], columns: RowColumns) -> Digested:
     """Digest rows that Spark makes.
 
     Args:
-        frame: the rows, as `to_rows` gives them.
-        layout: of their state.
+        frame: the rows, as they would be written.
+        types: of their columns, where Spark has others.
         columns: what is digested.
 
     Raises:
         StateError: a row cannot be computed, or has no place in its type.
     """
-    types = find_types(layout)
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         digest = RowDigest(columns)

@@ -14,7 +14,7 @@ from state_pipelines.operations.publishing import make_file_name
 from state_pipelines.operations.rewriting import PartFile, write_part
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, run_on_rows
-from state_pipelines.spark.row_digests import Digested, RowColumns, RowDigest, combine, find_types, restore_types
+from state_pipelines.spark.row_digests import Digested, RowDigests, WrittenDigest, combine, find_types
 from state_pipelines.storage import Location, join
 
 if TYPE_CHECKING:
@@ -53,19 +53,6 @@ class PartWriter:
 
 
 @dataclass(frozen=True)
-class RowDigests:
-    """What is digested of rows while they are written.
-
-    Attributes:
-        meant: of the rows as they are written.
-        old: of those that they came from; None where that is found elsewhere.
-    """
-
-    meant: RowColumns
-    old: RowColumns | None = None
-
-
-@dataclass(frozen=True)
 class Written:
     """What was written of a state.
 
@@ -80,24 +67,8 @@ class Written:
     old: Digested
 
 
-class _Digests:
-    """Digests rows on their way."""
-
-    def __init__(self, wanted: RowDigests | None) -> None:
-        self._meant = None if wanted is None else RowDigest(wanted.meant)
-        self._old = None if wanted is None or wanted.old is None else RowDigest(wanted.old)
-
-    def add(self, old: pa.RecordBatch, new: pa.RecordBatch) -> None:
-        """Take rows as they were and as they are written."""
-        if self._meant is not None:
-            self._meant.add(new)
-        if self._old is not None:
-            self._old.add(old)
-
-    def finish(self, part: PartFile | None) -> Written:
-        """What the task did."""
-        meant, old = (Digested() if each is None else each.result for each in (self._meant, self._old))
-        return Written(() if part is None else (part,), meant, old)
+def _pack(part: PartFile | None, digest: WrittenDigest) -> Written:
+    return Written(() if part is None else (part,), *digest.results)
 
 
 def _combine(found: Iterable[Written]) -> Written:
@@ -118,25 +89,14 @@ def encode_frame(frame: DataFrame, writer: PartWriter, digests: RowDigests | Non
         StateError: a row cannot be encoded.
     """
     types = find_types(writer.encoder.layout)
-    beside = []
-    if digests is not None and digests.old is not None:
-        beside.append(digests.old.payload)
-        types |= {digests.old.payload: digests.old.kind}
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = _Digests(digests)
-
-        def take() -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                rows = restore_types(batch, types)
-                found.add(rows, rows)
-                yield rows.drop_columns(beside)
-
-        written = take()
-        first = next(written, None)
+        digest = WrittenDigest(digests)
+        taken = digest.take(batches, types)
+        first = next(taken, None)
         if first is not None:
-            part = writer.write(chain([first], written))
-            yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(found.finish(part))]})
+            written = _pack(writer.write(chain([first], taken)), digest)
+            yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(written)]})
 
     with translate_failures(writer.failure):
         rows = frame.mapInArrow(work, "written binary").collect()
@@ -157,16 +117,16 @@ class EncodeRows:
 
     def run(self, rows: Iterator[Rows]) -> Written:
         """Do the work."""
-        found = _Digests(self.digests)
+        digest = WrittenDigest(self.digests)
 
         def take() -> Iterator[pa.RecordBatch]:
             for each in rows:
-                found.add(each.stored, each.new)
+                digest.add(each.stored, each.new)
                 yield each.new
 
         batches = take()
         first = next(batches, None)
-        return found.finish(None if first is None else self.writer.write(chain([first], batches)))
+        return _pack(None if first is None else self.writer.write(chain([first], batches)), digest)
 
 
 def encode_fieldwise(

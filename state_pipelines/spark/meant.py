@@ -88,7 +88,7 @@ def share_digests(
     Returns:
         (what is left, names of digests with the names that they have among the others).
     """
-    if (columns.keys, columns.key_groups) != (others.keys, others.key_groups):
+    if (columns.keys, columns.places) != (others.keys, others.places):
         # Digests of values depend on what tells rows apart.
         return columns, {}
     fields = columns.fields if columns.fields is not None else (VALUES,)

@@ -165,8 +165,6 @@ def migrate(
     finally:
         for work in works:
             work.reader.release()
-            for frame in work.unkeyed.kept.values():
-                frame.unpersist()
     proof = combine_reports(proofs) if proofs else None
     plans = {work.operator.label: work.whole for work in works}
     return MigrationResult(result.path, result, rows, plans, proof, time.monotonic() - started, proofs)
@@ -211,7 +209,7 @@ def _prepare(spark: SparkSession, operator: Operator, whole: OperatorPlan, *, pr
     used = [source for flow in plan.changed.values() for source in flowing.find_reads(flow)]
     shared = frozenset(name for name in used if used.count(name) > 1)
     reader = StateReader(spark, operator, shared=shared)
-    unkeyed = OperatorStateWork(spark, operator, whole.unkeyed)
+    unkeyed = OperatorStateWork(spark, operator, whole.unkeyed, prove)
     return _Work(operator, plan, reader, whole, unkeyed, prove)
 
 
@@ -315,7 +313,7 @@ def _prove(spark: SparkSession, work: _Work, result: Snapshot) -> list[ProofRepo
     if keyed.changed or not unkeyed.changed:
         reports.append(_require(prove_plan(spark, before, after, keyed, work.meant), keyed))
     if unkeyed.changed:
-        reports.append(_require(prove_operator_states(spark, before, after, unkeyed, work.unkeyed.kept), unkeyed))
+        reports.append(_require(prove_operator_states(spark, before, after, unkeyed, work.unkeyed.meant), unkeyed))
     return reports
 
 

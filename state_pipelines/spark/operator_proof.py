@@ -6,28 +6,33 @@ broadcast state is compared with the copy of every subtask.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from state_pipelines.operations.migration.flows import (
-    Apply,
-    Flow,
-    Keep,
-    find_reads,
-    is_aligned,
-    keeps_rows,
-    walk_flow,
-)
+from state_pipelines.keyed.column_digest import KEYS, ROWS
+from state_pipelines.operations.migration.flows import Apply, Flow, Keep, walk_flow
+from state_pipelines.operations.migration.round_trips import find_losses, plan_round_trips
 from state_pipelines.operations.migration.shapes import BROADCAST
-from state_pipelines.spark.comparisons import COMPARED, Pair, make_expectation, pair_keys, pair_payloads, to_text
-from state_pipelines.spark.digests import Metric, count_rows, identify
-from state_pipelines.spark.expectations import SAMPLE_SIZE, Judgement, import_expectations, judge, judge_table
+from state_pipelines.spark.comparisons import (
+    COMPARED,
+    GroupResult,
+    compare_sums,
+    judge_results,
+    make_expectation,
+    name_values,
+)
+from state_pipelines.spark.digest_tasks import digest_frame
+from state_pipelines.spark.expectations import SAMPLE_SIZE, Judgement, judge
 from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.flows import PAYLOAD, STORED, FlowRunner, hidden
-from state_pipelines.spark.operator_state import SUBTASK, OperatorStateReader, find_state
+from state_pipelines.spark.flows import PAYLOAD, FlowRunner, hidden
+from state_pipelines.spark.operator_state import (
+    OperatorStateReader,
+    choose_elements,
+    find_state,
+    make_encoder,
+    to_elements,
+)
 from state_pipelines.spark.reports import (
     KEY_HASHES,
     KEY_SETS,
@@ -42,10 +47,16 @@ from state_pipelines.spark.reports import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from great_expectations.expectations.expectation import Expectation
+    from pyspark.sql import DataFrame, SparkSession
 
+    from state_pipelines.codecs.serializer_layouts import LayoutContext
+    from state_pipelines.keyed.column_digest import Sums
     from state_pipelines.operations.migration.planning import OperatorPlan
+    from state_pipelines.operations.migration.round_trips import Return
+    from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
+    from state_pipelines.spark.meant import Meant
+    from state_pipelines.spark.row_digests import Digested
 
 _DESCRIPTIONS = {
     ROW_COUNTS: "every subtask has as many elements as before",
@@ -57,32 +68,8 @@ _DESCRIPTIONS = {
 }
 
 
-@dataclass(frozen=True)
-class _Comparison:
-    """Two frames and what of them must be equal.
-
-    Attributes:
-        written: the right side is what was written, so that its rows count.
-    """
-
-    left: DataFrame
-    right: DataFrame
-    pairs: tuple[Pair, ...]
-    written: bool
-
-
-@dataclass(frozen=True)
-class _Row:
-    """One state in one subtask; `values` by check: what was compared, and what it is before and after."""
-
-    state: str
-    subtask: int
-    values: Mapping[str, list[tuple[str, str, str]]]
-    records: int
-
-
 def prove_operator_states(
-    spark: SparkSession, before: Operator, after: Operator, plan: OperatorPlan, kept: Mapping[str, DataFrame]
+    spark: SparkSession, before: Operator, after: Operator, plan: OperatorPlan, meant: Mapping[str, Meant]
 ) -> ProofReport:
     """Compare the list and broadcast states of an operator as they were with those that were written.
 
@@ -91,104 +78,98 @@ def prove_operator_states(
         before: the old operator.
         after: the new one, read back from the files that were written.
         plan: what was meant to happen to these states.
-        kept: by new name, the rows that were written, where making them again would give others.
+        meant: by new name, what was meant by what was written.
 
     Raises:
         StateError: one side cannot be read.
     """
-    return _Prover(spark, before, after, plan, kept).prove()
+    return _Prover(spark, before, after, plan, meant).prove()
 
 
-@dataclass
 class _Prover:
-    spark: SparkSession
-    before: Operator
-    after: Operator
-    plan: OperatorPlan
-    kept: Mapping[str, DataFrame]
-    notes: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.old = OperatorStateReader(self.spark, self.before)
-        self.new = OperatorStateReader(self.spark, self.after, all_copies=True)
-        self.layouts = self.plan.context.layouts
-        self.back_layouts = self.layouts if self.plan.back is None else self.plan.back.context.layouts
+    def __init__(
+        self,
+        spark: SparkSession,
+        before: Operator,
+        after: Operator,
+        plan: OperatorPlan,
+        meant: Mapping[str, Meant],
+    ) -> None:
+        self.spark, self.before, self.after = spark, before, after
+        self.plan, self.meant = plan, meant
+        self.old = OperatorStateReader(spark, before)
+        self.new = OperatorStateReader(spark, after, all_copies=True)
+        self.back_layouts = (plan if plan.back is None else plan.back).context.layouts
+        self.trips = plan_round_trips(plan)
+        self.notes = {name: trip.note for name, trip in self.trips.items() if trip.note}
 
     def prove(self) -> ProofReport:
-        rows: list[_Row] = []
+        results: list[GroupResult] = []
         own: list[ProofCheck] = []
         with translate_failures("the proof cannot read the state"):
             for name, flow in self.plan.changed.items():
-                for comparison in self._compare(name, flow):
-                    rows += self._run(name, comparison)
-            judgements = judge_table(_make_table(rows), self.before.label, _expectations())
+                results += self._compare(name, flow)
+            judgements = judge_results(results, self.before.label)
             for name in self.plan.changed:
                 own += self._judge_own(name)
-        made = [self._make_check(name, rows, each) for name, each in zip(COMPARED, judgements, strict=True)]
+        made = [self._make_check(name, results, judgements[name]) for name in COMPARED]
         hashes = ProofCheck(KEY_HASHES, True, _DESCRIPTIONS[KEY_HASHES], "", "", "operator state has no keys")
         checks = (*made[:2], hashes, *made[2:], *own)
-        return ProofReport(self.before.label, ", ".join(self.plan.changed), sum(row.records for row in rows), 0, checks)
+        total = sum(each.records or 0 for each in results)
+        return ProofReport(self.before.label, ", ".join(self.plan.changed), total, 0, checks)
 
-    def _losses(self, name: str, flow: Flow) -> dict[str, str]:
-        names = [name, *find_reads(flow)]
-        return {lost: reason for each in names for lost, reason in self.plan.losses.get(each, {}).items()}
+    def _compare(self, name: str, flow: Flow) -> Iterator[GroupResult]:
+        """What was meant with what was written, and the old state with what comes back of it."""
+        meant, shape = self.meant[name], flow.shape
+        written = self._digest(self.new.read(name, ()), shape, self.plan.context.layouts).sums
+        for subtask, left, right in self._pair(name, shape, meant.digested.sums, written):
+            values = {
+                ROW_COUNTS: compare_sums({"elements": ROWS}, left, right),
+                KEY_SETS: compare_sums({"places": KEYS}, left, right),
+                READ_BACK: compare_sums(name_values(meant.columns), left, right),
+            }
+            yield GroupResult(name, subtask, values, 0 if right is None else right[ROWS], 0, 0)
+        for back in self.trips[name].returns:
+            yield from self._compare_returned(name, back)
 
-    def _compare(self, name: str, flow: Flow) -> Iterator[_Comparison]:
-        """Both sides in one pass each, where every row comes of one; else what was meant, written and taken back."""
-        (source,) = find_reads(flow)
-        back = None if self.plan.back is None else self.plan.back.states.get(source)
-        losses = self._losses(name, flow)
-        if back is not None and find_reads(back) != (name,):
-            back = None
-        if back is not None and is_aligned(flow) and is_aligned(back) and keeps_rows(back) and name not in self.kept:
-            left = FlowRunner(self.old, self.layouts, stored=True).build(flow)
-            right = FlowRunner(self.new, self.back_layouts, stored=True).build(back)
-            returned = pair_payloads(ROUND_TRIP, left, right, (STORED, PAYLOAD), losses)
-            written = pair_payloads(READ_BACK, left, right, (PAYLOAD, STORED), {})
-            yield _Comparison(left, right, (*_pair_rows(), *returned, *written), written=True)
-            return
-        left = self.kept[name] if name in self.kept else FlowRunner(self.old, self.layouts).build(flow)
-        right = self.new.read(name, ())
-        written = pair_payloads(READ_BACK, left, right, (PAYLOAD, PAYLOAD), {})
-        yield _Comparison(left, right, (*_pair_rows(), *written), written=True)
-        if back is None:
-            end = self.plan.impossible.get(source) or self.plan.reason or f"no state goes back to {source}"
-            self.notes[name] = f"there is no way back: {end}"
-        elif any(isinstance(each, Apply) and isinstance(each.stage, Keep) for each in walk_flow(flow)):
-            self.notes[name] = "not judged, since rows were left out before other rows came of them"
+    def _compare_returned(self, name: str, back: Return) -> Iterator[GroupResult]:
+        shape, lost = self.plan.shapes[back.old], frozenset(back.lost)
+        frame = FlowRunner(self.new, self.back_layouts).build(back.way)
+        returned = self._digest(frame, back.way.shape, self.back_layouts, lost)
+        if back.kept:
+            old = self.meant[name].old
         else:
-            left = self.old.read(source, ())
-            right = FlowRunner(self.new, self.back_layouts).build(back)
-            returned = pair_payloads(ROUND_TRIP, left, right, (PAYLOAD, PAYLOAD), losses)
-            counts = Pair(ROUND_TRIP, f"records of {source}", count_rows(), count_rows())
-            yield _Comparison(left, right, (counts, *returned), written=False)
+            old = self._digest(self.old.read(back.old, ()), shape, self.back_layouts, lost)
+        columns = choose_elements(make_encoder(self.before, shape, self.back_layouts), lost)
+        names = {f"records of {back.old}": ROWS} | name_values(columns)
+        for subtask, left, right in self._pair(name, shape, old.sums, returned.sums):
+            yield GroupResult(name, subtask, {ROUND_TRIP: compare_sums(names, left, right)}, None, 0, 0)
 
-    def _run(self, name: str, comparison: _Comparison) -> list[_Row]:
-        """Both sides per subtask, which is all that reaches the driver."""
-        before = _profile(comparison.left, [pair.before for pair in comparison.pairs])
-        after = _profile(comparison.right, [pair.after for pair in comparison.pairs])
-        if self.plan.states[name].shape.kind == BROADCAST:
+    def _digest(
+        self, frame: DataFrame, shape: StateShape, layouts: LayoutContext, lost: frozenset[str] = frozenset()
+    ) -> Digested:
+        encoder = make_encoder(self.before, shape, layouts)
+        return digest_frame(to_elements(frame, shape), encoder.types, choose_elements(encoder, lost))
+
+    def _pair(
+        self, name: str, shape: StateShape, before: Sums, after: Sums
+    ) -> Iterator[tuple[int, Mapping[str, int] | None, Mapping[str, int] | None]]:
+        """The two sides in every subtask."""
+        if shape.kind == BROADCAST:
             # One copy was migrated, and all are what became of it.
-            (copy,) = before.values() or [()]
+            (copy,) = before.values() or [None]
             before = {part.subtask: copy for part in find_state(self.after, name).parts} if copy else {}
-        rows = []
         for subtask in sorted(before.keys() | after.keys()):
-            sides = [side.get(subtask) or ("none",) * len(comparison.pairs) for side in (before, after)]
-            values: dict[str, list[tuple[str, str, str]]] = {}
-            for pair, one, other in zip(comparison.pairs, *sides, strict=True):
-                values.setdefault(pair.check, []).append((pair.what, one, other))
-            records = int(after[subtask][0]) if comparison.written and subtask in after else 0
-            rows.append(_Row(name, subtask, values, records))
-        return rows
+            yield subtask, before.get(subtask), after.get(subtask)
 
-    def _make_check(self, name: str, rows: list[_Row], judgement: Judgement) -> ProofCheck:
+    def _make_check(self, name: str, results: list[GroupResult], judgement: Judgement) -> ProofCheck:
         different: dict[str, list[int]] = {}
         compared: dict[str, None] = {}
-        for row in rows:
-            for what, before, after in row.values.get(name, ()):
-                compared[f"{row.state}: {what}"] = None
+        for result in results:
+            for what, before, after in result.values.get(name, ()):
+                compared[f"{result.state}: {what}"] = None
                 if before != after:
-                    different.setdefault(f"{row.state}: {what}", []).append(row.subtask)
+                    different.setdefault(f"{result.state}: {what}", []).append(result.place)
         notes = [f"{state}: {note}" for state, note in self.notes.items()] if name == ROUND_TRIP else []
         same = [f"equal in every subtask: {', '.join(compared)}"] if compared else []
         observed = "; ".join([*same, *notes]) or "no elements"
@@ -214,9 +195,11 @@ class _Prover:
             kept = dict.fromkeys(each.reason for each in stages if isinstance(each, Keep))
             if kept:
                 return f"there are exactly the elements that the steps leave (left out: {'; '.join(kept)})"
-        losses = {lost: why for state, flow in changed.items() for lost, why in self._losses(state, flow).items()}
+        losses = {
+            lost: why for state, flow in changed.items() for lost, why in find_losses(self.plan, state, flow).items()
+        }
         if name == ROUND_TRIP and losses:
-            lost = "; ".join(f"{name}: {reason}" for name, reason in losses.items())
+            lost = "; ".join(f"{name}: {reason}" for name, reason in dict(losses).items())
             return f"{_DESCRIPTIONS[name]}, but for the declared loss ({lost})"
         return _DESCRIPTIONS[name]
 
@@ -245,38 +228,3 @@ class _Prover:
             or f"{len(wanted)} expectations hold",
             sample=[row for _, found in failed for row in found.sample][:SAMPLE_SIZE],
         )
-
-
-def _identity(frame: DataFrame) -> tuple[str, ...]:
-    return tuple(name for name in map(hidden, ("list_index", "map_key")) if name in frame.columns)
-
-
-def _pair_rows() -> tuple[Pair, Pair]:
-    return Pair(ROW_COUNTS, "elements", count_rows(), count_rows()), pair_keys(KEY_SETS, "places")
-
-
-def _profile(frame: DataFrame, metrics: list[Metric]) -> dict[int, tuple[str, ...]]:
-    """The metrics of every subtask, as text."""
-    frame = identify(frame, _identity(frame))
-    columns = [metric(frame).alias(str(index)) for index, metric in enumerate(metrics)]
-    rows: list[Any] = frame.groupBy(SUBTASK).agg(*columns).collect()
-    return {row[0]: tuple(map(to_text, row[1:])) for row in rows}
-
-
-def _make_table(rows: list[_Row]) -> dict[str, list[Any]]:
-    """A row per state and subtask; digests as text."""
-
-    def tell(row: _Row, check: str, side: int) -> str:
-        return ", ".join(f"{each[0]} {each[side]}" for each in row.values.get(check, ()))
-
-    table: dict[str, list[Any]] = {"state": [row.state for row in rows], "subtask": [row.subtask for row in rows]}
-    for side, number in (("before", 1), ("after", 2)):
-        table |= {f"{side}_{check}": [tell(row, check, number) for row in rows] for check in COMPARED}
-    return table
-
-
-def _expectations() -> list[Expectation]:
-    gxe = import_expectations()
-    return [
-        gxe.ExpectColumnPairValuesToBeEqual(column_A=f"before_{check}", column_B=f"after_{check}") for check in COMPARED
-    ]

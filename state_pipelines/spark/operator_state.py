@@ -6,18 +6,19 @@ every subtask gets what becomes of it.
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.tables import TableOptions
-from state_pipelines.operations.migration.flows import Read, find_reads, is_nondeterministic
+from state_pipelines.operations.migration.flows import Read, find_reads
 from state_pipelines.operations.migration.planning import OperatorPlan, describe_copied
+from state_pipelines.operations.migration.round_trips import plan_round_trips
 from state_pipelines.operations.migration.shapes import BROADCAST
 from state_pipelines.operations.operator_rewriting import (
     BroadcastCopy,
@@ -32,18 +33,22 @@ from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.list_state import NonKeyedState, OperatorPart
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.flows import PAYLOAD, STORED, FlowRunner, hidden
+from state_pipelines.spark.meant import Meant
+from state_pipelines.spark.row_digests import Digested, RowColumns, RowDigests, WrittenDigest, choose_payload, combine
 from state_pipelines.spark.splits import NonKeyedSplit
 from state_pipelines.spark.tasks import read_splits, run_tasks
-from state_pipelines.spark.types import from_spark
 from state_pipelines.storage import Location, join
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.metadata.operator import OperatorStreamStateHandle
     from state_pipelines.operations.migration.flows import Flow
+    from state_pipelines.operations.migration.round_trips import RoundTrip
+    from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.operatorstate.source import OperatorStateSource
     from state_pipelines.serializers.metainfo import StateMetaInfo
     from state_pipelines.snapshot import Operator
@@ -110,17 +115,15 @@ class OperatorStateWork:
 
     Attributes:
         plan: of its list and broadcast states.
-        kept: by new name the rows that were written, where making them again would give others.
+        prove: whether what is written will be proven.
+        meant: by new name, what is meant by what is written.
     """
 
     spark: SparkSession
     operator: Operator
     plan: OperatorPlan
-    kept: dict[str, DataFrame] = field(default_factory=dict)
-
-    @cached_property
-    def _runner(self) -> FlowRunner:
-        return FlowRunner(OperatorStateReader(self.spark, self.operator), self.plan.context.layouts)
+    prove: bool
+    meant: dict[str, Meant] = field(default_factory=dict)
 
     def write(self, target: Location, scratch: Location) -> tuple[dict[int, OperatorStreamStateHandle | None], int]:
         """Write the new files.
@@ -155,22 +158,26 @@ class OperatorStateWork:
                     require_equal_copies(parts, digests, name)
 
     def _encode(self, flow: Flow, directory: Location) -> tuple[ElementFile, ...]:
-        shape, name = flow.shape, flow.shape.name
+        shape, name, layouts = flow.shape, flow.shape.name, self.plan.context.layouts
+        encoder = make_encoder(self.operator, shape, layouts)
+        back = next((each for each in self._trips[name].returns if each.kept), None) if self.prove else None
         with at(operator=self.operator.label, state=name):
-            frame = self._runner.build(flow)
-            if is_nondeterministic(flow):
-                # What is proven must be what was written.
-                frame = frame.persist(StorageLevel.DISK_ONLY)
-                self.kept[name] = frame
-            encoder = ElementEncoder(shape.info, self.plan.context.layouts, self.operator.snapshot.layout_context)
-            writer = _ElementWriter(encoder, directory, self.operator.label)
-            place = "map_key" if shape.kind == BROADCAST else "list_index"
-            rows = frame.select(
-                F.col(SUBTASK).alias("subtask"),
-                F.col(hidden(place)).alias(place),
-                F.col(PAYLOAD).alias(shape.column),
-            )
-            return writer.run(rows)
+            reader = OperatorStateReader(self.spark, self.operator)
+            frame = FlowRunner(reader, layouts, stored=back is not None).build(flow)
+            old = None
+            if back is not None:
+                before = make_encoder(self.operator, self.plan.shapes[back.old], layouts)
+                old = replace(choose_elements(before, back.lost), payload=STORED)
+            digests = RowDigests(choose_elements(encoder), old) if self.prove else None
+            writer = _ElementWriter(encoder, directory, self.operator.label, digests)
+            files, meant, stored = writer.run(to_elements(frame, shape))
+        if digests is not None:
+            self.meant[name] = Meant(digests.meant, meant, old, stored, ())
+        return files
+
+    @cached_property
+    def _trips(self) -> dict[str, RoundTrip]:
+        return plan_round_trips(self.plan)
 
     def _plan_files(self, files: dict[str, tuple[ElementFile, ...]], target: Location) -> Iterator[OperatorRewrite]:
         """The new file of every subtask in which a state changes."""
@@ -213,6 +220,30 @@ def _choose(infos: list[StateMetaInfo], *, lists: bool) -> tuple[StateMetaInfo, 
     return tuple(info for info in infos if (info.distribution_mode != BROADCAST) == lists)
 
 
+def make_encoder(operator: Operator, shape: StateShape, layouts: LayoutContext) -> ElementEncoder:
+    """What encodes the elements or entries of a state."""
+    return ElementEncoder(shape.info, layouts, operator.snapshot.layout_context)
+
+
+def to_elements(frame: DataFrame, shape: StateShape) -> DataFrame:
+    """A frame of `FlowRunner` with the columns that `ElementEncoder` takes."""
+    place = "map_key" if shape.kind == BROADCAST else "list_index"
+    columns = {SUBTASK: "subtask", hidden(place): place, PAYLOAD: shape.column}
+    stored = [F.col(STORED)] if STORED in frame.columns else []
+    return frame.select(*(F.col(name).alias(alias) for name, alias in columns.items()), *stored)
+
+
+def choose_elements(encoder: ElementEncoder, lost: Iterable[str] = ()) -> RowColumns:
+    """What is digested of elements or entries; `lost` as of `choose_columns`."""
+    *keys, payload = encoder.types
+    kind = encoder.types[payload]
+    return choose_payload(RowColumns(tuple(keys) or ("list_index",), _SUBTASKS, "subtask"), payload, kind, lost)
+
+
+_SUBTASKS = 1 << 15
+"""More than any operator has."""
+
+
 @dataclass(frozen=True)
 class _ElementWriter:
     """Writes the rows of one task.
@@ -221,40 +252,35 @@ class _ElementWriter:
         encoder: knows the layouts.
         directory: of the element files.
         operator: label of the operator, for errors.
+        digests: what is digested meanwhile.
     """
 
     encoder: ElementEncoder
     directory: Location
     operator: str
+    digests: RowDigests | None
 
-    def run(self, frame: DataFrame) -> tuple[ElementFile, ...]:
+    def run(self, frame: DataFrame) -> tuple[tuple[ElementFile, ...], Digested, Digested]:
         """Write all rows of a frame.
+
+        Returns:
+            (files, digests of what was meant, of what it came of).
 
         Raises:
             StateError: a row cannot be encoded.
         """
-        names = "name string, subtask long, records long"
 
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield from self._write(batches)
+            yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(self._write(batches))]})
 
         with translate_failures(f"state {self.encoder.info.name} of operator {self.operator} cannot be written"):
-            rows = frame.mapInArrow(work, names).collect()
-        return tuple(ElementFile(join(self.directory, row["name"]), row["subtask"], row["records"]) for row in rows)
+            rows = frame.mapInArrow(work, "written binary").collect()
+        found = [pickle.loads(row["written"]) for row in rows]
+        files = tuple(file for names, _, _ in found for file in names)
+        return files, combine(new for _, new, _ in found), combine(old for _, _, old in found)
 
-    def _write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        types = self.encoder.types
+    def _write(self, batches: Iterator[pa.RecordBatch]) -> tuple[list[ElementFile], Digested, Digested]:
+        digest = WrittenDigest(self.digests)
         with at(operator=self.operator, state=self.encoder.info.name):
-            found = write_elements(self.encoder, (_restore(batch, types) for batch in batches), self.directory)
-        for each in found:
-            row = {"name": [each.location.name], "subtask": [each.subtask], "records": [each.records]}
-            yield pa.RecordBatch.from_pydict(row)
-
-
-def _restore(batch: pa.RecordBatch, types: dict[str, pa.DataType]) -> pa.RecordBatch:
-    """A batch of Spark in the types of the layouts."""
-    columns = [
-        from_spark(column, types[name]) if name in types else column
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+            files = write_elements(self.encoder, digest.take(batches, self.encoder.types), self.directory)
+        return files, *digest.results

@@ -20,7 +20,14 @@ from state_pipelines.operations.migration.flows import Apply, Flow, Keep, keeps_
 from state_pipelines.operations.migration.round_trips import find_losses, plan_round_trips
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.keyed_state import TIMER
-from state_pipelines.spark.comparisons import COMPARED, GroupResult, judge_results, make_expectation
+from state_pipelines.spark.comparisons import (
+    COMPARED,
+    GroupResult,
+    compare_sums,
+    judge_results,
+    make_expectation,
+    name_values,
+)
 from state_pipelines.spark.digest_tasks import digest_back, digest_frame, digest_splits
 from state_pipelines.spark.expectations import SAMPLE_SIZE, Judgement, judge
 from state_pipelines.spark.failures import translate_failures
@@ -41,7 +48,7 @@ from state_pipelines.spark.reports import (
     ProofCheck,
     ProofReport,
 )
-from state_pipelines.spark.row_digests import NULLS, TIMES, VALUES, Digested, RowColumns, choose_columns
+from state_pipelines.spark.row_digests import NULLS, Digested, RowColumns, choose_columns, find_types
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -107,7 +114,7 @@ class _Prover:
         made = {name: self._make_check(name, results, judgements[name]) for name in COMPARED}
         made[KEY_HASHES] = _make_hash_check(judgements[KEY_HASHES], self.plan, written)
         total = sum(each.records or 0 for each in written)
-        groups = len({each.key_group for each in written if each.records})
+        groups = len({each.place for each in written if each.records})
         checks = (*(made[name] for name in CHECK_NAMES), *_combine_own(own))
         return ProofReport(self.before.label, ", ".join(changed), total, groups, checks)
 
@@ -150,17 +157,17 @@ class _Prover:
         if returned is None:
             frame = to_rows(FlowRunner(self.new, self.back_layouts).build(back.way), back.way.shape)
             shown = self._choose_returned(back, frame.columns)
-            columns = replace(columns, keys=shown.keys, key_groups=shown.key_groups)
-            returned = digest_frame(frame, self._derive_layout(back.way.shape), shown).sums
+            columns = replace(columns, keys=shown.keys, places=shown.places)
+            returned = digest_frame(frame, find_types(self._derive_layout(back.way.shape)), shown).sums
         if meant.old_columns is not None and meant.old_columns.keys == columns.keys:
             old = meant.old_sums
         else:
             assert not back.kept, "which rows were kept is known only where they were written"
             old = digest_splits(self.spark, split_rows(self.before, back.old), columns).sums
         what = "timers" if shape.kind == TIMER else "records"
-        names = {f"{what} of {back.old}": KEYS if shape.kind == TIMER else ROWS} | _name_values(columns)
+        names = {f"{what} of {back.old}": KEYS if shape.kind == TIMER else ROWS} | name_values(columns)
         return [
-            GroupResult(name, group, {ROUND_TRIP: _pair(names, old, returned, group)}, None, 0, 0)
+            GroupResult(name, group, {ROUND_TRIP: compare_sums(names, old.get(group), returned.get(group))}, None, 0, 0)
             for group in sorted({*old, *returned})
         ]
 
@@ -300,35 +307,13 @@ def _join(came: Digested, written: Digested, shared: dict[str, str]) -> Sums:
 
 
 def _compare_written(name: str, shape: StateShape, meant: Meant, written: Digested) -> Iterator[GroupResult]:
-    names = {"timers": KEYS} if shape.kind == TIMER else _name_values(meant.columns)
+    names = {"timers": KEYS} if shape.kind == TIMER else name_values(meant.columns)
     for group in sorted({*meant.digested.sums, *written.sums}):
-        one, other = meant.digested.sums, written.sums
+        one, other = meant.digested.sums.get(group), written.sums.get(group)
         values = {
-            ROW_COUNTS: _pair({"records": ROWS}, one, other, group),
-            KEY_SETS: _pair({"keys": KEYS}, one, other, group),
-            READ_BACK: _pair(names, one, other, group),
+            ROW_COUNTS: compare_sums({"records": ROWS}, one, other),
+            KEY_SETS: compare_sums({"keys": KEYS}, one, other),
+            READ_BACK: compare_sums(names, one, other),
         }
-        records = other.get(group, {}).get(ROWS, 0)
+        records = 0 if other is None else other[ROWS]
         yield GroupResult(name, group, values, records, written.misplaced[group], written.unhashed[group])
-
-
-def _name_values(columns: RowColumns) -> dict[str, str]:
-    """What is compared, for people, and the name of its digest."""
-    told = {NULLS: "null values", VALUES: "values", TIMES: TTL_COLUMN}
-    return {told.get(name, name): name for name in columns.names}
-
-
-def _pair(
-    names: Mapping[str, str],
-    one: Sums,
-    other: Sums,
-    group: int,
-) -> list[tuple[str, str, str]]:
-    left, right = one.get(group, {}), other.get(group, {})
-    return [(what, _to_text(name, left.get(name)), _to_text(name, right.get(name))) for what, name in names.items()]
-
-
-def _to_text(name: str, digest: int | None) -> str:
-    if digest is None:
-        return "none"
-    return str(digest) if name == ROWS else f"{digest:016x}"

@@ -7,7 +7,7 @@ read anyway.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +23,7 @@ from state_pipelines.spark.flows import KEYS as KEY_PARTS
 from state_pipelines.spark.types import from_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -47,7 +47,9 @@ class RowColumns:
 
     Attributes:
         keys: those that tell rows apart.
-        key_groups: number of key groups; None where keys get others, so that rows are in `HEAPS`.
+        places: number of key groups or, of operator state, subtasks; None where keys get other key groups, so that rows
+            are compared in `HEAPS`.
+        place: the column of the key group or subtask.
         payload: the column of the payload; timers have none.
         kind: Arrow type of the payload.
         fields: of the payload; None when it is digested as one value.
@@ -56,7 +58,8 @@ class RowColumns:
     """
 
     keys: tuple[str, ...]
-    key_groups: int | None
+    places: int | None
+    place: str = "key_group"
     payload: str = ""
     kind: pa.DataType | None = None
     fields: tuple[str, ...] | None = None
@@ -92,15 +95,18 @@ def choose_columns(
     """
     parts = ("key_bytes",) if "key_bytes" in present else tuple(n for n in (*KEY_PARTS, "timestamp") if n in present)
     keys = (*parts, *(name for name in ("list_index",) if name in present))
-    key_groups = max_parallelism if "key_group" in present else None
+    places = max_parallelism if "key_group" in present else None
+    columns = RowColumns(keys, places, times=shape.ttl and TTL_COLUMN in present)
+    return columns if kind is None else choose_payload(columns, shape.column, kind, lost)
+
+
+def choose_payload(columns: RowColumns, payload: str, kind: pa.DataType, lost: Iterable[str]) -> RowColumns:
+    """The columns and those of a payload; for the arguments see `choose_columns`."""
     away = frozenset(lost)
-    if kind is None:
-        return RowColumns(keys, key_groups)
     fields = tuple(each.name for each in kind if each.name not in away) if pa.types.is_struct(kind) else None
     if fields is None and "value" in away:
         fields = ()
-    times = shape.ttl and TTL_COLUMN in present
-    return RowColumns(keys, key_groups, shape.column, kind, fields, away, times)
+    return replace(columns, payload=payload, kind=kind, fields=fields, lost=away)
 
 
 @dataclass(frozen=True)
@@ -133,17 +139,17 @@ class RowDigest:
 
     def __init__(self, columns: RowColumns) -> None:
         self._columns = columns
-        self._digest = ColumnDigest(columns.key_groups or HEAPS, columns.names)
+        self._digest = ColumnDigest(columns.places or HEAPS, columns.names)
         self._misplaced, self._unhashed = Counter[int](), Counter[int]()
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Take rows; where they have the key group that their hash gives, that is judged."""
         columns = self._columns
         identities = identify_rows([rows.column(name) for name in columns.keys])
-        if columns.key_groups is None:
+        if columns.places is None:
             places = (identify_rows([rows.column("state_key")]) % np.uint64(HEAPS)).astype(np.int32)
         else:
-            places = rows.column("key_group").to_numpy()
+            places = rows.column(columns.place).to_numpy().astype(np.int32, copy=False)
         arrays: dict[str, pa.Array] = {}
         if columns.kind is not None:
             arrays |= self._take_apart(rows.column(columns.payload))
@@ -179,6 +185,55 @@ class RowDigest:
 def _count(places: npt.NDArray[np.int32], rows: pa.BooleanArray) -> Counter[int]:
     found, counts = np.unique(places[np.asarray(rows)], return_counts=True)
     return Counter(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+
+
+@dataclass(frozen=True)
+class RowDigests:
+    """What is digested of rows while they are written.
+
+    Attributes:
+        meant: of the rows as they are written.
+        old: of those that they came from; None where that is found elsewhere.
+    """
+
+    meant: RowColumns
+    old: RowColumns | None = None
+
+
+class WrittenDigest:
+    """Digests rows while they are written."""
+
+    def __init__(self, wanted: RowDigests | None) -> None:
+        self._wanted = wanted
+        self._meant = None if wanted is None else RowDigest(wanted.meant)
+        self._old = None if wanted is None or wanted.old is None else RowDigest(wanted.old)
+
+    def add(self, old: pa.RecordBatch, new: pa.RecordBatch) -> None:
+        """Take rows as they were and as they are written."""
+        if self._meant is not None:
+            self._meant.add(new)
+        if self._old is not None:
+            self._old.add(old)
+
+    def take(self, batches: Iterable[pa.RecordBatch], types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+        """Rows from Spark as they are to be written.
+
+        Args:
+            batches: the rows; beside them there may be the payload that they came from, for `old`.
+            types: of the columns; see `restore_types`.
+        """
+        old = None if self._wanted is None else self._wanted.old
+        known = types if old is None or old.kind is None else {**types, old.payload: old.kind}
+        for batch in batches:
+            rows = restore_types(batch, known)
+            self.add(rows, rows)
+            yield rows if old is None else rows.drop_columns([old.payload])
+
+    @property
+    def results(self) -> tuple[Digested, Digested]:
+        """Digests of what was meant, and of what that came from; nothing where nobody asked."""
+        meant, old = (Digested() if each is None else each.result for each in (self._meant, self._old))
+        return meant, old
 
 
 def find_types(layout: KeyedLayout) -> dict[str, pa.DataType]:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.operations.migration.round_trips import RoundTrip, plan_round_trips
-from state_pipelines.spark.encoding import PartWriter, RowDigests, Written, encode_fieldwise, encode_frame
+from state_pipelines.spark.encoding import PartWriter, Written, encode_fieldwise, encode_frame
 from state_pipelines.spark.fieldwise import FieldwiseFlow, find_fieldwise
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, split_rows
 from state_pipelines.spark.flows import STORED, FlowRunner, StateReader, to_rows
 from state_pipelines.spark.meant import Meant, choose_old, choose_row_columns, find_payload_type, share_digests
-from state_pipelines.spark.row_digests import choose_columns
+from state_pipelines.spark.row_digests import RowDigests, choose_columns
 
 if TYPE_CHECKING:
     from state_pipelines.operations.migration.planning import OperatorPlan
