@@ -6,6 +6,8 @@ together with the identity of its row, so that no two rows can change places uns
 
 from __future__ import annotations
 
+import hashlib
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +17,7 @@ import pyarrow as pa
 from state_pipelines.binary.compiling import njit
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import plan_columns
+from state_pipelines.errors import UnsupportedError
 from state_pipelines.keyed.digest import MODULUS, hash_bytes, hash_number
 
 if TYPE_CHECKING:
@@ -68,22 +71,22 @@ class ColumnDigest:
         }
 
 
-def add_sums(digests: Iterable[Sums]) -> Sums:
-    """Digests of several places together."""
-    totals: Sums = {}
-    for digest in digests:
-        for group, values in digest.items():
-            total = totals.setdefault(group, {})
-            for name, value in values.items():
-                total[name] = (total.get(name, 0) + value) % MODULUS
-    return totals
+def add_sums(total: Sums, more: Sums) -> None:
+    """Add the digests of another place to `total`."""
+    for group, values in more.items():
+        sums = total.setdefault(group, {})
+        for name, value in values.items():
+            sums[name] = (sums.get(name, 0) + value) % MODULUS
 
 
 def identify_rows(columns: Sequence[pa.Array]) -> Hashes:
     """u64[n], hashes of what tells rows apart, such as the bytes of the key and the index in its list.
 
     Args:
-        columns: one or more, in the same order wherever rows are compared.
+        columns: one or more, in the same order and of the same types wherever rows are compared.
+
+    Raises:
+        UnsupportedError: no state has values of such a type.
     """
     hashes = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
@@ -109,8 +112,32 @@ _NUMBERS = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
 """By width in bytes."""
 
 
+@lru_cache(maxsize=512)
+def _find_tag(of: pa.DataType) -> np.uint64:
+    """What tells values of a type from the same of another: 1 as a number of 32 bits is not 1 as one of 64."""
+    digest = hashlib.blake2b(_describe(of).encode(), digest_size=8).digest()
+    return np.uint64(int.from_bytes(digest, "little"))
+
+
+def _describe(of: pa.DataType) -> str:
+    """A type without what says nothing of its values: which may be null, how dictionaries and offsets are stored."""
+    if pa.types.is_struct(of):
+        return f"struct<{', '.join(f'{each.name}: {_describe(each.type)}' for each in of)}>"
+    if pa.types.is_map(of):
+        return f"map<{_describe(of.key_type)}, {_describe(of.item_type)}>"
+    if pa.types.is_list(of) or pa.types.is_large_list(of):
+        return f"list<{_describe(of.value_type)}>"
+    if pa.types.is_dictionary(of):
+        return f"one of {_describe(of.value_type)}"
+    return str(_bare(of)) if pa.types.is_large_string(of) or pa.types.is_large_binary(of) else str(of)
+
+
 def _bare(of: pa.DataType) -> pa.DataType:
     """The type whose values have the same digests and a layout: times are numbers, decimals and nothing are text."""
+    if pa.types.is_large_string(of):
+        return pa.string()
+    if pa.types.is_large_binary(of):
+        return pa.binary()
     if pa.types.is_dictionary(of):
         return _bare(of.value_type)
     if pa.types.is_temporal(of):
@@ -121,7 +148,7 @@ def _bare(of: pa.DataType) -> pa.DataType:
         return pa.struct([each.with_type(_bare(each.type)) for each in of])
     if pa.types.is_map(of):
         return pa.map_(_bare(of.key_type), _bare(of.item_type))
-    if pa.types.is_list(of):
+    if pa.types.is_list(of) or pa.types.is_large_list(of):
         return pa.list_(_bare(of.value_type))
     return of
 
@@ -149,12 +176,14 @@ def _layout_of(of: pa.DataType) -> lay.Layout:
         return lay.Masked(tuple((each.name, _layout_of(each.type)) for each in of), kind=False)
     if pa.types.is_map(of):
         return lay.Mapping(_layout_of(of.key_type), lay.Optional(_layout_of(of.item_type)))
-    assert pa.types.is_list(of), of
+    if not pa.types.is_list(of):
+        raise UnsupportedError(f"values of type {of} have no digest")
     return lay.Sequence(lay.Optional(_layout_of(of.value_type)))
 
 
 def _hash_values(seeds: Hashes, array: pa.Array) -> Hashes:
-    """u64[n], hashes of values, each started by its seed."""
+    """u64[n], hashes of values, each started by its seed; those of the same value differ from type to type."""
+    seeds = seeds ^ _find_tag(array.type)
     array = array.cast(_bare(array.type))
     hashes = seeds ^ _NULL
     if array.null_count == len(array):

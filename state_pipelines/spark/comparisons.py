@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import MigrationError
 from state_pipelines.keyed.column_digest import ROWS
-from state_pipelines.keyed.tables import TTL_COLUMN
 from state_pipelines.spark.expectations import import_expectations, judge_table
 from state_pipelines.spark.reports import KEY_HASHES, KEY_SETS, READ_BACK, ROUND_TRIP, ROW_COUNTS
 from state_pipelines.spark.row_digests import NULLS, TIMES, VALUES
@@ -47,9 +46,9 @@ class GroupResult:
 
 
 def name_values(columns: RowColumns) -> dict[str, str]:
-    """What is compared of the values of rows, for people, and the names of the digests."""
-    told = {NULLS: "null values", VALUES: "values", TIMES: TTL_COLUMN}
-    return {told.get(name, name): name for name in columns.names}
+    """Names of the digests of the values of rows, and what they are called for people."""
+    told = {NULLS: "null values", VALUES: "values", TIMES: "times of the last access"}
+    return {name: told.get(name, name) for name in columns.names}
 
 
 def compare_sums(
@@ -58,11 +57,11 @@ def compare_sums(
     """What is compared, and what it is before and after.
 
     Args:
-        names: what is compared, for people, and the names of the digests.
+        names: of the digests, and what they are called for people.
         before: digests of the one side; None is a side without rows.
         after: of the other side.
     """
-    return [(what, _to_text(name, before, "before"), _to_text(name, after, "after")) for what, name in names.items()]
+    return [(what, _to_text(name, before, "before"), _to_text(name, after, "after")) for name, what in names.items()]
 
 
 def _to_text(name: str, side: Mapping[str, int] | None, word: str) -> str:

@@ -1,4 +1,4 @@
-"""DataFrames of one keyed state to part files, in tasks."""
+"""Rows of one keyed state to part files, in tasks: rows of Spark, or splits of a state field by field."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from state_pipelines.operations.publishing import make_file_name
 from state_pipelines.operations.rewriting import PartFile, write_part
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, run_on_rows
-from state_pipelines.spark.row_digests import Digested, RowDigests, WrittenDigest, combine, find_types
+from state_pipelines.spark.row_digests import Digested, RowDigests, WrittenDigest, find_types
 from state_pipelines.storage import Location, join
 
 if TYPE_CHECKING:
@@ -72,9 +72,13 @@ def _pack(part: PartFile | None, digest: WrittenDigest) -> Written:
 
 
 def _combine(found: Iterable[Written]) -> Written:
-    each = tuple(found)
-    parts = tuple(part for one in each for part in one.parts)
-    return Written(parts, combine(one.meant for one in each), combine(one.old for one in each))
+    parts: list[PartFile] = []
+    meant, old = Digested(), Digested()
+    for each in found:
+        parts += each.parts
+        meant.add(each.meant)
+        old.add(each.old)
+    return Written(tuple(parts), meant, old)
 
 
 def encode_frame(frame: DataFrame, writer: PartWriter, digests: RowDigests | None = None) -> Written:

@@ -137,12 +137,6 @@ class FieldwiseFlow:
     whole: bool = False
     time: pa.Scalar | None = None
 
-    @property
-    def made(self) -> tuple[str, ...]:
-        """The new fields that are not carried over."""
-        constants = () if self.constants is None else tuple(each.name for each in self.constants.type)
-        return (*self.computed, *(name for name, _ in self.derived), *constants)
-
     def compute(self, frame: DataFrame) -> DataFrame:
         """The computed fields of a frame with `ROW`, `PRESENT`, and the needed columns."""
         for stage in self.stages:
@@ -158,7 +152,7 @@ def find_fieldwise(spark: SparkSession, flow: Flow, layouts: LayoutContext) -> F
     """
     *steps, read = walk_flow(flow)
     applied = [each for each in reversed(steps) if isinstance(each, Apply) and _is_rowwise(each)]
-    if not isinstance(read, Read) or not applied or len(applied) < len(steps):
+    if not isinstance(read, Read) or len(applied) < len(steps):
         return None
     if is_nondeterministic(flow) or read.shape.kind == TIMER:
         return None
@@ -225,7 +219,7 @@ class _Finder:
         return conform(found.column("time").combine_chunks(), TTL_TYPE, TTL_COLUMN)[0]
 
     def _find_fields(self, read: Read, applied: list[Apply]) -> FieldwiseFlow | None:
-        shape = applied[-1].shape
+        shape = applied[-1].shape if applied else read.shape
         if not any(isinstance(each.stage, Project) for each in applied):
             return FieldwiseFlow(read.state, read.shape, shape, (), (), (), None, (), (), (), whole=True)
         kinds = [self._find_types(shape) for shape in (read.shape, *(each.shape for each in applied))]

@@ -69,7 +69,7 @@ class FieldwiseRows:
         flow: the flow.
         layouts: what the layout of the new payload depends on.
         new: the fields of the new payload that are wanted; None is all.
-        old: fields of the old payload that are wanted beside.
+        old: fields of the payload that is read that are wanted beside.
         hashed: with the key groups that the hashes of the keys give.
     """
 

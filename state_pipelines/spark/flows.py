@@ -73,12 +73,11 @@ class StateReader:
 
     Attributes:
         operator: the operator; its snapshot need not be published.
-        key_hash: a column `hashed_key_group` beside the others.
+        shared: states that several flows need.
     """
 
     spark: SparkSession
     operator: Operator
-    key_hash: bool = False
     shared: frozenset[str] = frozenset()
     _frames: dict[tuple[str, tuple[str, ...]], DataFrame] = field(default_factory=dict)
 
@@ -113,9 +112,7 @@ class StateReader:
             columns.append(column)
         if layout.ttl:
             columns.append(TTL_COLUMN)
-        if self.key_hash:
-            columns.append("hashed_key_group")
-        table = TableOptions(columns=tuple(columns), key_bytes=True, key_hash=self.key_hash)
+        table = TableOptions(columns=tuple(columns), key_bytes=True)
         frame = read_frame(self.spark, state, choose_whole(state, table))
         renamed = {each: PAYLOAD if each == column else hidden(each) for each in frame.columns}
         return frame.withColumnsRenamed(renamed)
@@ -154,19 +151,14 @@ class FlowRunner:
     layouts: LayoutContext
     stored: bool = False
 
-    def build(self, flow: Flow, *, keys: tuple[str, ...] | None = None) -> DataFrame:
+    def build(self, flow: Flow) -> DataFrame:
         """The frame of a flow; its payload is in `PAYLOAD`.
-
-        Args:
-            flow: the flow.
-            keys: parts of the key that are decoded; by default those that the flow needs.
 
         Raises:
             MigrationError: Spark refuses an expression, or one gives other values each time without saying so.
         """
-        wanted = find_keys(flow) if keys is None else keys
         with at(state=flow.shape.name), translate_failures("the migration cannot be applied"):
-            return self._build(flow, wanted)
+            return self._build(flow, find_keys(flow))
 
     def _build(self, flow: Flow, keys: tuple[str, ...]) -> DataFrame:
         match flow:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.keyed.column_digest import Sums
-    from state_pipelines.operations.migration.planning import OperatorPlan
     from state_pipelines.operations.migration.round_trips import Return
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
@@ -32,14 +31,14 @@ class Meant:
     Attributes:
         columns: what was digested of them.
         digested: their digests.
-        old_columns: what was digested of the rows that they came of; None where nothing was.
+        source: the old state whose rows, which they came of, were digested too; empty where none were.
         old: the digests of those.
         carried: old and new name of digests that are the same, since these values stay.
     """
 
     columns: RowColumns
     digested: Digested
-    old_columns: RowColumns | None
+    source: str
     old: Digested
     carried: tuple[tuple[str, str], ...]
 
@@ -68,10 +67,9 @@ def choose_row_columns(
     return choose_columns(shape, kind, present, operator.max_parallelism, lost)
 
 
-def choose_old(operator: Operator, plan: OperatorPlan, back: Return) -> RowColumns:
+def choose_old(operator: Operator, back: Return, layouts: LayoutContext) -> RowColumns:
     """What is digested of an old state of an operator, to be compared with what comes back."""
-    layouts = (plan if plan.back is None else plan.back).context.layouts
-    return replace(choose_row_columns(plan.shapes[back.old], operator, layouts, back.lost), times=False)
+    return replace(choose_row_columns(back.shape, operator, layouts, back.lost), times=False)
 
 
 def share_digests(

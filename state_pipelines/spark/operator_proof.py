@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
     from state_pipelines.spark.meant import Meant
-    from state_pipelines.spark.row_digests import Digested
+    from state_pipelines.spark.row_digests import Digested, RowColumns
 
 _DESCRIPTIONS = {
     ROW_COUNTS: "every subtask has as many elements as before",
@@ -124,8 +124,8 @@ class _Prover:
         written = self._digest(self.new.read(name, ()), shape, self.plan.context.layouts).sums
         for subtask, left, right in self._pair(name, shape, meant.digested.sums, written):
             values = {
-                ROW_COUNTS: compare_sums({"elements": ROWS}, left, right),
-                KEY_SETS: compare_sums({"places": KEYS}, left, right),
+                ROW_COUNTS: compare_sums({ROWS: "elements"}, left, right),
+                KEY_SETS: compare_sums({KEYS: "places"}, left, right),
                 READ_BACK: compare_sums(name_values(meant.columns), left, right),
             }
             yield GroupResult(name, subtask, values, 0 if right is None else right[ROWS], 0, 0)
@@ -133,17 +133,23 @@ class _Prover:
             yield from self._compare_returned(name, back)
 
     def _compare_returned(self, name: str, back: Return) -> Iterator[GroupResult]:
-        shape, lost = self.plan.shapes[back.old], frozenset(back.lost)
+        layouts, lost = self.plan.context.layouts, frozenset(back.lost)
         frame = FlowRunner(self.new, self.back_layouts).build(back.way)
         returned = self._digest(frame, back.way.shape, self.back_layouts, lost)
-        if back.kept:
+        if self.meant[name].source == back.old:
             old = self.meant[name].old
         else:
-            old = self._digest(self.old.read(back.old, ()), shape, self.back_layouts, lost)
-        columns = choose_elements(make_encoder(self.before, shape, self.back_layouts), lost)
-        names = {f"records of {back.old}": ROWS} | name_values(columns)
-        for subtask, left, right in self._pair(name, shape, old.sums, returned.sums):
+            old = self._digest(self.old.read(back.old, ()), back.shape, layouts, lost)
+        columns = (
+            self._choose(back.shape, layouts, lost),
+            self._choose(back.way.shape, self.back_layouts, lost),
+        )
+        names = {ROWS: f"records of {back.old}"} | name_values(columns[0]) | name_values(columns[1])
+        for subtask, left, right in self._pair(name, back.shape, old.sums, returned.sums):
             yield GroupResult(name, subtask, {ROUND_TRIP: compare_sums(names, left, right)}, None, 0, 0)
+
+    def _choose(self, shape: StateShape, layouts: LayoutContext, lost: frozenset[str]) -> RowColumns:
+        return choose_elements(make_encoder(self.before, shape, layouts), lost)
 
     def _digest(
         self, frame: DataFrame, shape: StateShape, layouts: LayoutContext, lost: frozenset[str] = frozenset()

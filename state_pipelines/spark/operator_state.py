@@ -166,13 +166,13 @@ class OperatorStateWork:
             frame = FlowRunner(reader, layouts, stored=back is not None).build(flow)
             old = None
             if back is not None:
-                before = make_encoder(self.operator, self.plan.shapes[back.old], layouts)
+                before = make_encoder(self.operator, back.shape, layouts)
                 old = replace(choose_elements(before, back.lost), payload=STORED)
             digests = RowDigests(choose_elements(encoder), old) if self.prove else None
             writer = _ElementWriter(encoder, directory, self.operator.label, digests)
             files, meant, stored = writer.run(to_elements(frame, shape))
         if digests is not None:
-            self.meant[name] = Meant(digests.meant, meant, old, stored, ())
+            self.meant[name] = Meant(digests.meant, meant, "" if back is None else back.old, stored, ())
         return files
 
     @cached_property

@@ -35,7 +35,13 @@ from state_pipelines.spark.fieldwise import find_fieldwise
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, split_rows
 from state_pipelines.spark.flows import KEYS as KEY_PARTS
 from state_pipelines.spark.flows import PAYLOAD, FlowRunner, StateReader, hidden, to_rows
-from state_pipelines.spark.meant import Meant, choose_old, find_payload_type, share_digests
+from state_pipelines.spark.meant import (
+    Meant,
+    choose_old,
+    choose_row_columns,
+    find_payload_type,
+    share_digests,
+)
 from state_pipelines.spark.reports import (
     CHECK_NAMES,
     DESCRIPTIONS,
@@ -130,9 +136,9 @@ class _Prover:
         returned: dict[str, Sums] = {}
         for back in self.trips[name].returns:
             way = find_fieldwise(self.spark, back.way, self.back_layouts)
-            if way is None or way.after.kind != self.plan.shapes[back.old].kind:
+            if way is None:
                 continue
-            made, shared = share_digests(self._choose_old(back), meant.columns, way.carried, whole=way.whole)
+            made, shared = share_digests(self._choose_returned(back), meant.columns, way.carried, whole=way.whole)
             came = Digested()
             if made.fields != ():
                 rows, wanted = FieldwiseRows(way, self.back_layouts), meant.columns if written is None else None
@@ -148,33 +154,35 @@ class _Prover:
             results += self._compare_returned(name, back, meant, returned.get(back.old))
         return results
 
-    def _choose_old(self, back: Return) -> RowColumns:
-        """What is digested of an old state and of what comes back, where the bytes of keys stay."""
-        return choose_old(self.before, self.plan, back)
-
     def _compare_returned(self, name: str, back: Return, meant: Meant, returned: Sums | None) -> list[GroupResult]:
-        shape, columns = self.plan.shapes[back.old], self._choose_old(back)
+        columns = choose_old(self.before, back, self.plan.context.layouts)
+        came = self._choose_returned(back)
         if returned is None:
             frame = to_rows(FlowRunner(self.new, self.back_layouts).build(back.way), back.way.shape)
-            shown = self._choose_returned(back, frame.columns)
-            columns = replace(columns, keys=shown.keys, places=shown.places)
-            returned = digest_frame(frame, find_types(self._derive_layout(back.way.shape)), shown).sums
-        if meant.old_columns is not None and meant.old_columns.keys == columns.keys:
+            came = self._choose_returned(back, frame.columns)
+            columns = replace(columns, keys=came.keys, places=came.places)
+            returned = digest_frame(frame, find_types(self._derive_layout(back.way.shape)), came).sums
+        if meant.source == back.old and (back.kept or came.keys == self._choose_returned(back).keys):
             old = meant.old_sums
         else:
-            assert not back.kept, "which rows were kept is known only where they were written"
             old = digest_splits(self.spark, split_rows(self.before, back.old), columns).sums
-        what = "timers" if shape.kind == TIMER else "records"
-        names = {f"{what} of {back.old}": KEYS if shape.kind == TIMER else ROWS} | name_values(columns)
+        is_timer = back.shape.kind == TIMER
+        names = {KEYS if is_timer else ROWS: f"{'timers' if is_timer else 'records'} of {back.old}"}
+        # What one side does not have is not the same.
+        names |= name_values(columns) | name_values(came)
         return [
             GroupResult(name, group, {ROUND_TRIP: compare_sums(names, old.get(group), returned.get(group))}, None, 0, 0)
             for group in sorted({*old, *returned})
         ]
 
-    def _choose_returned(self, back: Return, present: Sequence[str]) -> RowColumns:
+    def _choose_returned(self, back: Return, present: Sequence[str] | None = None) -> RowColumns:
+        """What is digested of what comes back; `present` columns of it, by default those with keys as bytes."""
         shape = back.way.shape
-        kind = find_payload_type(shape, self.back_layouts)
-        columns = choose_columns(shape, kind, present, self.before.max_parallelism, back.lost)
+        if present is None:
+            columns = choose_row_columns(shape, self.before, self.back_layouts, back.lost)
+        else:
+            kind = find_payload_type(shape, self.back_layouts)
+            columns = choose_columns(shape, kind, present, self.before.max_parallelism, back.lost)
         return replace(columns, times=False)
 
     def _derive_layout(self, shape: StateShape) -> KeyedLayout:
@@ -307,12 +315,12 @@ def _join(came: Digested, written: Digested, shared: dict[str, str]) -> Sums:
 
 
 def _compare_written(name: str, shape: StateShape, meant: Meant, written: Digested) -> Iterator[GroupResult]:
-    names = {"timers": KEYS} if shape.kind == TIMER else name_values(meant.columns)
+    names = {KEYS: "timers"} if shape.kind == TIMER else name_values(meant.columns)
     for group in sorted({*meant.digested.sums, *written.sums}):
         one, other = meant.digested.sums.get(group), written.sums.get(group)
         values = {
-            ROW_COUNTS: compare_sums({"records": ROWS}, one, other),
-            KEY_SETS: compare_sums({"keys": KEYS}, one, other),
+            ROW_COUNTS: compare_sums({ROWS: "records"}, one, other),
+            KEY_SETS: compare_sums({KEYS: "keys"}, one, other),
             READ_BACK: compare_sums(names, one, other),
         }
         records = 0 if other is None else other[ROWS]

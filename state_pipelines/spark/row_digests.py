@@ -123,15 +123,19 @@ class Digested:
     misplaced: Counter[int] = field(default_factory=Counter)
     unhashed: Counter[int] = field(default_factory=Counter)
 
+    def add(self, other: Digested) -> None:
+        """Add what there is in another place."""
+        add_sums(self.sums, other.sums)
+        self.misplaced.update(other.misplaced)
+        self.unhashed.update(other.unhashed)
+
 
 def combine(found: Iterable[Digested]) -> Digested:
-    """Of several places together."""
-    each = tuple(found)
-    return Digested(
-        add_sums(one.sums for one in each),
-        sum((one.misplaced for one in each), Counter()),
-        sum((one.unhashed for one in each), Counter()),
-    )
+    """Of several places together; one is held at a time."""
+    total = Digested()
+    for each in found:
+        total.add(each)
+    return total
 
 
 class RowDigest:
@@ -145,7 +149,7 @@ class RowDigest:
     def add(self, rows: pa.RecordBatch) -> None:
         """Take rows; where they have the key group that their hash gives, that is judged."""
         columns = self._columns
-        identities = identify_rows([rows.column(name) for name in columns.keys])
+        identities = identify_rows([_find_key(rows, name) for name in columns.keys])
         if columns.places is None:
             places = (identify_rows([rows.column("state_key")]) % np.uint64(HEAPS)).astype(np.int32)
         else:
@@ -180,6 +184,11 @@ class RowDigest:
     def result(self) -> Digested:
         """What was added."""
         return Digested(self._digest.sums, self._misplaced, self._unhashed)
+
+
+def _find_key(rows: pa.RecordBatch, name: str) -> pa.Array:
+    """A column that tells rows apart; numbers of elements come in any width."""
+    return rows.column(name).cast(pa.int32()) if name == "list_index" else rows.column(name)
 
 
 def _count(places: npt.NDArray[np.int32], rows: pa.BooleanArray) -> Counter[int]:

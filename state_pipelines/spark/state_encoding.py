@@ -14,8 +14,11 @@ from state_pipelines.spark.meant import Meant, choose_old, choose_row_columns, f
 from state_pipelines.spark.row_digests import RowDigests, choose_columns
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from state_pipelines.operations.migration.planning import OperatorPlan
     from state_pipelines.operations.rewriting import PartFile
+    from state_pipelines.spark.row_digests import RowColumns
 
 
 @dataclass(frozen=True)
@@ -72,9 +75,9 @@ class _Encoder:
             return EncodedState(encode_frame(frame, self.writer).parts, None)
         kind = find_payload_type(flow.shape, layouts)
         columns = choose_columns(flow.shape, kind, frame.columns, operator.max_parallelism)
-        old = None if kept is None else replace(choose_old(operator, self.plan, kept), payload=STORED)
+        old = None if kept is None else replace(choose_old(operator, kept, layouts), payload=STORED)
         digests = RowDigests(columns, old)
-        return _pack(encode_frame(frame, self.writer, digests), digests, {})
+        return _pack(encode_frame(frame, self.writer, digests), columns, "" if kept is None else kept.old)
 
     def encode_fields(self, flow: FieldwiseFlow) -> EncodedState:
         """Field by field; for the proof the old ones are digested on the way."""
@@ -83,16 +86,17 @@ class _Encoder:
         if self.trip is None:
             return EncodedState(encode_fieldwise(spark, rows, splits, self.writer).parts, None)
         columns = choose_row_columns(flow.after, operator, layouts)
-        old, carried = None, dict[str, str]()
-        if self.trip.returns:
-            whole = choose_old(operator, self.plan, self.trip.returns[0])
+        old, source, carried = None, "", dict[str, str]()
+        for back in self.trip.returns:
+            # There is one at most, of the only state that is read.
+            source, whole = back.old, choose_old(operator, back, layouts)
             pairs = ((before, after) for after, before in flow.carried)
             old, carried = share_digests(whole, columns, pairs, whole=flow.whole)
             rows = replace(rows, old=frozenset(old.fields or ()))
         digests = RowDigests(columns, old)
-        return _pack(encode_fieldwise(spark, rows, splits, self.writer, digests), digests, carried)
+        return _pack(encode_fieldwise(spark, rows, splits, self.writer, digests), columns, source, carried)
 
 
-def _pack(written: Written, digests: RowDigests, carried: dict[str, str]) -> EncodedState:
-    meant = Meant(digests.meant, written.meant, digests.old, written.old, tuple(carried.items()))
+def _pack(written: Written, columns: RowColumns, source: str, carried: Mapping[str, str] | None = None) -> EncodedState:
+    meant = Meant(columns, written.meant, source, written.old, tuple((carried or {}).items()))
     return EncodedState(written.parts, meant)

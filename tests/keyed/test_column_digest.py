@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from state_pipelines.errors import UnsupportedError
 from state_pipelines.keyed.column_digest import (
     KEYS,
     ROWS,
@@ -75,7 +76,10 @@ def test_pieces_add_up_to_the_whole(rows: list[tuple[bytes, int, str | None]]) -
     keys, groups, values = [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
     whole = digest(values, pa.string(), keys, groups) if rows else {}
     pieces = [digest([value], pa.string(), [key], [group]) for key, group, value in rows]
-    assert add_sums(pieces) == whole
+    total: Sums = {}
+    for piece in pieces:
+        add_sums(total, piece)
+    assert total == whole
     assert sum(each[ROWS] for each in whole.values()) == len(rows)
 
 
@@ -91,10 +95,41 @@ def test_key_groups_are_kept_apart() -> None:
     assert {group: sums[ROWS] for group, sums in found.items()} == {0: 1, 7: 1}
 
 
-def test_dictionaries_count_as_their_values() -> None:
-    keys = [b"k", b"l"]
-    of = pa.dictionary(pa.int8(), pa.string())
-    assert digest(["a", "b"], of, keys) == digest(["a", "b"], pa.string(), keys)
+@pytest.mark.parametrize(
+    ("one", "other", "value"),
+    [
+        (pa.int32(), pa.int64(), 1),
+        (pa.bool_(), pa.int8(), None),
+        (pa.date32(), pa.int32(), 1),
+        (pa.timestamp("ms"), pa.timestamp("us"), 0),
+        (pa.string(), pa.binary(), b"a"),
+        (pa.string(), pa.dictionary(pa.int8(), pa.string()), "a"),
+        (pa.list_(pa.int32()), pa.list_(pa.int64()), [1]),
+        (pa.struct([("a", pa.int8())]), pa.struct([("b", pa.int8())]), {}),
+        (pa.int32(), pa.int64(), None),
+    ],
+)
+def test_the_same_value_of_another_type_has_another_digest(one: pa.DataType, other: pa.DataType, value: Any) -> None:
+    assert digest([value], one, [b"k"])[3]["x"] != digest([value], other, [b"k"])[3]["x"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "value"),
+    [
+        (pa.dictionary(pa.int8(), pa.string()), pa.dictionary(pa.int32(), pa.string()), "a"),
+        (pa.string(), pa.large_string(), "a"),
+        (pa.binary(), pa.large_binary(), b"a"),
+        (pa.list_(pa.string()), pa.large_list(pa.large_string()), ["a", None]),
+        (pa.struct([("a", pa.int8())]), pa.struct([pa.field("a", pa.int8(), nullable=False)]), {"a": 1}),
+    ],
+)
+def test_how_a_type_is_stored_does_not_count(one: pa.DataType, other: pa.DataType, value: Any) -> None:
+    assert digest([value], one, [b"k"]) == digest([value], other, [b"k"])
+
+
+def test_types_that_no_state_has_are_told() -> None:
+    with pytest.raises(UnsupportedError, match="have no digest"):
+        digest([b"ab"], pa.binary(2), [b"k"])
 
 
 def test_fields_that_are_left_out_do_not_count() -> None:

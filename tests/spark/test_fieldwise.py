@@ -398,7 +398,7 @@ def test_one_other_time_fails_the_proof(spark: SparkSession, users: Snapshot, tm
     other = migrate(spark, users, wrong, str(tmp_path / "other")).snapshot
     found = failed(prove(spark, users, other, make([TIMES], back), tmp_path))
     assert list(found) == ["written_reads_back"]
-    assert "ttl_last_access in 1 key groups" in found["written_reads_back"]
+    assert "times of the last access in 1 key groups" in found["written_reads_back"]
 
 
 def test_one_other_element_fails_the_proof(spark: SparkSession, users: Snapshot, tmp_path: Path) -> None:

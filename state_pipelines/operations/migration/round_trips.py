@@ -9,6 +9,7 @@ from state_pipelines.operations.migration.flows import (
     Apply,
     Flow,
     Keep,
+    Read,
     find_reads,
     is_aligned,
     keeps_rows,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from state_pipelines.operations.migration.planning import OperatorPlan
+    from state_pipelines.operations.migration.shapes import StateShape
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,14 @@ class Return:
 
     Attributes:
         old: its name.
+        shape: of its rows, as the way there reads them.
         way: the flow that makes it of new states.
         lost: dotted paths of its payload that do not come back, each with the reason.
         kept: only those old rows count that were not left out on the way there.
     """
 
     old: str
+    shape: StateShape
     way: Flow
     lost: Mapping[str, str]
     kept: bool = False
@@ -81,7 +85,10 @@ def _plan(plan: OperatorPlan, name: str, flow: Flow, judged: set[str]) -> RoundT
         alone = way is not None and len(sources) == 1 and find_reads(way) == (name,)
         if way is None or not alone or not (is_aligned(flow) and is_aligned(way) and keeps_rows(way)):
             return RoundTrip(note="not judged, since rows were left out before other rows came of them")
+    shapes = {each.state: each.shape for each in walk_flow(flow) if isinstance(each, Read)}
     found = [
-        Return(old, way, find_losses(plan, old, way) | losses, kept) for old, way in ways.items() if old not in judged
+        Return(old, shapes[old], way, find_losses(plan, old, way) | losses, kept)
+        for old, way in ways.items()
+        if old not in judged
     ]
     return RoundTrip(tuple(found), "" if found else "judged with another state that the same rows became")
