@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot.list_state import NonKeyedState, NonKeyedTable, OperatorPart
     from state_pipelines.snapshot.raw_state import BytesPart, BytesState
 
-SPLIT_SIZE = 32 << 20
+SPLIT_SIZE = 64 << 20
 """Bytes of file per task unless the option `splitSize` says otherwise."""
 
 MOST_SPLITS = 4096
