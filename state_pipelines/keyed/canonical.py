@@ -62,6 +62,11 @@ class CanonicalFile:
     runs: RunIndex = field(default_factory=RunIndex, compare=False, repr=False)
 
     @property
+    def by_kernels(self) -> bool:
+        """See `KeyedFile`."""
+        return True
+
+    @property
     def name(self) -> str:
         """Name of the stream."""
         return self.stream.name

@@ -81,6 +81,11 @@ class ChangelogFile:
             )
         return KeyedHeader(key_serializer=self.key_serializer, states=self.states)
 
+    @property
+    def by_kernels(self) -> bool:
+        """See `KeyedFile`; Python finds some of the records."""
+        return False
+
     def scan(
         self,
         state_ids: Sequence[int],

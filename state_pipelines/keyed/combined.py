@@ -41,6 +41,11 @@ class CombinedFile:
         """Name of the first file."""
         return self.files[0].name
 
+    @property
+    def by_kernels(self) -> bool:
+        """See `KeyedFile`; Python finds some of the records."""
+        return False
+
     def scan(
         self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[int, KeyedRecords]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from state_pipelines.binary.compiling import njit
 from state_pipelines.binary.memory import load_i64, load_u8
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.records import KeyedRecords
     from state_pipelines.metadata.key_groups import KeyGroupRange
 
+
+Spans = npt.NDArray[np.int64]
 
 MODULUS = 1 << 64
 """Of sums of hashes."""
@@ -84,15 +87,14 @@ def digest_states(file: KeyedFile, context: RecordContext, key_groups: KeyGroupR
 
 def digest_run(records: KeyedRecords, *, is_map: bool) -> RecordDigest:
     """Digest of records of one state; of the values of a map without what stands behind the flag of a null."""
-    total = digest_records(
-        records.key_groups,
-        records.data.ctypes.data,
-        records.key_starts,
-        records.key_ends,
-        records.value_starts,
-        cut_nulls(records) if is_map else records.value_ends,
-    )
+    total = digest_records(records.key_groups, *list_spans(records, is_map=is_map))
     return RecordDigest(*total.tolist())
+
+
+def list_spans(records: KeyedRecords, *, is_map: bool) -> tuple[int, Spans, Spans, Spans, Spans]:
+    """Address, and spans of keys and values; of the values of a map without what stands behind the flag of a null."""
+    ends = cut_nulls(records) if is_map else records.value_ends
+    return records.data.ctypes.data, records.key_starts, records.key_ends, records.value_starts, ends
 
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -157,9 +159,34 @@ def digest_records(key_groups, base, key_starts, key_ends, value_starts, value_e
     """
     result = np.zeros(4, np.uint64)
     for row in range(len(key_groups)):
-        content = hash_record(base, key_starts[row], key_ends[row], value_starts[row], value_ends[row])
-        result[0] += np.uint64(1)
-        result[1] += np.uint64(key_ends[row] - key_starts[row] + value_ends[row] - value_starts[row])
-        result[2] += add_key_group(content, key_groups[row])
-        result[3] += content
+        _add_record(result, key_groups[row], base, key_starts[row], key_ends[row], value_starts[row], value_ends[row])
     return result
+
+
+@njit(cache=True, nogil=True)
+def digest_key_groups(first, sums, key_groups, base, key_starts, key_ends, value_starts, value_ends):  # type: ignore[no-untyped-def]
+    """Add records to the digests of their key groups.
+
+    Args:
+        first: the key group of the first row of `sums`.
+        sums: u64[k, 4], count, bytes, digest and content of each key group.
+        key_groups: as of `digest_records`, and so are those behind it.
+        base: see `key_groups`.
+        key_starts: see `key_groups`.
+        key_ends: see `key_groups`.
+        value_starts: see `key_groups`.
+        value_ends: see `key_groups`.
+    """
+    for row in range(len(key_groups)):
+        group = key_groups[row]
+        sums_of_group = sums[group - first]
+        _add_record(sums_of_group, group, base, key_starts[row], key_ends[row], value_starts[row], value_ends[row])
+
+
+@njit(cache=True, inline="always")
+def _add_record(sums, key_group, base, key_start, key_end, value_start, value_end):  # type: ignore[no-untyped-def]
+    content = hash_record(base, key_start, key_end, value_start, value_end)
+    sums[0] += np.uint64(1)
+    sums[1] += np.uint64(key_end - key_start + value_end - value_start)
+    sums[2] += add_key_group(content, key_group)
+    sums[3] += content

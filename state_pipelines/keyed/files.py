@@ -58,6 +58,10 @@ class KeyedFile(Protocol):
     def name(self) -> str:
         """Name of the file, for errors."""
 
+    @property
+    def by_kernels(self) -> bool:
+        """Whether kernels find the records, so that threads of one process can read at a time."""
+
     def scan(
         self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[int, KeyedRecords]]:

@@ -97,6 +97,11 @@ class HeapFile:
         """Name of the stream."""
         return self.stream.name
 
+    @property
+    def by_kernels(self) -> bool:
+        """See `KeyedFile`; Python finds some of the records."""
+        return False
+
     def scan(
         self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[int, KeyedRecords]]:

@@ -109,6 +109,11 @@ class RawTimersFile:
         """Name of the stream."""
         return self.stream.name
 
+    @property
+    def by_kernels(self) -> bool:
+        """See `KeyedFile`; Python finds some of the records."""
+        return False
+
     def scan(
         self,
         state_ids: Sequence[int],

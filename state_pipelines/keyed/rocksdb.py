@@ -65,6 +65,11 @@ class RocksFile:
     behind: bytes | None = None
     tables: TableCache = field(default_factory=TableCache, compare=False, repr=False)
 
+    @property
+    def by_kernels(self) -> bool:
+        """See `KeyedFile`."""
+        return True
+
     def scan(
         self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[int, KeyedRecords]]:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from state_pipelines.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    from state_pipelines.keyed.files import KeyedFile
 
 Result = TypeVar("Result", covariant=True)
 Report = Callable[[int, int], None]
@@ -38,6 +40,11 @@ class Work(Protocol[Result]):
 
     def run(self) -> Result:
         """Do it."""
+
+
+def count_kernel_threads(files: Iterable[KeyedFile]) -> int:
+    """How many threads can find the records of files at a time; see `Work`."""
+    return KERNEL_THREADS if all(each.by_kernels for each in files) else 1
 
 
 def choose_processes(size: int) -> int:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as F
+
 from state_pipelines.errors import MigrationError
 from state_pipelines.keyed.column_digest import ROWS
-from state_pipelines.spark.expectations import import_expectations, judge_table
-from state_pipelines.spark.reports import KEY_HASHES, KEY_SETS, READ_BACK, ROUND_TRIP, ROW_COUNTS
+from state_pipelines.spark.expectations import SAMPLE_SIZE, import_expectations, judge, judge_table
+from state_pipelines.spark.reports import KEY_HASHES, KEY_SETS, OWN, READ_BACK, ROUND_TRIP, ROW_COUNTS, ProofCheck
 from state_pipelines.spark.row_digests import NULLS, TIMES, VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from great_expectations.expectations.expectation import Expectation
+    from pyspark.sql import DataFrame
 
     from state_pipelines.operations.migration.files import RowExpectation
     from state_pipelines.spark.expectations import Judgement
@@ -96,6 +99,34 @@ def judge_results(results: Sequence[GroupResult], suite: str) -> dict[str, Judge
     expectations[KEY_HASHES] = gxe.ExpectColumnValuesToBeInSet(column="misplaced", value_set=[0])
     judgements = judge_table(columns, suite, [*expectations.values()])
     return dict(zip(expectations, judgements, strict=True))
+
+
+def judge_rows(frame: DataFrame, name: str, wanted: Sequence[RowExpectation], description: str) -> ProofCheck:
+    """What Great Expectations says of the rows of a state, by the expectations of its migration.
+
+    Args:
+        frame: the rows, with the columns that expectations may name; fields of structs are named by dotted paths.
+        name: of the state.
+        wanted: one or more.
+        description: of the check.
+
+    Raises:
+        MigrationError: see `make_expectation`.
+    """
+    paths = [str(value) for each in wanted for key, value in each.arguments if key.lower().startswith("column")]
+    nested = [F.col(path).alias(path.replace(".", "_")) for path in dict.fromkeys(paths) if "." in path]
+    judgements = judge(frame.select("*", *nested), name, [make_expectation(each) for each in wanted])
+    failed = [(each, found) for each, found in zip(wanted, judgements, strict=True) if not found.success]
+    observed = "; ".join(f"{each.type}: {found.error or found.observed}" for each, found in failed)
+    return ProofCheck(
+        name=OWN,
+        ok=not failed,
+        description=description,
+        expectation=", ".join(dict.fromkeys(each.type for each in wanted)),
+        expected="; ".join(str({"type": each.type, **dict(each.arguments)}) for each in wanted),
+        observed=observed or f"{len(wanted)} expectations hold",
+        sample=[row for _, found in failed for row in found.sample][:SAMPLE_SIZE],
+    )
 
 
 def make_expectation(wanted: RowExpectation) -> Expectation:

@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from state_pipelines.keyed.column_digest import KEYS, ROWS
-from state_pipelines.operations.migration.flows import Apply, Flow, Keep, walk_flow
-from state_pipelines.operations.migration.round_trips import find_losses, plan_round_trips
+from state_pipelines.operations.migration.round_trips import describe_filters, describe_losses, plan_round_trips
 from state_pipelines.operations.migration.shapes import BROADCAST
 from state_pipelines.spark.comparisons import (
     COMPARED,
     GroupResult,
     compare_sums,
     judge_results,
-    make_expectation,
+    judge_rows,
     name_values,
 )
 from state_pipelines.spark.digest_tasks import digest_frame
-from state_pipelines.spark.expectations import SAMPLE_SIZE, Judgement, judge
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.flows import PAYLOAD, FlowRunner, hidden
 from state_pipelines.spark.operator_state import (
@@ -51,10 +49,12 @@ if TYPE_CHECKING:
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.keyed.column_digest import Sums
+    from state_pipelines.operations.migration.flows import Flow
     from state_pipelines.operations.migration.planning import OperatorPlan
     from state_pipelines.operations.migration.round_trips import Return
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
+    from state_pipelines.spark.expectations import Judgement
     from state_pipelines.spark.meant import Meant
     from state_pipelines.spark.row_digests import Digested, RowColumns
 
@@ -193,20 +193,15 @@ class _Prover:
         )
 
     def _describe(self, name: str) -> str:
-        changed = self.plan.changed
         if name == ROUND_TRIP and self.plan.back is None:
             return "without a downgrade there is no round trip to judge"
         if name in (ROW_COUNTS, KEY_SETS):
-            stages = [each.stage for flow in changed.values() for each in walk_flow(flow) if isinstance(each, Apply)]
-            kept = dict.fromkeys(each.reason for each in stages if isinstance(each, Keep))
-            if kept:
-                return f"there are exactly the elements that the steps leave (left out: {'; '.join(kept)})"
-        losses = {
-            lost: why for state, flow in changed.items() for lost, why in find_losses(self.plan, state, flow).items()
-        }
+            reasons = describe_filters(self.plan)
+            if reasons:
+                return f"there are exactly the elements that the steps leave (left out: {reasons})"
+        losses = describe_losses(self.plan)
         if name == ROUND_TRIP and losses:
-            lost = "; ".join(f"{name}: {reason}" for name, reason in dict(losses).items())
-            return f"{_DESCRIPTIONS[name]}, but for the declared loss ({lost})"
+            return f"{_DESCRIPTIONS[name]}, but for the declared loss ({losses})"
         return _DESCRIPTIONS[name]
 
     def _judge_own(self, name: str) -> Iterator[ProofCheck]:
@@ -220,17 +215,4 @@ class _Prover:
             if hidden(each) in frame.columns
         ]
         frame = frame.select(*shown, F.col(PAYLOAD).alias(self.plan.states[name].shape.column))
-        paths = [str(value) for each in wanted for key, value in each.arguments if key.lower().startswith("column")]
-        nested = [F.col(path).alias(path.replace(".", "_")) for path in dict.fromkeys(paths) if "." in path]
-        judgements = judge(frame.select("*", *nested), name, [make_expectation(each) for each in wanted])
-        failed = [(each, found) for each, found in zip(wanted, judgements, strict=True) if not found.success]
-        yield ProofCheck(
-            name=OWN,
-            ok=not failed,
-            description=_DESCRIPTIONS[OWN],
-            expectation=", ".join(dict.fromkeys(each.type for each in wanted)),
-            expected="; ".join(str({"type": each.type, **dict(each.arguments)}) for each in wanted),
-            observed="; ".join(f"{each.type}: {found.error or found.observed}" for each, found in failed)
-            or f"{len(wanted)} expectations hold",
-            sample=[row for _, found in failed for row in found.sample][:SAMPLE_SIZE],
-        )
+        yield judge_rows(frame, name, wanted, _DESCRIPTIONS[OWN])

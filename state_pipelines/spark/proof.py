@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 from state_pipelines.keyed.column_digest import KEYS, ROWS, Sums
 from state_pipelines.keyed.records import derive_keyed_layout
 from state_pipelines.keyed.tables import TTL_COLUMN
-from state_pipelines.operations.migration.flows import Apply, Flow, Keep, keeps_rows, walk_flow
-from state_pipelines.operations.migration.round_trips import find_losses, plan_round_trips
+from state_pipelines.operations.migration.flows import keeps_rows
+from state_pipelines.operations.migration.round_trips import describe_filters, describe_losses, plan_round_trips
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.keyed_state import TIMER
 from state_pipelines.spark.comparisons import (
@@ -25,11 +25,11 @@ from state_pipelines.spark.comparisons import (
     GroupResult,
     compare_sums,
     judge_results,
-    make_expectation,
+    judge_rows,
     name_values,
 )
 from state_pipelines.spark.digest_tasks import digest_back, digest_frame, digest_splits
-from state_pipelines.spark.expectations import SAMPLE_SIZE, Judgement, judge
+from state_pipelines.spark.expectations import SAMPLE_SIZE
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.fieldwise import find_fieldwise
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, split_rows
@@ -62,10 +62,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from state_pipelines.keyed.records import KeyedLayout
+    from state_pipelines.operations.migration.flows import Flow
     from state_pipelines.operations.migration.planning import OperatorPlan
     from state_pipelines.operations.migration.round_trips import Return
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
+    from state_pipelines.spark.expectations import Judgement
 
 
 def prove_plan(
@@ -124,16 +126,11 @@ class _Prover:
         checks = (*(made[name] for name in CHECK_NAMES), *_combine_own(own))
         return ProofReport(self.before.label, ", ".join(changed), total, groups, checks)
 
-    def _losses(self, name: str, flow: Flow) -> dict[str, str]:
-        return find_losses(self.plan, name, flow)
-
     def _compare(self, name: str, flow: Flow) -> list[GroupResult]:
         """What was meant by a state with what was written, and old states with what comes back of it."""
         meant, splits = self.meant[name], split_rows(self.after, name)
-        # Ways back see the keys as bytes.
-        beside = "key_bytes" in meant.columns.keys
-        written = None if beside else digest_splits(self.spark, splits, meant.columns, hashed=True)
-        returned: dict[str, Sums] = {}
+        written: Digested | None = None
+        ways: list[tuple[Return, Digested, dict[str, str]]] = []
         for back in self.trips[name].returns:
             way = find_fieldwise(self.spark, back.way, self.back_layouts)
             if way is None:
@@ -141,14 +138,15 @@ class _Prover:
             made, shared = share_digests(self._choose_returned(back), meant.columns, way.carried, whole=way.whole)
             came = Digested()
             if made.fields != ():
-                rows, wanted = FieldwiseRows(way, self.back_layouts), meant.columns if written is None else None
-                came, found = digest_back(self.spark, splits, rows, made, wanted)
-                written = found if written is None else written
-            elif written is None:
-                written = digest_splits(self.spark, splits, meant.columns, hashed=True)
-            returned[back.old] = _join(came, written, shared)
+                # Ways back see the keys as bytes; what was written is digested in the same pass, once.
+                beside = meant.columns if written is None and "key_bytes" in meant.columns.keys else None
+                rows = FieldwiseRows(way, self.back_layouts)
+                came, found = digest_back(self.spark, splits, rows, made, beside)
+                written = found if beside is not None else written
+            ways.append((back, came, shared))
         if written is None:
             written = digest_splits(self.spark, splits, meant.columns, hashed=True)
+        returned = {back.old: _join(came, written, shared) for back, came, shared in ways}
         results = [*_compare_written(name, flow.shape, meant, written)]
         for back in self.trips[name].returns:
             results += self._compare_returned(name, back, meant, returned.get(back.old))
@@ -162,7 +160,7 @@ class _Prover:
             came = self._choose_returned(back, frame.columns)
             columns = replace(columns, keys=came.keys, places=came.places)
             returned = digest_frame(frame, find_types(self._derive_layout(back.way.shape)), came).sums
-        if meant.source == back.old and (back.kept or came.keys == self._choose_returned(back).keys):
+        if meant.source == back.old and "key_bytes" in came.keys:
             old = meant.old_sums
         else:
             old = digest_splits(self.spark, split_rows(self.before, back.old), columns).sums
@@ -201,22 +199,7 @@ class _Prover:
             if hidden(each) in frame.columns
         ]
         frame = frame.select(*shown, F.col(PAYLOAD).alias(shape.column))
-        paths = [str(value) for each in wanted for key, value in each.arguments if key.lower().startswith("column")]
-        nested = [F.col(path).alias(path.replace(".", "_")) for path in dict.fromkeys(paths) if "." in path]
-        frame = frame.select("*", *nested)
-        judgements = judge(frame, name, [make_expectation(each) for each in wanted])
-        failed = [(each, found) for each, found in zip(wanted, judgements, strict=True) if not found.success]
-        observed = "; ".join(f"{each.type}: {found.error or found.observed}" for each, found in failed)
-        check = ProofCheck(
-            name=OWN,
-            ok=not failed,
-            description=DESCRIPTIONS[OWN],
-            expectation=", ".join(dict.fromkeys(each.type for each in wanted)),
-            expected="; ".join(str({"type": each.type, **dict(each.arguments)}) for each in wanted),
-            observed=observed or f"{len(wanted)} expectations hold",
-            sample=[row for _, found in failed for row in found.sample][:SAMPLE_SIZE],
-        )
-        return (check,)
+        return (judge_rows(frame, name, wanted, DESCRIPTIONS[OWN]),)
 
     def _make_check(self, name: str, results: list[GroupResult], judgement: Judgement) -> ProofCheck:
         changed = self.plan.changed
@@ -251,21 +234,18 @@ class _Prover:
         )
 
     def _describe(self, name: str) -> str:
-        changed = self.plan.changed
         description = DESCRIPTIONS[name]
         if name == ROUND_TRIP and self.plan.back is None:
             return "without a downgrade there is no round trip to judge"
-        if name in (ROW_COUNTS, KEY_SETS) and not all(map(keeps_rows, changed.values())):
-            stages = [each.stage for flow in changed.values() for each in walk_flow(flow) if isinstance(each, Apply)]
-            kept = dict.fromkeys(each.reason for each in stages if isinstance(each, Keep))
+        if name in (ROW_COUNTS, KEY_SETS) and not all(map(keeps_rows, self.plan.changed.values())):
             what = "records" if name == ROW_COUNTS else "keys"
             description = f"there are exactly the {what} that the steps leave"
-            if kept:
-                description += f" (left out: {'; '.join(kept)})"
-        losses = {field: why for state, flow in changed.items() for field, why in self._losses(state, flow).items()}
+            reasons = describe_filters(self.plan)
+            if reasons:
+                description += f" (left out: {reasons})"
+        losses = describe_losses(self.plan)
         if name == ROUND_TRIP and losses:
-            lost = "; ".join(f"{field}: {reason}" for field, reason in losses.items())
-            description = f"{description}, but for the declared loss ({lost})"
+            description = f"{description}, but for the declared loss ({losses})"
         return description
 
 

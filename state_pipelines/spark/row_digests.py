@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from state_pipelines.keyed.column_digest import Hashes
     from state_pipelines.keyed.records import KeyedLayout
     from state_pipelines.operations.migration.shapes import StateShape
 
@@ -146,10 +147,19 @@ class RowDigest:
         self._digest = ColumnDigest(columns.places or HEAPS, columns.names)
         self._misplaced, self._unhashed = Counter[int](), Counter[int]()
 
-    def add(self, rows: pa.RecordBatch) -> None:
-        """Take rows; where they have the key group that their hash gives, that is judged."""
+    def add(self, rows: pa.RecordBatch, identities: Hashes | None = None) -> Hashes:
+        """Take rows; where they have the key group that their hash gives, that is judged.
+
+        Args:
+            rows: the rows.
+            identities: of the rows, where another digest with the same keys has found them.
+
+        Returns:
+            Their identities.
+        """
         columns = self._columns
-        identities = identify_rows([_find_key(rows, name) for name in columns.keys])
+        if identities is None:
+            identities = identify_rows([_find_key(rows, name) for name in columns.keys])
         if columns.places is None:
             places = (identify_rows([rows.column("state_key")]) % np.uint64(HEAPS)).astype(np.int32)
         else:
@@ -165,6 +175,7 @@ class RowDigest:
             misplaced = pc.fill_null(pc.not_equal(rows.column("key_group"), found), False)
             self._misplaced += _count(places, misplaced)
             self._unhashed += _count(places, found.is_null())
+        return identities
 
     def _take_apart(self, payload: pa.Array) -> dict[str, pa.Array]:
         """The null values of a payload, and its fields: they are null where the payload is."""
@@ -219,10 +230,12 @@ class WrittenDigest:
 
     def add(self, old: pa.RecordBatch, new: pa.RecordBatch) -> None:
         """Take rows as they were and as they are written."""
-        if self._meant is not None:
-            self._meant.add(new)
-        if self._old is not None:
-            self._old.add(old)
+        if self._wanted is None or self._meant is None:
+            return
+        identities = self._meant.add(new)
+        if self._wanted.old is not None and self._old is not None:
+            # The keys stay, as bytes or places, wherever both sides are told apart by the same columns.
+            self._old.add(old, identities if self._wanted.old.keys == self._wanted.meant.keys else None)
 
     def take(self, batches: Iterable[pa.RecordBatch], types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
         """Rows from Spark as they are to be written.

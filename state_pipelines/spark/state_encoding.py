@@ -87,8 +87,9 @@ class _Encoder:
             return EncodedState(encode_fieldwise(spark, rows, splits, self.writer).parts, None)
         columns = choose_row_columns(flow.after, operator, layouts)
         old, source, carried = None, "", dict[str, str]()
-        for back in self.trip.returns:
-            # There is one at most, of the only state that is read.
+        # There is one at most, of the only state that is read.
+        back = next(iter(self.trip.returns), None)
+        if back is not None:
             source, whole = back.old, choose_old(operator, back, layouts)
             pairs = ((before, after) for after, before in flow.carried)
             old, carried = share_digests(whole, columns, pairs, whole=flow.whole)

@@ -116,6 +116,10 @@ class Disordered:
         return self.file.key_groups
 
     @property
+    def by_kernels(self) -> bool:
+        return self.file.by_kernels
+
+    @property
     def name(self) -> str:
         return self.file.name
 

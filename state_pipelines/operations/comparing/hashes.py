@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from state_pipelines.binary.compiling import njit
-from state_pipelines.keyed.digest import add_key_group, hash_bytes, hash_record
+from state_pipelines.keyed.digest import add_key_group, hash_bytes
 from state_pipelines.operations.comparing.report import ExampleKind
 
 if TYPE_CHECKING:
@@ -180,26 +180,3 @@ def hash_records(key_groups, base, key_starts, key_ends, value_starts, value_end
         key = add_key_group(key, key_groups[row])
         keys[row] = key
         records[row] = hash_bytes(key, base + value_starts[row], base + value_ends[row])
-
-
-@njit(cache=True, nogil=True)
-def sum_by_key_group(key_groups, base, key_starts, key_ends, value_starts, value_ends, first, sums):  # type: ignore[no-untyped-def]
-    """Add records to the digests of their key groups; those of `keyed.digest.digest_records`.
-
-    Args:
-        key_groups: i32[n].
-        base: see `hash_records`, as the spans.
-        key_starts: see `hash_records`.
-        key_ends: see `hash_records`.
-        value_starts: see `hash_records`.
-        value_ends: see `hash_records`.
-        first: the key group of the first row of `sums`.
-        sums: u64[k, 4], count, bytes, digest and content of each key group.
-    """
-    for row in range(len(key_groups)):
-        content = hash_record(base, key_starts[row], key_ends[row], value_starts[row], value_ends[row])
-        group = key_groups[row] - first
-        sums[group, 0] += np.uint64(1)
-        sums[group, 1] += np.uint64(key_ends[row] - key_starts[row] + value_ends[row] - value_starts[row])
-        sums[group, 2] += add_key_group(content, key_groups[row])
-        sums[group, 3] += content

@@ -13,8 +13,7 @@ import numpy as np
 
 from state_pipelines.codecs.columns import explain
 from state_pipelines.errors import UnsupportedError, at
-from state_pipelines.keyed.digest import RecordDigest
-from state_pipelines.keyed.records import KeyedLayout, cut_nulls
+from state_pipelines.keyed.digest import RecordDigest, digest_key_groups, list_spans
 from state_pipelines.keyed.tables import KeyedTable, TableOptions
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.operations.comparing.hashes import (
@@ -25,9 +24,8 @@ from state_pipelines.operations.comparing.hashes import (
     concat_hashes,
     hash_records,
     join_hashes,
-    sum_by_key_group,
 )
-from state_pipelines.operations.rescaling.hashed_keys import count_threads
+from state_pipelines.operations.processes import count_kernel_threads
 from state_pipelines.operations.rows import to_rows
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from state_pipelines.keyed.files import KeyedFile, RecordContext
-    from state_pipelines.keyed.records import KeyedRecords
+    from state_pipelines.keyed.records import KeyedLayout, KeyedRecords
     from state_pipelines.operations.rows import Row
     from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
 
@@ -97,7 +95,7 @@ class DigestFile:
     @property
     def threads(self) -> int:
         """As `Work` says."""
-        return count_threads(None, [self.file])
+        return count_kernel_threads([self.file])
 
     def run(self) -> FileSums:
         """Read it.
@@ -128,7 +126,7 @@ class DigestFile:
             # Only as wide as the window: a file may have all key groups, and many states.
             sums = np.zeros((last - first + 1, SUMS), np.uint64)
             is_map = self.file.header.states[state_id].state_type == "MAP"
-            sum_by_key_group(records.key_groups, *_list_spans(records, is_map=is_map), first, sums)
+            digest_key_groups(first, sums, records.key_groups, *list_spans(records, is_map=is_map))
             present = np.flatnonzero(sums[:, 0])
             found[names[state_id]].append(GroupSums(present + first, sums[present]))
         return {name: _concat(each) for name, each in found.items()}
@@ -167,7 +165,7 @@ class KeyedSide:
                     if len(groups) < covering.number:
                         records = found.select(np.flatnonzero(np.isin(found.key_groups, groups)))
                     keys, hashes = (np.empty(len(records), np.uint64) for _ in range(2))
-                    hash_records(records.key_groups, *_list_spans(records, is_map=is_map), keys, hashes)
+                    hash_records(records.key_groups, *list_spans(records, is_map=is_map), keys, hashes)
                     yield records, Hashes(records.key_groups, keys, hashes)
 
     def show(self, wanted: Mapping[int, int]) -> dict[int, tuple[Row, Row]]:
@@ -220,7 +218,7 @@ class CompareGroups:
     @property
     def threads(self) -> int:
         """As `Work` says."""
-        return count_threads(None, [part.file for side in (self.one, self.other) for part in side.parts])
+        return count_kernel_threads([part.file for side in (self.one, self.other) for part in side.parts])
 
     def run(self) -> Differences:
         """Compare them."""
@@ -338,12 +336,6 @@ def _concat(found: Sequence[GroupSums]) -> GroupSums:
     if not found:
         return GroupSums(np.zeros(0, np.int64), np.zeros((0, SUMS), np.uint64))
     return GroupSums(np.concatenate([each.groups for each in found]), np.concatenate([each.sums for each in found]))
-
-
-def _list_spans(records: KeyedRecords, *, is_map: bool) -> tuple[int, *tuple[npt.NDArray[np.int64], ...]]:
-    """Address, and spans of keys and values; of the values of a map without what stands behind the flag of a null."""
-    ends = cut_nulls(records) if is_map else records.value_ends
-    return records.data.ctypes.data, records.key_starts, records.key_ends, records.value_starts, ends
 
 
 def _split_row(row: Row) -> tuple[Row, Row]:

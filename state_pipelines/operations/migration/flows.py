@@ -141,11 +141,15 @@ def is_aligned(flow: Flow) -> bool:
     )
 
 
+def find_filters(flow: Flow) -> tuple[Keep, ...]:
+    """The stages of a flow that leave rows out."""
+    stages = (each.stage for each in walk_flow(flow) if isinstance(each, Apply))
+    return tuple(each for each in stages if isinstance(each, Keep))
+
+
 def keeps_rows(flow: Flow) -> bool:
     """Whether the flow is aligned and no row is left out."""
-    return is_aligned(flow) and not any(
-        isinstance(each, Apply) and isinstance(each.stage, Keep) for each in walk_flow(flow)
-    )
+    return is_aligned(flow) and not find_filters(flow)
 
 
 def keeps_keys(flow: Flow) -> bool:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from state_pipelines.operations.migration.flows import (
-    Apply,
     Flow,
-    Keep,
     Read,
+    find_filters,
     find_reads,
     is_aligned,
     keeps_rows,
@@ -71,6 +70,17 @@ def find_losses(plan: OperatorPlan, name: str, flow: Flow) -> dict[str, str]:
     return {field: reason for each in names for field, reason in plan.losses.get(each, {}).items()}
 
 
+def describe_losses(plan: OperatorPlan) -> str:
+    """All that is declared to be lost of the states that change, for people; empty where nothing is."""
+    lost = dict(each for name, flow in plan.changed.items() for each in find_losses(plan, name, flow).items())
+    return "; ".join(f"{field}: {reason}" for field, reason in lost.items())
+
+
+def describe_filters(plan: OperatorPlan) -> str:
+    """Why rows of the states that change are left out, for people; empty where none are."""
+    return "; ".join(dict.fromkeys(each.reason for flow in plan.changed.values() for each in find_filters(flow)))
+
+
 def _plan(plan: OperatorPlan, name: str, flow: Flow, judged: set[str]) -> RoundTrip:
     sources = find_reads(flow)
     ends = [plan.impossible[old] for old in sources if old in plan.impossible]
@@ -78,7 +88,7 @@ def _plan(plan: OperatorPlan, name: str, flow: Flow, judged: set[str]) -> RoundT
         return RoundTrip(note=f"there is no way back: {'; '.join(dict.fromkeys(ends)) or plan.reason}")
     losses = find_losses(plan, name, flow)
     ways = {old: way for old, way in plan.back.states.items() if name in find_reads(way) and old in sources}
-    kept = any(isinstance(each, Apply) and isinstance(each.stage, Keep) for each in walk_flow(flow))
+    kept = bool(find_filters(flow))
     if kept:
         # What was left out does not come back; which rows are left is known only where each comes of one.
         way = plan.back.states.get(sources[0])

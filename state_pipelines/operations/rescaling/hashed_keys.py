@@ -9,10 +9,8 @@ import numpy as np
 
 from state_pipelines.errors import ProofError, Where
 from state_pipelines.keyed.assignment import assign_key_groups
-from state_pipelines.keyed.canonical import CanonicalFile
 from state_pipelines.keyed.key_filter import TIMESTAMP
-from state_pipelines.keyed.rocksdb import RocksFile
-from state_pipelines.operations.processes import KERNEL_THREADS
+from state_pipelines.operations.processes import count_kernel_threads
 from state_pipelines.operations.rescaling.merging import show_key
 
 if TYPE_CHECKING:
@@ -39,10 +37,9 @@ class KeyHasher(Protocol):
 def count_threads(hasher: KeyHasher | None, files: Sequence[KeyedFile] = ()) -> int:
     """How many threads can find the records of files, and hash their keys, at a time; see `processes.Work`.
 
-    Hashing of keys that no kernel knows is Python's, and so is, in part, the reading of other formats.
+    Hashing of keys that no kernel knows is Python's.
     """
-    by_kernels = all(isinstance(file, CanonicalFile | RocksFile) for file in files)
-    return KERNEL_THREADS if by_kernels and (hasher is None or hasher.has_kernel) else 1
+    return count_kernel_threads(files) if hasher is None or hasher.has_kernel else 1
 
 
 def hash_keys(hasher: KeyHasher, records: KeyedRecords, *, timers: bool) -> npt.NDArray[np.int32]:
