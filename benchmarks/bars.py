@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks import peer
+from benchmarks.results import NOISE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 KEYS = 5_000_000
 """Of the snapshots for which the bars are set."""
-
-NOISE = 0.05
-"""Net CPU seconds that cannot be told from none; a ratio takes it in place of anything less."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """What a command takes: wall time, CPU, memory and bytes of its whole process tree (Linux only, from `/proc`).
 
 `watch` runs a command in a session of its own and looks at its processes every tenth of a second. The totals of CPU are
-exact, for they come from the kernel when each process ends; orphans come to the watching process for that. Which role
-used how much is known up to the last look, the rest is the role `rest`.
+exact: they come from the kernel when each process ends; orphans come to the watching process for that. Children that
+nobody waits for, as Spark's Python workers are to their daemon, are known up to the last look only, and so is which
+role used how much; the rest is the role `rest`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import IO, TYPE_CHECKING
 from state_pipelines.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 INTERVAL = 0.1
 """Seconds between two looks."""
@@ -167,6 +168,8 @@ class _Tree:
         self.alive = {root}
         self.known = {root}
         self.total = Cpu()
+        self.last: dict[int, Look] = {}
+        self.reaped: set[int] = set()
         self.blocks = [0, 0]
         self.peak = 0
         self.seen: dict[int, tuple[str, Cpu]] = {}
@@ -185,21 +188,38 @@ class _Tree:
             if not found:
                 break
             self.known |= found
+        now = {each.pid: each for each in looks if each.pid in self.known}
+        self.total += self._find_lost(now)
+        self.last = now
         resident: dict[str, int] = {}
         self.alive = set()
-        for each in looks:
-            if each.pid in self.known:
-                self.alive.add(each.pid)
-                role = self._find_role(each)
-                self.seen[each.pid] = (role, each.cpu)
-                now, most = _read_memory(each.pid)
-                self.largest[each.pid] = max(self.largest.get(each.pid, 0), most)
-                resident[role] = resident.get(role, 0) + now
-                if each.parent == os.getpid():
-                    self._reap(each.pid)
+        for each in now.values():
+            self.alive.add(each.pid)
+            role = self._find_role(each)
+            self.seen[each.pid] = (role, each.cpu)
+            size, most = _read_memory(each.pid)
+            self.largest[each.pid] = max(self.largest.get(each.pid, 0), most)
+            resident[role] = resident.get(role, 0) + size
+            if each.parent == os.getpid():
+                self._reap(each.pid)
         for role, size in resident.items():
             self.peaks[role] = max(self.peaks.get(role, 0), size)
         self.peak = max(self.peak, sum(resident.values()))
+
+    def _find_lost(self, now: Mapping[int, Look]) -> Cpu:
+        """What those took that have ended since the last look, as far as no one that waits for children got it."""
+        gone: dict[int, Cpu] = {}
+        for pid in self.last.keys() - now.keys() - self.reaped:
+            waiter = self.last[pid].parent
+            while waiter not in now and waiter in self.last:
+                waiter = self.last[waiter].parent
+            gone[waiter] = gone.get(waiter, Cpu()) + self.last[pid].cpu + self.last[pid].ended
+        lost = Cpu()
+        for waiter, cpu in gone.items():
+            before = self.last[waiter].ended if waiter in self.last else Cpu()
+            rest = cpu - (now[waiter].ended - before if waiter in now else Cpu())
+            lost += Cpu(max(rest.user, 0.0), max(rest.system, 0.0))
+        return lost
 
     def kill(self) -> None:
         """End what still lives."""
@@ -241,6 +261,7 @@ class _Tree:
         if not ended:
             return
         self.alive.discard(pid)
+        self.reaped.add(pid)
         self.total += Cpu(usage.ru_utime, usage.ru_stime)
         self.blocks = [self.blocks[0] + usage.ru_inblock, self.blocks[1] + usage.ru_oublock]
         if pid == self.root:

@@ -19,6 +19,9 @@ RESULTS = Path(__file__).with_name("results") / "results.jsonl"
 
 COLD, WARM = "cold", "warm"
 
+NOISE = 0.05
+"""Net seconds that cannot be told from none; a ratio takes it in place of anything less."""
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -37,6 +40,7 @@ class Measurement:
         read: bytes from disks.
         written: bytes to disks.
         roles: shares of the processes, by role.
+        size: bytes of the snapshot's files.
     """
 
     work: str
@@ -51,11 +55,17 @@ class Measurement:
     read: int = 0
     written: int = 0
     roles: dict[str, RoleUsage] = field(default_factory=dict)
+    size: int = 0
 
     @property
     def largest_worker(self) -> int:
         """Bytes of the largest Python process, the driver included, for it too works on state."""
         return max((self.roles[role].largest for role in ("driver", "workers") if role in self.roles), default=0)
+
+    @property
+    def largest_jvm(self) -> int:
+        """Bytes of the largest JVM."""
+        return self.roles["jvm"].largest if "jvm" in self.roles else 0
 
 
 def write_measurement(measurement: Measurement) -> str:
@@ -137,28 +147,63 @@ class Results:
         """Bytes of the largest Python process."""
         return _spread(self.select(work, snapshot, keys=keys), lambda each: float(each.largest_worker))
 
+    def jvm_memory(self, work: str, snapshot: str, *, keys: int | None = None) -> Spread | None:
+        """Bytes of the largest JVM; 0 where there is none."""
+        return _spread(self.select(work, snapshot, keys=keys), lambda each: float(each.largest_jvm))
+
+    def whole_memory(self, work: str, snapshot: str, *, keys: int | None = None) -> Spread | None:
+        """Bytes of all processes at once; pages that they share count for each."""
+        return _spread(self.select(work, snapshot, keys=keys), lambda each: float(each.peak))
+
+    def throughput(self, work: str, snapshot: str, *, keys: int | None = None) -> float | None:
+        """Bytes of the snapshot per net second of wall time; None where that is not to be told from start-up."""
+        runs, seconds = self.select(work, snapshot, keys=keys), self.net_wall(work, snapshot, keys=keys)
+        if seconds is None or seconds < NOISE or not runs[0].size:
+            return None
+        return runs[0].size / seconds
+
     def net_cpu(self, work: str, snapshot: str, *, keys: int | None = None) -> float | None:
         """CPU seconds without start-up: the medians of the large and the tiny snapshot, subtracted.
 
         Not less than the second run in one session takes, where that was measured: a difference of two times that
         both waver can come out far too small.
         """
-        net = _subtract(self.cpu(work, snapshot, keys=keys), self.cpu(work, snapshot, keys=TINY))
-        warm = self.cpu(work, snapshot, mode=WARM, keys=keys)
-        return net if net is None or warm is None else max(net, warm.median)
+        return self._find_net(self.cpu, work, snapshot, keys)
 
     def net_wall(self, work: str, snapshot: str, *, keys: int | None = None) -> float | None:
         """The same of wall seconds."""
-        return _subtract(self.wall(work, snapshot, keys=keys), self.wall(work, snapshot, keys=TINY))
+        return self._find_net(self.wall, work, snapshot, keys)
 
-    def shares(self, work: str, snapshot: str) -> dict[str, Cpu]:
+    def _find_net(
+        self, measure: Callable[..., Spread | None], work: str, snapshot: str, keys: int | None
+    ) -> float | None:
+        large, tiny = measure(work, snapshot, keys=keys), measure(work, snapshot, keys=TINY)
+        warm = measure(work, snapshot, mode=WARM, keys=keys)
+        if large is None or tiny is None:
+            return None
+        net = large.median - tiny.median
+        return net if warm is None else max(net, warm.median)
+
+    def disk(self, work: str, snapshot: str, *, keys: int | None = None) -> tuple[float, float]:
+        """Medians of the bytes that came from disks and of those for them; 0, 0 when it was not measured."""
+        runs = self.select(work, snapshot, keys=keys)
+        read, written = (_spread(runs, take) for take in (lambda each: each.read, lambda each: each.written))
+        return (read.median if read else 0.0, written.median if written else 0.0)
+
+    def shares(self, work: str, snapshot: str, *, keys: int | None = None) -> dict[str, Cpu]:
         """By role the median of user and system seconds, start-up included."""
-        runs = self.select(work, snapshot)
+        runs = self.select(work, snapshot, keys=keys)
         return {
             role: Cpu(*(statistics.median(take) for take in zip(*_role_seconds(runs, role), strict=True)))
             for role in ROLES
             if any(role in run.roles for run in runs)
         }
+
+    def net_shares(self, work: str, snapshot: str) -> dict[str, Cpu]:
+        """The same less what the tiny snapshot takes, not less than nothing."""
+        start = self.shares(work, snapshot, keys=TINY)
+        net = {role: cpu - start.get(role, Cpu()) for role, cpu in self.shares(work, snapshot).items()}
+        return {role: Cpu(max(cpu.user, 0.0), max(cpu.system, 0.0)) for role, cpu in net.items()}
 
 
 def _role_seconds(runs: Iterable[Measurement], role: str) -> list[tuple[float, float]]:
@@ -169,7 +214,3 @@ def _role_seconds(runs: Iterable[Measurement], role: str) -> list[tuple[float, f
 def _spread(runs: list[Measurement], value: Callable[[Measurement], float]) -> Spread | None:
     values = [value(run) for run in runs]
     return Spread(statistics.median(values), min(values), max(values)) if values else None
-
-
-def _subtract(large: Spread | None, tiny: Spread | None) -> float | None:
-    return None if large is None or tiny is None else large.median - tiny.median

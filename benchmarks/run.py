@@ -5,7 +5,7 @@
 
 Snapshots are made where they are missing. The runs of all works take turns, so that a machine that gets slower does so
 for all of them. Before them each work is done once on its tiny snapshot, which compiles kernels. What is measured again
-replaces what the file of results has of the same work and snapshot. Needs Linux.
+replaces what the file of results has of the same work and snapshot; pictures come beside it. Needs Linux.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import TYPE_CHECKING
 
 from benchmarks.bars import KEYS
+from benchmarks.plots import draw
 from benchmarks.processes import watch
 from benchmarks.results import COLD, RESULTS, WARM, Measurement, load, write_measurement
 from benchmarks.snapshots import HANDLE_KEYS, SHAPES, TINY, Snapshots
@@ -95,6 +96,9 @@ def run_case(case: Case, snapshots: Snapshots, run: int) -> Measurement:
             other=snapshots.name(OTHER.get(case.shape, case.shape), case.keys),
             repeat=2 if case.mode == WARM else 1,
         )
+        for each in command:
+            if Path(each).parent == snapshots.directory:
+                _read_once(Path(each))
         with TemporaryFile() as output, TemporaryFile() as errors:
             usage = watch(command, stdout=output, stderr=errors, timeout=TIMEOUT)
             output.seek(0)
@@ -103,22 +107,20 @@ def run_case(case: Case, snapshots: Snapshots, run: int) -> Measurement:
             if usage.code:
                 told = (errors.read().decode(errors="replace") or text).strip().splitlines()
                 raise WorkError(f"{case}: code {usage.code}\n" + "\n".join(told[-8:]))
+    size = snapshots.measure(case.shape, case.keys)
     rows, stages = (None, list[Stage]()) if case.work.is_command else read_report(text)
     place = (case.work.name, case.shape, case.keys, case.mode, run)
     if case.mode == WARM:
-        return Measurement(*place, stages[-1].wall, stages[-1].cpu, rows)
-    return Measurement(*place, usage.wall, usage.cpu, rows, usage.peak, usage.read, usage.written, usage.roles)
+        return Measurement(*place, stages[-1].wall, stages[-1].cpu, rows, size=size)
+    return Measurement(*place, usage.wall, usage.cpu, rows, usage.peak, usage.read, usage.written, usage.roles, size)
 
 
 def prepare(cases: Sequence[Case], snapshots: Snapshots) -> None:
-    """Make what the cases need that is not there, and read it once."""
+    """Make what the cases need that is not there."""
     needed = dict.fromkeys((case.shape, case.keys) for case in cases)
     others = ((OTHER[case.shape], case.keys) for case in cases if "{other}" in case.work.arguments)
     for shape, keys in dict.fromkeys(chain(needed, others)):
-        for path in snapshots.find(shape, keys).iterdir():
-            with path.open("rb") as file:
-                while file.read(8 << 20):
-                    pass
+        snapshots.find(shape, keys)
     for case in cases:
         parquet = snapshots.find_parquet(case.shape, case.keys)
         if "{parquet}" in case.work.arguments and not parquet.exists():
@@ -128,6 +130,15 @@ def prepare(cases: Sequence[Case], snapshots: Snapshots) -> None:
             subprocess.run(program, check=True, stdout=subprocess.DEVNULL)
             # The first repetition.
             parquet.with_name(f"{parquet.name}-0").rename(parquet)
+
+
+def _read_once(directory: Path) -> None:
+    """Bring files into memory: some systems take from it what was not asked for in a while."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                while file.read(8 << 20):
+                    pass
 
 
 def measure(cases: Sequence[Case], snapshots: Snapshots, runs: int) -> Iterator[Measurement | WorkError]:
@@ -224,7 +235,9 @@ def main() -> None:
                 f"{found.run} {found.work:24} {found.snapshot:10} {found.keys:>11,} {found.mode} "
                 f"{found.cpu.total:8.2f} CPU s {found.wall:8.2f} s {found.largest_worker >> 20:6} MiB"
             )
-    sys.stdout.write(tabulate(load(arguments.out)))
+    results = load(arguments.out)
+    sys.stdout.write(tabulate(results))
+    draw(results, arguments.out.parent)
     if failures:
         raise SystemExit(f"{failures} works failed")
 

@@ -25,6 +25,9 @@ SHAPES = {
     "heap": Shape(format="heap-native"),
     "rocksdb": Shape(format="rocksdb-native"),
     "skewed": Shape(skew=0.5),
+    "longs": Shape(key="long"),
+    "pojos": Shape(key="pojo"),
+    "collections": Shape(states=("map", "list", "timers"), per_key=1),
     "handles": Shape(parallelism=10_000, max_parallelism=32_768),
 }
 """By the names that results have. `handles` has as many files as a job with 10,000 subtasks."""
@@ -55,6 +58,10 @@ class Snapshots:
             shutil.rmtree(place, ignore_errors=True)
             generate(str(place), keys, SHAPES[shape])
         return place
+
+    def measure(self, shape: str, keys: int) -> int:
+        """Bytes of its files."""
+        return sum(path.stat().st_size for path in self.find(shape, keys).iterdir())
 
     def find_parquet(self, shape: str, keys: int) -> Path:
         """The place of the rows of the same snapshot as Parquet files."""

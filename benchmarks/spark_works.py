@@ -42,7 +42,7 @@ def _load(spark: SparkSession, task: Task, **options: str) -> DataFrame:
 
 
 def _aggregate(rows: DataFrame) -> int:
-    """Sums over every column; the number of rows."""
+    """Sums over every column, of text and bytes of their lengths in bytes; the number of rows."""
     columns = [column for field in rows.schema for column in _sums(F.col(f"`{field.name}`"), field.dataType)]
     named = [column.alias(f"sum{index}") for index, column in enumerate(columns)]
     (found,) = rows.agg(F.count("*").alias("rows"), *named).collect()
@@ -54,13 +54,24 @@ def _sums(column: Column, kind: DataType) -> list[Column]:
         case StructType():
             return [each for field in kind for each in _sums(column.getField(field.name), field.dataType)]
         case StringType() | BinaryType():
-            return [F.sum(F.length(column))]
+            return [F.sum(F.octet_length(column))]
         case BooleanType():
             return [F.sum(column.cast("int"))]
         case NumericType():
             return [F.sum(column.cast("double"))]
         case _:
             return [F.count(column)]
+
+
+def count(task: Task) -> int:
+    """Count the rows of both states; of the columns only the key groups are read."""
+    spark = _start()
+    return sum(_load(spark, task, stateVarName=state, columns="key_group").count() for state in STATES)
+
+
+def sum_column(task: Task) -> int:
+    """Sum over one field of the POJO."""
+    return _aggregate(_load(_start(), task, stateVarName="profile", columns="value.age"))
 
 
 def aggregate(task: Task) -> int:
@@ -110,6 +121,8 @@ def _migrate(task: Task, *, prove: bool) -> int:
 
 WORKS: dict[str, Callable[[Task], int]] = {
     "start": start,
+    "count": count,
+    "column": sum_column,
     "aggregate": aggregate,
     "table": aggregate_table,
     "to-parquet": write_parquet,

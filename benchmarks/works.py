@@ -59,11 +59,24 @@ _ALL = ("canonical", "snappy", "heap", "rocksdb")
 WORKS = (
     Work("library-count", "find and count all records", (*LIBRARY, "count", *_DATA), ("canonical", "snappy")),
     Work("library-decode", "decode all columns into Arrow", (*LIBRARY, "decode", *_DATA), _ALL),
-    Work("library-aggregate", "decode all columns and aggregate", (*LIBRARY, "aggregate", *_DATA), (*_ALL, "skewed")),
+    Work(
+        "library-aggregate",
+        "decode all columns and aggregate",
+        (*LIBRARY, "aggregate", *_DATA),
+        (*_ALL, "skewed", "longs", "pojos", "collections"),
+    ),
     Work("library-column", "decode one field of the POJO", (*LIBRARY, "column", *_DATA), ("canonical", "snappy")),
     Work("library-table", "one table, a row per key", (*LIBRARY, "table", *_DATA)),
     Work("spark-start", "Spark: an empty session", (*SPARK, "start", *_DATA)),
-    Work("spark-aggregate", "Spark: read both states, aggregate", (*SPARK, "aggregate", *_DATA), _ALL, warm=True),
+    Work("spark-count", "Spark: count the rows of both states", (*SPARK, "count", *_DATA)),
+    Work("spark-column", "Spark: sum over one field of the POJO", (*SPARK, "column", *_DATA)),
+    Work(
+        "spark-aggregate",
+        "Spark: read both states, aggregate",
+        (*SPARK, "aggregate", *_DATA),
+        (*_ALL, "skewed"),
+        warm=True,
+    ),
     Work("spark-table", "Spark: one table, a row per key", (*SPARK, "table", *_DATA), warm=True),
     Work("spark-to-parquet", "Spark: write both states to Parquet", (*SPARK, "to-parquet", *_DATA)),
     Work(
@@ -90,6 +103,7 @@ WORKS = (
         "cli-rescale-max",
         "rescale --max-parallelism 1024 --no-proof",
         (*COMMAND_LINE, "rescale", "{snapshot}", "--out", "{target}", "--max-parallelism", "1024", "--no-proof"),
+        ("canonical", "skewed"),
     ),
     Work(
         "cli-rescale-max-proven",

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from state_pipelines.operations.migration import Change
-    from state_pipelines.operations.migration.planning import Chain, OperatorPlan
+    from state_pipelines.operations.migration.planning import Chain
+    from state_pipelines.operations.migration.plans import OperatorPlan
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.operations.migration.structs import SlotType
     from state_pipelines.serializers.tree import Serializer

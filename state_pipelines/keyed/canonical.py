@@ -295,11 +295,9 @@ def _scan_window(
                 f"key group {window.key_groups[section]}: {framing.MESSAGES[status]}",
                 where=Where(file=file.stream.name, offset=offset),
             )
-        found, first = np.unique(output[0, :count], return_index=True)
-        for state_id in found[np.argsort(first)]:
-            rows = output[:, :count][:, output[0, :count] == state_id]
+        for state_id, rows in _group_states(output[:, :count]):
             yield (
-                int(state_id),
+                state_id,
                 KeyedRecords(
                     rows[1].astype(np.int32),
                     window.data,
@@ -310,6 +308,18 @@ def _scan_window(
             )
         if status == framing.DONE or (count < room and not window.complete):
             return
+
+
+def _group_states(rows: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """What `framing.scan_records` found of each state, in the order in which the states come first."""
+    states = rows[0]
+    if len(states) and (states == states[0]).all():
+        # Nearly always, for the records of a state follow each other.
+        yield int(states[0]), rows
+        return
+    found, first = np.unique(states, return_index=True)
+    for state_id in found[np.argsort(first)].tolist():
+        yield state_id, rows[:, states == state_id]
 
 
 @dataclass

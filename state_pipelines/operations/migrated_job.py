@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.operations.job import Job, JobOperator, JobState, StateGroup, list_places
-from state_pipelines.operations.migration.planning import Chain, OperatorPlan, plan_operator
+from state_pipelines.operations.migration.planning import Chain, plan_operator
 from state_pipelines.operations.migration.shapes import StateShape, find_shapes
 
 if TYPE_CHECKING:
+    from state_pipelines.operations.migration.plans import OperatorPlan
     from state_pipelines.snapshot import Snapshot
 
 

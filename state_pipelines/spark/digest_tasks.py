@@ -91,8 +91,15 @@ def digest_frame(frame: DataFrame, types: Mapping[str, pa.DataType], columns: Ro
             digest.add(restore_types(batch, types))
         yield pa.RecordBatch.from_pydict({"digested": [pickle.dumps(digest.result)]})
 
-    rows = frame.mapInArrow(work, "digested binary").collect()
-    return combine(pickle.loads(row["digested"]) for row in rows)
+    # Behind a shuffle every task has all key groups: the driver gets the sums of some tasks, not each task's.
+    made = frame.mapInArrow(work, "digested binary").rdd.map(lambda row: pickle.loads(row["digested"]))
+    return made.treeAggregate(Digested(), _join, _join)
+
+
+def _join(one: Digested, other: Digested) -> Digested:
+    """Both together, in the first."""
+    one.add(other)
+    return one
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,9 @@ from state_pipelines.keyed.records import derive_keyed_layout
 from state_pipelines.metadata import CheckpointMetadata, write_metadata
 from state_pipelines.operations.migration import UPGRADE, Migration, ValuePlan
 from state_pipelines.operations.migration import flows as flowing
+from state_pipelines.operations.migration.drafts import refuse_drafts
 from state_pipelines.operations.migration.flows import Read
-from state_pipelines.operations.migration.planning import (
-    Chain,
-    OperatorPlan,
-    describe_copied,
-    plan_operator,
-    refuse_drafts,
-)
+from state_pipelines.operations.migration.planning import Chain, describe_copied, plan_operator
 from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.publishing import (
     NewFile,
@@ -50,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from state_pipelines.keyed.files import KeyedFile
+    from state_pipelines.operations.migration.plans import OperatorPlan
     from state_pipelines.serializers.metainfo import StateMetaInfo
     from state_pipelines.snapshot import Operator
     from state_pipelines.spark.meant import Meant

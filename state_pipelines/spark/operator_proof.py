@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.keyed.column_digest import Sums
     from state_pipelines.operations.migration.flows import Flow
-    from state_pipelines.operations.migration.planning import OperatorPlan
+    from state_pipelines.operations.migration.plans import OperatorPlan
     from state_pipelines.operations.migration.round_trips import Return
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator

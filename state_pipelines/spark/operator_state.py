@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.tables import TableOptions
 from state_pipelines.operations.migration.flows import Read, find_reads
-from state_pipelines.operations.migration.planning import OperatorPlan, describe_copied
+from state_pipelines.operations.migration.planning import describe_copied
 from state_pipelines.operations.migration.round_trips import plan_round_trips
 from state_pipelines.operations.migration.shapes import BROADCAST
 from state_pipelines.operations.operator_rewriting import (
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.metadata.operator import OperatorStreamStateHandle
     from state_pipelines.operations.migration.flows import Flow
+    from state_pipelines.operations.migration.plans import OperatorPlan
     from state_pipelines.operations.migration.round_trips import RoundTrip
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.operatorstate.source import OperatorStateSource

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.keyed.records import KeyedLayout
     from state_pipelines.operations.migration.flows import Flow
-    from state_pipelines.operations.migration.planning import OperatorPlan
+    from state_pipelines.operations.migration.plans import OperatorPlan
     from state_pipelines.operations.migration.round_trips import Return
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator

@@ -16,7 +16,7 @@ from state_pipelines.spark.row_digests import RowDigests, choose_columns
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from state_pipelines.operations.migration.planning import OperatorPlan
+    from state_pipelines.operations.migration.plans import OperatorPlan
     from state_pipelines.operations.rewriting import PartFile
     from state_pipelines.spark.row_digests import RowColumns
 

@@ -32,6 +32,13 @@ def test_the_cpu_of_a_grandchild_that_lives_longer_than_its_parents_counts() -> 
     assert usage.cpu.total >= 0.4
 
 
+def test_the_cpu_of_children_that_nobody_waits_for_counts() -> None:
+    ignore = "import signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+    usage = watch(python(f"{ignore}{LEAVES_IT}\ntime.sleep(1.5)"))
+    # The end of the child, after the last look at it, is not seen.
+    assert 0.25 <= usage.cpu.total <= 0.8
+
+
 def test_shares_of_the_roles_make_the_total() -> None:
     usage = watch(python(RUNS_IT))
     total = sum((role.cpu for role in usage.roles.values()), Cpu())

@@ -28,7 +28,13 @@ ROLES = {
 
 
 def took(work: str, seconds: float, *, keys: int = KEYS, run: int = 0, snapshot: str = "canonical") -> Measurement:
-    return Measurement(work, snapshot, keys, "cold", run, seconds / 2, Cpu(seconds, 0.0), 10, 1 << 30, 4096, 0, ROLES)
+    usage = {
+        role: replace(usage, cpu=Cpu(usage.cpu.user * seconds / 8, usage.cpu.system * seconds / 8))
+        for role, usage in ROLES.items()
+    }
+    return Measurement(
+        work, snapshot, keys, "cold", run, seconds / 2, Cpu(seconds, 0.0), 10, 1 << 30, 4096, 0, usage, 90 * keys
+    )
 
 
 def test_a_measurement_is_one_line(tmp_path: Path) -> None:
@@ -88,6 +94,22 @@ def make_results() -> Results:
     return Results(measurements)
 
 
+def test_throughput_is_bytes_per_net_second_and_unknown_where_start_up_is_all() -> None:
+    results = Results([took("spark-aggregate", 9.0), took("spark-aggregate", 5.0, keys=TINY)])
+    assert results.throughput("spark-aggregate", "canonical") == 90 * KEYS / 2.0
+    results = Results([took("cli-rescale", 5.0), took("cli-rescale", 5.0, keys=TINY)])
+    assert results.throughput("cli-rescale", "canonical") is None
+
+
+def test_workers_decode_and_hand_over() -> None:
+    pairs = (("spark-aggregate", 9.0, 5.0), ("library-decode", 1.4, 1.0))
+    results = Results(
+        [took(work, each, keys=keys) for work, *both in pairs for each, keys in zip(both, (KEYS, TINY), strict=True)]
+    )
+    # Of 4 net seconds workers have one: 0.4 are what decoding takes.
+    assert "| Spark: read both states, aggregate | canonical | 19% | 56% | 25% |  | 10% | 15% |" in tabulate(results)
+
+
 def test_every_bar_is_measured_by_some_work() -> None:
     results = make_results()
     assert [bar.title for bar in BARS if bar.measure(results) is None] == []
@@ -103,7 +125,7 @@ def test_the_tables_show_works_and_bars_reached_and_missed() -> None:
         ]
     )
     text = tabulate(results)
-    assert "| decode all columns and aggregate | canonical | 5,000,000 | 2.00 | 1.00 |" in text
+    assert "| decode all columns and aggregate | canonical | 5,000,000 | 2.00 | 1.00 | 1.00 | 900 | 500 | 900 |" in text
     assert "| library, both states into Arrow, aggregate, against the peer | ≥ 15 x | 37.70 | reached |" in text
     assert "| Spark, one table, a row per key, against the peer | ≥ 4 x | 0.94 | MISSED |" in text
     assert "| one table, a row per key | canonical | 19% | 56% | 25% |" not in text

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from state_pipelines.errors import MigrationError, StateError
 from state_pipelines.operations.migration import DOWNGRADE, UPGRADE, Migration, StateShape, parse_migration
 from state_pipelines.operations.migration import flows as fl
-from state_pipelines.operations.migration.planning import OperatorPlan, plan_migrations, refuse_drafts
+from state_pipelines.operations.migration.drafts import refuse_drafts
+from state_pipelines.operations.migration.planning import plan_migrations
 from state_pipelines.operations.migration.structs import PlanContext
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import (
@@ -26,6 +27,9 @@ from state_pipelines.serializers.build import (
 )
 from state_pipelines.serializers.metainfo import keyed_state, priority_queue
 from state_pipelines.serializers.text import describe
+
+if TYPE_CHECKING:
+    from state_pipelines.operations.migration.plans import OperatorPlan
 
 LONG, INT, STRING, DOUBLE = basic("Long"), basic("Int"), basic("String"), basic("Double")
 ADDRESS = pojo("shop.Address", {"city": STRING, "zip": STRING})

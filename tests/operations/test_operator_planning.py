@@ -16,7 +16,7 @@ from state_pipelines.operations.migrated_job import migrate_job
 from state_pipelines.operations.migration import UPGRADE, Migration, StateShape, dump_migration, parse_migration
 from state_pipelines.operations.migration import flows as fl
 from state_pipelines.operations.migration.autogenerate import draft_operator
-from state_pipelines.operations.migration.planning import OperatorPlan, plan_migrations, plan_operator
+from state_pipelines.operations.migration.planning import plan_migrations, plan_operator
 from state_pipelines.operations.migration.position import find_position
 from state_pipelines.operations.migration.schemas import apply_migration, read_schemas
 from state_pipelines.operations.migration.shapes import find_shapes
@@ -31,6 +31,7 @@ from tests.snapshot.savepoints import orders, types
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from state_pipelines.operations.migration.plans import OperatorPlan
     from state_pipelines.serializers.tree import Serializer
 
 LONG, INT, STRING = basic("Long"), basic("Int"), basic("String")

@@ -25,11 +25,14 @@ def memory() -> Iterator[fsspec.AbstractFileSystem]:
         filesystem.rm("/many-handles", recursive=True)
 
 
-def test_metadata_with_many_files_is_written_as_it_was_read(tmp_path: Path) -> None:
-    write_incremental_checkpoint(tmp_path / "checkpoint", 2, 5, 40)
+@pytest.mark.parametrize(("operators", "subtasks", "files"), [(2, 5, 40), (1, 100, 1000)])
+def test_metadata_with_many_files_is_written_as_it_was_read(
+    operators: int, subtasks: int, files: int, tmp_path: Path
+) -> None:
+    write_incremental_checkpoint(tmp_path / "checkpoint", operators, subtasks, files)
     data = (tmp_path / "checkpoint" / "_metadata").read_bytes()
     metadata = read_metadata(data)
-    assert len(stream_handles(metadata)) == 2 * 5 * (40 + 4)
+    assert len(stream_handles(metadata)) == operators * subtasks * (files + 4)
     assert write_metadata(metadata) == data
 
 

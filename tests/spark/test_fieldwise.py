@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from state_pipelines.operations.migration.planning import OperatorPlan
+    from state_pipelines.operations.migration.plans import OperatorPlan
     from state_pipelines.snapshot import Operator
     from state_pipelines.spark.reports import ProofReport
 

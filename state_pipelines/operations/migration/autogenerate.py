@@ -18,13 +18,7 @@ from state_pipelines.operations.job import Job, JobOperator, JobState, Place, St
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.differences import Differences, has_todo, propose
 from state_pipelines.operations.migration.files import Change, Loss, Migration, dump_migration, parse_migration
-from state_pipelines.operations.migration.planning import (
-    KINDS,
-    Chain,
-    make_context,
-    plan_migrations,
-    plan_operator,
-)
+from state_pipelines.operations.migration.planning import KINDS, Chain, make_context, plan_migrations, plan_operator
 from state_pipelines.operations.migration.shapes import StateShape, find_shapes
 from state_pipelines.operations.migration.signatures import sign_shape, strip_serializer
 from state_pipelines.operations.migration.steps import TODO, UPGRADE

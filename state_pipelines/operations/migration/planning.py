@@ -5,9 +5,8 @@ Everything that can be refused is refused here, before any data are read.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -31,9 +30,10 @@ from state_pipelines.operations.migration.conversion import (
 from state_pipelines.operations.migration.fields import apply_field_step
 from state_pipelines.operations.migration.files import Change, Migration, RowExpectation
 from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read, Stage
+from state_pipelines.operations.migration.plans import OperatorPlan
 from state_pipelines.operations.migration.reshaping import plan_kind, plan_split_part
 from state_pipelines.operations.migration.shapes import UNKEYED, explain_unread
-from state_pipelines.operations.migration.steps import DOWNGRADE, TODO, UPGRADE
+from state_pipelines.operations.migration.steps import DOWNGRADE, UPGRADE
 from state_pipelines.operations.migration.structs import PlanContext, known_sql_types
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.text import describe
@@ -50,71 +50,6 @@ Chain = Sequence[tuple[Migration, str]]
 KINDS = ("VALUE", "LIST", "MAP", "REDUCING", "AGGREGATING")
 _MIGRATED = (*KINDS, *UNKEYED)
 _ALL = ""
-
-
-@dataclass(frozen=True)
-class OperatorPlan:
-    """What becomes of the states of one operator.
-
-    Attributes:
-        shapes: before.
-        states: by new name, in the order of the old ones.
-        dropped: states that go, and why.
-        key: serializer of the keys afterwards.
-        losses: by state (its name then or now) the fields that do not come back, and why.
-        expectations: by new name.
-        back: the way back to the old states, over the new shapes; None when there is none at all.
-        reason: why there is no way back, or none for all states.
-        impossible: the states that have none (old names), and why.
-        context: what the plan was made with.
-    """
-
-    shapes: Mapping[str, StateShape]
-    states: Mapping[str, Flow]
-    dropped: Mapping[str, str]
-    key: tree.Serializer | None
-    losses: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    expectations: Mapping[str, tuple[RowExpectation, ...]] = field(default_factory=dict)
-    back: OperatorPlan | None = None
-    reason: str = ""
-    impossible: Mapping[str, str] = field(default_factory=dict)
-    context: PlanContext = field(default_factory=PlanContext)
-
-    @property
-    def changed(self) -> dict[str, Flow]:
-        """The states whose rows are written anew; all others are copied as bytes."""
-        return {name: flow for name, flow in self.states.items() if not isinstance(flow, Read)}
-
-    @property
-    def keyed(self) -> OperatorPlan:
-        """What becomes of keyed state and timers."""
-        return _select(self, keyed=True)
-
-    @property
-    def unkeyed(self) -> OperatorPlan:
-        """What becomes of list and broadcast state."""
-        return _select(self, keyed=False)
-
-    @property
-    def new_shapes(self) -> dict[str, StateShape]:
-        """The shapes afterwards."""
-        return {name: flow.shape for name, flow in self.states.items()}
-
-
-def _select(plan: OperatorPlan, *, keyed: bool) -> OperatorPlan:
-    names = {name for name, shape in plan.shapes.items() if shape.is_keyed == keyed}
-    others = plan.shapes.keys() - names
-    impossible = {name: reason for name, reason in plan.impossible.items() if name in names}
-    back = None if plan.back is None or (impossible and names <= impossible.keys()) else _select(plan.back, keyed=keyed)
-    return replace(
-        plan,
-        shapes={name: shape for name, shape in plan.shapes.items() if name in names},
-        states={name: flow for name, flow in plan.states.items() if flow.shape.is_keyed == keyed},
-        dropped={name: reason for name, reason in plan.dropped.items() if name not in others},
-        back=back,
-        reason=next(iter(impossible.values()), plan.reason if plan.back is None else ""),
-        impossible=impossible,
-    )
 
 
 def describe_copied(flow: Read, own: StateMetaInfo, before: StateShape) -> StateMetaInfo:
@@ -143,32 +78,6 @@ def find_changes(migration: Migration, operator: Operator) -> tuple[Change, ...]
     """The changes of a migration that name an operator."""
     snapshot = operator.snapshot
     return tuple(each for each in migration.changes if snapshot.operator(each.operator).id == operator.id)
-
-
-def refuse_drafts(chain: Chain) -> None:
-    """Make sure that nothing is left to be filled in.
-
-    Raises:
-        MigrationError: a step still says `TODO`; names the file.
-    """
-    for migration, direction in chain:
-        for change in migration.changes:
-            if _says_todo((change.operator, change.state, change.steps(direction))):
-                raise MigrationError(
-                    f"the {direction} of {change.operator} / {change.state or 'all states'} still says {TODO}",
-                    where=Where(file=migration.path),
-                    hint="Replace it by what is meant; the remarks in the file say what nobody else can know",
-                )
-
-
-def _says_todo(value: object) -> bool:
-    if isinstance(value, str):
-        return re.search(rf"\b{TODO}\b", value) is not None
-    if isinstance(value, tuple | list):
-        return any(map(_says_todo, value))
-    if is_dataclass(value) and not isinstance(value, tree.Serializer):
-        return any(_says_todo(getattr(value, each.name)) for each in fields(value))
-    return False
 
 
 def plan_migrations(
@@ -276,11 +185,11 @@ class _Planner:
                 touched = self.states.values() if subject == _ALL else self._touched(subject, change)
                 for flow in touched:
                     self.impossible.update(dict.fromkeys(flows.find_reads(flow), change.impossible))
-            self._check_losses(change, direction, subject, before=True)
+            self._check_losses(change, subject, before=True)
             for number, step in enumerate(change.steps(direction), 1):
                 with at(path=f"{direction} {number}"):
                     subject = self._step(subject, step)
-            self._check_losses(change, direction, subject, before=False)
+            self._check_losses(change, subject, before=False)
         if change.expectations and direction == UPGRADE and subject in self.states:
             self.expectations[subject] = (*self.expectations.get(subject, ()), *change.expectations)
 
@@ -297,9 +206,8 @@ class _Planner:
         others = [name for step in change.upgrade if isinstance(step, st.Merge) for name in step.others]
         return [self.states[name] for name in (subject, *others) if name in self.states]
 
-    def _check_losses(self, change: Change, direction: str, subject: str, *, before: bool) -> None:
+    def _check_losses(self, change: Change, subject: str, *, before: bool) -> None:
         """Note the declared losses under the names that the state has before and after the steps."""
-        del direction
         if subject in self.states:
             flow = self.states[subject]
             self._known_fields = set() if before else self._known_fields

@@ -18,7 +18,7 @@ from state_pipelines.operations.migration.flows import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from state_pipelines.operations.migration.planning import OperatorPlan
+    from state_pipelines.operations.migration.plans import OperatorPlan
     from state_pipelines.operations.migration.shapes import StateShape
 
 
