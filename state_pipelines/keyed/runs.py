@@ -43,6 +43,9 @@ RUN = np.dtype(
 )
 """A run: where it begins in its block, its bytes, its last record's first key byte in it, and its `RecordDigest`."""
 
+_TOTALS = ("records", "bytes", "digest", "content")
+"""Columns of `RUN` that make a `RecordDigest`."""
+
 _SPARSE = 4
 """Records are copied out of their windows when these hold so many times more than the wanted records."""
 
@@ -150,7 +153,7 @@ class RecordBuffer:
         runs["key_group"] = first + found // max(states, 1)
         runs["state"] = np.array(present, np.int32)[found % max(states, 1)]
         runs["offset"], runs["size"], runs["last"] = starts[found], sizes[found], (lasts - starts)[found]
-        for column, name in enumerate(("records", "bytes", "digest", "content")):
+        for column, name in enumerate(_TOTALS):
             runs[name] = totals[found, column]
         return Block(data, runs)
 
@@ -245,6 +248,53 @@ def join_runs(runs: FramedRuns) -> tuple[npt.NDArray[np.int32], Positions, npt.N
     return key_groups[:count], ends[:count], data[: int(ends[count - 1]) if count else 0]
 
 
+def merge_runs(runs: Index) -> tuple[Positions, Index]:
+    """What becomes of the runs of several blocks when those of one key group and state become one run.
+
+    Args:
+        runs: `RUN`[r], at least one; those of the first block first.
+
+    Returns:
+        (i64[r] the order in which the bytes of the runs then follow each other, `RUN`[m] the new runs, ascending by key
+        group and state; their offsets count from the first byte of all).
+    """
+    order = np.lexsort((runs["state"], runs["key_group"]))
+    ordered = runs[order]
+    begins = np.ones(len(runs), np.bool_)
+    begins[1:] = (np.diff(ordered["key_group"]) != 0) | (np.diff(ordered["state"]) != 0)
+    firsts = np.flatnonzero(begins)
+    finals = np.append(firsts[1:], len(runs)) - 1
+    ends = np.cumsum(ordered["size"])
+    starts = ends - ordered["size"]
+    merged = ordered[firsts]
+    merged["offset"], merged["size"] = starts[firsts], ends[finals] - starts[firsts]
+    merged["last"] = starts[finals] + ordered["last"][finals] - starts[firsts]
+    for name in _TOTALS:
+        # Numbers of 64 bits without a sign: sums of hashes stay modulo 2**64.
+        merged[name] = np.add.reduceat(ordered[name], firsts)
+    return order, merged
+
+
+def join_blocks(blocks: Sequence[Block]) -> Block:
+    """Several blocks, at least one of them with a run, as one in which a key group and state has one run."""
+    runs = np.concatenate([block.runs for block in blocks])
+    order, merged = merge_runs(runs)
+    starts = np.concatenate([block.runs["offset"] + block.data.ctypes.data for block in blocks])[order]
+    ends = starts + runs["size"][order]
+    data = np.empty(int(runs["size"].sum()), np.uint8)
+    join_spans(0, starts, ends, ends, ends, data.ctypes.data, np.empty(len(runs), np.int64))
+    return Block(data, merged)
+
+
+def sum_states(runs: Index) -> dict[int, RecordDigest]:
+    """Digests of states over runs, by id."""
+    totals = {}
+    for state in np.unique(runs["state"]).tolist():
+        found = runs[runs["state"] == state]
+        totals[state] = RecordDigest(*(int(found[name].sum(dtype=np.uint64)) for name in _TOTALS))
+    return totals
+
+
 def sum_runs(parts: Iterable[Index], names: Mapping[int, str]) -> dict[str, RecordDigest]:
     """Digests of states over runs, by name.
 
@@ -254,10 +304,8 @@ def sum_runs(parts: Iterable[Index], names: Mapping[int, str]) -> dict[str, Reco
     """
     totals = dict.fromkeys(names.values(), RecordDigest())
     for runs in parts:
-        for state in np.unique(runs["state"]).tolist():
-            found = runs[runs["state"] == state]
-            sums = (int(found[name].sum(dtype=np.uint64)) for name in ("records", "bytes", "digest", "content"))
-            totals[names[state]] += RecordDigest(*sums)
+        for state, digest in sum_states(runs).items():
+            totals[names[state]] += digest
     return totals
 
 

@@ -92,10 +92,11 @@ def stream_handles(metadata: CheckpointMetadata) -> list[StreamReference]:
 
     Logged changes inlined in `InMemoryChangelogStateHandle` are no stream and do not come.
     """
-    return [reference for operator in metadata.operator_states for reference in _iter_operator(operator)]
+    return [reference for operator in metadata.operator_states for reference in operator_handles(operator)]
 
 
-def _iter_operator(operator: OperatorState) -> Iterator[StreamReference]:
+def operator_handles(operator: OperatorState) -> Iterator[StreamReference]:
+    """As `stream_handles`, of one operator."""
     if operator.coordinator_state is not None:
         yield StreamReference(operator.coordinator_state, operator, None, StateCategory.COORDINATOR, StreamPart.STATE)
     for subtask in operator.subtasks:

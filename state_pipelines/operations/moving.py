@@ -12,7 +12,7 @@ from state_pipelines.metadata.streams import open_stream
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import Location, exists, list_directory, parent
 from state_pipelines.storage.files import remove_directory, remove_file
-from state_pipelines.storage.links import is_local
+from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.snapshot_listing import find_snapshots
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from state_pipelines.metadata import (
 )
 from state_pipelines.metadata.channel import ChannelDirection
 from state_pipelines.metadata.properties import SavepointType
+from state_pipelines.metadata.references import StateCategory, operator_handles
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.handles import HandleReader
 from state_pipelines.snapshot.keyed_files import KeyedFiles
@@ -210,6 +211,15 @@ class Operator:
     def record_context(self) -> RecordContext:
         """What finding records of its keyed state takes beyond the bytes."""
         return RecordContext(self.max_parallelism, self.snapshot.layout_context)
+
+    @cached_property
+    def keyed_size(self) -> int:
+        """Bytes of keyed state that the handles name, managed and raw; nothing is read."""
+        return sum(
+            _handle_size(reference.handle)
+            for reference in operator_handles(self.metadata)
+            if reference.category in (StateCategory.MANAGED_KEYED, StateCategory.RAW_KEYED)
+        )
 
     @cached_property
     def states(self) -> tuple[State, ...]:

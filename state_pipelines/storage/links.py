@@ -6,18 +6,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fsspec.implementations.local import LocalFileSystem
-
 from state_pipelines.errors import TargetExistsError, Where
 from state_pipelines.storage.files import missing_file, writing
+from state_pipelines.storage.locations import is_local
 
 if TYPE_CHECKING:
     from state_pipelines.storage.locations import Location
-
-
-def is_local(location: Location) -> bool:
-    """Whether a location lies on the local file system."""
-    return isinstance(location.filesystem, LocalFileSystem)
 
 
 def can_link(source: Location, directory: Location) -> bool:

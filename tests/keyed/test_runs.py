@@ -12,7 +12,7 @@ from state_pipelines.errors import FormatError
 from state_pipelines.keyed.canonical import CanonicalWriter
 from state_pipelines.keyed.digest import digest_run
 from state_pipelines.keyed.records import KeyedRecords
-from state_pipelines.keyed.runs import Block, RecordBuffer, copy_records, gather_runs, join_runs
+from state_pipelines.keyed.runs import Block, RecordBuffer, copy_records, gather_runs, join_blocks, join_runs
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from tests.keyed.canonical_files import Record, Run, make_file, make_header, make_section
 
@@ -80,6 +80,21 @@ def test_nothing_gives_nothing() -> None:
     block = RecordBuffer(1, frozenset(), 1 << 20).sort(KeyGroupRange(0, 128))
     key_groups, ends, data = join_runs(gather_runs([(0, block)]))
     assert (len(key_groups), len(ends), len(data)) == (0, 0, 0)
+
+
+def test_blocks_joined_are_the_block_of_all_records() -> None:
+    rows = [(3, b"k", b"v"), (1, b"lm", b""), (3, b"n", b"wx"), (0, b"o", b"y"), (3, b"", b"")]
+    whole, parts = RecordBuffer(1, frozenset(), 1 << 20), []
+    for state in (2, 0):
+        whole.add(state, records(*rows))
+    for part in (rows[:1], rows[1:3], rows[3:]):
+        buffer = RecordBuffer(1, frozenset(), 1 << 20)
+        for state in (2, 0):
+            buffer.add(state, records(*part))
+        parts.append(buffer.sort(FOUR))
+    expected, joined = whole.sort(FOUR), join_blocks(parts)
+    assert joined.data.tobytes() == expected.data.tobytes()
+    assert joined.runs.tolist() == expected.runs.tolist()
 
 
 def test_record_of_another_key_group_is_refused() -> None:

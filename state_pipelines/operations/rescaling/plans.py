@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.keyed.assignment import compute_key_group_range
 from state_pipelines.operations.publishing import make_file_name
 from state_pipelines.operations.rescaling.regrouping import Gather
+from state_pipelines.operations.spills import choose_batch
 from state_pipelines.storage import join
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class OperatorPlan:
     ) -> list[Gather]:
         """The pieces of the second stage, from the spills of each source."""
         assert self.records is not None
+        batch = choose_batch(sum(len(spill.blocks) for source in spills for spill in source))
         return [
             Gather(
                 operator=self.change.label,
@@ -113,6 +115,7 @@ class OperatorPlan:
                 rule=request.on_equal,
                 hasher=self.records.hasher,
                 verify=verify,
+                batch=batch,
             )
             for subtask in range(self.state.parallelism)
         ]

@@ -19,6 +19,7 @@ from state_pipelines.operations.rescaling.found_hashes import find_key_hasher
 from state_pipelines.operations.rescaling.merging import align_headers
 from state_pipelines.operations.rescaling.plans import SPILLS, RecordsPlan
 from state_pipelines.operations.rescaling.regrouping import Collect, Shuffle, Source
+from state_pipelines.operations.spills import BLOCK
 from state_pipelines.serializers.metainfo import StateKind
 from state_pipelines.storage import join
 
@@ -34,7 +35,19 @@ if TYPE_CHECKING:
     from state_pipelines.storage import Location
 
 SPLIT_SIZE = 128 << 20
-"""Bytes of an old file that one piece of work sorts for new key groups."""
+"""Bytes of an old file that one piece of work sorts for new key groups, unless that would be too many pieces."""
+
+MOST_PIECES = 4096
+"""Pieces that sort the records of an operator, at most, about; then they are larger.
+
+Every new subtask reads from the spill of each.
+"""
+
+MOST_BLOCKS = 4096
+"""Blocks of sorted records, about, from which on each spill of an operator becomes a single one.
+
+That takes a second pass over the records; below, it costs more than the reads that it saves.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +117,9 @@ class RecordMove:
             hasher, hashes = find_key_hasher(keyed, header.key_serializer, dict(self.own.key_hashes))
             if hasher is None:
                 return RecordsPlan(header, context), hashes
+        size = sum(operator.keyed_size for operator in keyed)
         shuffles = tuple(
-            tuple(self._shuffle(operator, files, hasher)) for operator, files in zip(keyed, sources, strict=True)
+            tuple(self._shuffle(operator, files, hasher, size)) for operator, files in zip(keyed, sources, strict=True)
         )
         return RecordsPlan(header, context, shuffles=shuffles, hasher=hasher), hashes
 
@@ -149,10 +163,12 @@ class RecordMove:
             )
 
     def _shuffle(
-        self, operator: Operator, files: Sequence[tuple[KeyedFile, StatePairs]], hasher: KeyHasher | None
+        self, operator: Operator, files: Sequence[tuple[KeyedFile, StatePairs]], hasher: KeyHasher | None, size: int
     ) -> Iterator[Shuffle]:
+        """The pieces of one source; `size` is bytes of the files of all sources."""
+        split_size, merges = max(SPLIT_SIZE, size // MOST_PIECES), size // BLOCK > MOST_BLOCKS
         for file, pairs in files:
-            for part in file.split(SPLIT_SIZE, operator.record_context):
+            for part in file.split(split_size, operator.record_context):
                 yield Shuffle(
                     operator=operator.label,
                     source=part,
@@ -162,6 +178,7 @@ class RecordMove:
                     target=join(self.target, SPILLS, make_file_name()),
                     hasher=hasher,
                     key_filter=self._key_filter,
+                    merges=merges,
                 )
 
 

@@ -18,18 +18,27 @@ from state_pipelines.keyed.assignment import assign_key_groups, key_group_prefix
 from state_pipelines.keyed.canonical import CanonicalWriter, open_canonical
 from state_pipelines.keyed.digest import RecordDigest, digest_run, sum_digests
 from state_pipelines.keyed.framing import END_OF_KEY_GROUP, FLAG
-from state_pipelines.keyed.runs import Block, RecordBuffer, gather_runs, join_runs, sum_runs
+from state_pipelines.keyed.runs import Block, Index, RecordBuffer, gather_runs, join_runs, sum_runs
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.operations.rescaling.hashed_keys import count_threads, hash_keys, require_key_groups
 from state_pipelines.operations.rescaling.merging import MergeRule, StatePairs, is_timer, merge_duplicates
 from state_pipelines.operations.rewriting import WrittenFile, align_key_groups
-from state_pipelines.operations.spills import BATCH, BLOCK, Spill, SpilledRange, create_spill, read_spill
-from state_pipelines.storage import Location, create_file, read_range
+from state_pipelines.operations.spills import (
+    BATCH,
+    BLOCK,
+    Spill,
+    create_merged_spill,
+    create_spill,
+    cut_windows,
+    open_spills,
+    stream_runs,
+)
+from state_pipelines.storage import Location, create_file
 from state_pipelines.storage.files import remove_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -57,7 +66,9 @@ class Shuffle:
         hasher: knows the hash codes; None: key groups stay, or the new number of them divides the old one.
         key_filter: which keys stay; None: all.
         key_groups: what is wanted of the source, under the old key groups; None: the range of its handle.
+        merges: the spill becomes a single block, for there would be many in all.
         block: bytes of records that are sorted at once.
+        batch: bytes of records that are joined at once when blocks become one.
     """
 
     operator: str
@@ -69,7 +80,9 @@ class Shuffle:
     hasher: KeyHasher | None
     key_filter: KeyFilter | None = None
     key_groups: KeyGroupRange | None = None
+    merges: bool = False
     block: int = BLOCK
+    batch: int = BATCH
 
     @property
     def threads(self) -> int:
@@ -95,7 +108,11 @@ class Shuffle:
         maps = frozenset(new for old, new in self.states if infos[old].state_type == "MAP")
         dropped = {infos[old].name: RecordDigest() for old in pairs}
         buffer = RecordBuffer(key_group_prefix_size(self.max_parallelism), maps, self.block)
-        with at(operator=self.operator), create_spill(self.target, buffer, self.max_parallelism) as spill:
+        if self.merges:
+            creating = create_merged_spill(self.target, buffer, self.max_parallelism, self.batch)
+        else:
+            creating = create_spill(self.target, buffer, self.max_parallelism)
+        with at(operator=self.operator), creating as spill:
             for old, records in self.source.scan(list(pairs), self.context, wanted):
                 hashes = None if self.hasher is None else self._hash(old, records, self.hasher)
                 if self.key_filter is not None:
@@ -109,8 +126,8 @@ class Shuffle:
                     # A remainder of a remainder, since one number divides the other.
                     records = replace(records, key_groups=records.key_groups % np.int32(self.max_parallelism))
                 spill.add(pairs[old], records)
-        names = {new: infos[old].name for old, new in self.states}
-        return Spill(self.target, self.max_parallelism, spill.blocks, sum_runs(spill.indexes, names), dropped)
+        states = {infos[old].name: spill.states.get(new, RecordDigest()) for old, new in self.states}
+        return Spill(self.target, self.max_parallelism, spill.blocks, states, dropped)
 
     def _hash(self, state: int, records: KeyedRecords, hasher: KeyHasher) -> npt.NDArray[np.int32]:
         """Hash codes that agree with the key groups in which the records lie."""
@@ -167,62 +184,22 @@ class Gather:
             StateError: a spill cannot be read.
         """
         with at(operator=self.operator):
-            ranges = [
-                (source, each)
-                for source, spills in enumerate(self.sources)
-                for spill in spills
-                for each in read_spill(spill.location, spill.blocks, self.key_groups)
-            ]
-            names = {number: info.name for number, info in enumerate(self.header.states)}
-            expected = sum_runs([each.runs for _, each in ranges], names)
-            remove_file(self.target)
             duplicates: list[Digests] = []
-            with create_file(self.target) as output:
-                writer = CanonicalWriter(output, self.header, self.key_groups, self.context.prefix)
-                for key_groups, size in self._plan(ranges):
-                    if size > 2 * self.batch and len(key_groups) == 1 and len(self.sources) == 1:
-                        writer.write_section(key_groups.start, self._stream(ranges, key_groups))
-                    else:
-                        blocks = [(source, each.read(key_groups)) for source, each in ranges]
-                        duplicates.append(_write_blocks(writer, blocks, self.rule, self.context))
+            with open_spills(self.sources, self.key_groups) as found:
+                ranges = [each for _, each in found]
+                names = {number: info.name for number, info in enumerate(self.header.states)}
+                expected = sum_runs([each.runs for each in ranges], names)
+                remove_file(self.target)
+                with create_file(self.target) as output:
+                    writer = CanonicalWriter(output, self.header, self.key_groups, self.context.prefix)
+                    for key_groups, is_large in cut_windows(ranges, self.batch):
+                        if is_large and len(self.sources) == 1:
+                            runs = stream_runs(ranges, key_groups.start, self.batch)
+                            writer.write_section(key_groups.start, _make_section(runs))
+                        else:
+                            blocks = [(source, each.read(key_groups)) for source, each in found]
+                            duplicates.append(_write_blocks(writer, blocks, self.rule, self.context))
             return _finish(self, writer, expected, {}, sum_digests(duplicates))
-
-    def _plan(self, ranges: Sequence[tuple[int, SpilledRange]]) -> Iterator[tuple[KeyGroupRange, int]]:
-        """Key groups that are written at once, and their bytes."""
-        sizes = np.zeros(len(self.key_groups), np.int64)
-        for _, each in ranges:
-            sizes += np.diff(each.bounds)
-        first = total = 0
-        for number, size in enumerate(sizes.tolist()):
-            if total and total + size > self.batch:
-                yield KeyGroupRange(self.key_groups.start + first, number - first), total
-                first, total = number, 0
-            total += size
-        if total:
-            yield KeyGroupRange(self.key_groups.start + first, len(sizes) - first), total
-
-    def _stream(
-        self, ranges: Sequence[tuple[int, SpilledRange]], key_groups: KeyGroupRange
-    ) -> Iterator[bytes | memoryview]:
-        """The section of one large key group, a piece at a time."""
-        found = [
-            (int(run["state"]), each.location, run)
-            for _, each in ranges
-            for run in each.runs[each.runs["key_group"] == key_groups.start]
-        ]
-        found.sort(key=lambda each: each[0])
-        for number, (state, location, run) in enumerate(found):
-            if number == 0 or found[number - 1][0] != state:
-                yield state.to_bytes(2, "big")
-            start, size, last = int(run["offset"]), int(run["size"]), int(run["last"])
-            is_final = number + 1 == len(found) or found[number + 1][0] != state
-            for position in range(0, size, self.batch):
-                stop = min(position + self.batch, size)
-                piece = bytearray(read_range(location, start + position, start + stop))
-                if is_final and position <= last < stop:
-                    piece[last - position] |= FLAG
-                yield memoryview(piece)
-        yield END_OF_KEY_GROUP.to_bytes(2, "big")
 
 
 @dataclass(frozen=True)
@@ -383,6 +360,20 @@ def _read_groups(
     wanted = dict(pairs)
     for key_group, runs in align_key_groups(file, context, key_groups.intersect(file.key_groups)):
         yield key_group, source, wanted, file.header.states, runs
+
+
+def _make_section(runs: Iterable[tuple[Index, Iterator[bytes]]]) -> Iterator[bytes | memoryview]:
+    """The section of a key group from the runs of its states, a piece at a time."""
+    for run, pieces in runs:
+        yield int(run["state"][0]).to_bytes(2, "big")
+        last = int(run["last"][0])
+        for each in pieces:
+            piece = bytearray(each)
+            if 0 <= last < len(piece):
+                piece[last] |= FLAG
+            last -= len(piece)
+            yield memoryview(piece)
+    yield END_OF_KEY_GROUP.to_bytes(2, "big")
 
 
 def _write_blocks(

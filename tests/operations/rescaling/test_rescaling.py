@@ -21,10 +21,19 @@ from state_pipelines.keyed.assignment import compute_key_group_range
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.processes import COPY_THREADS, KERNEL_THREADS, Processes, Work, run_pieces
 from state_pipelines.operations.publishing import FileMode
-from state_pipelines.operations.rescaling import RescaleResult, parse_request, plan_rescale, rescale, run_rescale
-from state_pipelines.operations.rescaling.regrouping import Gather
+from state_pipelines.operations.rescaling import (
+    RescaleResult,
+    parse_request,
+    plan_rescale,
+    records_planning,
+    rescale,
+    run_rescale,
+)
+from state_pipelines.operations.rescaling.plans import SPILLS
+from state_pipelines.operations.rescaling.regrouping import Gather, Shuffle
 from state_pipelines.snapshot import Snapshot, open_snapshot
-from state_pipelines.storage import resolve
+from state_pipelines.storage import exists, join, resolve
+from state_pipelines.storage.files import remove_directory
 from tests.snapshots import DATA, OWN, RESCALING, Case, select
 
 if TYPE_CHECKING:
@@ -322,6 +331,30 @@ def test_what_was_lost_fails_the_proof(types: Snapshot, tmp_path: Path) -> None:
     with pytest.raises(ProofError, match=r"entries of .* bytes where there must be"):
         rescale(types, str(tmp_path / "new"), parse_request({"max_parallelism": 256}), run=lose)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("prove", [True, False])
+@pytest.mark.parametrize("storage", ["local", "memory"])
+def test_every_entry_is_there_again_when_blocks_were_merged(
+    storage: str, prove: bool, types: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records_planning, "MOST_BLOCKS", -1)
+    found: list[list[int]] = []
+
+    def run(pieces: Sequence[Any], what: str) -> list[Any]:
+        small = [replace(each, block=300, batch=500) if isinstance(each, Shuffle) else each for each in pieces]
+        gathers = [each for each in pieces if isinstance(each, Gather)]
+        found.extend([len(spill.blocks) for source in each.sources for spill in source] for each in gathers)
+        return run_pieces(small, what)
+
+    target = str(tmp_path / "new") if storage == "local" else f"memory://{tmp_path.name}/new"
+    result = rescale(types, target, parse_request({"max_parallelism": 1024}), prove=prove, run=run)
+    assert found
+    assert {number for each in found for number in each} == {1}
+    assert gather(dump(reopen(result, types))) == gather(dump(types))
+    assert (result.proof is not None) == prove
+    assert not exists(join(resolve(target), SPILLS))
+    remove_directory(resolve(target))
 
 
 @pytest.fixture
