@@ -103,8 +103,7 @@ def main() -> None:
     _keep_freed_memory()
     for name in _IMPORTED:
         import_module(name)
-    # The first function that numba compiles, or takes from its cache, has it build what all others use too.
-    import_module("numba").njit("int64(int64)")(_same)
+    _load_kernels()
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads != 1:
         sys.exit(f"state-pipelines: {threads} threads run after the imports, so Spark's workers import for themselves")
@@ -135,6 +134,26 @@ def _keep_freed_memory() -> None:
         return  # Another C library.
     for parameter, size in _MALLOC.items():
         mallopt(parameter, size)
+
+
+def _load_kernels() -> None:
+    """Take from numba's cache the kernels that nearly all workers use, and what numba builds for the first of them.
+
+    Collections of garbage, one after each task of Spark, then pass them over too.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    from state_pipelines.codecs import layout
+    from state_pipelines.codecs.columns import plan_columns
+    from state_pipelines.keyed.framing import scan_records
+
+    columns = plan_columns(layout.Text())
+    encoded = columns.encode(pa.array([""]))
+    columns.decode(encoded.data, encoded.starts, encoded.stops)
+    nowhere, found = np.empty(0, np.int64), np.empty((6, 1), np.int64)
+    wanted, cursor = np.ones(1, np.bool_), np.array([0, -1, 0, 0], np.int64)
+    scan_records(0, nowhere, nowhere, np.empty(0, np.int32), True, True, 1, wanted, cursor, found)
 
 
 def _describe_interpreter(environment: dict[str, str]) -> list[Any]:
@@ -212,10 +231,6 @@ def _take_over(request: dict[str, Any]) -> None:
     os.chdir(request["directory"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     connection.sendall(_ACCEPTED)
-
-
-def _same(number: int) -> int:
-    return number
 
 
 def _seed() -> None:

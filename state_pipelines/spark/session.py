@@ -112,6 +112,9 @@ _JAVA_OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:MetaspaceSize=256m -XX:Tier4InvocationThreshold=50000 "
     "-XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
+# Rows live for a moment: with a small place for new objects, which grows where they live longer, it is the same memory
+# that is written again and again. Spark does not start with a heap that is smaller than three times this.
+_NEW = "-XX:NewSize=150m"
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 OWN_CONFIGURATION = (
     "JAVA_TOOL_OPTIONS",
@@ -136,7 +139,7 @@ def list_java_options(options: Mapping[str, str], environment: Mapping[str, str]
         return ""
     # Java does not start with two collectors.
     chosen = _COLLECTOR.search(options.get("spark.driver.extraJavaOptions", ""))
-    collector = [] if chosen else ["-XX:+UseParallelGC"]
+    collector = [] if chosen else ["-XX:+UseParallelGC", _NEW]
     return " ".join((_ARROW_OPTIONS, _JAVA_OPTIONS, f"-Xms{options['spark.driver.memory']}", *collector))
 
 
