@@ -2,7 +2,8 @@
 
 Two steps, each of which any number of tasks can share. `write_part` encodes rows of one state into a part file (a
 spill), in whatever order they come; `merge_parts` writes the final file of one subtask from parts and from the old
-file. One block of records is held in memory, or one key group where that is larger.
+file. One block of records is held in memory. Of an old file that is not canonical a key group is held whole where that
+is larger.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from state_pipelines.errors import FormatError, Where
-from state_pipelines.keyed.canonical import CanonicalWriter
+from state_pipelines.keyed.canonical import CanonicalFile, CanonicalWriter
 from state_pipelines.keyed.digest import RecordDigest, sum_digests
+from state_pipelines.keyed.framing import END_OF_KEY_GROUP, FLAG
 from state_pipelines.keyed.raw_timers import RawTimersFile
-from state_pipelines.keyed.runs import RecordBuffer, gather_runs, join_runs, join_sides, sum_runs
+from state_pipelines.keyed.runs import Block, RecordBuffer, gather_runs, join_runs, join_sides, sum_runs
+from state_pipelines.keyed.sections import select_sections
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
 from state_pipelines.operations.publishing import make_file_name
@@ -27,12 +30,17 @@ from state_pipelines.storage.files import remove_file
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    import numpy.typing as npt
     import pyarrow as pa
 
     from state_pipelines.keyed.encoding import RecordEncoder
     from state_pipelines.keyed.files import KeyedFile, RecordContext, Runs
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.snapshot import Operator
+
+
+LARGE = 2 * BATCH
+"""Bytes of a key group from which on it is written block after block."""
 
 
 @dataclass(frozen=True)
@@ -166,26 +174,37 @@ def merge_parts(rewrite: FileRewrite) -> WrittenFile:
         StateError: the old file cannot be read, or the new one cannot be written.
     """
     merging = _Merging(rewrite)
-    copied = {old_id: new_id for new_id, old_id in rewrite.copied}
     # Whatever an attempt that died has left is ours: nobody else knows the name.
     remove_file(rewrite.target)
     with create_file(rewrite.target) as output:
         writer = CanonicalWriter(output, rewrite.header, rewrite.key_groups, rewrite.context.prefix)
-        for key_group, old in align_key_groups(rewrite.base, rewrite.context, rewrite.key_groups):
-            if merging.is_full(key_group):
-                merging.write(writer, key_group)
-            for old_id, records in old:
-                if old_id in copied:
-                    merging.buffer.add(copied[old_id], records)
-        merging.write(writer, rewrite.key_groups.end + 1)
+        for key_groups in _cut_large(merging.sizes, rewrite.key_groups):
+            if len(key_groups) == 1 and merging.is_large(key_groups.start):
+                merging.stream(writer, key_groups)
+            else:
+                merging.join(writer, key_groups)
     counts = tuple((number, merging.states[info.name].records) for number, info in enumerate(rewrite.header.states))
     return WrittenFile(rewrite.subtask, writer.offsets, writer.size, counts, merging.states)
+
+
+def _cut_large(sizes: npt.NDArray[np.int64], key_groups: KeyGroupRange) -> Iterator[KeyGroupRange]:
+    """Key groups that lie side by side, each large one alone; `sizes` are their bytes."""
+    first = key_groups.start
+    for large in (np.flatnonzero(sizes > LARGE) + key_groups.start).tolist():
+        if first < large:
+            yield KeyGroupRange(first, large - first)
+        yield KeyGroupRange(large, 1)
+        first = large + 1
+    if first <= key_groups.end:
+        yield KeyGroupRange(first, key_groups.end + 1 - first)
 
 
 class _Merging:
     """What `merge_parts` holds."""
 
     def __init__(self, rewrite: FileRewrite) -> None:
+        self.rewrite = rewrite
+        self.copied = {old_id: new_id for new_id, old_id in rewrite.copied}
         self.names = {number: info.name for number, info in enumerate(rewrite.header.states)}
         maps = frozenset(number for number, info in enumerate(rewrite.header.states) if info.state_type == "MAP")
         self.buffer = RecordBuffer(rewrite.context.prefix, maps, BATCH)
@@ -196,29 +215,89 @@ class _Merging:
             if part.key_groups.intersect(rewrite.key_groups)
             for each in read_spill(part.location, find_blocks(part.location), rewrite.key_groups)
         ]
-        self.start = self.first = rewrite.key_groups.start
+        self.start = rewrite.key_groups.start
         # Bytes of all parts in front of each key group.
         self.bounds = np.zeros(len(rewrite.key_groups) + 1, np.int64)
         for _, each in self.parts:
             self.bounds += each.bounds - each.bounds[0]
+        self.sizes = np.diff(self.bounds)
+        if self.copied and isinstance(rewrite.base, CanonicalFile):
+            for section in select_sections(rewrite.base.sections, rewrite.key_groups):
+                self.sizes[section.key_group - self.start] += section.size
         self.states = dict.fromkeys(self.names.values(), RecordDigest())
 
-    def is_full(self, key_group: int) -> bool:
-        """Whether the key groups before this one that are not written yet make a batch."""
-        spilled = self.bounds[key_group - self.start] - self.bounds[self.first - self.start]
-        return self.first < key_group and self.buffer.size + int(spilled) >= BATCH
+    def is_large(self, key_group: int) -> bool:
+        """Whether a key group is not to be held whole."""
+        return bool(self.sizes[key_group - self.start] > LARGE)
 
-    def write(self, writer: CanonicalWriter, end: int) -> None:
-        """Write the sections before a key group."""
-        key_groups = KeyGroupRange(self.first, end - self.first)
-        blocks = [self.buffer.sort(key_groups)]
+    def join(self, writer: CanonicalWriter, key_groups: KeyGroupRange) -> None:
+        """Write the sections of some key groups, about `BATCH` bytes at a time."""
+        first = key_groups.start
+        for key_group, old in align_key_groups(self.rewrite.base, self.rewrite.context, key_groups):
+            spilled = self.bounds[key_group - self.start] - self.bounds[first - self.start]
+            if first < key_group and self.buffer.size + int(spilled) >= BATCH:
+                self._write(writer, KeyGroupRange(first, key_group - first))
+                first = key_group
+            for old_id, records in old:
+                if old_id in self.copied:
+                    self.buffer.add(self.copied[old_id], records)
+        self._write(writer, KeyGroupRange(first, key_groups.end + 1 - first))
+
+    def _write(self, writer: CanonicalWriter, key_groups: KeyGroupRange) -> None:
+        blocks = [self.buffer.sort(key_groups), *self._read_parts(key_groups)]
+        self._count(blocks)
+        writer.write_sections(*join_runs(gather_runs([(0, block) for block in blocks])))
+
+    def stream(self, writer: CanonicalWriter, key_groups: KeyGroupRange) -> None:
+        """Write the section of a large key group, block after block; no section where no state has records."""
+        blocks = (block for block in self._find_blocks(key_groups) if len(block.runs))
+        first = next(blocks, None)
+        if first is not None:
+            writer.write_section(key_groups.start, self._make_section(first, blocks))
+
+    def _find_blocks(self, key_groups: KeyGroupRange) -> Iterator[Block]:
+        """What there is of one key group, framed; of one state each."""
+        if self.rewrite.base is not None and self.copied:
+            found = self.rewrite.base.scan([*self.copied], self.rewrite.context, key_groups)
+            for old_id, records in found:
+                self.buffer.add(self.copied[old_id], records)
+                yield self.buffer.sort(key_groups)
+        yield from self._read_parts(key_groups)
+
+    def _make_section(self, block: Block, rest: Iterator[Block]) -> Iterator[bytes | memoryview]:
+        yield _name_state(block)
+        for following in rest:
+            self._count([block])
+            if following.runs["state"][0] == block.runs["state"][0]:
+                yield block.data.data
+            else:
+                yield _end_state(block)
+                yield _name_state(following)
+            block = following
+        self._count([block])
+        yield _end_state(block)
+        yield END_OF_KEY_GROUP.to_bytes(2, "big")
+
+    def _read_parts(self, key_groups: KeyGroupRange) -> Iterator[Block]:
         for state_id, part in self.parts:
             block = part.read(key_groups)
             block.runs["state"] = state_id
-            blocks.append(block)
+            yield block
+
+    def _count(self, blocks: Sequence[Block]) -> None:
         self.states = sum_digests([self.states, sum_runs([block.runs for block in blocks], self.names)])
-        writer.write_sections(*join_runs(gather_runs([(0, block) for block in blocks])))
-        self.first = end
+
+
+def _name_state(block: Block) -> bytes:
+    """What stands before the records of a state."""
+    return int(block.runs["state"][0]).to_bytes(2, "big")
+
+
+def _end_state(block: Block) -> memoryview:
+    """The last records of a state: the last one says so."""
+    data = block.data.copy()
+    data[block.runs["last"][0]] |= FLAG
+    return data.data
 
 
 def align_key_groups(

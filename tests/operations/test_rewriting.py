@@ -17,6 +17,7 @@ from state_pipelines.keyed.tables import TableOptions
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.operations.rewriting import (
+    LARGE,
     FileRewrite,
     PartFile,
     WrittenFile,
@@ -52,6 +53,12 @@ KEYED = [
     ("ttl-states", "composites"),
     ("tumbling-windows", "window-contents"),
 ]
+
+
+@pytest.fixture(autouse=True, params=[LARGE, 0], ids=["joined", "streamed"])
+def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All key groups are written together, or all one by one, block after block."""
+    monkeypatch.setattr("state_pipelines.operations.rewriting.LARGE", request.param)
 
 
 @cache
