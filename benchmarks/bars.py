@@ -114,6 +114,9 @@ BARS = (
     _memory("memory of a process, library", "library-aggregate", 600),
     _memory("memory of a process, Spark reads", "spark-aggregate", 600),
     _memory("memory of a process, Spark migrates", "spark-migrate", 600),
+    _memory("memory of a process, max parallelism", "cli-rescale-max", 600),
     _growth("memory with ten times the keys, library", "library-aggregate", 1.15),
     _growth("memory with ten times the keys, Spark", "spark-aggregate", 1.15),
+    _growth("memory with ten times the keys, Spark migrates and proves", "spark-migrate-proven", 1.15),
+    _growth("memory with ten times the keys, max parallelism", "cli-rescale-max", 1.15),
 )

@@ -38,7 +38,7 @@ TIMEOUT = 3600.0
 HUGE = 10
 """How many times the keys of a large snapshot a huge one has."""
 
-HUGE_WORKS = ("library-aggregate", "spark-aggregate")
+HUGE_WORKS = ("library-aggregate", "spark-aggregate", "spark-migrate-proven", "cli-rescale-max")
 
 
 class WorkError(Exception):
