@@ -178,8 +178,8 @@ def merge_parts(rewrite: FileRewrite) -> WrittenFile:
     remove_file(rewrite.target)
     with create_file(rewrite.target) as output:
         writer = CanonicalWriter(output, rewrite.header, rewrite.key_groups, rewrite.context.prefix)
-        for key_groups in _cut_large(merging.sizes, rewrite.key_groups):
-            if len(key_groups) == 1 and merging.is_large(key_groups.start):
+        for key_groups, is_large in _cut_large(merging.sizes, rewrite.key_groups):
+            if is_large:
                 merging.stream(writer, key_groups)
             else:
                 merging.join(writer, key_groups)
@@ -187,16 +187,16 @@ def merge_parts(rewrite: FileRewrite) -> WrittenFile:
     return WrittenFile(rewrite.subtask, writer.offsets, writer.size, counts, merging.states)
 
 
-def _cut_large(sizes: npt.NDArray[np.int64], key_groups: KeyGroupRange) -> Iterator[KeyGroupRange]:
-    """Key groups that lie side by side, each large one alone; `sizes` are their bytes."""
+def _cut_large(sizes: npt.NDArray[np.int64], key_groups: KeyGroupRange) -> Iterator[tuple[KeyGroupRange, bool]]:
+    """Key groups that lie side by side, or one that is too large to be held, and whether it is; `sizes` are bytes."""
     first = key_groups.start
     for large in (np.flatnonzero(sizes > LARGE) + key_groups.start).tolist():
         if first < large:
-            yield KeyGroupRange(first, large - first)
-        yield KeyGroupRange(large, 1)
+            yield KeyGroupRange(first, large - first), False
+        yield KeyGroupRange(large, 1), True
         first = large + 1
     if first <= key_groups.end:
-        yield KeyGroupRange(first, key_groups.end + 1 - first)
+        yield KeyGroupRange(first, key_groups.end + 1 - first), False
 
 
 class _Merging:
@@ -225,10 +225,6 @@ class _Merging:
             for section in select_sections(rewrite.base.sections, rewrite.key_groups):
                 self.sizes[section.key_group - self.start] += section.size
         self.states = dict.fromkeys(self.names.values(), RecordDigest())
-
-    def is_large(self, key_group: int) -> bool:
-        """Whether a key group is not to be held whole."""
-        return bool(self.sizes[key_group - self.start] > LARGE)
 
     def join(self, writer: CanonicalWriter, key_groups: KeyGroupRange) -> None:
         """Write the sections of some key groups, about `BATCH` bytes at a time."""
