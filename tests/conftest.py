@@ -46,3 +46,12 @@ def fixtures() -> Path:
     if not path:
         pytest.skip("FLINK_STATE_FIXTURES is unset: it names the directory with snapshots that Flink wrote")
     return Path(path)
+
+
+@pytest.fixture(scope="session")
+def wild() -> Path:
+    """The directory with snapshots of other projects' jobs."""
+    path = os.environ.get("FLINK_STATE_WILD")
+    if not path:
+        pytest.skip("FLINK_STATE_WILD is unset: it names the directory with snapshots of other projects' jobs")
+    return Path(path)
