@@ -79,6 +79,15 @@ BASIC_LAYOUTS: dict[str, Layout] = {
     "PythonString": lay.Sized(text=True),
     "PythonDate": _I32,
     "PythonTime": _I32,
+    "KafkaTransactionState": lay.Struct(
+        (
+            ("transactionalId", lay.Optional(lay.JavaText(), null_flag=0)),
+            ("producerId", _I64),
+            ("epoch", Primitive("i16")),
+        )
+    ),
+    "KafkaTransactionContext": lay.Struct((("transactionalIds", lay.Sequence(lay.JavaText())),)),
+    "KafkaNextTransactionalIdHint": lay.Struct((("nextFreeTransactionalId", _I64), ("lastParallelism", _I32))),
 }
 """Layout of each kind of `tree.Basic`; kinds that are not here have none (`Dynamic`)."""
 

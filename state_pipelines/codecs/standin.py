@@ -44,6 +44,8 @@ def find_stand_in(layout: Layout) -> StandIn | None:
     match layout:
         case lay.Dynamic():
             return None if _runs(layout) else _wrap_unknown(_find_dynamic(layout))
+        case lay.JavaText():
+            return StandIn(lay.Text(), _same, _same)
         case lay.Optional(inner=inner) | lay.MeasuredKey(inner=inner) | lay.Framed(inner=inner):
             found = find_stand_in(inner)
             return found and StandIn(replace(layout, inner=found.layout), found.read, found.write)

@@ -9,8 +9,7 @@ that was read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
@@ -18,7 +17,6 @@ import pyarrow as pa
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.dynamic import ObjectValue
-from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.connectors.framing import check_name, require
@@ -30,7 +28,6 @@ from state_pipelines.serializers import tree
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from state_pipelines.codecs.kryo import FieldLists
     from state_pipelines.connectors.states import Row
 
 OFFSET_WORDS = {
@@ -43,11 +40,6 @@ OFFSET_WORDS = {
 
 _KAFKA = "org.apache.flink.streaming.connectors.kafka.internals.KafkaTopicPartition"
 _KINESIS = ".kinesis.model."
-_DECLARED = f"""
-final {_KAFKA}: [topic: String, partition: int, cachedHash: int]
-org.apache.flink.streaming.connectors.kinesis.model.SequenceNumber:
-  [sequenceNumber: String, subSequenceNumber: long, cachedHash: int]
-"""
 
 KAFKA_COLUMNS = pa.schema(
     [
@@ -65,11 +57,6 @@ KINESIS_COLUMNS = pa.schema(
         pa.field("sub_sequence_number", pa.int64()),
     ]
 )
-
-
-@cache
-def _load_declared() -> FieldLists:
-    return load_classes(_DECLARED)
 
 
 @dataclass(frozen=True)
@@ -222,14 +209,14 @@ def read_legacy_kinesis_offset(
 
 def _read(element: bytes, serializer: tree.Serializer, context: LayoutContext) -> tuple[object, int, Reader]:
     reader = Reader(element)
-    value = read_value(derive_layout(serializer, replace(context, classes=_load_declared())), reader, tail=False)
+    value = read_value(derive_layout(serializer, context), reader, tail=False)
     assert isinstance(value, dict)
     return value["f0"], value["f1"], reader
 
 
 def _write(serializer: tree.Serializer, context: LayoutContext, first: object, second: object) -> bytes:
     writer = Writer()
-    layout = derive_layout(serializer, replace(context, classes=_load_declared()))
+    layout = derive_layout(serializer, context)
     write_value(layout, writer, {"f0": first, "f1": second})
     return writer.getvalue()
 

@@ -74,8 +74,24 @@ def rows(state: TwoPhaseCommitState) -> Iterator[Row]:
 
 
 def is_two_phase_commit(serializer: tree.Serializer) -> bool:
-    """Whether the elements are states of such sinks."""
-    return isinstance(serializer, tree.Variants) and serializer.kind == "TwoPhaseCommit"
+    """Whether the elements are states of such sinks, other than `FlinkKafkaProducer` (`kafka_producer`)."""
+    return transaction_serializer(serializer) is not None and not is_kafka_producer(serializer)
+
+
+def is_kafka_producer(serializer: tree.Serializer) -> bool:
+    """Whether the elements are states of a `FlinkKafkaProducer`."""
+    match transaction_serializer(serializer):
+        case tree.Basic(kind="KafkaTransactionState"):
+            return True
+    return False
+
+
+def transaction_serializer(serializer: tree.Serializer) -> tree.Serializer | None:
+    """The serializer of the transactions of a sink; None when the elements are not states of such sinks."""
+    match serializer:
+        case tree.Variants(kind="TwoPhaseCommit", parts=(transaction, _)):
+            return transaction
+    return None
 
 
 def write_two_phase_commit(state: TwoPhaseCommitState, serializer: tree.Serializer, context: LayoutContext) -> bytes:

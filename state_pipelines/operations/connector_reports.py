@@ -25,7 +25,7 @@ class ConnectorReport:
 
     Attributes:
         connector: such as `kafka`; None when several could have written the state.
-        kind: `split`, `writer`, `committer` or `enumerator`.
+        kind: `split`, `writer`, `committer`, `transactional-ids` or `enumerator`.
         summary: in words, such as `2 splits` or `3 committables pending for checkpoint 7`.
         candidates: the connectors that could have written it, when there are several.
         rows: how many splits or committables there are.
@@ -114,6 +114,8 @@ def _summarise(state: ConnectorState, number: int) -> str:
     plural = "" if number == 1 else "s"
     if state.kind == "writer":
         text = f"{number:,} {'entry' if number == 1 else 'entries'} of writers"
+    elif state.kind == "transactional-ids":
+        text = f"{number:,} hint{plural} of transactional ids"
     else:
         text = f"{number:,} split{plural}{' known' if state.kind == 'enumerator' else ''}"
     topics = sorted({str(row["topic"]) for element in state.rows for row in element if row.get("topic") is not None})

@@ -21,6 +21,7 @@ _TABLE_WINDOWS = "org.apache.flink.table.runtime.operators.window."
 _GELLY = "org.apache.flink.graph.types.valuearray."
 _CEP = "org.apache.flink.cep.nfa."
 _PYTHON = "org.apache.flink.table.runtime.typeutils.serializers.python."
+_KAFKA = "org.apache.flink.streaming.connectors.kafka."
 
 _PRIMITIVES = ("Boolean", "Byte", "Short", "Char", "Int", "Long", "Float", "Double")
 _BASE_KINDS = (
@@ -33,6 +34,17 @@ _ARRAY_KINDS = (*(f"{name}PrimitiveArray" for name in _PRIMITIVES), "StringArray
 _GELLY_KINDS = tuple(
     f"{name}ValueArray" for name in ("Byte", "Char", "Double", "Float", "Int", "Long", "Null", "Short", "String")
 )
+
+# State of the exactly-once sinks of 1.x: kind -> serializer class inside that of the producer.
+_KAFKA_SERIALIZERS = {
+    "KafkaTransactionState": "TransactionStateSerializer",
+    "KafkaTransactionContext": "ContextStateSerializer",
+    "KafkaNextTransactionalIdHint": "NextTransactionalIdHintSerializer",
+}
+_KAFKA_KINDS = {
+    producer: {kind: f"{_KAFKA}{producer}${name}${name}Snapshot" for kind, name in _KAFKA_SERIALIZERS.items()}
+    for producer in ("FlinkKafkaProducer", "FlinkKafkaProducer011")
+}
 
 SNAPSHOT_CLASSES: dict[str, str] = {
     **{kind: f"{_BASE}{kind}Serializer${kind}SerializerSnapshot" for kind in _BASE_KINDS},
@@ -60,6 +72,7 @@ SNAPSHOT_CLASSES: dict[str, str] = {
     "LongValueWithProperHashCode": "org.apache.flink.graph.drivers.transform.LongValueWithProperHashCode"
     "$LongValueWithProperHashCodeSerializer$LongValueWithProperHashCodeSerializerSnapshot",
     "JavaObject": "org.apache.flink.runtime.state.JavaSerializer$JavaSerializerSnapshot",
+    **_KAFKA_KINDS["FlinkKafkaProducer"],
 }
 """Kind of a `Basic` node -> snapshot class."""
 
@@ -67,6 +80,7 @@ SNAPSHOT_CLASSES: dict[str, str] = {
 _OTHER_NAMES = {
     "org.apache.flink.table.api.typeutils.UnitSerializer$UnitSerializerSnapshot": "Unit",
     "org.apache.flink.queryablestate.client.VoidNamespaceSerializer$VoidNamespaceSerializerSnapshot": "VoidNamespace",
+    **{snapshot_class: kind for kind, snapshot_class in _KAFKA_KINDS["FlinkKafkaProducer011"].items()},
 }
 
 _KINDS = {snapshot_class: kind for kind, snapshot_class in SNAPSHOT_CLASSES.items()} | _OTHER_NAMES

@@ -216,6 +216,24 @@ VECTORS = {
         variants("NFAState", DEWEY, NODE_ID, EVENT_ID, flag=True), "0000000000000000", {"partial": [], "completed": []}
     ),
     "BufferEntry": Vector(variants("BufferEntry", STRING), "000668656c6c6f", {"joined": False, "element": "hello"}),
+    "KafkaTransactionState": Vector(
+        build.basic("KafkaTransactionState"),
+        "010004746f2d31000000000000002a0007",
+        {"transactionalId": "to-1", "producerId": 42, "epoch": 7},
+    ),
+    "KafkaTransactionState without a transaction": Vector(
+        build.basic("KafkaTransactionState"),
+        "00ffffffffffffffffffff",
+        {"transactionalId": None, "producerId": -1, "epoch": -1},
+    ),
+    "KafkaTransactionContext": Vector(
+        build.basic("KafkaTransactionContext"), "000000020002612d0002622d", {"transactionalIds": ["a-", "b-"]}
+    ),
+    "KafkaNextTransactionalIdHint": Vector(
+        build.basic("KafkaNextTransactionalIdHint"),
+        "000000000000000f00000003",
+        {"nextFreeTransactionalId": 15, "lastParallelism": 3},
+    ),
     "TwoPhaseCommit": Vector(
         variants("TwoPhaseCommit", INT, STRING, flag=True),
         "010000000c000000005ace4672000000010000007b000000005d6a1b4a0106666c696e6b",

@@ -152,6 +152,10 @@ org.apache.flink.types.Row:
   - fieldByPosition: Object[]
   - kind: org.apache.flink.types.RowKind
   - positionByName: LinkedHashMap<String, Integer>
+final org.apache.flink.streaming.connectors.kafka.internals.KafkaTopicPartition:
+  [topic: String, partition: int, cachedHash: int]
+org.apache.flink.streaming.connectors.kinesis.model.SequenceNumber:
+  [sequenceNumber: String, subSequenceNumber: long, cachedHash: int]
 """
 _KRYO_2 = """
 final java.time.LocalDateTime: [date: LocalDate, time: LocalTime]

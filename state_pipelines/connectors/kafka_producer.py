@@ -1,0 +1,167 @@
+"""Exactly-once sink `FlinkKafkaProducer` of 1.x (also `FlinkKafkaProducer011`): its transactions and transactional ids.
+
+Facts from `org.apache.flink.streaming.connectors.kafka.FlinkKafkaProducer`: list state `state` is that of a
+`TwoPhaseCommitSinkFunction`, union state `next-transactional-id-hint-v2` says which transactional ids are free. Older
+releases keep the hint as a POJO in `next-transactional-id-hint`; its fields are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.writer import Writer
+from state_pipelines.codecs.scalar import read_value, write_value
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.connectors.framing import require
+from state_pipelines.connectors.registry import connector_state
+from state_pipelines.connectors.two_phase_commit import (
+    TwoPhaseCommitState,
+    is_kafka_producer,
+    read_two_phase_commit,
+    write_two_phase_commit,
+)
+from state_pipelines.errors import FormatError
+from state_pipelines.serializers import tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from state_pipelines.connectors.states import Row
+
+_HINT_CLASSES = ("FlinkKafkaProducer$NextTransactionalIdHint", "FlinkKafkaProducer011$NextTransactionalIdHint")
+_HINT_FIELDS = ("nextFreeTransactionalId", "lastParallelism")
+
+WRITER_COLUMNS = pa.schema(
+    [
+        pa.field("role", pa.string(), False),
+        pa.field("transactional_id", pa.string()),
+        pa.field("producer_id", pa.int64()),
+        pa.field("epoch", pa.int16()),
+        pa.field("started", pa.timestamp("ms", tz="UTC")),
+    ]
+)
+"""`role`: `open` or `to commit` of a transaction, `pool` of a transactional id that the subtask may use.
+
+Without exactly-once delivery a transaction has no transactional id, and its producer id and epoch are -1."""
+
+HINT_COLUMNS = pa.schema(
+    [pa.field("next_free_transactional_id", pa.int64(), False), pa.field("last_parallelism", pa.int32(), False)]
+)
+
+
+@dataclass(frozen=True)
+class TransactionalIdHint:
+    """Hint that keeps transactional ids apart from those of earlier runs.
+
+    Attributes:
+        next_free: the first number that no subtask has used.
+        last_parallelism: of the sink when the hint was written.
+        class_name: class of the object, where the serializer names it; else empty.
+    """
+
+    next_free: int
+    last_parallelism: int
+    class_name: str = ""
+
+
+def writer_rows(state: TwoPhaseCommitState) -> Iterator[Row]:
+    """A row of `WRITER_COLUMNS` per transaction, then one per transactional id of the pool."""
+    for role, transactions in (("open", (state.pending,)), ("to commit", state.committing)):
+        for each in transactions:
+            if each is not None:
+                value = cast("Mapping[str, object]", each.value)
+                yield {
+                    "role": role,
+                    "transactional_id": value["transactionalId"],
+                    "producer_id": value["producerId"],
+                    "epoch": value["epoch"],
+                    "started": each.started,
+                }
+    for name in _pool(state):
+        yield {"role": "pool", "transactional_id": name}
+
+
+def write_kafka_producer_state(
+    state: TwoPhaseCommitState, serializer: tree.Serializer, context: LayoutContext
+) -> bytes:
+    """Mirror of `read_kafka_producer_state`."""
+    return write_two_phase_commit(state, serializer, context)
+
+
+@connector_state(
+    "legacy-kafka",
+    kind="writer",
+    operator_state_names=["state"],
+    accepts=is_kafka_producer,
+    write=write_kafka_producer_state,
+    rows=writer_rows,
+    columns=WRITER_COLUMNS,
+)
+def read_kafka_producer_state(
+    element: bytes, serializer: tree.Serializer, context: LayoutContext
+) -> TwoPhaseCommitState:
+    """Read the state of one subtask of a `FlinkKafkaProducer`.
+
+    Raises:
+        FormatError: the bytes do not fit the serializer.
+    """
+    return read_two_phase_commit(element, serializer, context)
+
+
+def hint_rows(hint: TransactionalIdHint) -> Iterator[Row]:
+    """One row of `HINT_COLUMNS`."""
+    yield {"next_free_transactional_id": hint.next_free, "last_parallelism": hint.last_parallelism}
+
+
+def is_hint(serializer: tree.Serializer) -> bool:
+    """Whether the elements are hints, by their own serializer or as a POJO."""
+    match serializer:
+        case tree.Basic(kind="KafkaNextTransactionalIdHint"):
+            return True
+        case tree.Pojo(pojo_class=name, fields=fields):
+            return name.endswith(_HINT_CLASSES) and {each.name for each in fields} == set(_HINT_FIELDS)
+    return False
+
+
+def write_hint(hint: TransactionalIdHint, serializer: tree.Serializer, context: LayoutContext) -> bytes:
+    """Mirror of `read_hint`."""
+    value: dict[str, object] = dict(zip(_HINT_FIELDS, (hint.next_free, hint.last_parallelism), strict=True))
+    writer = Writer()
+    write_value(
+        derive_layout(serializer, context), writer, {"class": hint.class_name, **value} if hint.class_name else value
+    )
+    return writer.getvalue()
+
+
+@connector_state(
+    "legacy-kafka",
+    kind="transactional-ids",
+    operator_state_names=["next-transactional-id-hint", "next-transactional-id-hint-v2"],
+    accepts=is_hint,
+    write=write_hint,
+    rows=hint_rows,
+    columns=HINT_COLUMNS,
+)
+def read_hint(element: bytes, serializer: tree.Serializer, context: LayoutContext) -> TransactionalIdHint:
+    """Read a hint.
+
+    Raises:
+        FormatError: it could not be one.
+    """
+    reader = Reader(element)
+    value = read_value(derive_layout(serializer, context), reader, tail=False)
+    if not isinstance(value, dict):
+        raise FormatError("a hint of transactional ids is null")
+    next_free, last_parallelism = (cast("int", value[name]) for name in _HINT_FIELDS)
+    hint = TransactionalIdHint(next_free, last_parallelism, str(value.get("class", "")))
+    require(reader, hint.next_free >= 0 and hint.last_parallelism >= 0, "a hint of transactional ids is negative")
+    return hint
+
+
+def _pool(state: TwoPhaseCommitState) -> tuple[str, ...]:
+    context = cast("Mapping[str, tuple[str, ...]] | None", state.context)
+    return () if context is None else tuple(context["transactionalIds"])
