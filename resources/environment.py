@@ -23,6 +23,9 @@ DEFAULTS = {
     "STATE_PIPELINES_FLINK": "2.2",
     "STATE_PIPELINES_PATH_MAPPING": "",
     "STATE_PIPELINES_UIDS": "orders,revenue-per-minute,order-counter,pricing,order-source,price-source",
+    "STATE_PIPELINES_CLASSES": "",
+    "STATE_PIPELINES_KEY_SERIALIZERS": "",
+    "STATE_PIPELINES_CONNECTORS": "",
     "STATE_PIPELINES_SPARK_CORES": "0",
     "STATE_PIPELINES_SPARK_MEMORY": "2g",
 }

@@ -9,6 +9,7 @@ import dagster as dg
 from pydantic import Field, PrivateAttr
 
 from resources.environment import read_variable
+from state_pipelines.snapshot.declarations import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,5 +68,8 @@ class SparkResource(dg.ConfigurableResource["SparkResource"]):
         reader = self.session.read.format("flink-state").option("path", snapshot.path)
         rules = snapshot.path_mapping.rules
         reader = reader.option("pathMapping", ",".join(f"{old}={new}" for old, new in rules))
-        reader = reader.option("uids", ",".join(snapshot.uids)).option("raw", str(raw).lower())
+        for kind in KINDS:
+            texts = snapshot.declarations.texts.get(kind.name, ())
+            reader = reader.option(kind.spark_option, kind.separator.join(texts))
+        reader = reader.option("raw", str(raw).lower())
         return reader.option("operatorId", state.operator.id).option("stateVarName", state.name).load()

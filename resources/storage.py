@@ -12,7 +12,8 @@ from pydantic import Field
 
 from resources.environment import read_list, read_variable
 from state_pipelines.errors import UsageError, Where
-from state_pipelines.snapshot import open_snapshot
+from state_pipelines.snapshot import declare, open_snapshot
+from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.storage import Location, join, resolve
 from state_pipelines.storage.files import is_directory, list_directory, read_file
 from state_pipelines.storage.snapshot_listing import SnapshotEntry, find_snapshots
@@ -60,8 +61,9 @@ class StorageResource(dg.ConfigurableResource["StorageResource"]):
     path_mapping: list[str] = Field(
         default=[], description="`FROM=TO` for directories that were moved; absolute paths in snapshots name them."
     )
-    uids: list[str] = Field(
-        default=[], description="Operator uids, to name the operators of snapshots that store only their hashes."
+    declarations: dict[str, list[str]] = Field(
+        default={},
+        description="Facts that the snapshots do not hold, as texts by kind: uids, classes, connectors, …",
     )
 
     @classmethod
@@ -73,7 +75,7 @@ class StorageResource(dg.ConfigurableResource["StorageResource"]):
             tables=read_variable("STATE_PIPELINES_TABLES"),
             requests=read_variable("STATE_PIPELINES_REQUESTS"),
             path_mapping=read_list("STATE_PIPELINES_PATH_MAPPING"),
-            uids=read_list("STATE_PIPELINES_UIDS"),
+            declarations={kind.name: list(kind.split(read_variable(kind.variable))) for kind in KINDS},
         )
 
     def list_snapshots(self) -> list[SnapshotEntry]:
@@ -94,7 +96,7 @@ class StorageResource(dg.ConfigurableResource["StorageResource"]):
 
     def open(self, path: str) -> Snapshot:
         """Open the snapshot at `path`."""
-        return open_snapshot(path, path_mapping=self.path_mapping, uids=self.uids)
+        return open_snapshot(path, declare(self.declarations), path_mapping=self.path_mapping)
 
     def place_result(self, name: str) -> str:
         """Where the new savepoint `name` goes."""

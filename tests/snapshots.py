@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.serializers.text import parse
-from state_pipelines.snapshot import open_snapshot
+from state_pipelines.snapshot import Declarations, open_snapshot
 from tests.flink.harness import Entry, read_entries
 
 if TYPE_CHECKING:
@@ -106,10 +106,12 @@ class Case:
         """The opened snapshot, together with all that must be told about it (`CLASSES`, `KEY_SERIALIZERS`)."""
         return open_snapshot(
             str(self.path),
+            Declarations(
+                uids=self.uids,
+                classes=load_classes(CLASSES),
+                key_serializers={uid: parse(text) for uid, text in KEY_SERIALIZERS.get(self.name, {}).items()},
+            ),
             path_mapping=self.path_mapping,
-            uids=self.uids,
-            classes=load_classes(CLASSES),
-            key_serializers={uid: parse(text) for uid, text in KEY_SERIALIZERS.get(self.name, {}).items()},
         )
 
     @property

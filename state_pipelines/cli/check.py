@@ -12,7 +12,7 @@ import click
 
 from state_pipelines.cli.commands import ANSWER_IS_NO
 from state_pipelines.cli.display import crop, indent, make_console, make_table, plural, shorten_classes
-from state_pipelines.cli.options import AS_JSON, Source, read_classes, source_options
+from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.errors import TargetExistsError, UsageError, Where
 from state_pipelines.operations.check import BACKENDS, CheckReport, StateCheck, Verdict, check_jobs, parse_release
 from state_pipelines.operations.classpath import open_class_path
@@ -29,6 +29,7 @@ from state_pipelines.operations.newtypes import (
     replace_type,
 )
 from state_pipelines.serializers.compatibility import Outcome
+from state_pipelines.snapshot.declarations import read_classes
 from state_pipelines.storage import Location, create_file, is_directory, join, list_directory, resolve
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ _DESCRIPTIONS = (".yaml", ".yml", ".json")
 _STDOUT = "-"
 _DRAFT = "0001_draft"
 _OPTIONS = (
-    click.option("--classes", metavar="FILE", help="Classes of the new job, declared in a field list."),
+    click.option("--job-classes", metavar="FILE", help="Classes of the new job, declared in a field list."),
     click.option("--jar", "jars", metavar="FILE", multiple=True, help="A jar with classes of the new job."),
     click.option("--class-path", "directories", metavar="DIR", multiple=True, help="A directory of its class files."),
     click.option(
@@ -82,7 +83,7 @@ class NewCode:
 
     def describe(self, old: Job, release: tuple[int, int], file: str | None) -> Job:
         """The new job: as the file describes it, or the old one with the new code's types."""
-        declared = None if self.classes is None else read_classes(self.classes)
+        declared = None if self.classes is None else read_classes([self.classes])
         classes = open_class_path((*self.jars, *self.directories), declared)
         extraction = extract_types(old, classes, release)
         if file is None:
@@ -107,14 +108,14 @@ def code_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def call(
         *arguments: object,
-        classes: str | None,
+        job_classes: str | None,
         jars: tuple[str, ...],
         directories: tuple[str, ...],
         types: tuple[str, ...],
         schemas: tuple[str, ...],
         **others: object,
     ) -> None:
-        command(*arguments, code=NewCode(classes, jars, directories, types, schemas), **others)
+        command(*arguments, code=NewCode(job_classes, jars, directories, types, schemas), **others)
 
     decorated: Callable[..., None] = call
     for option in reversed(_OPTIONS):
@@ -254,7 +255,7 @@ def describe_new(new: str | None, code: NewCode, old: Job, release: tuple[int, i
     if new is None and not code:
         raise UsageError(
             "there is no new job to check against",
-            hint="Name a snapshot or a description of it, or give --jar, --class-path, --classes, --type or --avro",
+            hint="Name a snapshot or a description of it, or give --jar, --class-path, --job-classes, --type or --avro",
         )
     if new is not None and not new.lower().endswith(_DESCRIPTIONS):
         if code:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
-from state_pipelines.cli.options import AS_JSON, CLASSES, Source, source_options
+from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.operations.converting import (
     ConversionPlan,
@@ -25,8 +25,6 @@ from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from state_pipelines.codecs.kryo import FieldLists
 
 
 @click.command("convert")
@@ -71,7 +69,6 @@ if TYPE_CHECKING:
 @click.option("--no-verify", is_flag=True, help="Do not read the result back before it is published.")
 @PROCESSES
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and what the format cannot carry.")
-@CLASSES
 @AS_JSON
 @source_options
 def command(
@@ -87,7 +84,6 @@ def command(
     no_verify: bool,
     processes: int | None,
     dry_run: bool,
-    classes: FieldLists | None,
     as_json: bool,
     source: Source,
 ) -> None:
@@ -97,7 +93,7 @@ def command(
     is read back and compared before it is published. Files can be linked or referenced instead of copied.
     """
     plan = plan_conversion(
-        source.open(snapshot, classes),
+        source.open(snapshot),
         resolve(target),
         Format(format),
         compress=compress,

@@ -10,7 +10,7 @@ import click
 
 from state_pipelines.cli.commands import ANSWER_IS_NO
 from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural, shorten_classes
-from state_pipelines.cli.options import AS_JSON, CLASSES, Source, source_options
+from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.operations.comparing import LIMIT, diff
 from state_pipelines.operations.comparing.report import ContentsDiff, Presence
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from state_pipelines.codecs.kryo import FieldLists
     from state_pipelines.keyed.digest import RecordDigest
     from state_pipelines.operations.comparing.report import Example, Fact, OperatorDiff, SnapshotDiff, StateDiff
 
@@ -45,7 +44,6 @@ _CELL_SIZE = 300
 )
 @PROCESSES
 @AS_JSON
-@CLASSES
 @source_options
 @click.pass_context
 def command(
@@ -59,7 +57,6 @@ def command(
     limit: int,
     processes: int | None,
     as_json: bool,
-    classes: FieldLists | None,
     source: Source,
 ) -> None:
     """Tell what is different between the snapshots ONE and OTHER, whatever formats they have.
@@ -69,7 +66,7 @@ def command(
 
     Exit code 0: they are the same. 1: they are not, or something could not be compared. 2: wrong use.
     """
-    snapshots = source.open(one, classes), source.open(other, classes)
+    snapshots = source.open(one), source.open(other)
     progress = make_console(stderr=True)
     size = sum(each.file_size for each in snapshots)
     with Processes(processes or choose_processes(0 if metadata_only else size)) as shared:

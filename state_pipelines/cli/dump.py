@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.options import CLASSES, Source, source_options
+from state_pipelines.cli.options import Source, source_options
 from state_pipelines.codecs.jsonlines import dumps
 from state_pipelines.operations.dump import dump
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import BinaryIO
 
-    from state_pipelines.codecs.kryo import FieldLists
 
 _LINES_AT_ONCE = 2_000
 
@@ -25,7 +24,6 @@ _LINES_AT_ONCE = 2_000
 @click.option("--operator", metavar="UID", help="Only this operator: uid, id or name.")
 @click.option("--state", metavar="NAME", help="Only states of this name.")
 @click.option("--in-flight", is_flag=True, help="The network buffers of unaligned checkpoints too.")
-@CLASSES
 @source_options
 def command(
     snapshot: str,
@@ -34,14 +32,13 @@ def command(
     state: str | None,
     in_flight: bool,
     source: Source,
-    classes: FieldLists | None,
 ) -> None:
     """Print every entry of SNAPSHOT, one JSON object per line.
 
     Keyed state, timers, operator and broadcast state; raw, coordinator and job master state as the bytes that are
     stored. Values that JSON has no form for have a tag, such as {"@bytes": "0aff"} or {"@date": "2025-01-31"}.
     """
-    entries = dump(source.open(snapshot, classes), operator=operator, state=state, in_flight=in_flight)
+    entries = dump(source.open(snapshot), operator=operator, state=state, in_flight=in_flight)
     write_lines(map(dumps, entries), sys.stdout.buffer)
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from state_pipelines.cli.display import crop, make_console, make_table
 from state_pipelines.cli.dump import write_lines
-from state_pipelines.cli.options import AS_JSON, CLASSES, Source, source_options
+from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.errors import UnsupportedError, UsageError, Where
 from state_pipelines.keyed.operator_table import OperatorTableOptions
 from state_pipelines.keyed.tables import TableOptions
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import IO
 
-    from state_pipelines.codecs.kryo import FieldLists
 
 _ROWS_FOR_PEOPLE = 20
 _CELL_SIZE = 300
@@ -44,7 +43,6 @@ _CELL_SIZE = 300
 @click.option("--flatten/--no-flatten", default=None, help="With --state: a row per list element, or per key.")
 @AS_JSON
 @click.option("--parquet", metavar="FILE", help="Write a Parquet file, which must not exist.")
-@CLASSES
 @source_options
 def command(
     path: str,
@@ -62,7 +60,6 @@ def command(
     as_json: bool,
     parquet: str | None,
     source: Source,
-    classes: FieldLists | None,
 ) -> None:
     """Show the rows of one state, or of all keyed states of an operator, of the snapshot at PATH.
 
@@ -77,7 +74,7 @@ def command(
     chosen = None if columns is None else tuple(each.strip() for each in columns.split(","))
     wanted_key = None if key is None else _parse_key(key)
     groups = None if key_groups is None else parse_key_groups(key_groups)
-    place = source.open(path, classes).operator(operator)
+    place = source.open(path).operator(operator)
     if state is None:
         names = None if states is None else tuple(each.strip() for each in states.split(","))
         together = OperatorTableOptions(names, timers, chosen, raw, wanted_key)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
-from state_pipelines.cli.options import AS_JSON, CLASSES, Source, source_options
+from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError, at
 from state_pipelines.operations.processes import Processes, choose_processes
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from state_pipelines.codecs.kryo import FieldLists
     from state_pipelines.operations.rescaling import RescalePlan, RescaleResult
 
 
@@ -63,7 +62,6 @@ def _several(name: str, metavar: str, help: str) -> Callable[..., Any]:
 @click.option("--no-proof", is_flag=True, help="Do not read both sides and compare before it is published.")
 @PROCESSES
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and how.")
-@CLASSES
 @AS_JSON
 @source_options
 def command(
@@ -76,7 +74,6 @@ def command(
     no_proof: bool,
     processes: int | None,
     dry_run: bool,
-    classes: FieldLists | None,
     as_json: bool,
     source: Source,
     **wishes: tuple[str, ...],
@@ -93,10 +90,10 @@ def command(
         parse_request(content, directory)  # What the file says must be right before anything is added to it.
     content = _add_wishes(content, wishes, on_equal)
     plan = plan_rescale(
-        source.open(snapshot, classes),
+        source.open(snapshot),
         resolve(target or "rescaled"),
         parse_request(content, directory),
-        open_other=lambda path: source.open(path, classes),
+        open_other=source.open,
         files=FileMode(files),
         verify=no_proof,
     )

@@ -27,6 +27,7 @@ from state_pipelines.metadata.channel import ChannelDirection
 from state_pipelines.metadata.properties import SavepointType
 from state_pipelines.metadata.references import StateCategory, operator_handles
 from state_pipelines.snapshot.broadcast_state import BroadcastState
+from state_pipelines.snapshot.declarations import Declarations
 from state_pipelines.snapshot.handles import HandleReader
 from state_pipelines.snapshot.keyed_files import KeyedFiles
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedPart, KeyedState, read_states
@@ -41,14 +42,13 @@ from state_pipelines.snapshot.raw_state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator
 
     from state_pipelines.codecs.kryo.fieldlists import FieldLists
     from state_pipelines.keyed.files import KeyedFile
     from state_pipelines.keyed.state_columns import StateLayout
     from state_pipelines.keyed.tables import TableOptions
     from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.state import State
     from state_pipelines.storage import PathMapping, SnapshotLocation
 
@@ -63,10 +63,7 @@ class Snapshot:
         location: where it lies.
         metadata: content of `_metadata`.
         path_mapping: where directories that absolute handles name are now.
-        uids: uids that the caller knows.
-        classes: fields of classes that the caller knows.
-        key_serializers: by uid or operator id, where the snapshot does not say it.
-        connectors: by uid or operator id the connector that wrote its list states, where several could have.
+        declarations: facts that the snapshot does not hold.
     """
 
     def __init__(
@@ -74,21 +71,30 @@ class Snapshot:
         location: SnapshotLocation,
         metadata: CheckpointMetadata,
         path_mapping: PathMapping,
-        uids: tuple[str, ...] = (),
-        classes: FieldLists | None = None,
-        key_serializers: Mapping[str, Serializer] | None = None,
-        connectors: Mapping[str, str] | None = None,
+        declarations: Declarations | None = None,
     ) -> None:
         self.location = location
         self.metadata = metadata
         self.path_mapping = path_mapping
-        self.uids = uids
-        self.classes = classes
-        self.key_serializers = dict(key_serializers or {})
-        self.connectors = {find_operator_id(name): connector for name, connector in (connectors or {}).items()}
+        self.declarations = declarations or Declarations()
         self.handles = HandleReader(location.directory, path_mapping)
-        told = {find_operator_id(name): serializer for name, serializer in self.key_serializers.items()}
-        self.keyed_files = KeyedFiles(metadata, self.handles, told)
+        keys = {find_operator_id(name): key for name, key in self.declarations.key_serializers.items()}
+        self.keyed_files = KeyedFiles(metadata, self.handles, keys)
+
+    @property
+    def uids(self) -> tuple[str, ...]:
+        """Declared uids."""
+        return self.declarations.uids
+
+    @property
+    def classes(self) -> FieldLists | None:
+        """Declared classes."""
+        return self.declarations.classes
+
+    @cached_property
+    def connectors(self) -> dict[bytes, str]:
+        """Declared connectors by operator id."""
+        return {find_operator_id(name): connector for name, connector in self.declarations.connectors.items()}
 
     @property
     def path(self) -> str:

@@ -155,7 +155,7 @@ def migrate(
         with SnapshotWriter(resolve(target)) as writer:
             new, rows = _write(spark, snapshot, works, writer)
             location = SnapshotLocation(writer.target, writer.locate(METADATA_FILE))
-            result = Snapshot(location, new, snapshot.path_mapping, snapshot.uids, snapshot.classes)
+            result = Snapshot(location, new, snapshot.path_mapping, snapshot.declarations)
             proofs = tuple(report for work in works for report in _prove(spark, work, result)) if prove else ()
             writer.publish(write_metadata(new))
     finally:

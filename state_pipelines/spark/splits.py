@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.errors import UsageError, at
 from state_pipelines.keyed.operator_table import (
     OperatorTable,
@@ -24,12 +23,11 @@ from state_pipelines.snapshot import (
     Operator,
     Snapshot,
     State,
+    declare,
     open_snapshot,
-    parse_connectors,
-    parse_key_serializers,
 )
+from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.spark.types import to_spark
-from state_pipelines.storage import read_file, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -239,7 +237,7 @@ class EmptySplit(InputPartition):
 
 
 def open_options(options: Mapping[str, str]) -> Snapshot:
-    """The snapshot that the options `path`, `pathMapping` and `uids` (comma separated) name."""
+    """Open the snapshot that the option `path` names, see `open_with`."""
     path = options.get("path")
     if not path:
         raise UsageError("the option path is missing", hint="Give the directory of a snapshot or its _metadata")
@@ -247,20 +245,10 @@ def open_options(options: Mapping[str, str]) -> Snapshot:
 
 
 def open_with(path: str, options: Mapping[str, str]) -> Snapshot:
-    """The snapshot at `path`, with the options `pathMapping`, `uids` (comma separated), `classes` (a file) and more.
-
-    `keySerializers` is `OPERATOR=TYPE`, separated by `;`, for changelog state that does not say it; `connectors` is
-    `OPERATOR=NAME`, separated by `;`, for list states that several connectors could have written.
-    """
+    """Open the snapshot at `path` with the options `pathMapping` (comma separated) and those of `DeclarationKind`."""
     mapping = [each for each in options.get("pathMapping", "").split(",") if each]
-    uids = [each for each in options.get("uids", "").split(",") if each]
-    declared = options.get("classes")
-    classes = load_classes(read_file(resolve(declared)).decode()) if declared else None
-    keys = parse_key_serializers(each for each in options.get("keySerializers", "").split(";") if each)
-    connectors = parse_connectors(each for each in options.get("connectors", "").split(";") if each)
-    return open_snapshot(
-        path, path_mapping=mapping, uids=uids, classes=classes, key_serializers=keys, connectors=connectors
-    )
+    texts = {kind.name: kind.split(options.get(kind.spark_option, "")) for kind in KINDS}
+    return open_snapshot(path, declare(texts), path_mapping=mapping)
 
 
 def find_state(snapshot: Snapshot, options: StateOptions) -> State | Operator:

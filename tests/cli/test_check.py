@@ -167,7 +167,7 @@ def test_class_files_say_what_the_migration_says(
 
 def test_declared_classes_and_the_draft(call: Callable[..., Called], savepoint: Path, classes: Path) -> None:
     drafts = classes.parent / "drafts"
-    called = call("check", savepoint, "--classes", classes, "--draft", drafts)
+    called = call("check", savepoint, "--job-classes", classes, "--draft", drafts)
     assert called.code == 1
     assert called.out.startswith("incompatible")
     (file,) = drafts.iterdir()
@@ -180,7 +180,7 @@ def test_declared_classes_and_the_draft(call: Callable[..., Called], savepoint: 
 
 def test_a_guessed_rename_is_told(call: Callable[..., Called], savepoint: Path, classes: Path) -> None:
     drafts = classes.parent / "drafts"
-    called = call("check", savepoint, "--classes", classes, "--draft", drafts, "--json")
+    called = call("check", savepoint, "--job-classes", classes, "--draft", drafts, "--json")
     (remark,) = called.json["remarks"]
     assert "customerId is taken to be `customer` under another name; if it is another field, write" in remark
     assert f"# {remark}\n" in (drafts / "0001_draft.yaml").read_text(encoding="utf-8")
@@ -188,8 +188,8 @@ def test_a_guessed_rename_is_told(call: Callable[..., Called], savepoint: Path, 
 
 def test_a_draft_is_not_overwritten(call: Callable[..., Called], savepoint: Path, classes: Path) -> None:
     drafts = classes.parent / "drafts"
-    call("check", savepoint, "--classes", classes, "--draft", drafts)
-    called = call("check", savepoint, "--classes", classes, "--draft", drafts)
+    call("check", savepoint, "--job-classes", classes, "--draft", drafts)
+    called = call("check", savepoint, "--job-classes", classes, "--draft", drafts)
     assert called.code == 2
     assert "the directory of the draft is not empty" in called.err
 
@@ -251,4 +251,4 @@ def test_wrong_use_of_descriptions(
 
 
 def test_a_snapshot_needs_no_classes(call: Callable[..., Called], savepoint: Path, classes: Path) -> None:
-    assert call("check", savepoint, savepoint, "--classes", classes).code == 2
+    assert call("check", savepoint, savepoint, "--job-classes", classes).code == 2

@@ -166,7 +166,7 @@ def test_a_failed_parquet_file_is_removed(call: Callable[..., Called], broken: P
         ((*ORDER, "--key", "17"), "17 is not a key of type string"),
         (("--operator", "pricing", "--state", "prices", "--key-groups", "1"), "operator state has no key groups"),
         ((*ORDER, "--json", "--parquet", "x"), "--json and --parquet exclude each other"),
-        ((*ORDER, "--classes", "nowhere.yaml"), "the file of classes cannot be read"),
+        ((*ORDER, "--classes", "nowhere.yaml"), "the file does not exist"),
     ],
 )
 def test_wrong_use(call: Callable[..., Called], savepoint: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -67,7 +67,9 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         snapshots=str(root / "snapshots"),
         results=str(root / "results"),
         tables=str(root / "tables"),
-        uids=["orders", "revenue-per-minute", "order-counter", "pricing", "order-source", "price-source"],
+        declarations={
+            "uids": ["orders", "revenue-per-minute", "order-counter", "pricing", "order-source", "price-source"]
+        },
     )
     (root / "snapshots").mkdir()
     with dg.DagsterInstance.ephemeral() as instance:

@@ -100,7 +100,7 @@ def test_any_snapshot_is_rescaled_by_its_path(deployment: Deployment, spark: Spa
         run_config={"ops": {"rescale": {"config": config}}},
     )
     assert result.output_for_node("rescale") == str(tmp_path / "new")
-    uids = deployment.storage.uids
+    uids = deployment.storage.declarations["uids"]
     old, new = (open_snapshot(path, uids=uids) for path in (config["snapshot"], config["target"]))
     assert gather(dump(new)) == gather(dump(old))
 

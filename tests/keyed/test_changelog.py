@@ -54,7 +54,7 @@ from state_pipelines.operations.dump import dump_state
 from state_pipelines.serializers.build import TIME_WINDOW, VOID_NAMESPACE, basic, list_of, map_of, pojo, timer, tuple_of
 from state_pipelines.serializers.metainfo import keyed_state, priority_queue
 from state_pipelines.serializers.text import describe
-from state_pipelines.snapshot import open_snapshot, parse_key_serializers
+from state_pipelines.snapshot import declare, open_snapshot
 from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
 from state_pipelines.storage import resolve
 from tests.keyed.canonical_files import Record, make_canonical
@@ -901,8 +901,8 @@ def open_unmaterialized(fixtures: Path, key_serializers: Iterable[str] = ()) -> 
     written = case["conf"]["dstl.dfs.base-path"].removesuffix("/changelog").replace("///", "/")
     return open_snapshot(
         str(folder / case["snapshot"]),
+        declare({"key_serializers": key_serializers}),
         path_mapping=[f"{written}={folder}"],
-        key_serializers=parse_key_serializers(key_serializers),
     )
 
 

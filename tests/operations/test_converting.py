@@ -47,7 +47,7 @@ from state_pipelines.operations.converting import (
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.processes import run_pieces
 from state_pipelines.operations.rewriting import complete_rewrites, copy_states
-from state_pipelines.snapshot import Snapshot, open_snapshot
+from state_pipelines.snapshot import Declarations, Snapshot, open_snapshot
 from state_pipelines.storage import (
     Location,
     PathMapping,
@@ -660,5 +660,5 @@ def test_files_go_to_an_object_store_with_their_checksums_compared(bucket: Locat
     result = run_conversion(plan)
     assert (result.checksums, result.copied) == (True, len(own_files(orders().open())))
     place = SnapshotLocation(join(bucket, "new"), join(bucket, "new", "_metadata"))
-    new = Snapshot(place, read_metadata(read_file(place.metadata), "new"), PathMapping(), orders().uids)
+    new = Snapshot(place, read_metadata(read_file(place.metadata), "new"), PathMapping(), Declarations(orders().uids))
     assert not diff_entries(orders().entries(), dump(new))

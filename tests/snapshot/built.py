@@ -17,7 +17,7 @@ from state_pipelines.operatorstate.backend import write_operator_file, write_raw
 from state_pipelines.operatorstate.header import OperatorHeader
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.metainfo import operator_list
-from state_pipelines.snapshot import open_snapshot
+from state_pipelines.snapshot import Declarations, open_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,4 +81,4 @@ def build_snapshot(
     """Write `_metadata` into a directory and open it."""
     metadata = CheckpointMetadata(3, 1, masters, operators)
     (directory / "_metadata").write_bytes(write_metadata(metadata))
-    return open_snapshot(str(directory), uids=uids, connectors=connectors)
+    return open_snapshot(str(directory), Declarations(uids=tuple(uids), connectors=connectors or {}))

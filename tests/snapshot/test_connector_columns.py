@@ -12,7 +12,7 @@ from state_pipelines.connectors.kinesis import KinesisSplit
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.tables import TableOptions
 from state_pipelines.serializers.build import basic
-from state_pipelines.snapshot import parse_connectors
+from state_pipelines.snapshot.declarations import parse_connectors
 from state_pipelines.snapshot.list_state import OperatorListState
 from tests.connectors.test_kinesis import ARN, SHARD
 from tests.connectors.vectors import BYTES, element, i64, versioned

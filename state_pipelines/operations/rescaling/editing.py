@@ -6,7 +6,7 @@ All of this changes metadata alone; no state is read.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UnsupportedError, UsageError, Where
 from state_pipelines.metadata import CheckpointMetadata, replace_stream_handles, with_version
@@ -14,7 +14,7 @@ from state_pipelines.metadata.handles import FileStateHandle, RelativeFileStateH
 from state_pipelines.metadata.operator_ids import compute_operator_id, find_operator_id, is_operator_id
 from state_pipelines.metadata.streams import locate_file
 from state_pipelines.operations.rescaling.request import OperatorRequest
-from state_pipelines.snapshot import Operator, Snapshot
+from state_pipelines.snapshot import Declarations, Operator, Snapshot
 from state_pipelines.storage import PathMapping
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from state_pipelines.operations.rescaling.request import RescaleRequest, TakeRequest
 
 FIRST_VERSION_WITH_UIDS = 5
-
-_Told = TypeVar("_Told")
 
 
 @dataclass(frozen=True)
@@ -126,11 +124,7 @@ def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[
         snapshot.location,
         replace(start, operator_states=tuple(states)),
         PathMapping() if others else snapshot.path_mapping,
-        (*snapshot.uids, *(each.uid for each in request.operators if each.uid), *(each.uid for each in request.take)),
-        snapshot.classes,
-        _follow(snapshot.key_serializers, snapshot, requests) | _take_told(request, others, "key_serializers"),
-        _follow({key.hex(): value for key, value in snapshot.connectors.items()}, snapshot, requests)
-        | _take_told(request, others, "connectors"),
+        _follow(snapshot, request, requests, others),
     )
     operators = []
     for operator in edited.operators:
@@ -221,21 +215,7 @@ def _check_merged(snapshot: Snapshot, request: RescaleRequest, others: Mapping[s
 
 def _stand_in(other: Snapshot, metadata: CheckpointMetadata) -> Snapshot:
     """Another snapshot with handles that any reader opens."""
-    connectors = {identity.hex(): name for identity, name in other.connectors.items()}
-    return Snapshot(
-        other.location, metadata, PathMapping(), other.uids, other.classes, other.key_serializers, connectors
-    )
-
-
-def _take_told(request: RescaleRequest, others: Mapping[str, Snapshot], what: str) -> dict[str, Any]:
-    """What the caller told about operators that are taken, under their new ids."""
-    told = {}
-    for take in request.take:
-        identity = others[take.snapshot].operator(take.operator).metadata.operator_id
-        for name, value in getattr(others[take.snapshot], what).items():
-            if (name if isinstance(name, bytes) else find_operator_id(name)) == identity:
-                told[find_operator_id(take.uid).hex()] = value
-    return told
+    return Snapshot(other.location, metadata, PathMapping(), other.declarations)
 
 
 def _make_absolute(snapshot: Snapshot) -> CheckpointMetadata:
@@ -254,10 +234,24 @@ def _make_absolute(snapshot: Snapshot) -> CheckpointMetadata:
 
 
 def _follow(
-    told: Mapping[str, _Told], snapshot: Snapshot, requests: Mapping[bytes, OperatorRequest]
-) -> dict[str, _Told]:
-    """What the caller told about operators, under their new ids."""
-    new = {
-        each.metadata.operator_id: _new_id(requests.get(each.metadata.operator_id), each) for each in snapshot.operators
-    }
-    return {new.get(find_operator_id(name), find_operator_id(name)).hex(): value for name, value in told.items()}
+    snapshot: Snapshot,
+    request: RescaleRequest,
+    requests: Mapping[bytes, OperatorRequest],
+    others: Mapping[str, Snapshot],
+) -> Declarations:
+    """Declarations of the snapshot, and those about operators that are taken from others, under the new ids."""
+    declared = snapshot.declarations
+    own = [
+        declared.of_operator(identity, _new_id(requests.get(identity), operator))
+        for operator in snapshot.operators
+        if (identity := operator.metadata.operator_id)
+    ]
+    taken = [
+        others[take.snapshot].declarations.of_operator(
+            others[take.snapshot].operator(take.operator).metadata.operator_id, find_operator_id(take.uid)
+        )
+        for take in request.take
+    ]
+    uids = (*(each.uid for each in request.operators if each.uid), *(each.uid for each in request.take))
+    start = Declarations(uids=(*declared.uids, *uids), classes=declared.classes)
+    return start.merge(*own, *taken)

@@ -235,16 +235,7 @@ def run_rescale(plan: RescalePlan, run: Runner | None = None, *, prove: bool = T
         location = SnapshotLocation(writer.target, writer.locate(METADATA_FILE))
         content = write_metadata(metadata)
         old = plan.edited.snapshot
-        connectors = {identity.hex(): name for identity, name in old.connectors.items()}
-        result = Snapshot(
-            location,
-            read_metadata(content, str(location.metadata)),
-            old.path_mapping,
-            old.uids,
-            old.classes,
-            old.key_serializers,
-            connectors,
-        )
+        result = Snapshot(location, read_metadata(content, str(location.metadata)), old.path_mapping, old.declarations)
         _check_chosen_keys(plan, moved)
         proof = _prove(plan, moved, result, run) if prove else None
         writer.publish(content)

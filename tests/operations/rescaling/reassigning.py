@@ -78,6 +78,4 @@ def reassign(
         for each in copies:
             each.run()
         writer.publish(write_metadata(metadata))
-    return open_snapshot(
-        str(target), uids=snapshot.uids, classes=snapshot.classes, key_serializers=snapshot.key_serializers
-    )
+    return open_snapshot(str(target), snapshot.declarations)

@@ -66,12 +66,7 @@ def run(snapshot: Snapshot, target: Path, **content: Any) -> RescaleResult:
 
 
 def reopen(result: RescaleResult, snapshot: Snapshot) -> Snapshot:
-    return open_snapshot(
-        result.path,
-        uids=[*snapshot.uids, "renamed"],
-        classes=snapshot.classes,
-        key_serializers=snapshot.key_serializers,
-    )
+    return open_snapshot(result.path, snapshot.declarations, uids=["renamed"])
 
 
 @pytest.fixture

@@ -1,0 +1,195 @@
+"""Declarations: facts about a snapshot that its bytes do not hold and its user knows.
+
+Each kind of declaration is one field of `Declarations`, one entry of `KINDS` and one parser of its texts. From `KINDS`
+come the option of every command, the option of the Spark data sources and the environment variable of the deployment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.codecs.kryo.fieldlists import ClassDeclaration, FieldLists, load_classes
+from state_pipelines.errors import UsageError, Where, at
+from state_pipelines.metadata import find_operator_id, format_operator_id
+from state_pipelines.serializers.text import parse
+from state_pipelines.storage import read_file, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from state_pipelines.serializers.tree import Serializer
+
+
+@dataclass(frozen=True)
+class Declarations:
+    """Everything that a user declares about one snapshot; empty by default.
+
+    Fields that are mappings are about operators: by uid or 32-digit operator id.
+
+    Attributes:
+        uids: operator uids, to name the operators of snapshots that store only their hashes (before Flink 2.0).
+        classes: fields of classes that the snapshot does not describe: those that Kryo serializes, and subclasses of
+            POJOs in snapshots of the heap backend.
+        key_serializers: key serializer of each operator, for changelog state without a materialized base.
+        connectors: the connector that wrote the list states of each operator, where several could have.
+        texts: the texts that were parsed, by name of the kind; empty of declarations that were not parsed.
+    """
+
+    uids: tuple[str, ...] = ()
+    classes: FieldLists | None = None
+    key_serializers: Mapping[str, Serializer] = field(default_factory=dict)
+    connectors: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
+
+    def of_operator(self, old: bytes, new: bytes) -> Declarations:
+        """The declarations about operator `old` alone, under the operator id `new`."""
+        selected: dict[str, Any] = {}
+        for name, mapping in self._per_operator():
+            values = [value for operator, value in mapping.items() if find_operator_id(operator) == old]
+            selected[name] = {format_operator_id(new): value for value in values}
+        return Declarations(**selected)
+
+    def merge(self, *others: Declarations) -> Declarations:
+        """These declarations, with the uids of `others` and what they declare about operators."""
+        every = (self, *others)
+        merged: dict[str, Any] = {"uids": tuple(dict.fromkeys(uid for each in every for uid in each.uids))}
+        for each in every:
+            for name, mapping in each._per_operator():
+                merged[name] = {**merged.get(name, {}), **mapping}
+        return replace(self, **merged)
+
+    def _per_operator(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        for name in (each.name for each in fields(self) if each.name != "texts"):
+            if isinstance(value := getattr(self, name), Mapping):
+                yield name, value
+
+
+@dataclass(frozen=True)
+class DeclarationKind:
+    """One kind of declaration, as text.
+
+    Attributes:
+        name: the field of `Declarations`.
+        flag: option of the command line; repeatable, one text each.
+        metavar: form of one text.
+        help: one sentence for `--help`.
+        parse: turns the texts into the value of the field.
+        separator: between texts where only one string can be given (Spark options, environment variables).
+    """
+
+    name: str
+    flag: str
+    metavar: str
+    help: str
+    parse: Callable[[Iterable[str]], Any]
+    separator: str = ";"
+
+    @property
+    def spark_option(self) -> str:
+        """Name of the option of the Spark data sources, such as `keySerializers`."""
+        first, *others = self.name.split("_")
+        return first + "".join(map(str.capitalize, others))
+
+    @property
+    def variable(self) -> str:
+        """Name of the environment variable of the deployment, such as `STATE_PIPELINES_KEY_SERIALIZERS`."""
+        return f"STATE_PIPELINES_{self.name.upper()}"
+
+    def split(self, text: str) -> tuple[str, ...]:
+        """Split one string into texts."""
+        return tuple(stripped for each in text.split(self.separator) if (stripped := each.strip()))
+
+
+def declare(texts: Mapping[str, Iterable[str]]) -> Declarations:
+    """Parse the texts of every kind, by name of the kind.
+
+    Raises:
+        UsageError: a text does not have the form of its kind.
+        StateError: a file that a text names cannot be read.
+    """
+    stated = {kind: given for kind in KINDS if (given := tuple(texts.get(kind.name, ())))}
+    parsed: dict[str, Any] = {kind.name: kind.parse(given) for kind, given in stated.items()}
+    return Declarations(**parsed, texts={kind.name: given for kind, given in stated.items()})
+
+
+def read_classes(paths: Iterable[str]) -> FieldLists:
+    """Read files of field lists, in the form of `codecs.kryo.load_classes`; paths or URLs that fsspec knows.
+
+    Raises:
+        UsageError: a file holds something else.
+        MissingFileError: there is no such file.
+    """
+    found: dict[str, ClassDeclaration] = {}
+    for path in paths:
+        with at(file=path):
+            found.update(load_classes(_read_text(path)).classes)
+    return FieldLists(found)
+
+
+def parse_key_serializers(texts: Iterable[str]) -> dict[str, Serializer]:
+    """Parse `OPERATOR=TYPE` texts; types in the readable form of `inspect`.
+
+    Raises:
+        UsageError: a text has another form, or the type is not known.
+    """
+    return {operator: parse(described) for operator, described in _split(texts, "OPERATOR=TYPE", "orders=String")}
+
+
+def parse_connectors(texts: Iterable[str]) -> dict[str, str]:
+    """Parse `OPERATOR=NAME` texts; names as `inspect` shows them.
+
+    Raises:
+        UsageError: a text has another form.
+    """
+    return dict(_split(texts, "OPERATOR=NAME", "order-source=kafka"))
+
+
+KINDS = (
+    DeclarationKind(
+        "uids",
+        "--uid",
+        "NAME",
+        "A uid, to name an operator that is stored by its hash.",
+        tuple,
+        separator=",",
+    ),
+    DeclarationKind(
+        "classes",
+        "--classes",
+        "FILE",
+        "Field lists of classes that the snapshot does not describe (Kryo, POJO subclasses).",
+        read_classes,
+    ),
+    DeclarationKind(
+        "key_serializers",
+        "--key-serializer",
+        "OPERATOR=TYPE",
+        "The type of an operator's keys, where changelog state does not store it.",
+        parse_key_serializers,
+    ),
+    DeclarationKind(
+        "connectors",
+        "--connector",
+        "OPERATOR=NAME",
+        "Which connector wrote an operator's list states, where several could have.",
+        parse_connectors,
+    ),
+)
+"""Every kind of declaration, in the order of `--help`."""
+
+
+def _read_text(path: str) -> str:
+    try:
+        return read_file(resolve(path)).decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the file is not text: {error}", where=Where(file=path)) from None
+
+
+def _split(texts: Iterable[str], form: str, example: str) -> Iterator[tuple[str, str]]:
+    for text in texts:
+        operator, _, value = text.partition("=")
+        if not operator or not value:
+            raise UsageError(f"{text!r} does not have the form {form}", hint=f"Such as {example}")
+        yield operator, value
