@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 INSTALLED := .venv/installed-$(shell { cat requirements-build.lock requirements.lock; $(PYTHON) -V; pwd; } | cksum | tr ' ' -)
 PROJECT := $(INSTALLED)-$(shell cksum < pyproject.toml | tr ' ' -)
 
-.PHONY: demo test install lock clean
+.PHONY: demo test test-flink install lock clean
 
 demo: $(PROJECT)
 	@$(BIN)/state-pipelines demo
@@ -17,6 +17,10 @@ demo: $(PROJECT)
 # Two processes; all tests that need Spark go to one of them.
 test: $(PROJECT)
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# Real Flink of every release that we support: downloads 300 MB for each, once, and needs a JDK 17 or newer.
+test-flink: $(PROJECT)
+	@$(BIN)/python -m pytest -m flink -n 2 --dist loadgroup
 
 # Besides the packages, what lets Spark start faster: a minute once, which a single demo would not get back.
 install: $(PROJECT)

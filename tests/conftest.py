@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+from tests.flink import sampling
+from tests.flink.harness import VERSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,6 +19,40 @@ if TYPE_CHECKING:
 # Without a deadline: how long one example takes says nothing about it. In CI the examples are the same each time.
 settings.register_profile("tests", deadline=None, derandomize="CI" in os.environ, print_blob=True)
 settings.load_profile("tests")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare which tests drive real Flink; `tests/flink/conftest.py` chooses them."""
+    group = parser.getgroup("flink", "tests that drive real Flink")
+    group.addoption(
+        "--flink-release",
+        action="append",
+        choices=VERSIONS,
+        default=[],
+        help="Run all tests of this release and a sample of the others; may be repeated. By default all run.",
+    )
+    group.addoption(
+        "--flink-sample",
+        type=int,
+        default=5,
+        metavar="N",
+        help="With --flink-release: run one in N tests of every test function with each other release, at least one.",
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say which tests of real Flink were asked for."""
+    whole = config.getoption("flink_release")
+    return [sampling.describe(whole, config.getoption("flink_sample"))] if whole else []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Count the tests that drove each release of Flink."""
+    properties = (dict(report.user_properties) for report in terminalreporter.stats.get("passed", []))
+    counts = Counter(str(each[sampling.RELEASE]) for each in properties if sampling.RELEASE in each)
+    if counts:
+        text = ", ".join(f"{count} of {release}" for release, count in sorted(counts.items()))
+        terminalreporter.write_line(f"real Flink, tests passed: {text}")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -42,7 +42,7 @@ BACKENDS = ("hashmap", "rocksdb")
 
 _RELEASE = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.\d{1,3})?")
 # The first release that writes, and so the first that reads, each metadata version.
-_METADATA_VERSIONS = {(1, 3): 2, (1, 11): 3, (1, 16): 4, (2, 0): 5, (2, 2): 6, (2, 3): 7}
+_METADATA_VERSIONS = {(1, 3): 2, (1, 11): 3, (1, 16): 4, (2, 0): 5, (2, 2): 6, (2, 4): 7}
 
 
 def check(

@@ -9,12 +9,12 @@ import pytest
 
 from tests.conformance.test_flink_snapshots import BROADCAST, ROOT, UDF
 from tests.conformance.test_snapshots import SUITES
-from tests.flink.test_converted_savepoints import ALL, IN_FLIGHT_FORMATS, find_case
+from tests.flink.test_converted_savepoints import ALL, IN_FLIGHT_FORMATS, find_case, line_of
 from tests.snapshots import CASES, FIXTURES, Case
 
 ROOT_OF_TREE = Path(__file__).parents[2]
 DOCS = (ROOT_OF_TREE / "docs/formats.md").read_text()
-LINES = ("1.20", "2.2")
+LINES = ("1.20", "2.2", "2.3")
 WRITTEN = {
     "canonical savepoint": "canonical",
     "native savepoint, heap": "heap",
@@ -48,7 +48,7 @@ def test_every_case_stands_in_the_table(case: Case) -> None:
     assert name_in_docs(case) in names(FORMATS[case.format][column])
 
 
-@pytest.mark.parametrize("column", [0, 1], ids=LINES)
+@pytest.mark.parametrize("column", range(len(LINES)), ids=LINES)
 def test_the_table_names_no_other_cases(column: int) -> None:
     found = {name for cells in FORMATS.values() for name in names(cells[column])}
     known = {name_in_docs(case) for case in CASES if case.version.startswith(f"{LINES[column]}.")}
@@ -57,21 +57,23 @@ def test_the_table_names_no_other_cases(column: int) -> None:
 
 
 def test_every_format_names_its_suite() -> None:
-    assert {format: names(cells[2]) for format, cells in FORMATS.items()} == {
+    assert {format: names(cells[3]) for format, cells in FORMATS.items()} == {
         format: {suite.__name__} for format, suite in SUITES.items()
     }
 
 
 def test_formats_are_written_that_conversions_make() -> None:
-    assert {format for format, cells in FORMATS.items() if cells[3] == "yes"} == WRITTEN.keys()
+    assert {format for format, cells in FORMATS.items() if cells[4] == "yes"} == WRITTEN.keys()
     assert set(WRITTEN.values()) == {conversion.format for _, conversion in ALL}
 
 
 def test_every_conversion_is_one_that_flink_restores() -> None:
     proven: dict[str, set[str]] = {"unaligned checkpoint": set(IN_FLIGHT_FORMATS)}
-    for line, conversion in ALL:
-        proven.setdefault(find_case(line, conversion.case).format, set()).add(conversion.format)
-    assert {format: names(cells[4]) for format, cells in FORMATS.items()} == proven
+    for version, conversion in ALL:
+        proven.setdefault(find_case(conversion.line or line_of(version), conversion.case).format, set()).add(
+            conversion.format
+        )
+    assert {format: names(cells[5]) for format, cells in FORMATS.items()} == proven
 
 
 @pytest.mark.skipif(not FIXTURES, reason="FLINK_STATE_FIXTURES is unset: it names the directory with files of Flink")

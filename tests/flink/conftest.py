@@ -6,10 +6,32 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.flink import harness
+from tests.flink import harness, sampling
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def _find_release(item: pytest.Item) -> str | None:
+    call = getattr(item, "callspec", None)
+    return sampling.find_release(call.params) if call is not None else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of the releases that run whole and a sample of the others."""
+    marked = {item.nodeid: item for item in items if item.get_closest_marker("flink")}
+    releases = {name: _find_release(item) for name, item in marked.items()}
+    for name, item in marked.items():
+        item.user_properties.append((sampling.RELEASE, releases[name] or "any"))
+    whole = config.getoption("flink_release")
+    if not whole:
+        return
+    tests = ((name, name.partition("[")[0], release) for name, release in releases.items())
+    chosen = sampling.choose(tests, whole, config.getoption("flink_sample"))
+    left_out = [item for name, item in marked.items() if name not in chosen]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item.nodeid in chosen or item.nodeid not in marked]
 
 
 @pytest.fixture(autouse=True)

@@ -33,7 +33,7 @@ CACHE = ROOT / ".cache" / "flink"
 HERE = Path(__file__).resolve().parent
 ORDERS = ROOT / "examples" / "orders"
 
-VERSIONS = ("1.20.5", "2.2.1")
+VERSIONS = ("1.20.5", "2.2.1", "2.3.0")
 OLDEST_JDK = 17
 REFUSED = 2
 TIMEOUT_SECONDS = 300
@@ -74,7 +74,7 @@ class Job:
     Attributes:
         main: class with `build(StreamExecutionEnvironment)` and constants that say when it has run far enough
             (`RunningJob.runRound`).
-        sources: source folders, relative to the root of the tree; `{line}` stands for `1.20` or `2.2`.
+        sources: source folders, relative to the root of the tree; `{major}` stands for `1` or `2`.
         max_parallelism: number of key groups.
         settings: Flink options.
         tables: it needs the table runtime.
@@ -164,7 +164,7 @@ def _job_of_types(main: str, max_parallelism: int) -> Job:
         main,
         (
             "tests/flink/java/types",
-            "tests/flink/java/types-flink-{line}",
+            "tests/flink/java/types-flink-{major}",
             "examples/orders/java/v1",
             "examples/orders/java/job",
         ),
@@ -188,9 +188,9 @@ class FlinkHome:
     libraries: tuple[Path, ...] = ()
 
     @property
-    def line(self) -> str:
-        """Release line, such as `2.2`."""
-        return ".".join(self.version.split(".")[:2])
+    def major(self) -> str:
+        """Major release, such as `2`: its minor releases share the sources of the jobs."""
+        return self.version.split(".")[0]
 
     @property
     def jars(self) -> list[Path]:
@@ -229,6 +229,11 @@ class EntryDiff:
         lines = [f"{len(self.missing)} entries missing, {len(self.extra)} too many"]
         lines += [f"- {line}" for line in self.missing[:5]] + [f"+ {line}" for line in self.extra[:5]]
         return "\n".join(lines)
+
+
+def recorded_line(version: str) -> str:
+    """The release line whose recorded answers hold for a version: Flink 2.3 gives those of 2.2."""
+    return "1.20" if version.startswith("1.") else "2.2"
 
 
 def missing_jdk() -> str:
@@ -332,7 +337,7 @@ def _extract_jars(archive: Path, lib: Path, names: str = "flink-dist|log4j") -> 
 
 def compile_job(home: FlinkHome, job: Job) -> Path:
     """Folder with the classes of the job and of the harness; compiled once per content of the sources."""
-    return _compile(home, ["tests/flink/java/harness", *(folder.format(line=home.line) for folder in job.sources)])
+    return _compile(home, ["tests/flink/java/harness", *(folder.format(major=home.major) for folder in job.sources)])
 
 
 def _compile(home: FlinkHome, folders: list[str]) -> Path:
@@ -502,7 +507,7 @@ def resolve_pairs(version: str, earlier: str = "") -> str:
     """
     home = install_libraries(version)
     folder = "tests/flink/java/compat"
-    program = _compile(home, [f"{folder}/program", f"{folder}/program-flink-{home.line}"])
+    program = _compile(home, [f"{folder}/program", f"{folder}/program-flink-{home.major}"])
     with tempfile.TemporaryDirectory() as scratch:
         output = Path(scratch) / "pairs.tsv"
         sides = {side: _compile(home, [f"{folder}/{side}"]) for side in ("before", "after")}

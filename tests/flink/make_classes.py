@@ -16,7 +16,7 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.serializers.registry import read_nested
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Pojo
-from tests.flink.harness import OPENED_PACKAGES, VERSIONS, install
+from tests.flink.harness import OPENED_PACKAGES, install
 
 CLASSES = Path(__file__).resolve().parents[1] / "data" / "classes"
 WHOLE = "x.All"
@@ -45,7 +45,7 @@ def ask_flink(version: str) -> dict[str, str]:
 
 def main() -> None:
     """Write the answers of every release."""
-    expected = {version.rpartition(".")[0]: ask_flink(version) for version in VERSIONS}
+    expected = {version.rpartition(".")[0]: ask_flink(version) for version in ("1.20.5", "2.2.1")}
     text = json.dumps(expected, indent=1, sort_keys=True)
     (CLASSES / "expected.json").write_text(f"{text}\n", encoding="utf-8")
 

@@ -9,7 +9,7 @@ from tests.serializers.golden_pairs import write_golden
 def main() -> None:
     """Writes one file per release line; later ones are asked about the snapshots of the earlier one, too."""
     earlier = ""
-    for version in harness.VERSIONS:
+    for version in ("1.20.5", "2.2.1"):
         earlier = harness.resolve_pairs(version, earlier)
         write_golden(version.rpartition(".")[0], earlier)
 

@@ -8,7 +8,7 @@ from tests.operations.rescaling.golden_redistribution import CASES, SEED, write_
 
 def main() -> None:
     """Writes one file per release line."""
-    for version in harness.VERSIONS:
+    for version in ("1.20.5", "2.2.1"):
         write_golden(version.rpartition(".")[0], harness.redistribute(version, seed=SEED, cases=CASES))
 
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.flink
 
 def test_flink_says_what_is_recorded(version: str) -> None:
     earlier = "" if version == harness.VERSIONS[0] else read_lines(LINES[0])
-    now, recorded = parse_golden(harness.resolve_pairs(version, earlier)), read_golden(version.rpartition(".")[0])
+    now, recorded = parse_golden(harness.resolve_pairs(version, earlier)), read_golden(harness.recorded_line(version))
 
     assert now.pairs == recorded.pairs
     assert now.snapshots == recorded.snapshots

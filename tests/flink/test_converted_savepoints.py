@@ -13,7 +13,7 @@ from state_pipelines.operations.converting import convert
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.keyed_state import KeyedState
 from tests.flink import harness
-from tests.flink.make_data import JOBS, job_of_case
+from tests.flink.make_data import FLINK_2, JOBS, job_of_case
 from tests.snapshots import Case, select
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.flink
 
-LINES = ("1.20", "2.2")
 IN_FLIGHT_FORMATS = ("canonical", "heap")
 ROCKSDB_HEAP_TIMERS = {"state.backend.rocksdb.timer-service.factory": "HEAP"}
 
@@ -38,7 +37,7 @@ class Conversion:
         backend: of the restored job.
         parallelism: of the restored job; the snapshots have 2.
         compress: see `convert`.
-        version: of Flink that restores it, where it is not the one that wrote it.
+        line: release line of the snapshot, where it is not the one of the Flink that restores it.
     """
 
     case: str
@@ -46,11 +45,11 @@ class Conversion:
     backend: str
     parallelism: int = 2
     compress: bool | None = None
-    version: str | None = None
+    line: str | None = None
 
     def __str__(self) -> str:
         compressed = {True: "-snappy", False: "-plain", None: ""}[self.compress]
-        other = f"-by-{self.version}" if self.version else ""
+        other = f"-of-{self.line}" if self.line else ""
         return f"{self.case}-as-{self.format}{compressed}-on-{self.backend}-{self.parallelism}{other}"
 
 
@@ -77,29 +76,37 @@ CONVERSIONS = (
     Conversion("changelog-rocksdb-memory", "heap", "hashmap", 3),
 )
 ACROSS = (
-    Conversion("changelog-rocksdb-files", "canonical", "rocksdb", 3, version="2.2.1"),
-    Conversion("rocksdb-file-merging", "canonical", "hashmap", version="2.2.1"),
+    Conversion("changelog-rocksdb-files", "canonical", "rocksdb", 3, line="1.20"),
+    Conversion("rocksdb-file-merging", "canonical", "hashmap", line="1.20"),
 )
 ONLY_FLINK_2 = (Conversion("forst", "rocksdb", "rocksdb", 3),)
 ALL = [
-    *((line, each) for line in LINES for each in CONVERSIONS),
-    *(("1.20", each) for each in ACROSS),
-    *(("2.2", each) for each in ONLY_FLINK_2),
+    *((version, each) for version in harness.VERSIONS for each in CONVERSIONS),
+    *((version, each) for version in FLINK_2 for each in (*ACROSS, *ONLY_FLINK_2)),
 ]
+"""The Flink that restores, and the conversion."""
 
 
 def find_case(line: str, name: str) -> Case:
-    (case,) = (each for each in select(line, name) if each.name.startswith("types-"))
-    return case
+    """The snapshot of a release line; for Flink 2.3 that of 2.2 where this tree has none of 2.3."""
+    for each in (line, "2.2") if line == "2.3" else (line,):
+        found = [case for case in select(each, name) if case.name.startswith("types-")]
+        if found:
+            return found[0]
+    raise LookupError(f"no snapshot {name} of Flink {line}")
 
 
-@pytest.mark.parametrize(("line", "conversion"), ALL, ids=str)
-def test_flink_restores_every_entry(line: str, conversion: Conversion, tmp_path: Path) -> None:
-    case = find_case(line, conversion.case)
+def line_of(version: str) -> str:
+    return version.rpartition(".")[0]
+
+
+@pytest.mark.parametrize(("version", "conversion"), ALL, ids=str)
+def test_flink_restores_every_entry(version: str, conversion: Conversion, tmp_path: Path) -> None:
+    case = find_case(conversion.line or line_of(version), conversion.case)
     target = tmp_path / "converted"
     convert(case.open_told(), str(target), conversion.format, compress=conversion.compress)
     result = harness.restore(
-        conversion.version or case.version,
+        version,
         target,
         # Without the options of the job that wrote it: the format is another one now.
         JOBS[case.job](case.max_parallelism),
@@ -112,26 +119,24 @@ def test_flink_restores_every_entry(line: str, conversion: Conversion, tmp_path:
     assert not difference, str(difference)
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_flink_restores_what_went_through_every_format(line: str, tmp_path: Path) -> None:
-    case = find_case(line, "rocksdb-incremental")
+def test_flink_restores_what_went_through_every_format(version: str, tmp_path: Path) -> None:
+    case = find_case(line_of(version), "rocksdb-incremental")
     snapshot = case.open_told()
     for number, format in enumerate(("canonical", "heap", "rocksdb", "heap", "canonical")):
         convert(snapshot, str(tmp_path / str(number)), format, compress=True if format == "heap" else None)
         snapshot = open_snapshot(str(tmp_path / str(number)), uids=case.uids)
-    result = harness.restore(case.version, tmp_path / "4", JOBS[case.job](case.max_parallelism), parallelism=3)
+    result = harness.restore(version, tmp_path / "4", JOBS[case.job](case.max_parallelism), parallelism=3)
 
     assert result.ok, result.error
     difference = harness.diff_entries(case.entries(), result.entries)
     assert not difference, str(difference)
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_timers_on_the_heap_are_restored_from_a_canonical_savepoint(line: str, tmp_path: Path) -> None:
-    case = find_case(line, "rocksdb-heap-timers")
+def test_timers_on_the_heap_are_restored_from_a_canonical_savepoint(version: str, tmp_path: Path) -> None:
+    case = find_case(line_of(version), "rocksdb-heap-timers")
     assert ROCKSDB_HEAP_TIMERS.items() <= case.settings.items()
     convert(case.open_told(), str(tmp_path / "converted"))
-    result = harness.restore(case.version, tmp_path / "converted", job_of_case(case), backend="rocksdb")
+    result = harness.restore(version, tmp_path / "converted", job_of_case(case), backend="rocksdb")
 
     assert result.ok, result.error
     difference = harness.diff_entries(case.entries(), result.entries)
@@ -139,11 +144,10 @@ def test_timers_on_the_heap_are_restored_from_a_canonical_savepoint(line: str, t
 
 
 @pytest.mark.parametrize("format", IN_FLIGHT_FORMATS)
-@pytest.mark.parametrize("line", LINES)
-def test_records_in_flight_arrive_after_the_restore(line: str, format: str, tmp_path: Path) -> None:
-    case = find_case(line, "unaligned")
+def test_records_in_flight_arrive_after_the_restore(version: str, format: str, tmp_path: Path) -> None:
+    case = find_case(line_of(version), "unaligned")
     convert(case.open_told(), str(tmp_path / "converted"), format, in_flight="keep")
-    result = harness.restore(case.version, tmp_path / "converted", job_of_case(case), backend=case.backend)
+    result = harness.restore(version, tmp_path / "converted", job_of_case(case), backend=case.backend)
 
     assert result.ok, result.error
     difference = harness.diff_entries(case.entries(), result.entries)
@@ -188,14 +192,14 @@ def list_records(operator: Operator) -> dict[str, list[tuple[bytes, bytes]]]:
     return found
 
 
-@pytest.mark.parametrize(("line", "name", "uid"), [("2.2", "rocksdb-incremental", "state-kinds")])
-def test_flinks_own_rocksdb_reads_the_records(line: str, name: str, uid: str, tmp_path: Path) -> None:
-    case = find_case(line, name)
+@pytest.mark.parametrize(("version", "name", "uid"), [("2.2.1", "rocksdb-incremental", "state-kinds")])
+def test_flinks_own_rocksdb_reads_the_records(version: str, name: str, uid: str, tmp_path: Path) -> None:
+    case = find_case(line_of(version), name)
     convert(case.open_told(), str(tmp_path / "converted"), "rocksdb")
     snapshot = open_snapshot(str(tmp_path / "converted"), uids=case.uids)
     families: dict[str, list[tuple[bytes, bytes]]] = {}
     for directory in stage_databases(snapshot, snapshot.operator(uid), tmp_path / "databases"):
-        for family, pairs in harness.dump_rocksdb(case.version, directory).items():
+        for family, pairs in harness.dump_rocksdb(version, directory).items():
             families.setdefault(family, []).extend(pairs)
 
     assert not families.pop("default")

@@ -26,7 +26,13 @@ pytestmark = [pytest.mark.flink, pytest.mark.spark]
 
 OLD = "1.20.5"
 UID = "stores"
-RESTORES = (("2.2.1", "hashmap", 2), ("2.2.1", "rocksdb", 3), ("1.20.5", "hashmap", 3))
+RESTORES = (
+    ("2.3.0", "hashmap", 2),
+    ("2.3.0", "rocksdb", 3),
+    ("2.2.1", "hashmap", 2),
+    ("2.2.1", "rocksdb", 3),
+    ("1.20.5", "hashmap", 3),
+)
 
 
 def change(state: str, *upgrade: Any) -> dict[str, Any]:

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.flink, pytest.mark.spark]
 
 OLD = "1.20.5"
-RESTORES = (("2.2.1", "hashmap", 2), ("2.2.1", "rocksdb", 3), ("1.20.5", "hashmap", 3))
+RESTORES = (
+    ("2.3.0", "hashmap", 2),
+    ("2.3.0", "rocksdb", 3),
+    ("2.2.1", "hashmap", 2),
+    ("2.2.1", "rocksdb", 3),
+    ("1.20.5", "hashmap", 3),
+)
 UIDS = ("classes", "collections", "fields", "filters", "keys", "kinds", "kryo", "numbers", "rows", "states", "ttl")
 ADDRESS = "Pojo<steps.Address>(city: String, zip: Int)"
 ITEM = "Pojo<steps.Item>(name: String, price: Long, weight: Double)"

@@ -9,15 +9,13 @@ import pytest
 
 from tests.flink import harness
 from tests.flink.make_data import JOBS, job_of_case
-from tests.flink.test_converted_savepoints import find_case
+from tests.flink.test_converted_savepoints import find_case, line_of
 from tests.operations.rescaling.reassigning import reassign
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.flink
-
-LINES = ("1.20", "2.2")
 
 
 @dataclass(frozen=True)
@@ -53,9 +51,8 @@ CHAINS = (
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=str)
-@pytest.mark.parametrize("line", LINES)
-def test_flink_restores_every_entry(line: str, chain: Chain, tmp_path: Path) -> None:
-    case = find_case(line, chain.case)
+def test_flink_restores_every_entry(version: str, chain: Chain, tmp_path: Path) -> None:
+    case = find_case(line_of(version), chain.case)
     snapshot = case.open_told()
     scaled = {operator.id for operator in snapshot.operators if operator.parallelism == case.parallelism}
     for parallelism in chain.parallelisms:
@@ -64,7 +61,7 @@ def test_flink_restores_every_entry(line: str, chain: Chain, tmp_path: Path) -> 
     job = job_of_case(case) if "heap-timers" in chain.case else JOBS[case.job](case.max_parallelism)
     last = chain.parallelisms[-1]
     for restored in dict.fromkeys((last, chain.restored_at)):
-        result = harness.restore(case.version, tmp_path / str(last), job, backend=chain.backend, parallelism=restored)
+        result = harness.restore(version, tmp_path / str(last), job, backend=chain.backend, parallelism=restored)
 
         assert result.ok, result.error
         difference = harness.diff_entries(case.entries(), result.entries)

@@ -11,5 +11,5 @@ pytestmark = pytest.mark.flink
 
 
 def test_flink_hands_out_what_is_recorded(version: str) -> None:
-    recorded = read_golden(version.rpartition(".")[0])
+    recorded = read_golden(harness.recorded_line(version))
     assert harness.redistribute(version, seed=SEED, cases=CASES).splitlines() == recorded

@@ -211,6 +211,9 @@ def test_added_fields_leave_it_full() -> None:
         (4, "1.20", Verdict.FULLY_COMPATIBLE),
         (4, "1.15", Verdict.INCOMPATIBLE),
         (3, "2.2", Verdict.FULLY_COMPATIBLE),
+        (6, "2.3", Verdict.FULLY_COMPATIBLE),
+        (7, "2.3", Verdict.INCOMPATIBLE),
+        (7, "2.4", Verdict.FULLY_COMPATIBLE),
     ],
 )
 def test_a_release_reads_metadata_up_to_its_own(version: int, target: str, expected: Verdict) -> None:
