@@ -71,6 +71,10 @@ def __getattr__(name: str) -> object:
     return found
 
 
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
 def migrate(
     snapshot: Snapshot | str,
     migration: Migration | Chain | str,

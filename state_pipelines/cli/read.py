@@ -10,20 +10,23 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from state_pipelines.cli.display import crop, make_console, make_table
+from state_pipelines.cli.display import crop, make_console, make_table, shorten_classes
 from state_pipelines.cli.dump import write_lines
 from state_pipelines.cli.options import AS_JSON, Source, source_options
-from state_pipelines.errors import UnsupportedError, UsageError, Where
+from state_pipelines.errors import StateError, UnsupportedError, UsageError, Where
+from state_pipelines.keyed.key_values import KeyText
 from state_pipelines.keyed.operator_table import OperatorTableOptions
 from state_pipelines.keyed.tables import TableOptions
 from state_pipelines.metadata.key_groups import parse_key_groups
 from state_pipelines.operations.rows import compact, to_rows
+from state_pipelines.serializers.text import describe
 from state_pipelines.storage import create_file, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import IO
 
+    from state_pipelines.snapshot import Operator, Snapshot
 
 _ROWS_FOR_PEOPLE = 20
 _CELL_SIZE = 300
@@ -31,13 +34,13 @@ _CELL_SIZE = 300
 
 @click.command("read")
 @click.argument("path")
-@click.option("--operator", metavar="UID", required=True, help="The operator: uid, id or name.")
+@click.option("--operator", metavar="UID", help="The operator: uid, id or name; without it all states are listed.")
 @click.option("--state", metavar="NAME", help="The state; without it all keyed states, a row per key and namespace.")
 @click.option("--states", metavar="a,b", help="Without --state: only these states.")
 @click.option("--timers", is_flag=True, help="Without --state: timers too, a list per key and namespace.")
 @click.option("--columns", metavar="a,b.c", help="Only these columns, or fields of them.")
 @click.option("--key-groups", metavar="a-b", help="Only these key groups, both ends included.")
-@click.option("--key", metavar="JSON", help="Only the entries of this key.")
+@click.option("--key", metavar="KEY", help="Only the entries of this key: plain text where keys are text, else JSON.")
 @click.option("--limit", metavar="N", type=click.IntRange(min=0), help="At most so many rows; a table shows 20.")
 @click.option("--raw", is_flag=True, help="Keys and values as the bytes that are stored.")
 @click.option("--flatten/--no-flatten", default=None, help="With --state: a row per list element, or per key.")
@@ -47,7 +50,7 @@ _CELL_SIZE = 300
 def command(
     path: str,
     *,
-    operator: str,
+    operator: str | None,
     state: str | None,
     states: str | None,
     timers: bool,
@@ -63,6 +66,8 @@ def command(
 ) -> None:
     """Show the rows of one state, or of all keyed states of an operator, of the snapshot at PATH.
 
+    Without --operator the operators and states are listed.
+
     With --json one object per line: dates and times are ISO text, bytes hexadecimal text, maps arrays of [key, value].
     """
     if as_json and parquet is not None:
@@ -71,8 +76,13 @@ def command(
         raise UsageError("--flatten and --no-flatten are for one state; the table of all states holds lists")
     if state is not None and (states is not None or timers):
         raise UsageError("--states and --timers are for the table of all states, without --state")
+    if operator is None:
+        if any(each is not None for each in (state, states, columns, key_groups, key, parquet)) or timers or raw:
+            raise UsageError("which operator is not said (--operator)", hint="`read` with the path alone lists them")
+        _list_states(source.open(path), as_json=as_json)
+        return
     chosen = None if columns is None else tuple(each.strip() for each in columns.split(","))
-    wanted_key = None if key is None else _parse_key(key)
+    wanted_key = None if key is None else KeyText(key)
     groups = None if key_groups is None else parse_key_groups(key_groups)
     place = source.open(path).operator(operator)
     if state is None:
@@ -92,6 +102,37 @@ def command(
         write_lines(lines, sys.stdout.buffer)
     else:
         show_rows(schema.names, batches, _ROWS_FOR_PEOPLE if limit is None else limit)
+
+
+def _list_states(snapshot: Snapshot, *, as_json: bool) -> None:
+    """Print the operators and states that `read` can show."""
+    rows = [row for operator in snapshot.operators for row in _describe_states(operator)]
+    if as_json:
+        write_lines((json.dumps(row, separators=(",", ":")) for row in rows), sys.stdout.buffer)
+        return
+    table = make_table("operator", "state", "kind", "type")
+    for row in rows:
+        kind = f"cannot be read: {row['error']}" if row["error"] else shorten_classes(row["type"] or "")
+        table.add_row(row["operator"], row["state"] or "", row["kind"] or "", crop(kind, _CELL_SIZE))
+    console = make_console()
+    console.print(table if rows else "the snapshot has no operators")
+    if rows:
+        console.print("--operator UID shows all keyed states of one, --state NAME one of its states", style="dim")
+
+
+def _describe_states(operator: Operator) -> Iterator[dict[str, str | None]]:
+    """One row per state; a single one for an operator without states, or whose states cannot be read."""
+    row: dict[str, str | None] = dict.fromkeys(("operator", "name", "state", "kind", "type", "error"))
+    row |= {"operator": operator.label, "name": operator.name}
+    try:
+        states = operator.states
+    except StateError as error:
+        yield row | {"error": str(error)}
+        return
+    for state in states:
+        yield row | {"state": state.name, "kind": state.kind, "type": describe(state.serializer)}
+    if not states:
+        yield row
 
 
 def take(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
@@ -158,12 +199,3 @@ def show_rows(names: list[str], batches: Iterable[pa.RecordBatch], limit: int) -
         console.print("no rows")
     elif len(rows) > limit:
         console.print("and more; --limit N shows them, --json and --parquet FILE give all", style="dim")
-
-
-def _parse_key(text: str) -> object:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        raise UsageError(
-            f"the key is not JSON: {text}", hint="""Write text in quotes, such as --key '"user-1"'"""
-        ) from None

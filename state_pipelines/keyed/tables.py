@@ -25,6 +25,7 @@ from state_pipelines.codecs.conform import dense_offsets
 from state_pipelines.codecs.declaring import Wanted, below
 from state_pipelines.errors import UnsupportedError, UsageError, at
 from state_pipelines.keyed.assignment import assign_key_groups
+from state_pipelines.keyed.key_values import encode_keys
 from state_pipelines.keyed.matching import match_prefix
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class TableOptions:
         key_bytes: a column `key_bytes` beside the decoded ones: the whole key behind the prefix, as stored.
         key_hash: a column `hashed_key_group` beside the others: the key group that the hash of the key gives; null
             where the hash cannot be known (see `hashing`).
-        key: only records of this key (in the form that `state_key` has in Arrow).
+        key: only records of this key (as `key_values.encode_keys` takes it).
     """
 
     columns: tuple[str, ...] | None = None
@@ -348,9 +349,7 @@ def encode_key(layout: lay.Struct, key: object) -> np.ndarray:
     fields = dict(layout.fields)
     if "timestamp" in fields:
         raise UsageError("timers cannot be looked for by key", hint="Read all and filter")
-    columns = plan_columns(fields["state_key"])
-    try:
-        array = key if isinstance(key, pa.Array) else pa.array([key], columns.type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
-        raise UsageError(f"{key!r} is not a key of type {columns.type}: {error}") from None
-    return columns.encode(array).data
+    if isinstance(key, pa.Array):
+        return plan_columns(fields["state_key"]).encode(key).data
+    (data,) = encode_keys(fields["state_key"], [key])
+    return np.frombuffer(data, np.uint8)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from state_pipelines.codecs.jsonvalues import date_text, time_text
 Row: TypeAlias = dict[str, object]
 
 _MILLIS_OF_DAY = 86_400_000
+_PER_SECOND = {"s": 1, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def to_rows(batch: pa.RecordBatch) -> Iterator[Row]:
@@ -44,7 +46,8 @@ def to_values(array: pa.Array) -> list[object]:
     if pa.types.is_time64(kind):
         return _mapped(array.view(pa.int64()), time_text)
     if pa.types.is_timestamp(kind):
-        return _mapped(array.cast(pa.timestamp("ms", tz=kind.tz)).view(pa.int64()), _timestamp_text)
+        to_text = _timestamp_text if kind.unit == "ms" else partial(_fine_timestamp_text, _PER_SECOND[kind.unit])
+        return _mapped(array.view(pa.int64()), to_text)
     if pa.types.is_binary(kind):
         return _mapped(array, bytes.hex)
     if pa.types.is_floating(kind):
@@ -90,6 +93,11 @@ def _number(value: float) -> object:
 def _timestamp_text(millis: int) -> str:
     day, rest = divmod(millis, _MILLIS_OF_DAY)
     return f"{date_text(day)}T{time_text(rest * 1_000_000)[:12]}Z"
+
+
+def _fine_timestamp_text(per_second: int, value: int) -> str:
+    second, rest = divmod(value, per_second)
+    return _instant_text(second, rest * (1_000_000_000 // per_second))
 
 
 def _instant_text(second: int, nano: int) -> str:

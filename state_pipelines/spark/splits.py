@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
 from state_pipelines.errors import UsageError, at
+from state_pipelines.keyed.key_values import KeyText
 from state_pipelines.keyed.operator_table import (
     OperatorTable,
     OperatorTableOptions,
@@ -58,7 +58,8 @@ class StateOptions:
     Attributes:
         operator: `operatorId`: uid, 32-digit id or name.
         state: `stateVarName`; None is all keyed states as one table.
-        table: `columns` (comma separated, dotted paths), `flattenCollectionTypes` (default true), `raw`, `key` (JSON).
+        table: `columns` (comma separated, dotted paths), `flattenCollectionTypes` (default true), `raw`, `key` (see
+            `KeyText`).
         states: `states` (comma separated), those that take part in the one table.
         timers: `readRegisteredTimers` (default false), timers take part in the one table.
         key_groups: `keyGroups` as `a-b`, inclusive.
@@ -100,7 +101,7 @@ class StateOptions:
             columns=tuple(name.strip() for name in columns.split(",")) if columns else None,
             flatten=_flag(options, "flattenCollectionTypes", default=True),
             raw=_flag(options, "raw", default=False),
-            key=_parse_json(key) if key is not None else None,
+            key=KeyText(key) if key is not None else None,
         )
         groups = options.get("keyGroups")
         size = options.get("splitSize", str(SPLIT_SIZE))
@@ -326,12 +327,3 @@ def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text.lower() not in ("true", "false"):
         raise UsageError(f"the option {name} is {text!r}, not true or false")
     return text.lower() == "true"
-
-
-def _parse_json(text: str) -> object:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        raise UsageError(
-            f"the option key is not JSON: {text}", hint='Write text in quotes, such as "\\"user-1\\""'
-        ) from None

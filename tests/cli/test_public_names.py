@@ -36,6 +36,11 @@ def test_every_public_name_is_there() -> None:
     assert [name for name in sp.__all__ if not hasattr(sp, name)] == []
 
 
+def test_dir_lists_the_public_names() -> None:
+    names = [name for name in dir(sp) if not name.startswith("_")]
+    assert names == sorted(name for name in sp.__all__ if not name.startswith("_"))
+
+
 def test_a_snapshot_is_opened() -> None:
     snapshot = sp.open_snapshot(str(orders().path))
     assert snapshot.operator("orders").state("order").to_arrow().num_rows == 200

@@ -90,6 +90,44 @@ def test_a_table_that_shows_all_does_not_say_so(call: Callable[..., Called], sav
     assert "--limit" not in call("read", savepoint, *ORDER, "--key", '"order-0064"').out
 
 
+def test_a_key_that_is_text_needs_no_quotes(call: Callable[..., Called], savepoint: Path) -> None:
+    plain, quoted = (call("read", savepoint, *ORDER, "--key", key, "--json") for key in ("order-0064", '"order-0064"'))
+    assert plain.out == quoted.out
+    assert len(plain.lines) == 1
+    place = ("read", savepoint, "--operator", "orders", "--json", "--key")
+    assert call(*place, "order-0064").out == call(*place, '"order-0064"').out != ""
+
+
+def test_a_number_is_text_where_keys_are_text(call: Callable[..., Called], savepoint: Path) -> None:
+    assert call("read", savepoint, *ORDER, "--key", "17").out == "no rows\n"
+
+
+def test_without_an_operator_the_states_are_listed(call: Callable[..., Called], savepoint: Path) -> None:
+    called = call("read", savepoint)
+    assert called.code == 0
+    assert "--operator UID" in called.out
+    rows = call("read", savepoint, "--json").lines
+    assert len(rows) == 14
+    assert rows[8] == {
+        "operator": "orders",
+        "name": rows[8]["name"],
+        "state": "quantities",
+        "kind": "MAP",
+        "type": "Map<String, Long>",
+        "error": None,
+    }
+
+
+def test_an_operator_that_cannot_be_read_hides_no_other(call: Callable[..., Called], broken: Path) -> None:
+    operator = open_snapshot(str(broken)).operator("orders")
+    for name in {file.name for _, file in operator.keyed_files}:
+        (broken / name.rpartition("/")[2]).unlink()
+    rows = call("read", broken, "--json").lines
+    (row,) = [row for row in rows if row["operator"] == "orders"]
+    assert "does not exist" in row["error"]
+    assert {row["operator"] for row in rows if row["error"] is None} >= {"order-counter", "pricing"}
+
+
 def test_no_rows(call: Callable[..., Called], savepoint: Path) -> None:
     assert call("read", savepoint, *ORDER, "--key", '"nobody"').out == "no rows\n"
 
@@ -162,8 +200,7 @@ def test_a_failed_parquet_file_is_removed(call: Callable[..., Called], broken: P
         (("--operator", "pricing"), "the operator has no keyed state"),
         ((*ORDER, "--columns", "nothing"), "the state has no column nothing"),
         ((*ORDER, "--key-groups", "5-2"), "'5-2' is not a range of key groups"),
-        ((*ORDER, "--key", "order-1"), "the key is not JSON"),
-        ((*ORDER, "--key", "17"), "17 is not a key of type string"),
+        (("--state", "order"), "which operator is not said (--operator)"),
         (("--operator", "pricing", "--state", "prices", "--key-groups", "1"), "operator state has no key groups"),
         ((*ORDER, "--json", "--parquet", "x"), "--json and --parquet exclude each other"),
         ((*ORDER, "--classes", "nowhere.yaml"), "the file does not exist"),

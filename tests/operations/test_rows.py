@@ -77,3 +77,15 @@ def test_rows_are_json() -> None:
 )
 def test_values_for_people(value: object, text: str) -> None:
     assert compact(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (1_500, "ms", "1970-01-01T00:00:01.500Z"),
+        (-1, "us", "1969-12-31T23:59:59.999999000Z"),
+        (11_000_000_077_000_011, "ns", "1970-05-08T07:33:20.077000011Z"),
+    ],
+)
+def test_points_in_time_keep_their_precision(value: int, unit: str, text: str) -> None:
+    assert to_values(pa.array([value], pa.timestamp(unit))) == [text]

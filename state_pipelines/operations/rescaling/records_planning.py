@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.serializer_layouts import derive_layout
-from state_pipelines.errors import UnsupportedError, UsageError, Where
+from state_pipelines.errors import UnsupportedError, Where
 from state_pipelines.keyed.assignment import compute_key_group_range
 from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.key_filter import KeyFilter
+from state_pipelines.keyed.key_values import encode_keys
 from state_pipelines.operations.publishing import make_file_name
 from state_pipelines.operations.rescaling.found_hashes import find_key_hasher
 from state_pipelines.operations.rescaling.merging import align_headers
@@ -129,14 +127,8 @@ class RecordMove:
         if choice is None:
             return None
         serializer = next(file.header.key_serializer for each in self.sources for _, file in each.keyed_files)
-        columns = plan_columns(derive_layout(serializer, self.sources[0].snapshot.layout_context))
-        try:
-            encoded = columns.encode(pa.array([_name_fields(key, columns.type) for key in choice.keys], columns.type))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
-            raise UsageError(f"the chosen keys are not of the type {columns.type}: {error}") from None
-        bounds = zip(encoded.starts.tolist(), encoded.stops.tolist(), strict=True)
-        data = encoded.data.tobytes()
-        return KeyFilter(frozenset(data[start:stop] for start, stop in bounds), choice.keep)
+        layout = derive_layout(serializer, self.sources[0].snapshot.layout_context)
+        return KeyFilter(frozenset(encode_keys(layout, choice.keys)), choice.keep)
 
     def _collect(self, header: KeyedHeader, context: RecordContext, sources: tuple[Source, ...]) -> Iterator[Collect]:
         for subtask in range(self.parallelism):
@@ -180,22 +172,6 @@ class RecordMove:
                     key_filter=self._key_filter,
                     merges=merges,
                 )
-
-
-def _name_fields(key: Any, kind: pa.DataType) -> Any:
-    """A key with the fields of its structs by name; lists stand for tuples, as `dump` prints them.
-
-    Raises:
-        UsageError: it names a field that there is not.
-    """
-    if not pa.types.is_struct(kind):
-        return key
-    names = [kind.field(index).name for index in range(kind.num_fields)]
-    if isinstance(key, list) and len(key) == len(names):
-        key = dict(zip(names, key, strict=True))
-    if not isinstance(key, dict) or set(key) - set(names):
-        raise UsageError(f"{key!r:.80} is not a key with the fields {', '.join(names)}")
-    return {name: _name_fields(value, kind.field(name).type) for name, value in key.items()}
 
 
 def has_keyed_state(operator: Operator) -> bool:

@@ -10,7 +10,7 @@
         key_hash: {com.acme.OrderKey: "objects(customer, region)"}
         drop_states: [cache]
       sessions:
-        keep_keys: [alice, bob]       # values as `read --key` takes them, or {file: keys.jsonl}
+        keep_keys: [alice, bob]       # values as `dump` shows them, or {file: keys.jsonl}
       obsolete: {drop: true}
       legacy: {operator_id: 0a44...}  # the new id, as `setUidHash` gives it
     take:
@@ -49,7 +49,7 @@ class KeyChoice:
     """Only some keys.
 
     Attributes:
-        keys: values, in the form that `read --key` takes.
+        keys: values as `key_values.encode_keys` takes them.
         keep: the keys stay and all others go; False is the other way round.
     """
 

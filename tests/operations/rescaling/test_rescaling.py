@@ -243,7 +243,7 @@ def test_only_the_chosen_keys_stay(types: Snapshot, tmp_path: Path, content: dic
 
 
 def test_keys_of_another_type_are_refused(types: Snapshot, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="the chosen keys are not of the type int32"):
+    with pytest.raises(UsageError, match="alice': not of the type of the keys, int32"):
         run(types, tmp_path / "new", operators={"basic-types": {"keep_keys": ["alice"]}})
 
 
