@@ -14,8 +14,8 @@ from state_pipelines.cli.commands import ANSWER_IS_NO
 from state_pipelines.cli.display import crop, indent, make_console, make_table, plural, shorten_classes
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.errors import TargetExistsError, UsageError, Where
+from state_pipelines.javaclasses.classpath import open_class_path
 from state_pipelines.operations.check import BACKENDS, CheckReport, StateCheck, Verdict, check_jobs, parse_release
-from state_pipelines.operations.classpath import open_class_path
 from state_pipelines.operations.job import Job, describe_job
 from state_pipelines.operations.jobfile import load_job
 from state_pipelines.operations.migration.autogenerate import draft_from_report, format_revision

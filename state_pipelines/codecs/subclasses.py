@@ -83,16 +83,9 @@ def declare_subclasses(pojo: Pojo, classes: FieldLists, kryo_version: int) -> tu
     listed = {each.class_name for each in (*pojo.registered, *pojo.non_registered)}
     return tuple(
         PojoSubclass(class_name=name, serializer=_extend(pojo, name, classes, kryo_version))
-        for name in sorted(classes.classes)
-        if name not in listed and pojo.pojo_class in _bases(name, classes)
+        for name in classes.list_subclasses(pojo.pojo_class)
+        if name not in listed
     )
-
-
-def _bases(name: str, classes: FieldLists) -> Iterator[str]:
-    declared = classes.find(name)
-    while declared is not None and declared.base:
-        yield declared.base
-        declared = classes.find(declared.base)
 
 
 def _extend(pojo: Pojo, name: str, classes: FieldLists, kryo_version: int) -> Pojo:

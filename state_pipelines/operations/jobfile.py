@@ -37,8 +37,8 @@ import yaml
 
 from state_pipelines.codecs.kryo import FieldLists, load_classes
 from state_pipelines.errors import StateError, UsageError, Where
+from state_pipelines.javaclasses.classpath import ClassPath, open_class_path
 from state_pipelines.metadata.operator_ids import compute_operator_id, format_operator_id
-from state_pipelines.operations.classpath import ClassPath, open_class_path
 from state_pipelines.operations.job import Job, JobOperator, JobState, Place
 from state_pipelines.operations.newtypes import (
     GENERIC_RECORD,
@@ -109,7 +109,7 @@ class _Description:
         self.is_complete = _is_on(content.get("complete", "false"))
         declared = open_class_path([], self._read_classes())
         outer = classes or ClassPath()
-        together = ClassPath((*declared.finders, *outer.finders), (*declared.names, *outer.names))
+        together = ClassPath((*declared.sources, *outer.sources), (*declared.names, *outer.names))
         registered, factories = _read_serialization_config(content.get("serialization-config"))
         self.extraction: TypeExtraction = extract_types(
             old, together, release, registered=registered, factories=factories

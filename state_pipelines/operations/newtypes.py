@@ -35,7 +35,7 @@ from state_pipelines.serializers.tree import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from state_pipelines.operations.classpath import ClassPath
+    from state_pipelines.javaclasses.classpath import ClassPath
 
 _FLINK_TUPLES = "org.apache.flink.api.java.tuple."
 GENERIC_RECORD = "org.apache.avro.generic.GenericRecord"

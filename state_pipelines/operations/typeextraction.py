@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.kryo.fieldlists import ARRAY, OBJECT_NAME, PRIMITIVES, JavaType
-from state_pipelines.operations.javaclass import BOXES, RECORD_NAME, JavaClass, JavaField, JavaMethod, name_class
+from state_pipelines.javaclasses.javaclass import BOXES, RECORD_NAME, JavaClass, JavaField, JavaMethod, name_class
 from state_pipelines.operations.undescribed import Undescribed, generated_by_avro, made_by_factory, unknown_arguments
 from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import build
@@ -21,7 +21,7 @@ from state_pipelines.serializers.tree import Enum, Kryo, Pojo, Serializer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from state_pipelines.operations.classpath import ClassPath
+    from state_pipelines.javaclasses.classpath import ClassPath
 
 _FLINK_2, _RECORDS = (2, 0), (1, 19)
 _BASIC = {

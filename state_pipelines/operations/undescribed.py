@@ -10,7 +10,7 @@ from state_pipelines.serializers.text import describe, quote
 from state_pipelines.serializers.tree import Opaque, Serializer
 
 if TYPE_CHECKING:
-    from state_pipelines.operations.javaclass import JavaClass
+    from state_pipelines.javaclasses.javaclass import JavaClass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ import pytest
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.kryo.fieldlists import JavaType
 from state_pipelines.errors import NotFoundError, UsageError
+from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
+from state_pipelines.javaclasses.javaclass import JavaClass
 from state_pipelines.operations.check import CheckReport, StateCheck, Verdict, check_jobs
-from state_pipelines.operations.classpath import ClassPath, open_class_path
-from state_pipelines.operations.javaclass import JavaClass
 from state_pipelines.operations.job import Job, JobOperator, JobState, Place
 from state_pipelines.operations.jobfile import load_job
 from state_pipelines.operations.newtypes import (
@@ -322,7 +322,7 @@ def test_a_schema_goes_for_the_record_of_its_name() -> None:
 def test_a_schema_goes_for_a_generated_class_that_does_not_tell_its_own() -> None:
     base = JavaType("org.apache.avro.specific.SpecificRecordBase")
     generated = JavaClass("com.acme.Offer", parent=base)
-    extraction = extract_types(OLD, ClassPath((lambda name: generated if name == generated.name else None,)), FLINK_2)
+    extraction = extract_types(OLD, ClassPath((GivenClass(generated),)), FLINK_2)
     job = replace_type(OLD, "orders/sum", extraction.extract(JavaType(generated.name)))
     changed = replace_avro(job, "orders/sum", schema("a")).operators[0].states[3]
     assert changed.serializers[Place.VALUE] == build.avro("com.acme.Offer", schema("a"))

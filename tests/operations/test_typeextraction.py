@@ -11,8 +11,8 @@ import pytest
 
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.kryo.fieldlists import JavaType, parse_type
-from state_pipelines.operations.classpath import ClassPath, open_class_path
-from state_pipelines.operations.javaclass import JavaClass, JavaField, JavaMethod
+from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
+from state_pipelines.javaclasses.javaclass import JavaClass, JavaField, JavaMethod
 from state_pipelines.operations.typeextraction import TypeExtraction, carry_over
 from state_pipelines.operations.undescribed import Undescribed
 from state_pipelines.serializers.text import describe, parse
@@ -103,14 +103,14 @@ def test_what_makes_a_pojo(change: dict[str, object], expected: str) -> None:
     constructor = JavaMethod("<init>", (), "void", is_public=True)
     plain = {"fields": (JavaField("a", JavaType("int"), "int"),), "methods": (constructor,)}
     found = JavaClass("P", **{**plain, **change})  # type: ignore[arg-type]
-    extraction = TypeExtraction(ClassPath((lambda name: found if name == "P" else None,)), (2, 2))
+    extraction = TypeExtraction(ClassPath((GivenClass(found),)), (2, 2))
     assert describe(extraction.extract(JavaType("P"))) == expected
 
 
 def test_the_schema_of_a_class_that_avro_generated() -> None:
     base = JavaType("org.apache.avro.specific.SpecificRecordBase")
     found = JavaClass("Offer", parent=base, schema_json=SCHEMA)
-    extraction = TypeExtraction(ClassPath((lambda name: found if name == "Offer" else None,)), (2, 2))
+    extraction = TypeExtraction(ClassPath((GivenClass(found),)), (2, 2))
     assert describe(extraction.extract(JavaType("Offer"))) == "Avro<Offer>"
 
 

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 _SHORT_NAMES = {
     "java.lang": "Object String Integer Long Short Byte Character Boolean Float Double Number CharSequence Comparable "
@@ -115,11 +115,28 @@ class FieldLists:
 
     def find(self, name: str) -> ClassDeclaration | None:
         """The declaration of a class, with the fields of its declared super classes; or None."""
-        return self._complete.get(name)
+        if name not in self._complete:
+            declared = self.classes.get(name)
+            self._complete[name] = None if declared is None else self._inherit(declared)
+        return self._complete[name]
+
+    def explain(self, name: str) -> str:
+        """Why `find` gives nothing for a class that is named; empty when nothing is known of the class at all."""
+        return ""
+
+    def list_subclasses(self, name: str) -> tuple[str, ...]:
+        """Names of the declared classes that extend a class, directly or not, sorted."""
+        return tuple(each for each in sorted(self.classes) if name in self._list_bases(each))
+
+    def _list_bases(self, name: str) -> Iterator[str]:
+        declared = self.classes.get(name)
+        while declared is not None and declared.base:
+            yield declared.base
+            declared = self.classes.get(declared.base)
 
     @cached_property
-    def _complete(self) -> dict[str, ClassDeclaration]:
-        return {name: self._inherit(declared) for name, declared in self.classes.items()}
+    def _complete(self) -> dict[str, ClassDeclaration | None]:
+        return {}
 
     def _inherit(self, declared: ClassDeclaration) -> ClassDeclaration:
         fields, line = list(declared.fields), [declared.name]

@@ -336,11 +336,11 @@ class GraphReader:
             return TypedValue(name, read_stream(reader))
         if self.streams and name in _STREAMED:
             raise self._unknown(name, "it goes on in a Java stream that an earlier value of the graph began")
-        raise self._unknown(name, "its fields are not in the snapshot")
+        raise self._unknown(name, self.table.classes.explain(name) or "its fields are not in the snapshot")
 
     def _unknown(self, name: str, reason: str) -> UnsupportedError:
         return UnsupportedError(
             f"class {name} inside a Kryo value cannot be decoded: {reason}",
             where=Where(file=self.reader.name, offset=self.reader.position),
-            hint=f"Declare `{name}` and its fields with their types in a file of field lists (`--classes`)",
+            hint=f"Give its jar by --classes, or a file of field lists that declares `{name}` and its fields",
         )

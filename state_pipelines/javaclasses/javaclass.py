@@ -38,6 +38,7 @@ class JavaField:
         type: with its type arguments.
         raw: the type without them, as `erase` writes it.
         is_kept: neither static nor transient.
+        is_synthetic: the compiler added it, such as `this$0` of inner classes; Kryo leaves it out.
         has_factory: `@TypeInfo` names a factory that makes its serializer.
     """
 
@@ -46,6 +47,7 @@ class JavaField:
     raw: str
     is_public: bool = True
     is_kept: bool = True
+    is_synthetic: bool = False
     has_factory: bool = False
 
 
@@ -81,6 +83,7 @@ class JavaClass:
         methods: those that the class itself declares.
         constants: of an enum, in order.
         has_factory: `@TypeInfo` names a factory that makes its serializer.
+        writes_itself: `KryoSerializable` or `@DefaultSerializer` replaces Kryo's serializer of fields.
         schema_json: schema of a class that Avro generated; empty when there is none.
     """
 
@@ -96,6 +99,7 @@ class JavaClass:
     is_abstract: bool = False
     is_interface: bool = False
     has_factory: bool = False
+    writes_itself: bool = False
     schema_json: str = ""
 
     @property

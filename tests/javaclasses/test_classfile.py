@@ -9,8 +9,8 @@ import pytest
 
 from state_pipelines.codecs.kryo.fieldlists import ARRAY, JavaType
 from state_pipelines.errors import FormatError, UsageError
-from state_pipelines.operations.classfile import parse_class
-from state_pipelines.operations.classpath import open_class_path
+from state_pipelines.javaclasses.classfile import parse_class
+from state_pipelines.javaclasses.classpath import open_class_path
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs.kryo.fieldlists import ARRAY, OBJECT_NAME, JavaType
-from state_pipelines.operations.javaclass import ENUM_NAME, JavaClass, JavaField, JavaMethod, erase
+from state_pipelines.javaclasses.javaclass import ENUM_NAME, JavaClass, JavaField, JavaMethod, erase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,10 @@ _UTF8, _CLASS, _STRING = 1, 7, 8
 # Bytes behind the tag of the other constants; long and double take two places.
 _SIZES = {3: 4, 4: 4, 5: 8, 6: 8, 9: 4, 10: 4, 11: 4, 12: 4, 15: 3, 16: 2, 17: 4, 18: 4, 19: 2, 20: 2}
 _WIDE = frozenset({5, 6})
+_SYNTHETIC = 0x1000
 _TYPE_INFO = "Lorg/apache/flink/api/common/typeinfo/TypeInfo;"
+_KRYO_DEFAULT = "Lcom/esotericsoftware/kryo/DefaultSerializer;"
+_KRYO_SERIALIZABLE = "com.esotericsoftware.kryo.KryoSerializable"
 _AVRO_BASE = "org.apache.avro.specific.SpecificRecordBase"
 _PRIMITIVES = {
     "Z": "boolean",
@@ -80,6 +83,27 @@ def parse_class(data: bytes, name: str | None = None) -> JavaClass:
         raise reader.error("the constants of the class file do not fit each other") from None
 
 
+def read_super_classes(data: bytes, name: str | None = None) -> Iterator[tuple[str, str]]:
+    """The class of a class file and its super class; nothing for interfaces, modules and `java.lang.Object`.
+
+    Only constants and the header are read, since an index of a large jar needs thousands of classes.
+
+    Raises:
+        FormatError: the bytes are not a class file.
+    """
+    reader = Reader(data, name)
+    if reader.remaining < 10 or reader.i32() & 0xFFFFFFFF != _MAGIC:
+        raise reader.error("not a class file", 0)
+    reader.skip(4)
+    try:
+        pool = _read_pool(reader)
+        flags, own, parent = reader.u16(), pool.class_name(reader.u16()), pool.class_name(reader.u16())
+    except (KeyError, IndexError):
+        raise reader.error("the constants of the class file do not fit each other") from None
+    if parent and not flags & _INTERFACE:
+        yield own, parent
+
+
 def _read_class(reader: Reader) -> JavaClass:
     pool = _read_pool(reader)
     flags, own, parent = reader.u16(), pool.class_name(reader.u16()), pool.class_name(reader.u16())
@@ -109,7 +133,8 @@ def _read_class(reader: Reader) -> JavaClass:
         is_final=bool(flags & _FINAL),
         is_abstract=bool(flags & _ABSTRACT),
         is_interface=bool(flags & _INTERFACE),
-        has_factory=_has_factory(attributes, pool),
+        has_factory=_has_annotation(attributes, pool, _TYPE_INFO),
+        writes_itself=_KRYO_SERIALIZABLE in interfaces or _has_annotation(attributes, pool, _KRYO_DEFAULT),
         schema_json=_find_schema(pool, own) if parent == _AVRO_BASE else "",
     )
 
@@ -158,15 +183,14 @@ def _find_inner_flags(attributes: dict[str, Reader], pool: _Pool, own: str, flag
     return flags
 
 
-def _has_factory(attributes: dict[str, Reader], pool: _Pool) -> bool:
-    """Whether there is `@TypeInfo`, which the JVM keeps; only the types of the annotations are looked at."""
-    if "RuntimeVisibleAnnotations" not in attributes:
-        return False
-    table = attributes["RuntimeVisibleAnnotations"]
+def _has_annotation(attributes: dict[str, Reader], pool: _Pool, kind: str) -> bool:
+    """Whether there is an annotation of a kind that the JVM keeps."""
     # Values of annotations nest; a class that does not refer to the annotation cannot carry it.
-    if _TYPE_INFO not in pool.texts.values():
+    if "RuntimeVisibleAnnotations" not in attributes or kind not in pool.texts.values():
         return False
-    return any(_read_annotation(table, pool) == _TYPE_INFO for _ in range(table.u16()))
+    whole = attributes["RuntimeVisibleAnnotations"]
+    table = Reader(whole.data, whole.name, whole.position, whole.end)
+    return any(_read_annotation(table, pool) == kind for _ in range(table.u16()))
 
 
 def _read_annotation(table: Reader, pool: _Pool) -> str:
@@ -214,7 +238,8 @@ def _make_field(member: _Member, pool: _Pool, parameters: tuple[str, ...], reade
         raw=erase(raw),
         is_public=bool(member.flags & _PUBLIC),
         is_kept=not member.flags & (_STATIC | _TRANSIENT),
-        has_factory=_has_factory(member.attributes, pool),
+        is_synthetic=bool(member.flags & _SYNTHETIC),
+        has_factory=_has_annotation(member.attributes, pool, _TYPE_INFO),
     )
 
 

@@ -1,0 +1,203 @@
+"""Class paths: jars, directories of class files, single class files, and files of field lists."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Protocol
+
+from state_pipelines.codecs.kryo.fieldlists import FieldLists, load_classes
+from state_pipelines.errors import MissingFileError, StateError, UsageError, Where
+from state_pipelines.javaclasses.classfile import parse_class, read_super_classes
+from state_pipelines.javaclasses.javaclass import JavaClass, declare
+from state_pipelines.storage import Location, exists, find_files, is_directory, join, read_file, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from os import PathLike
+
+_CLASS_FILE, _JAR = b"\xca\xfe\xba\xbe", b"PK\x03\x04"
+_SUFFIX = ".class"
+
+
+class ClassSource(Protocol):
+    """One entry of a class path."""
+
+    def find(self, name: str) -> JavaClass | None:
+        """The class of a name, or None."""
+
+    def super_classes(self) -> Iterator[tuple[str, str]]:
+        """Each class with its super class, by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassPath:
+    """Entries in which classes are looked up; the first one that has a class wins.
+
+    Attributes:
+        sources: the entries.
+        names: of the entries, for messages.
+        declared: the field lists among them.
+    """
+
+    sources: tuple[ClassSource, ...] = ()
+    names: tuple[str, ...] = ()
+    declared: FieldLists = field(default_factory=FieldLists)
+    _known: dict[str, JavaClass | None] = field(default_factory=dict)
+
+    def find(self, name: str) -> JavaClass | None:
+        """The class of a name, or None.
+
+        Raises:
+            FormatError: the class file is damaged.
+        """
+        if name not in self._known:
+            found = (source.find(name) for source in self.sources)
+            self._known[name] = next((each for each in found if each is not None), None)
+        return self._known[name]
+
+    @property
+    def has_class_files(self) -> bool:
+        """Whether there is more than field lists."""
+        return any(not isinstance(source, _DeclaredClasses) for source in self.sources)
+
+    @cached_property
+    def direct_subclasses(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the classes that extend a class directly, by the name of that; reads all class files once."""
+        parents: dict[str, str] = {}
+        for source in self.sources:
+            for name, parent in source.super_classes():
+                parents.setdefault(name, parent)
+        children = defaultdict(list)
+        for name in sorted(parents):
+            children[parents[name]].append(name)
+        return {name: tuple(each) for name, each in children.items()}
+
+
+def open_class_path(paths: Iterable[str | PathLike[str]], declared: FieldLists | None = None) -> ClassPath:
+    """A class path of jars, directories, class files and field lists.
+
+    Args:
+        paths: local paths or URLs. Field lists come before class files, whatever their order.
+        declared: a field list that comes first.
+
+    Raises:
+        UsageError: there is no such file, or it is none of these.
+    """
+    names = [str(path) for path in paths]
+    opened = [(name, _open(name)) for name in names]
+    lists = [] if declared is None else [declared]
+    lists += [each for _, each in opened if isinstance(each, FieldLists)]
+    together = FieldLists({name: each for some in reversed(lists) for name, each in some.classes.items()})
+    sources: list[ClassSource] = [_DeclaredClasses(together)] if lists else []
+    sources += [each for _, each in opened if not isinstance(each, FieldLists)]
+    return ClassPath(tuple(sources), tuple(names), together)
+
+
+def _open(path: str) -> ClassSource | FieldLists:
+    where = Where(file=path)
+    place = resolve(path)
+    try:
+        if is_directory(place):
+            return _Directory(place)
+        raw = read_file(place)
+    except MissingFileError as error:
+        raise UsageError(f"the classes cannot be read: {error.what}", where=where) from None
+    if raw.startswith(_CLASS_FILE):
+        return GivenClass(parse_class(raw, path))
+    if raw.startswith(_JAR):
+        return _Jar.open(raw, path)
+    try:
+        return load_classes(raw.decode())
+    except UnicodeDecodeError:
+        problem = "neither a jar, a directory of classes, a class file nor a file of field lists"
+        raise UsageError(problem, where=where) from None
+    except StateError as error:
+        raise UsageError(error.what, where=where, hint=error.hint) from None
+
+
+@dataclass(frozen=True, eq=False)
+class _DeclaredClasses:
+    lists: FieldLists
+
+    def find(self, name: str) -> JavaClass | None:
+        found = self.lists.classes.get(name)
+        return None if found is None else declare(found)
+
+    def super_classes(self) -> Iterator[tuple[str, str]]:
+        return ((each.name, each.base) for each in self.lists.classes.values() if each.base)
+
+
+@dataclass(frozen=True, eq=False)
+class GivenClass:
+    """A class by itself, such as that of a single class file."""
+
+    content: JavaClass
+
+    def find(self, name: str) -> JavaClass | None:
+        """The class, if it has the name."""
+        return self.content if self.content.name == name else None
+
+    def super_classes(self) -> Iterator[tuple[str, str]]:
+        """Its name and that of its super class, if it has one."""
+        if self.content.parent is not None:
+            yield self.content.name, self.content.parent.name
+
+
+@dataclass(frozen=True, eq=False)
+class _Directory:
+    root: Location
+
+    def find(self, name: str) -> JavaClass | None:
+        parts = _split_name(name)
+        if not parts:
+            return None
+        file = join(self.root, *parts)
+        return parse_class(read_file(file), str(file)) if exists(file) else None
+
+    def super_classes(self) -> Iterator[tuple[str, str]]:
+        for entry in find_files(self.root):
+            if entry.location.name.endswith(_SUFFIX):
+                yield from read_super_classes(read_file(entry.location), str(entry.location))
+
+
+@dataclass(frozen=True, eq=False)
+class _Jar:
+    archive: zipfile.ZipFile
+    path: str
+    entries: frozenset[str]
+
+    @classmethod
+    def open(cls, raw: bytes, path: str) -> _Jar:
+        try:
+            archive = zipfile.ZipFile(io.BytesIO(raw))
+        except zipfile.BadZipFile as error:
+            raise UsageError(f"the jar is damaged: {error}", where=Where(file=path)) from None
+        return cls(archive, path, frozenset(archive.namelist()))
+
+    def find(self, name: str) -> JavaClass | None:
+        entry = "/".join(_split_name(name))
+        return parse_class(self._read(entry), f"{self.path}!{entry}") if entry in self.entries else None
+
+    def super_classes(self) -> Iterator[tuple[str, str]]:
+        for entry in sorted(self.entries):
+            # Classes for newer JVMs (`META-INF/versions`) repeat those of the jar itself.
+            if entry.endswith(_SUFFIX) and not entry.startswith("META-INF/"):
+                yield from read_super_classes(self._read(entry), f"{self.path}!{entry}")
+
+    def _read(self, entry: str) -> bytes:
+        try:
+            return self.archive.read(entry)
+        except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError) as error:
+            where = Where(file=self.path)
+            raise UsageError(f"{entry} of the jar cannot be read: {error}", where=where) from None
+
+
+def _split_name(name: str) -> tuple[str, ...]:
+    """The path of a class file below the root of a class path; empty where the name is not that of a class."""
+    path = PurePosixPath(f"{name.replace('.', '/')}{_SUFFIX}")
+    return () if path.is_absolute() or ".." in path.parts or "//" in str(path) else path.parts

@@ -1,0 +1,142 @@
+"""Field lists out of class files: what Kryo writes of a class, and what class files do not say."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state_pipelines.codecs.kryo.fieldlists import OBJECT_NAME, ClassDeclaration, JavaType
+from state_pipelines.errors import UsageError
+from state_pipelines.javaclasses import load_field_lists
+from state_pipelines.javaclasses.classpath import ClassPath, GivenClass
+from state_pipelines.javaclasses.field_lists import ClassDeclarations, ClassFieldLists, describe_class
+from state_pipelines.javaclasses.javaclass import ENUM_NAME, RECORD_NAME, JavaClass, JavaField
+from tests.javaclasses.test_classfile import ENUM, GENERIC, RECORD
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LONG = JavaType("long")
+
+
+def field(name: str, **flags: bool) -> JavaField:
+    return JavaField(name, LONG, "long", **flags)
+
+
+def describe(found: JavaClass, *others: JavaClass) -> ClassDeclaration:
+    return describe_class(found, ClassPath(tuple(map(GivenClass, (found, *others)))))
+
+
+def lists_of(*classes: JavaClass) -> ClassFieldLists:
+    return ClassFieldLists(ClassDeclarations((), ClassPath(tuple(map(GivenClass, classes)))))
+
+
+def test_fields_are_sorted_by_name_without_static_transient_and_synthetic_ones() -> None:
+    fields = (field("b"), field("gone", is_kept=False), field("this$0", is_synthetic=True), field("a", is_public=False))
+    assert describe(JavaClass("P", fields=fields)).fields == (("a", LONG), ("b", LONG))
+
+
+@pytest.mark.parametrize(
+    ("found", "kind"),
+    [
+        (JavaClass("P"), "class"),
+        (JavaClass("P", is_final=True), "final"),
+        (JavaClass("P", is_abstract=True), "interface"),
+        (JavaClass("P", parent=None, is_interface=True), "interface"),
+        (JavaClass("P", parent=JavaType(RECORD_NAME), is_final=True), "record"),
+        (JavaClass("P", parent=JavaType(ENUM_NAME), is_final=True, constants=("A",)), "enum"),
+        (JavaClass("P", parent=JavaType(ENUM_NAME), constants=("A",)), "abstract enum"),
+        (JavaClass("P", parent=JavaType("java.util.ArrayList")), "list"),
+        (JavaClass("P", interfaces=("java.util.Set",)), "set"),
+        (JavaClass("P", parent=JavaType("java.util.LinkedHashMap")), "map"),
+    ],
+)
+def test_the_kind_of_a_class(found: JavaClass, kind: str) -> None:
+    assert describe(found).kind == kind
+
+
+def test_a_subclass_of_a_collection_of_the_user_is_a_collection() -> None:
+    assert describe(JavaClass("Q", parent=JavaType("P")), JavaClass("P", interfaces=("java.util.List",))).kind == "list"
+
+
+def test_inherited_fields_come_from_the_class_path() -> None:
+    lists = lists_of(
+        JavaClass("Q", parent=JavaType("P"), fields=(field("b"),)), JavaClass("P", fields=(field("a"), field("c")))
+    )
+    found = lists.find("Q")
+    assert found is not None
+    assert [name for name, _ in found.fields] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("classes", "reason"),
+    [
+        ((JavaClass("Q", parent=JavaType("P")),), "its super class P is not among the given classes"),
+        ((JavaClass("Q", parent=JavaType("java.util.Date")),), "its super class java.util.Date is not among"),
+        ((JavaClass("Q", parent=JavaType("P")), JavaClass("P", parameters=("T",))), "P has type parameters"),
+        ((JavaClass("Q", writes_itself=True),), "Q names a Kryo serializer of its own"),
+        ((JavaClass("Q", parent=JavaType("Q")),), "extends itself"),
+    ],
+)
+def test_what_class_files_do_not_say_is_not_guessed(classes: tuple[JavaClass, ...], reason: str) -> None:
+    lists = lists_of(*classes)
+    assert lists.find("Q") is None
+    assert reason in lists.explain("Q")
+
+
+def test_classes_of_the_jdk_are_those_that_kryo_knows() -> None:
+    assert lists_of(JavaClass("java.util.Date")).find("java.util.Date") is None
+
+
+def test_subclasses_of_subclasses() -> None:
+    lists = lists_of(JavaClass("P"), JavaClass("R", parent=JavaType("Q")), JavaClass("Q", parent=JavaType("P")))
+    assert lists.list_subclasses("P") == ("Q", "R")
+    assert lists.list_subclasses(OBJECT_NAME) == ("P", "Q", "R")
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> list[Path]:
+    (tmp_path / "classes").mkdir()
+    (tmp_path / "classes" / "A.class").write_bytes(GENERIC)
+    with zipfile.ZipFile(tmp_path / "e.jar", "w") as jar:
+        jar.writestr("E.class", ENUM)
+    (tmp_path / "renamed.class").write_bytes(RECORD)
+    (tmp_path / "fields.yaml").write_text("R: [declared: int]\ncom.acme.Order: [id: long]\n")
+    return [tmp_path / name for name in ("classes", "e.jar", "renamed.class", "fields.yaml")]
+
+
+def test_directories_jars_class_files_and_field_lists_together(mixed: list[Path]) -> None:
+    lists = load_field_lists(mixed)
+    found = {name: lists.find(name) for name in ("A", "E", "com.acme.Order", "com.acme.Other")}
+    assert {name: each and each.kind for name, each in found.items()} == {
+        "A": "class",
+        "E": "enum",
+        "com.acme.Order": "class",
+        "com.acme.Other": None,
+    }
+
+
+def test_a_field_list_goes_before_a_class_file(mixed: list[Path]) -> None:
+    found = load_field_lists(mixed).find("R")
+    assert found is not None
+    assert found.fields == (("declared", JavaType("int")),)
+
+
+def test_a_pickled_list_reads_the_class_files_again(mixed: list[Path]) -> None:
+    lists = load_field_lists(mixed)
+    again = pickle.loads(pickle.dumps(lists))
+    assert again.find("A") == lists.find("A")
+    assert again is pickle.loads(pickle.dumps(lists))
+
+
+def test_field_lists_alone_are_plain(mixed: list[Path]) -> None:
+    assert set(load_field_lists(mixed[3:]).classes) == {"R", "com.acme.Order"}
+
+
+def test_a_file_that_is_none_of_these(tmp_path: Path) -> None:
+    (tmp_path / "job.bin").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="neither a jar, a directory of classes, a class file nor"):
+        load_field_lists([tmp_path / "job.bin"])
