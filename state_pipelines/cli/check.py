@@ -29,7 +29,6 @@ from state_pipelines.operations.newtypes import (
     replace_type,
 )
 from state_pipelines.serializers.compatibility import Outcome
-from state_pipelines.snapshot.declarations import read_classes
 from state_pipelines.storage import Location, create_file, is_directory, join, list_directory, resolve
 
 if TYPE_CHECKING:
@@ -43,9 +42,15 @@ _DESCRIPTIONS = (".yaml", ".yml", ".json")
 _STDOUT = "-"
 _DRAFT = "0001_draft"
 _OPTIONS = (
-    click.option("--job-classes", metavar="FILE", help="Classes of the new job, declared in a field list."),
-    click.option("--jar", "jars", metavar="FILE", multiple=True, help="A jar with classes of the new job."),
-    click.option("--class-path", "directories", metavar="DIR", multiple=True, help="A directory of its class files."),
+    click.option(
+        "--job-classes",
+        "--jar",
+        "--class-path",
+        "job_classes",
+        metavar="PATH",
+        multiple=True,
+        help="Classes of the new job: a jar, a directory, a class file or a file of field lists.",
+    ),
     click.option(
         "--type",
         "types",
@@ -64,31 +69,25 @@ class NewCode:
     """What the options say of the new job's code.
 
     Attributes:
-        classes: file of declared classes.
-        jars: files.
-        directories: of class files.
+        classes: paths of jars, directories, class files and field lists.
         types: texts `OPERATOR/STATE=TYPE`.
         schemas: texts `OPERATOR/STATE=FILE`.
     """
 
-    classes: str | None
-    jars: tuple[str, ...]
-    directories: tuple[str, ...]
+    classes: tuple[str, ...]
     types: tuple[str, ...]
     schemas: tuple[str, ...]
 
     def __bool__(self) -> bool:
         """Whether they say anything."""
-        return any((self.classes, self.jars, self.directories, self.types, self.schemas))
+        return any((self.classes, self.types, self.schemas))
 
     def describe(self, old: Job, release: tuple[int, int], file: str | None) -> Job:
         """The new job: as the file describes it, or the old one with the new code's types."""
-        declared = None if self.classes is None else read_classes([self.classes])
-        classes = open_class_path((*self.jars, *self.directories), declared)
+        classes = open_class_path(self.classes)
         extraction = extract_types(old, classes, release)
         if file is None:
-            named = (self.classes, *self.jars, *self.directories, *self.types, *self.schemas)
-            job = replace(replace_classes(old, extraction), name=", ".join(filter(None, named)))
+            job = replace(replace_classes(old, extraction), name=", ".join((*self.classes, *self.types, *self.schemas)))
             job = replace(job, metadata_version=None, kryo_version=None)
         else:
             job = load_job(file, old, release, classes)
@@ -108,14 +107,12 @@ def code_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def call(
         *arguments: object,
-        job_classes: str | None,
-        jars: tuple[str, ...],
-        directories: tuple[str, ...],
+        job_classes: tuple[str, ...],
         types: tuple[str, ...],
         schemas: tuple[str, ...],
         **others: object,
     ) -> None:
-        command(*arguments, code=NewCode(job_classes, jars, directories, types, schemas), **others)
+        command(*arguments, code=NewCode(job_classes, types, schemas), **others)
 
     decorated: Callable[..., None] = call
     for option in reversed(_OPTIONS):
@@ -255,12 +252,12 @@ def describe_new(new: str | None, code: NewCode, old: Job, release: tuple[int, i
     if new is None and not code:
         raise UsageError(
             "there is no new job to check against",
-            hint="Name a snapshot or a description of it, or give --jar, --class-path, --job-classes, --type or --avro",
+            hint="Name a snapshot or a description of it, or give --job-classes, --type or --avro",
         )
     if new is not None and not new.lower().endswith(_DESCRIPTIONS):
         if code:
             raise UsageError(
-                "a snapshot of the new job says which types it has", hint="Leave out --jar, --type and the like"
+                "a snapshot of the new job says which types it has", hint="Leave out --job-classes, --type and --avro"
             )
         return describe_job(source.open(new))
     return code.describe(old, release, new)

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
 from state_pipelines.codecs.kryo.fieldlists import FieldLists, load_classes
-from state_pipelines.errors import MissingFileError, StateError, UsageError, Where
+from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.javaclasses.classfile import parse_class, read_super_classes
 from state_pipelines.javaclasses.javaclass import JavaClass, declare
 from state_pipelines.storage import Location, exists, find_files, is_directory, join, read_file, resolve
@@ -86,7 +86,8 @@ def open_class_path(paths: Iterable[str | PathLike[str]], declared: FieldLists |
         declared: a field list that comes first.
 
     Raises:
-        UsageError: there is no such file, or it is none of these.
+        MissingFileError: there is no such file.
+        UsageError: a file is none of these.
     """
     names = [str(path) for path in paths]
     opened = [(name, _open(name)) for name in names]
@@ -101,12 +102,9 @@ def open_class_path(paths: Iterable[str | PathLike[str]], declared: FieldLists |
 def _open(path: str) -> ClassSource | FieldLists:
     where = Where(file=path)
     place = resolve(path)
-    try:
-        if is_directory(place):
-            return _Directory(place)
-        raw = read_file(place)
-    except MissingFileError as error:
-        raise UsageError(f"the classes cannot be read: {error.what}", where=where) from None
+    if is_directory(place):
+        return _Directory(place)
+    raw = read_file(place)
     if raw.startswith(_CLASS_FILE):
         return GivenClass(parse_class(raw, path))
     if raw.startswith(_JAR):

@@ -41,7 +41,8 @@ def load_field_lists(paths: Iterable[str | PathLike[str]]) -> FieldLists:
         paths: local paths or URLs; field lists come before class files, whatever their order.
 
     Raises:
-        UsageError: there is no such file, or it is none of these.
+        MissingFileError: there is no such file.
+        UsageError: a file is none of these.
     """
     return _load(tuple(str(path) for path in paths))
 

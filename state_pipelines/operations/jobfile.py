@@ -4,7 +4,7 @@
     complete: true                          # whatever is not named is gone; else it stays as in the snapshot
     serialization-config:                   # pipeline.serialization-config of the job
       - com.acme.Gift: {type: pojo}
-    classes:                                # in the form of field lists, or the name of such a file
+    classes:                                # field lists, or paths of such files, jars, directories, class files
       class com.acme.Order: {id: long, tags: List<String>}
     operators:
       orders:                               # uid, or 32-digit id
@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from state_pipelines.codecs.kryo import FieldLists, load_classes
+from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.javaclasses.classpath import ClassPath, open_class_path
 from state_pipelines.metadata.operator_ids import compute_operator_id, format_operator_id
@@ -107,7 +107,7 @@ class _Description:
         self.path = path
         self.old = old
         self.is_complete = _is_on(content.get("complete", "false"))
-        declared = open_class_path([], self._read_classes())
+        declared = self._open_classes()
         outer = classes or ClassPath()
         together = ClassPath((*declared.sources, *outer.sources), (*declared.names, *outer.names))
         registered, factories = _read_serialization_config(content.get("serialization-config"))
@@ -115,14 +115,14 @@ class _Description:
             old, together, release, registered=registered, factories=factories
         )
 
-    def _read_classes(self) -> FieldLists:
+    def _open_classes(self) -> ClassPath:
         classes = self.content.get("classes") or {}
-        if isinstance(classes, str):
-            try:
-                return load_classes((self.path.parent / classes).read_text(encoding="utf-8"))
-            except OSError as error:
-                raise UsageError(f"the file of classes cannot be read: {error.strerror}") from None
-        return load_classes(yaml.safe_dump(classes, sort_keys=False))
+        if isinstance(classes, dict):
+            return open_class_path([], load_classes(yaml.safe_dump(classes, sort_keys=False)))
+        paths = [classes] if isinstance(classes, str) else classes
+        if not isinstance(paths, list) or not all(isinstance(each, str) for each in paths):
+            raise UsageError("`classes` is neither a field list nor a list of paths")
+        return open_class_path(self.path.parent / each for each in paths)
 
     def job(self) -> Job:
         described = _check_names(self.content.get("operators") or {}, None, "`operators`")

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.codecs.kryo.fieldlists import ClassDeclaration, FieldLists, load_classes
-from state_pipelines.errors import UsageError, Where, at
+from state_pipelines.errors import UsageError
+from state_pipelines.javaclasses import load_field_lists
 from state_pipelines.metadata import find_operator_id, format_operator_id
 from state_pipelines.serializers.text import parse
-from state_pipelines.storage import read_file, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from state_pipelines.codecs.kryo.fieldlists import FieldLists
     from state_pipelines.serializers.tree import Serializer
 
 
@@ -114,20 +114,6 @@ def declare(texts: Mapping[str, Iterable[str]]) -> Declarations:
     return Declarations(**parsed, texts={kind.name: given for kind, given in stated.items()})
 
 
-def read_classes(paths: Iterable[str]) -> FieldLists:
-    """Read files of field lists, in the form of `codecs.kryo.load_classes`; paths or URLs that fsspec knows.
-
-    Raises:
-        UsageError: a file holds something else.
-        MissingFileError: there is no such file.
-    """
-    found: dict[str, ClassDeclaration] = {}
-    for path in paths:
-        with at(file=path):
-            found.update(load_classes(_read_text(path)).classes)
-    return FieldLists(found)
-
-
 def parse_key_serializers(texts: Iterable[str]) -> dict[str, Serializer]:
     """Parse `OPERATOR=TYPE` texts; types in the readable form of `inspect`.
 
@@ -158,9 +144,10 @@ KINDS = (
     DeclarationKind(
         "classes",
         "--classes",
-        "FILE",
-        "Field lists of classes that the snapshot does not describe (Kryo, POJO subclasses).",
-        read_classes,
+        "PATH",
+        "Classes that the snapshot does not describe (Kryo, POJO subclasses): a jar, a directory, a class file or a "
+        "file of field lists.",
+        load_field_lists,
     ),
     DeclarationKind(
         "key_serializers",
@@ -178,13 +165,6 @@ KINDS = (
     ),
 )
 """Every kind of declaration, in the order of `--help`."""
-
-
-def _read_text(path: str) -> str:
-    try:
-        return read_file(resolve(path)).decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the file is not text: {error}", where=Where(file=path)) from None
 
 
 def _split(texts: Iterable[str], form: str, example: str) -> Iterator[tuple[str, str]]:

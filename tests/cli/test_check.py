@@ -237,7 +237,7 @@ def test_a_description_in_a_file(call: Callable[..., Called], savepoint: Path, t
         ((), "there is no new job to check against"),
         (("--type", "orders/order"), "is not of the form"),
         (("--type", "orders/late=long"), "has no state 'late'"),
-        (("--jar", "missing.jar"), "the classes cannot be read"),
+        (("--jar", "missing.jar"), "the file does not exist"),
         (("--avro", "orders/order=missing.avsc"), "the schema cannot be read"),
         (("--type", "orders/order=long", "--json", "--markdown", "-"), "both want the standard output"),
     ],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.codecs.kryo.fieldlists import ARRAY, JavaType
-from state_pipelines.errors import FormatError, UsageError
+from state_pipelines.errors import FormatError, MissingFileError, UsageError
 from state_pipelines.javaclasses.classfile import parse_class
 from state_pipelines.javaclasses.classpath import open_class_path
 
@@ -126,10 +126,13 @@ def test_classes_are_found_in_directories_jars_and_files(tmp_path: Path) -> None
     assert classes.find("com.acme.Order") is None
 
 
-@pytest.mark.parametrize("content", [None, b"PK but no jar"])
-def test_a_place_without_classes(tmp_path: Path, content: bytes | None) -> None:
+def test_a_file_without_classes(tmp_path: Path) -> None:
     path = tmp_path / "lib.jar"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(UsageError, match=r"classes|jar"):
+    path.write_bytes(b"PK\x03\x04 but no jar")
+    with pytest.raises(UsageError, match="the jar is damaged"):
         open_class_path([path])
+
+
+def test_classes_that_are_missing(tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError, match="does not exist"):
+        open_class_path([tmp_path / "lib.jar"])

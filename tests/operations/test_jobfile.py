@@ -10,7 +10,7 @@ import pytest
 
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.kryo.fieldlists import JavaType
-from state_pipelines.errors import NotFoundError, UsageError
+from state_pipelines.errors import NotFoundError, StateError, UsageError
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
 from state_pipelines.javaclasses.javaclass import JavaClass
 from state_pipelines.operations.check import CheckReport, StateCheck, Verdict, check_jobs
@@ -255,15 +255,15 @@ def test_an_avro_schema_that_reads_the_old_data(folder: Path) -> None:
         ("operators: {late: {states: {first: Long}}}", "the type of the keys is missing"),
         ("parallelism: none", "'none' is not a parallelism"),
         (orders("offers: {avro: missing.avsc}"), "the schema cannot be read"),
-        ("classes: missing.yaml", "the file of classes cannot be read"),
+        ("classes: [missing.jar]", "does not exist"),
         ("serialization-config: {a: b}", "is not a list"),
         ("serialization-config: [a: {type: protobuf}]", "has no type"),
     ],
 )
 def test_what_is_no_description(folder: Path, text: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message) as raised:
+    with pytest.raises(StateError, match=message) as raised:
         load(folder, text)
-    assert raised.value.where.file == str(folder / "job.yaml") or "file" not in message
+    assert raised.value.where.file == str(folder / ("missing.jar" if "missing.jar" in text else "job.yaml"))
 
 
 def test_a_file_that_is_missing(folder: Path) -> None:

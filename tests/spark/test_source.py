@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import zipfile
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -301,3 +302,16 @@ def test_data_in_flight_is_read(spark: SparkSession) -> None:
     stored = case.open().operator("slow-map").state("_in_flight_data").to_arrow().to_pylist()
     found = sorted((row["subtask"], row["direction"], bytes(row["value_bytes"])) for row in rows)
     assert found == sorted((row["subtask"], row["direction"], row["value_bytes"]) for row in stored)
+
+
+def test_classes_out_of_a_jar(spark: SparkSession, tmp_path: Path) -> None:
+    # public class types.Guest extends types.Person { public int visits; }, without its constructor
+    guest = bytes.fromhex(
+        "cafebabe0000003d000701000b74797065732f477565737407000101000c74797065732f506572736f6e0700030100067669"
+        "736974730100014900210002000400000001000100050006000000000000"
+    )
+    jar = tmp_path / "job.jar"
+    with zipfile.ZipFile(jar, "w") as archive:
+        archive.writestr("types/Guest.class", guest)
+    frame = load(spark, "composite-types", "person-or-guest", types("2.2", "heap"), classes=str(jar))
+    assert {row.value["class"] for row in frame.collect() if row.value} == {"types.Guest", "types.Person"}
