@@ -14,7 +14,7 @@ from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columnar import Encoded
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.conform import conform
-from state_pipelines.errors import UnsupportedError, UsageError
+from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError
 from state_pipelines.keyed.assignment import assign_key_groups
 from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.keyed.matching import find_changes
@@ -156,6 +156,12 @@ class RecordEncoder:
                 columns.append(pa.nulls(len(batch)))
             else:
                 columns.append(conform(self._column(batch, each.name), each.type, each.name))
+            if each.name == "state_key" and columns[-1].null_count:
+                row = int(np.flatnonzero(columns[-1].is_null().to_numpy(zero_copy_only=False))[0])
+                raise ValueRangeError(
+                    f"row {row} for state {self.state} has no key: state_key is null",
+                    hint="Flink refuses null keys (`No key set`); leave such rows out or give them a key",
+                )
         return pa.StructArray.from_arrays(columns, fields=list(target))
 
     def _values(self, batch: pa.RecordBatch) -> pa.Array:

@@ -7,12 +7,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 
 from state_pipelines import errors
 from state_pipelines.errors import MigrationError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# PySpark prints what SQL it refuses as a page of JSON; the errors here say it in a line.
+for _name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+    PySparkLogger.getLogger(_name).disabled = True
 
 _RAISED = re.compile(r"state_pipelines\.errors\.(\w+): (.*)")
 
@@ -34,5 +39,8 @@ def translate_failures(what: str) -> Iterator[None]:
         if found := _RAISED.search(text):
             kind = getattr(errors, found[1], StateError)
             raise kind(found[2].strip()) from error
+        if error.getCondition() == "USER_RAISED_EXCEPTION":
+            message = (error.getMessageParameters() or {}).get("errorMessage") or text
+            raise MigrationError(message) from error
         first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
         raise MigrationError(f"{what}: Spark says {first.strip()}") from error

@@ -7,6 +7,7 @@ decoded only where SQL names them or where they change.
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +17,16 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.conform import conform
@@ -26,6 +36,7 @@ from state_pipelines.keyed.tables import TTL_COLUMN, TableOptions
 from state_pipelines.operations.migration import flows
 from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read
 from state_pipelines.operations.migration.shapes import OPERATOR_LISTS
+from state_pipelines.operations.migration.structs import quote_name
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
 from state_pipelines.spark.casting import cast_by_name
 from state_pipelines.spark.failures import translate_failures
@@ -34,10 +45,11 @@ from state_pipelines.spark.tasks import read_frame
 from state_pipelines.spark.types import spark_arrow_schema, spark_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
+    from state_pipelines.keyed.records import KeyedLayout
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Operator
@@ -50,6 +62,10 @@ STORED = f"{PREFIX}stored"
 KEYS = ("state_key", "state_namespace", "map_key")
 VISIBLE = (*KEYS, "list_index", TTL_COLUMN)
 """Columns that SQL may name beside the fields and `value`."""
+
+NULL_KEY = "the key of some entries becomes null"
+EQUAL_KEYS = "several values get the same"
+"""Beginnings of what is said where new keys do not fit; see `FlowRunner.find_unfit_keys`."""
 
 _NOW = ("CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now")
 """Expressions of Spark that are the same in all rows, but not in the run of the proof."""
@@ -102,20 +118,9 @@ class StateReader:
     def _read(self, name: str, keys: tuple[str, ...]) -> DataFrame:
         state = self.operator.state(name)
         assert isinstance(state, KeyedState)
-        layout = state.layout
-        column = {"LIST": "list_value", "MAP": "map_value"}.get(layout.state_type, "value")
-        present = {each for each, _ in layout.key.fields}
-        columns = ["key_group", "key_bytes", *(each for each in (*keys, "timestamp") if each in present)]
-        if layout.state_type == "LIST":
-            columns.append("list_index")
-        if layout.state_type != TIMER:
-            columns.append(column)
-        if layout.ttl:
-            columns.append(TTL_COLUMN)
-        table = TableOptions(columns=tuple(columns), key_bytes=True)
-        frame = read_frame(self.spark, state, choose_whole(state, table))
-        renamed = {each: PAYLOAD if each == column else hidden(each) for each in frame.columns}
-        return frame.withColumnsRenamed(renamed)
+        names = name_columns(state.layout, keys)
+        frame = read_frame(self.spark, state, choose_whole(state, TableOptions(columns=tuple(names), key_bytes=True)))
+        return frame.withColumnsRenamed(names)
 
     def read_lists(self, name: str, keys: tuple[str, ...]) -> DataFrame:
         """The lists of a state without times of the last access, a row each, in `PAYLOAD`; empty ones have no row.
@@ -137,6 +142,22 @@ class StateReader:
                 frame.unpersist()
 
 
+def name_columns(layout: KeyedLayout, keys: tuple[str, ...]) -> dict[str, str]:
+    """The columns that are read of a keyed state, each with its name inside.
+
+    Args:
+        layout: of the records of the state.
+        keys: parts of the key that are decoded.
+    """
+    payload = {"LIST": "list_value", "MAP": "map_value"}.get(layout.state_type, "value")
+    present = {each for each, _ in layout.key.fields}
+    columns = ["key_group", "key_bytes", *(each for each in (*keys, "timestamp") if each in present)]
+    columns += ["list_index"] if layout.state_type == "LIST" else []
+    columns += [payload] if layout.state_type != TIMER else []
+    columns += [TTL_COLUMN] if layout.ttl else []
+    return {each: PAYLOAD if each == payload else hidden(each) for each in columns}
+
+
 @dataclass(frozen=True)
 class FlowRunner:
     """Builds the frames of flows.
@@ -145,11 +166,13 @@ class FlowRunner:
         reader: of the states that the flows start at.
         layouts: what layouts depend on.
         stored: see `StateReader.read`; for aligned flows only.
+        folding: evaluate constant expressions, and constants inside of others, while frames are built.
     """
 
     reader: FrameReader
     layouts: LayoutContext
     stored: bool = False
+    folding: bool = False
 
     def build(self, flow: Flow) -> DataFrame:
         """The frame of a flow; its payload is in `PAYLOAD`.
@@ -157,10 +180,15 @@ class FlowRunner:
         Raises:
             MigrationError: Spark refuses an expression, or one gives other values each time without saying so.
         """
-        with at(state=flow.shape.name), translate_failures("the migration cannot be applied"):
+        with at(state=flow.shape.name):
             return self._build(flow, find_keys(flow))
 
     def _build(self, flow: Flow, keys: tuple[str, ...]) -> DataFrame:
+        step = None if isinstance(flow, Read) else flow.step or None
+        with at(path=step), translate_failures("the migration cannot be applied"):
+            return self._build_node(flow, keys)
+
+    def _build_node(self, flow: Flow, keys: tuple[str, ...]) -> DataFrame:
         match flow:
             case Read(state=state):
                 return self.reader.read(state, keys, stored=self.stored)
@@ -176,7 +204,23 @@ class FlowRunner:
                 frame = self._build(source, keys)
                 if source.shape.kind == TIMER and not isinstance(stage, flows.Rekey):
                     raise MigrationError("timers have no values that could change")
-                return _Stage(frame, source.shape, shape, self.layouts).apply(stage)
+                return _Stage(frame, source.shape, shape, self.layouts, self.folding).apply(stage)
+
+    def find_unfit_keys(self, flow: Flow, limit: int) -> list[dict[str, Any]]:
+        """Rows whose new key is null, or the same as that of other rows, with the old key and the new one.
+
+        Args:
+            flow: one with a change of the key.
+            limit: rows at most.
+        """
+        keys = find_keys(flow)
+        found = (each for each in flows.walk_flow(flow) if isinstance(each, Apply))
+        change = next(each for each in found if isinstance(each.stage, flows.Rekey))
+        assert isinstance(change.stage, flows.Rekey)
+        frame = self._build(change.source, keys)
+        stage = _Stage(frame, change.source.shape, change.shape, self.layouts)
+        rows = stage.find_unfit_keys(change.stage).limit(limit)
+        return [json.loads(row[0]) for row in rows.select(F.to_json(F.struct("*"))).collect()]
 
     def _merge(self, flow: Merge, keys: tuple[str, ...]) -> DataFrame:
         frames = [self._build(source, keys) for _, source in flow.sources]
@@ -205,6 +249,8 @@ class FlowRunner:
             *(F.col(hidden(name)).alias(name) for name in shown),
             *(F.col(source).alias(name) for source, name in zip(sources, names, strict=True)),
         )
+        if self.folding:
+            _fold(exposed.select(F.expr(flow.sql)))
         value = exposed.select(F.expr(flow.sql).alias(PAYLOAD))
         require_deterministic(value, allowed=flow.nondeterministic)
         target = spark_type(flow.shape.payload, self.layouts)
@@ -301,13 +347,16 @@ class _Stage:
     before: StateShape
     after: StateShape
     layouts: LayoutContext
+    folding: bool = False
 
     def apply(self, stage: flows.Stage) -> DataFrame:
         match stage:
             case flows.Project(columns=columns):
+                self._fold_fields(columns)
                 struct = F.struct(*(F.expr(sql).alias(name) for name, sql in columns))
                 return self._with_payload(F.when(F.col(PAYLOAD).isNotNull(), struct), stage.nondeterministic)
             case flows.Replace(sql=sql, over_null=over_null):
+                self._fold(self._exposed, sql)
                 value = F.expr(sql)
                 if not over_null:
                     value = F.when(F.col(PAYLOAD).isNotNull(), value)
@@ -336,6 +385,25 @@ class _Stage:
     def _has(self, name: str) -> bool:
         return hidden(name) in self.frame.columns
 
+    def _fold(self, exposed: DataFrame, *sqls: str) -> None:
+        """Evaluate what is constant in SQL over `exposed`, so that mistakes in it are found before rows are read."""
+        if self.folding and sqls:
+            _fold(exposed.select(*(F.expr(sql) for sql in sqls)))
+
+    def _fold_fields(self, columns: Iterable[tuple[str, str]]) -> None:
+        """As `_fold`, down to the types of the fields."""
+        if self.folding:
+            made = self._exposed.select(*(F.expr(sql).alias(name) for name, sql in columns))
+            wanted = spark_type(self.after.payload, self.layouts)
+            assert isinstance(wanted, StructType)
+            known = {each.name: each.dataType for each in wanted}
+            cast = [
+                cast_by_name(F.col(quote_name(each.name)), each.dataType, known[each.name], each.name)
+                for each in made.schema
+                if each.name in known
+            ]
+            _fold(made.select(*cast))
+
     def _evaluate(
         self, exposed: DataFrame, columns: Mapping[str, Column], kept: list[str], *, allowed: bool
     ) -> DataFrame:
@@ -354,6 +422,7 @@ class _Stage:
 
     def _keep(self, sql: str, *, allowed: bool) -> DataFrame:
         flag = hidden("keep")
+        self._fold(self._exposed, sql)
         frame = self._evaluate(self._exposed, {flag: F.expr(sql)}, self.frame.columns, allowed=allowed)
         frame = frame.where(F.col(flag)).drop(flag)
         if self.after.kind not in ("LIST", *OPERATOR_LISTS):
@@ -367,10 +436,19 @@ class _Stage:
         name = hidden(TTL_COLUMN)
         kept = [each for each in self.frame.columns if each != name]
         frame = self._evaluate(self._exposed, {name: F.expr(sql)}, kept, allowed=False)
+        if not isinstance(frame.schema[name].dataType, TimestampType | TimestampNTZType | DateType | StringType):
+            raise MigrationError(
+                f"{sql} is {frame.schema[name].dataType.simpleString()}, not a time",
+                hint="Write TIMESTAMP '2026-01-01 00:00:00', or a date or timestamp of YAML without quotes",
+            )
+        if self.folding:
+            _fold(self._exposed.select(F.expr(sql).cast("timestamp")))
         return frame.withColumn(name, F.col(name).cast("timestamp"))
 
     def _regroup(self, stage: flows.Regroup) -> DataFrame:
         kinds = (self.before.kind if self.before.kind in ("LIST", "MAP") else "VALUE", self.after.kind)
+        if self.after.kind != "VALUE":
+            self._fold(self._exposed, *filter(None, (stage.sql, stage.key_sql)))
         match kinds:
             case ("VALUE", "LIST"):
                 frame = self._with_payload(F.expr(stage.sql or "value"), stage.nondeterministic)
@@ -430,12 +508,13 @@ class _Stage:
         assert stage.sql is not None
         shown = [F.col(hidden(each)).alias(each) for each in KEYS[:2] if hidden(each) in grouped.columns]
         kept = [each for each in grouped.columns if each != name]
-        frame = self._evaluate(
-            grouped.select("*", *shown), {PAYLOAD: F.expr(stage.sql)}, kept, allowed=stage.nondeterministic
-        )
+        exposed = grouped.select("*", *shown)
+        self._fold(exposed, stage.sql)
+        frame = self._evaluate(exposed, {PAYLOAD: F.expr(stage.sql)}, kept, allowed=stage.nondeterministic)
         return self._conform(frame, PAYLOAD, self.after.payload, "the value")
 
-    def _rekey(self, stage: flows.Rekey) -> DataFrame:
+    def _change_keys(self, stage: flows.Rekey, *, others: Sequence[Column] = ()) -> DataFrame:
+        """The rows under their new keys, with what they are ordered by, before any are united."""
         key = hidden("state_key")
         kind = self.frame.schema[key].dataType
         fields = kind.names if isinstance(kind, StructType) else []
@@ -448,11 +527,31 @@ class _Stage:
             ordered = self.frame.withColumn(hidden("order"), F.to_json(F.struct(*olds)))
         else:
             ordered = self.frame.withColumnRenamed(order, hidden("order"))
-        exposed = ordered.select("*", *shown)
-        kept = [name for name in ordered.columns if name not in (key, hidden("key_group"))]
+        exposed = ordered.select("*", *shown, *others)
+        self._fold(exposed, stage.sql)
+        names = [*ordered.columns, *exposed.columns[len(exposed.columns) - len(others) :]]
+        kept = [name for name in names if name not in (key, hidden("key_group"))]
         frame = self._evaluate(exposed, {key: F.expr(stage.sql)}, kept, allowed=stage.nondeterministic)
         assert self.after.key is not None
-        frame = self._conform(frame, key, self.after.key, "the key")
+        return self._conform(frame, key, self.after.key, "the key")
+
+    def find_unfit_keys(self, stage: flows.Rekey) -> DataFrame:
+        """Rows whose new key is null or, where that is an error, the same as that of others: old and new key."""
+        key, old, count = hidden("state_key"), hidden("old_key"), hidden("count")
+        frame = self._change_keys(stage, others=[F.col(key).alias(old)])
+        keys = [name for name in map(hidden, (*KEYS, "timestamp")) if name in frame.columns]
+        unites = self.after.kind not in ("LIST", TIMER) and stage.rule == flows.ERROR
+        number = F.count("*").over(Window.partitionBy(*keys)) if unites else F.lit(1)
+        unfit = frame.withColumn(count, number).where(F.col(key).isNull() | (F.col(count) > 1))
+        shown = [F.col(old).alias("key"), F.col(key).alias("new key")]
+        shown += [F.col(hidden(name)).alias(name) for name in KEYS[1:] if hidden(name) in keys]
+        shown += [F.col(PAYLOAD).alias(self.after.column)] if PAYLOAD in frame.columns else []
+        return unfit.orderBy(*(F.col(each) for each in keys), hidden("order")).select(*shown)
+
+    def _rekey(self, stage: flows.Rekey) -> DataFrame:
+        frame, key = self._change_keys(stage), hidden("state_key")
+        null = F.raise_error(F.lit(NULL_KEY)).cast(frame.schema[key].dataType)
+        frame = frame.withColumn(key, F.when(F.col(key).isNull(), null).otherwise(F.col(key)))
         keys = [name for name in map(hidden, (*KEYS, "timestamp")) if name in frame.columns]
         if self.after.kind == TIMER:
             return frame.select(*keys).distinct()
@@ -492,6 +591,15 @@ class _Stage:
         return frame.withColumnsRenamed({public_name: name for name, public_name in names.items()})
 
 
+def _fold(frame: DataFrame) -> None:
+    """Let Spark evaluate the constants in the expressions of a frame, as it does before it reads a row.
+
+    Raises:
+        PySparkException: one cannot be evaluated, such as a text that is no date.
+    """
+    frame._jdf.queryExecution().optimizedPlan()
+
+
 def _find_function(function: str | Callable[..., Any]) -> Callable[..., Any]:
     if not isinstance(function, str):
         return function
@@ -513,9 +621,7 @@ def _unite(keys: list[str], frame: DataFrame, rule: str, what: str, column: str)
         grouped = frame.groupBy(*keys).agg(chosen.alias(PAYLOAD), F.count("*").alias(count), *times)
         if rule == flows.ERROR:
             text = F.concat(
-                F.lit(f"several values get the same {what}, "),
-                F.to_json(F.struct(F.col(hidden(column)).alias(what))),
-                F.lit("; say what becomes of them (`on_equal`)"),
+                F.lit(f"{EQUAL_KEYS} {what}, "), F.to_json(F.struct(F.col(hidden(column)).alias(what)))
             )
             checked = F.when(F.col(count) > 1, F.raise_error(text)).otherwise(F.col(PAYLOAD))
             grouped = grouped.withColumn(PAYLOAD, checked)

@@ -28,6 +28,7 @@ from state_pipelines.operations.publishing import (
 )
 from state_pipelines.operations.rewriting import FileRewrite, PartFile, complete_rewrites
 from state_pipelines.snapshot import Snapshot
+from state_pipelines.spark.analysis import analyse_plans
 from state_pipelines.spark.encoding import PartWriter
 from state_pipelines.spark.flows import StateReader
 from state_pipelines.spark.operator_proof import prove_operator_states
@@ -150,7 +151,9 @@ def migrate(
         raise UsageError("the session does not run ANSI SQL", hint="Set spark.sql.ansi.enabled to true")
     started = time.monotonic()
     chain: Chain = [(migration, direction)] if isinstance(migration, Migration) else migration
-    works = [_prepare(spark, *each, prove=prove) for each in plan_snapshot(snapshot, chain)]
+    plans = plan_snapshot(snapshot, chain)
+    works = [_prepare(spark, *each, prove=prove) for each in plans]
+    analyse_plans(spark, plans)
     try:
         with SnapshotWriter(resolve(target)) as writer:
             new, rows = _write(spark, snapshot, works, writer)

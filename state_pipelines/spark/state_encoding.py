@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from state_pipelines.errors import IncompatibleError, MigrationError, Where
+from state_pipelines.operations.migration.flows import Apply, Rekey, walk_flow
 from state_pipelines.operations.migration.round_trips import RoundTrip, plan_round_trips
 from state_pipelines.spark.encoding import PartWriter, Written, encode_fieldwise, encode_frame
 from state_pipelines.spark.fieldwise import FieldwiseFlow, find_fieldwise
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, split_rows
-from state_pipelines.spark.flows import STORED, FlowRunner, StateReader, to_rows
+from state_pipelines.spark.flows import EQUAL_KEYS, NULL_KEY, STORED, FlowRunner, StateReader, to_rows
 from state_pipelines.spark.meant import Meant, choose_old, choose_row_columns, find_payload_type, share_digests
 from state_pipelines.spark.row_digests import RowDigests, choose_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pyspark.sql import DataFrame
+
     from state_pipelines.operations.migration.plans import OperatorPlan
     from state_pipelines.operations.rewriting import PartFile
     from state_pipelines.spark.row_digests import RowColumns
+
+
+EXAMPLES = 10
+"""Rows that an error shows at most."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +81,37 @@ class _Encoder:
         runner = FlowRunner(self.reader, layouts, stored=kept is not None)
         frame = to_rows(runner.build(flow), flow.shape)
         if self.trip is None:
-            return EncodedState(encode_frame(frame, self.writer).parts, None)
+            return EncodedState(self._encode(frame, runner).parts, None)
         kind = find_payload_type(flow.shape, layouts)
         columns = choose_columns(flow.shape, kind, frame.columns, operator.max_parallelism)
         old = None if kept is None else replace(choose_old(operator, kept, layouts), payload=STORED)
         digests = RowDigests(columns, old)
-        return _pack(encode_frame(frame, self.writer, digests), columns, "" if kept is None else kept.old)
+        return _pack(self._encode(frame, runner, digests), columns, "" if kept is None else kept.old)
+
+    def _encode(self, frame: DataFrame, runner: FlowRunner, digests: RowDigests | None = None) -> Written:
+        """Encode a frame; of keys that do not fit there are examples.
+
+        Raises:
+            IncompatibleError: new keys are null, or several values get the same one.
+        """
+        try:
+            return encode_frame(frame, self.writer, digests)
+        except MigrationError as error:
+            flow = self.plan.changed[self.name]
+            if not error.what.startswith((NULL_KEY, f"{EQUAL_KEYS} key")):
+                raise
+            rows = [json.dumps(row, ensure_ascii=False) for row in runner.find_unfit_keys(flow, EXAMPLES)]
+            null = error.what == NULL_KEY
+            way_out = "let the expression give a key, or leave these entries out (`filter`)"
+            hint = way_out if null else "say what becomes of them (`on_equal`)"
+            step = next(
+                each.step for each in walk_flow(flow) if isinstance(each, Apply) and isinstance(each.stage, Rekey)
+            )
+            raise IncompatibleError(
+                f"{NULL_KEY if null else f'{EQUAL_KEYS} key'}: {'; '.join(rows)}",
+                where=Where(operator=self.writer.operator, state=self.name, path=step),
+                hint=f"{hint[0].upper()}{hint[1:]}",
+            ) from None
 
     def encode_fields(self, flow: FieldwiseFlow) -> EncodedState:
         """Field by field; for the proof the old ones are digested on the way."""

@@ -177,6 +177,11 @@ def test_a_key_whose_hash_is_not_known_is_written_as_told() -> None:
     assert encode(encoder, {"key_group": [99], "state_key": [{"id": 1}], "value": [1]})[0][0] == 99
 
 
+def test_a_null_key_is_refused_although_its_serializer_could_write_it() -> None:
+    with pytest.raises(ValueRangeError, match="row 1 for state prices has no key"):
+        encode(make_encoder("VALUE", LONG), {"state_key": ["a", None], "value": [1, 2]})
+
+
 def test_null_has_no_place_in_a_primitive() -> None:
     with pytest.raises(ValueRangeError):
         encode(make_encoder("VALUE", INT), {"key_group": [81, 22], "state_key": ["a", "b"], "value": [1, None]})

@@ -8,7 +8,7 @@ Each node knows the shape of what comes out. SQL sees the fields of the payload,
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -97,11 +97,16 @@ class Read:
 
 @dataclass(frozen=True)
 class Apply:
-    """A stage over the rows of a flow."""
+    """A stage over the rows of a flow.
+
+    Attributes:
+        step: the step of the migration that it comes from, such as `upgrade 2`, for errors.
+    """
 
     source: Flow
     stage: Stage
     shape: StateShape
+    step: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,7 @@ class Merge:
     sql: str
     shape: StateShape
     nondeterministic: bool = False
+    step: str = field(default="", compare=False)
 
 
 Flow = Read | Apply | Merge
@@ -126,6 +132,15 @@ def walk_flow(flow: Flow) -> Iterator[Flow]:
         case Merge(sources=sources):
             for _, source in sources:
                 yield from walk_flow(source)
+
+
+def name_step(flow: Flow, step: str) -> Flow:
+    """The flow with a step for all nodes that have none yet."""
+    if isinstance(flow, Read) or flow.step:
+        return flow
+    if isinstance(flow, Apply):
+        return replace(flow, source=name_step(flow.source, step), step=step)
+    return replace(flow, sources=tuple((name, name_step(each, step)) for name, each in flow.sources), step=step)
 
 
 def find_reads(flow: Flow) -> tuple[str, ...]:

@@ -189,6 +189,9 @@ class _Planner:
             for number, step in enumerate(change.steps(direction), 1):
                 with at(path=f"{direction} {number}"):
                     subject = self._step(subject, step)
+                self.states = {
+                    name: flows.name_step(flow, f"{direction} {number}") for name, flow in self.states.items()
+                }
             self._check_losses(change, subject, before=False)
         if change.expectations and direction == UPGRADE and subject in self.states:
             self.expectations[subject] = (*self.expectations.get(subject, ()), *change.expectations)

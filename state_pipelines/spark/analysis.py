@@ -1,0 +1,84 @@
+"""Analysis of the SQL of a migration before any data are read: names, types, and what is constant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from state_pipelines.errors import at
+from state_pipelines.keyed.records import derive_keyed_layout
+from state_pipelines.keyed.tables import KeyedTable, TableOptions
+from state_pipelines.operations.migration.shapes import BROADCAST
+from state_pipelines.spark.flows import PAYLOAD, STORED, FlowRunner, hidden, name_columns
+from state_pipelines.spark.operator_state import make_encoder
+from state_pipelines.spark.types import spark_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from state_pipelines.codecs.serializer_layouts import LayoutContext
+    from state_pipelines.operations.migration.plans import OperatorPlan
+    from state_pipelines.operations.migration.shapes import StateShape
+    from state_pipelines.snapshot import Operator
+
+
+def analyse_plans(spark: SparkSession, plans: Iterable[tuple[Operator, OperatorPlan]]) -> None:
+    """Let Spark analyse every expression of plans and their ways back, over frames without rows.
+
+    Raises:
+        MigrationError: Spark refuses an expression, or a constant cannot be evaluated; names operator, state and step.
+    """
+    for operator, plan in plans:
+        shapes = plan.shapes
+        for each in (plan, plan.back):
+            if each is None:
+                continue
+            reader = EmptyReader(spark, operator, shapes, each.context.layouts)
+            runner = FlowRunner(reader, each.context.layouts, folding=True)
+            with at(operator=operator.label):
+                for flow in each.changed.values():
+                    runner.build(flow)
+            shapes = plan.new_shapes
+
+
+@dataclass(frozen=True)
+class EmptyReader:
+    """Frames without rows, with the columns that the readers of states give; see `flows.FrameReader`.
+
+    Attributes:
+        operator: the operator that has the states, or will have them.
+        shapes: of the states.
+        layouts: what layouts depend on.
+    """
+
+    spark: SparkSession
+    operator: Operator
+    shapes: Mapping[str, StateShape]
+    layouts: LayoutContext
+
+    def read(self, name: str, keys: tuple[str, ...], *, stored: bool = False) -> DataFrame:
+        """See `flows.FrameReader.read`."""
+        schema = spark_schema(self._make_schema(self.shapes[name], keys))
+        # Spark simplifies plans over what it knows to be empty, so that it evaluates nothing there.
+        frame = self.spark.range(0).mapInArrow(_pass, schema)
+        return frame.withColumn(STORED, F.col(PAYLOAD)) if stored else frame
+
+    def _make_schema(self, shape: StateShape, keys: tuple[str, ...]) -> pa.Schema:
+        if not shape.is_keyed:
+            *others, payload = make_encoder(self.operator, shape, self.layouts).types.items()
+            place = others[0] if shape.kind == BROADCAST else ("list_index", pa.int64())
+            return pa.schema([(hidden("subtask"), pa.int32()), (hidden(place[0]), place[1]), (PAYLOAD, payload[1])])
+        assert shape.key is not None
+        layout = derive_keyed_layout(shape.info, shape.key, self.operator.max_parallelism, self.layouts)
+        names = name_columns(layout, keys)
+        schema = KeyedTable(layout, TableOptions(columns=tuple(names), key_bytes=True), "").schema
+        return pa.schema([each.with_name(names[each.name]) for each in schema])
+
+
+def _pass(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
