@@ -620,9 +620,7 @@ def _unite(keys: list[str], frame: DataFrame, rule: str, what: str, column: str)
         count = hidden("count")
         grouped = frame.groupBy(*keys).agg(chosen.alias(PAYLOAD), F.count("*").alias(count), *times)
         if rule == flows.ERROR:
-            text = F.concat(
-                F.lit(f"{EQUAL_KEYS} {what}, "), F.to_json(F.struct(F.col(hidden(column)).alias(what)))
-            )
+            text = F.concat(F.lit(f"{EQUAL_KEYS} {what}, "), F.to_json(F.struct(F.col(hidden(column)).alias(what))))
             checked = F.when(F.col(count) > 1, F.raise_error(text)).otherwise(F.col(PAYLOAD))
             grouped = grouped.withColumn(PAYLOAD, checked)
         return grouped.drop(count)
