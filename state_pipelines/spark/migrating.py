@@ -151,9 +151,9 @@ def migrate(
         raise UsageError("the session does not run ANSI SQL", hint="Set spark.sql.ansi.enabled to true")
     started = time.monotonic()
     chain: Chain = [(migration, direction)] if isinstance(migration, Migration) else migration
-    plans = plan_snapshot(snapshot, chain)
-    works = [_prepare(spark, *each, prove=prove) for each in plans]
-    analyse_plans(spark, plans)
+    planned = plan_snapshot(snapshot, chain)
+    works = [_prepare(spark, *each, prove=prove) for each in planned]
+    analyse_plans(spark, planned)
     try:
         with SnapshotWriter(resolve(target)) as writer:
             new, rows = _write(spark, snapshot, works, writer)

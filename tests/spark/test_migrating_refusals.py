@@ -146,7 +146,8 @@ def test_a_mistake_in_sql_is_found_before_anything_is_read_and_names_operator_st
 ) -> None:
     snapshot = (types if place[0] == "ttl-states" else orders)().open()
     rename = {"rename_state": "other"} if place[1] and "downgrade" not in others else None
-    content = make(step, *place, **({"upgrade": [rename, step]} if rename else {}), **others)
+    given: dict[str, Any] = {"upgrade": [rename, step], **others} if rename else others
+    content = make(step, place[0], place[1], **given)
     with pytest.raises(StateError) as caught:
         analyse_plans(spark, plan_snapshot(snapshot, [(content, UPGRADE)]))
     where = caught.value.where
