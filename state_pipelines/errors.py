@@ -75,6 +75,20 @@ class UnsupportedError(StateError):
     """The bytes are legal but this release does not cover them; the hint names the way around."""
 
 
+def older_than_promised(what: str, where: Where) -> UnsupportedError:
+    """The error of a form that releases before Flink 1.8 wrote.
+
+    Args:
+        what: the form, such as `keyed state header of version 5`.
+        where: where it was found.
+    """
+    return UnsupportedError(
+        f"{what}: written by a Flink older than 1.8, from which on snapshots are promised to be read",
+        where=where,
+        hint="Restore it with Flink 1.8 to 1.16, which still read that form, take a savepoint there, and use that",
+    )
+
+
 class UnknownSerializerError(UnsupportedError):
     """A serializer snapshot class that no registered reader knows."""
 

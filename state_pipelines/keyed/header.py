@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import UnsupportedError, Where, at
+from state_pipelines.errors import Where, at, older_than_promised
 from state_pipelines.serializers.metainfo import StateMetaInfo, read_state_meta_infos, write_state_meta_infos
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
 
@@ -49,11 +49,7 @@ def read_keyed_header(reader: Reader) -> KeyedHeader:
     start = reader.position
     version = reader.i32()
     if 1 <= version < VERSION:
-        raise UnsupportedError(
-            f"version {version} of the keyed state header is older than Flink 1.8",
-            where=Where(file=reader.name, offset=start),
-            hint="Take a savepoint with Flink 1.8 to 1.16, which still read that form",
-        )
+        raise older_than_promised(f"keyed state header of version {version}", Where(file=reader.name, offset=start))
     if version != VERSION:
         raise reader.error(f"keyed state starts with version {VERSION}, not {version}", start)
     compressed = reader.bool()

@@ -351,7 +351,8 @@ def find_namespace(states: Sequence[StateLayout]) -> int:
         groups = [", ".join(states[index].name for index in group) for group in found.values()]
         raise UsageError(
             f"the states have different namespaces: {' | '.join(groups)}",
-            hint="Name the states of one of these groups (option states), or read one state (option stateVarName)",
+            hint="Name the states of one of these groups (--states, in Spark states), or read one alone (--state, "
+            "stateVarName of Spark)",
         )
     return next(iter(found.values()))[0] if found else 0
 

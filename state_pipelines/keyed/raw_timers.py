@@ -27,7 +27,7 @@ from state_pipelines.codecs.columnar import Encoded, decode_sequence
 from state_pipelines.codecs.program import compile_layout, smallest_size
 from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, Where
+from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, Where, older_than_promised
 from state_pipelines.keyed.files import gather_key_groups
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.records import KeyedRecords
@@ -335,15 +335,14 @@ def _read_version(reader: Reader) -> None:
         version = reader.i32()
         if version == VERSION or (version == 1 and _has_no_services(reader)):
             return
-        what = f"timers of version {version} in raw keyed state are not covered"
         if version == 1:
-            what = "the serializers of these timers are Java objects of a release before 1.6"
+            raise older_than_promised("timers whose serializers are Java objects", Where(offset=start))
+        what = f"timers of version {version} in raw keyed state are not covered"
         raise UnsupportedError(what, where=Where(offset=start), hint=_TAKE_SAVEPOINT)
     if reader.remaining == 4 and _has_no_services(reader):
         return
     if _is_unversioned(reader):
-        what = "these timers are of Flink 1.4.0 or before, their serializers Java objects"
-        raise UnsupportedError(what, where=Where(offset=start), hint=_TAKE_SAVEPOINT)
+        raise older_than_promised("timers without a version", Where(offset=start))
     raise NotTimersError(
         "the raw keyed state of the operator is not timers",
         where=Where(offset=start),

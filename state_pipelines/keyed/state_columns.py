@@ -149,7 +149,7 @@ class StateColumn:
         keys, lost = decoded.array, np.zeros(len(rows), np.bool_)
         if keys.null_count:
             if not lenient:
-                hint = "Read the state alone (option stateVarName), which gives a row per entry"
+                hint = "Read the state alone (--state, stateVarName of Spark), which gives a row per entry"
                 raise ValueRangeError(NULL_KEY, hint=hint)
             lost = np.asarray(keys.is_null())
             failures |= dict.fromkeys(np.flatnonzero(lost).tolist(), NULL_KEY) | dict(decoded.failures)

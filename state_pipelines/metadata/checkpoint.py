@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.errors import UnsupportedError, ValueRangeError, Where, at
+from state_pipelines.errors import UnsupportedError, ValueRangeError, Where, at, older_than_promised
 from state_pipelines.metadata.channel import (
     ChannelDirection,
     ChannelStateHandle,
@@ -206,14 +206,13 @@ def _operator_with_version(state: OperatorState, version: int) -> OperatorState:
 
 
 def _unsupported_version(version: int, name: str | None) -> UnsupportedError:
-    if version == 1:
-        hint = "Flink 1.1 and 1.2 wrote it: restore it with Flink 1.2 to 1.7 and take a new savepoint there"
-    else:
-        hint = (
-            f"Take a canonical savepoint with a Flink that writes one of the versions {VERSIONS[0]} to {VERSIONS[-1]}"
-        )
-    what = f"metadata version {version} cannot be read"
-    return UnsupportedError(what, where=Where(file=name, offset=4), hint=hint)
+    where = Where(file=name, offset=4)
+    if version in (0, 1):
+        error = older_than_promised(f"metadata of version {version}", where)
+        error.hint = "Flink 1.1 and 1.2 wrote it: take a savepoint with 1.2 to 1.7, then one of that with 1.8 to 1.16"
+        return error
+    hint = f"Take a canonical savepoint with a Flink that writes one of the versions {VERSIONS[0]} to {VERSIONS[-1]}"
+    return UnsupportedError(f"metadata version {version} cannot be read", where=where, hint=hint)
 
 
 def _require(condition: bool, version: int, what: str) -> None:

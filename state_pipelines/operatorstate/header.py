@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import UnsupportedError, UsageError, Where
+from state_pipelines.errors import UsageError, Where, older_than_promised
 from state_pipelines.serializers.metainfo import StateMetaInfo, read_state_meta_infos, write_state_meta_infos
 
 if TYPE_CHECKING:
@@ -49,11 +49,7 @@ def read_operator_header(reader: Reader) -> OperatorHeader:
     start = reader.position
     version = reader.i32()
     if 1 <= version < FIRST_VERSION:
-        raise UnsupportedError(
-            f"version {version} of the operator state header is older than Flink 1.8",
-            where=Where(file=reader.name, offset=start),
-            hint="Take a savepoint with Flink 1.8 to 1.16, which still read that form",
-        )
+        raise older_than_promised(f"operator state header of version {version}", Where(file=reader.name, offset=start))
     if not FIRST_VERSION <= version <= VERSION:
         raise reader.error(f"operator state starts with version {FIRST_VERSION} to {VERSION}, not {version}", start)
     compressed = reader.bool() if version >= FIRST_WITH_COMPRESSION else False

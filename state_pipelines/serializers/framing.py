@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from state_pipelines.binary.reader import Reader
-from state_pipelines.errors import UnsupportedError, Where
+from state_pipelines.errors import UnsupportedError, Where, older_than_promised
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,11 +96,7 @@ def read_outer_version(reader: Reader) -> None:
     start = reader.position
     version = reader.i32()
     if version == 1:
-        raise UnsupportedError(
-            "the serializer was stored as a config snapshot of a release before 1.7",
-            where=Where(file=reader.name, offset=start),
-            hint="Take a savepoint with Flink 1.8 to 1.16, which still read that form",
-        )
+        raise older_than_promised("serializer stored as a config snapshot", Where(file=reader.name, offset=start))
     if version != OUTER_VERSION:
         raise reader.error(f"a serializer snapshot starts with version {OUTER_VERSION}, not {version}", start)
 

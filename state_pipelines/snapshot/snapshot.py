@@ -289,16 +289,16 @@ class Operator:
             wanted |= timers
         chosen = [state for name, state in keyed.items() if name in wanted]
         if not chosen:
-            hint = "Name one of its other states (option stateVarName)" if self.states else ""
+            hint = "Name one of its other states (--state, stateVarName of Spark)" if self.states else ""
             if keyed:
-                hint = "It has timers, which take part when asked for (option readRegisteredTimers)"
+                hint = "It has timers, which take part when asked for (--timers, readRegisteredTimers of Spark)"
             raise UsageError("the operator has no keyed state", where=Where(operator=self.label), hint=hint)
         layouts = [state.table_layout for state in chosen]
         if len({unmeasured(dict(each.key.fields)["state_key"]) for each in layouts}) > 1:
             raise UnsupportedError(
                 "the subtasks hold keys with different serializers",
                 where=Where(operator=self.label),
-                hint="Read its states one by one (option stateVarName), or let the job touch every key once",
+                hint="Read its states one by one (--state, stateVarName of Spark), or let the job touch every key once",
             )
         return layouts
 

@@ -72,7 +72,9 @@ def test_the_flag_of_compression_is_kept() -> None:
 
 
 def test_a_header_before_1_8_is_refused_with_a_way_out() -> None:
-    with pytest.raises(UnsupportedError, match=r"version 4 .* older than Flink 1\.8 \[file f, offset 0\]\. Take"):
+    with pytest.raises(
+        UnsupportedError, match=r"version 4: .* a Flink older than 1\.8, .*\[file f, offset 0\]\. Restore"
+    ):
         read_keyed_header(Reader(bytes.fromhex("00000004 00"), "f"))
 
 

@@ -71,7 +71,7 @@ def test_version_5_cannot_be_compressed() -> None:
 
 
 def test_a_header_before_1_8_is_refused_with_a_way_out() -> None:
-    with pytest.raises(UnsupportedError, match=r"version 3 .* \[file f, offset 0\]\. Take"):
+    with pytest.raises(UnsupportedError, match=r"version 3: .* older than 1\.8, .* \[file f, offset 0\]\. Restore"):
         read_operator_header(Reader(bytes.fromhex("00000003"), "f"))
 
 

@@ -34,7 +34,7 @@ def test_outer_version_is_written() -> None:
 
 
 def test_config_snapshots_are_refused_with_a_way_out() -> None:
-    with pytest.raises(UnsupportedError, match=r"before 1\.7 .*Flink 1\.8"):
+    with pytest.raises(UnsupportedError, match=r"config snapshot: .* older than 1\.8, .*Flink 1\.8 to 1\.16"):
         read_outer_version(Reader(bytes.fromhex("00000001"), "file"))
 
 

@@ -55,7 +55,7 @@ class RevisionDirectory:
             raise MissingFileError(
                 "there is no such directory of revisions",
                 where=Where(file=self.path),
-                hint="Name the directory; a single file goes with --migration",
+                hint="Name the directory; a single file goes with `migrate --migration`",
             )
         self.revisions = order_revisions(_load(location))
 
