@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
+from state_pipelines.codecs import beam_layout as beam
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columnar import (
     Bytes,
@@ -312,13 +313,15 @@ def _children(layout: lay.Layout) -> list[lay.Layout]:
             return [*(child for _, child in fields), *(variant.layout for variant in variants)]
         case lay.Optional(inner=inner) | lay.MeasuredKey(inner=inner) | lay.Framed(inner=inner) | lay.Span(inner=inner):
             return [inner]
+        case beam.VarFramed(inner=inner) | beam.Counted(element=inner):
+            return [inner]
         case lay.Sequence(element=element) | lay.Delimited(element=element) | lay.NullMasked(element=element):
             return [element]
         case lay.Mapping(key=key, value=value):
             return [key, value]
         case lay.Choice(left=left, right=right):
             return [left, right]
-        case lay.Tagged(cases=cases):
+        case lay.Tagged(cases=cases) | beam.VarTagged(cases=cases):
             return [child for _, _, child in cases]
         case _:
             return []

@@ -88,6 +88,10 @@ def _write(layout: lay.Layout, writer: Writer, value: Value) -> None:
     write_leaf(layout, writer, value)
 
 
+read_inner, write_inner = _read, _write
+"""For the codecs of layouts that are declared elsewhere (`beam_values`): dispatch by the type of the layout."""
+
+
 @_read.register
 def _(layout: lay.Struct, reader: Reader, tail: bool) -> Value:
     return _read_fields(layout.fields, reader, tail)

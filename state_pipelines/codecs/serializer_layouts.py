@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from state_pipelines.codecs import beam_values as beam_values  # registers the layouts of Beam's coders
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.extensions import find_layout, has_fixed_length, on_registration
 from state_pipelines.codecs.layout import Layout, Primitive

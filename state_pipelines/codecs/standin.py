@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from state_pipelines.codecs import beam_layout as beam
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.dynamic import Undecoded
 from state_pipelines.codecs.jsonlines import dumps, to_json
@@ -46,6 +47,14 @@ def find_stand_in(layout: Layout) -> StandIn | None:
             return None if _runs(layout) else _wrap_unknown(_find_dynamic(layout))
         case lay.JavaText():
             return StandIn(lay.Text(), _same, _same)
+        case beam.VarFramed(inner=inner):
+            return find_stand_in(inner) or StandIn(inner, _same, _same)
+        case beam.Counted(element=element):
+            return _or_itself(lay.Sequence(element))
+        case beam.VarTagged(cases=cases):
+            return _or_itself(lay.Tagged(cases, width=4))
+        case _ if type(layout) in _BEAM_LEAVES:
+            return StandIn(_BEAM_LEAVES[type(layout)](layout), _same, _same)
         case lay.Optional(inner=inner) | lay.MeasuredKey(inner=inner) | lay.Framed(inner=inner):
             found = find_stand_in(inner)
             return found and StandIn(replace(layout, inner=found.layout), found.read, found.write)
@@ -68,6 +77,29 @@ def find_stand_in(layout: Layout) -> StandIn | None:
             return _find_pojo(layout)
         case _:
             return None
+
+
+def _or_itself(layout: Layout) -> StandIn:
+    return find_stand_in(layout) or StandIn(layout, _same, _same)
+
+
+_I64 = lay.Primitive("i64")
+_PANE = (
+    ("first", lay.Primitive("bool")),
+    ("last", lay.Primitive("bool")),
+    ("timing", lay.Text()),
+    ("index", _I64),
+    ("on_time_index", _I64),
+)
+_BEAM_LEAVES: dict[type[Layout], Callable[[Any], Layout]] = {
+    beam.VarNumber: lambda layout: lay.Primitive(f"i{layout.bits}"),
+    beam.VarSized: lambda layout: lay.Text() if layout.text else lay.Sized(),
+    beam.VarInteger: lambda layout: lay.BigInteger(),
+    beam.VarDecimal: lambda layout: lay.BigDecimal(),
+    beam.IntervalWindow: lambda layout: lay.Struct((("start", _I64), ("end", _I64))),
+    beam.Pane: lambda layout: lay.Struct(_PANE),
+    beam.AvroBinary: lambda layout: lay.Dynamic(tree.Avro(runtime_class="", schema_json=layout.schema_json)),
+}
 
 
 def _runs(layout: Layout) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 # Importing a connector registers it.
 from state_pipelines.connectors import (
+    beam,
     committers,
     dynamic_kafka,
     file_sink,
@@ -39,6 +40,7 @@ __all__ = [
     "ConnectorState",
     "CoordinatorState",
     "Versioned",
+    "beam",
     "committers",
     "connector_state",
     "decode_splits",

@@ -44,11 +44,13 @@ class BlockFormat:
         name: of the file, for errors.
         checksum: one of `CHECKSUM_TYPES`.
         base_context: of the footer since table format 6, mixed into every checksum; else 0.
+        sized: compressed blocks have their decompressed size in front, as all since table format 2.
     """
 
     name: str
     checksum: int
     base_context: int = 0
+    sized: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ def _decompress(
     offsets: npt.NDArray[np.int64],
 ) -> Blocks:
     for kind in np.unique(kinds).tolist():
-        if kind not in (_SNAPPY, *_DECOMPRESSORS):
+        if kind not in (_SNAPPY, *_DECOMPRESSORS) or not (form.sized or kind in (_NONE, _SNAPPY)):
             what = f"a block is compressed by {_NAMES.get(kind, f'method {kind}')}"
             hint = "Compact the database with a RocksDB that uses snappy, lz4, zstd, zlib or no compression"
             raise UnsupportedError(what, where=_place(form, offsets[np.argmax(kinds == kind)]), hint=hint)

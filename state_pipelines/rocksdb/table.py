@@ -15,7 +15,7 @@ import numpy as np
 from state_pipelines.errors import FormatError, UnsupportedError, Where
 from state_pipelines.metadata.streams import read_stream_range
 from state_pipelines.rocksdb.blocks import BlockFormat, read_block, verify_blocks
-from state_pipelines.rocksdb.checksums import CHECKSUM_TYPES, NO_CHECKSUM, TRAILER_SIZE
+from state_pipelines.rocksdb.checksums import CHECKSUM_TYPES, CRC32C, NO_CHECKSUM, TRAILER_SIZE
 from state_pipelines.rocksdb.kernels import KEY_TRAILER_SIZE, RANGE_DELETION, parse_index
 from state_pipelines.rocksdb.manifest import BYTEWISE
 from state_pipelines.rocksdb.varints import Cursor
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 FOOTER_SIZE = 53
 MAGIC = 0x88E241B785F4CFF7
-FORMAT_VERSIONS = range(2, 7)
+FORMAT_VERSIONS = range(1, 7)
+# Format 0, which up to Flink 1.12 RocksDB's Java API chooses where table options are set: no version, no checksum type.
+OLD_FOOTER_SIZE = 48
+OLD_MAGIC = 0xDB4775248B80FB57
 
 # What is read to open a table: all of a small one, else most often its index too. On object storage a read costs more
 # than its bytes do.
@@ -38,6 +41,7 @@ _LARGEST_TAIL = 1 << 20
 _TAIL_SHARE = 64
 _EXTENDED_MAGIC = b"\x3e\x00\x7a\x00"
 _FIRST_EXTENDED = 6
+_FIRST_SIZED = 2
 _HASH_INDEX = 1 << 31
 _TWO_LEVEL_INDEX = 2
 _INDEX_TYPES = (0, 1, _TWO_LEVEL_INDEX)
@@ -152,7 +156,7 @@ def open_table(file: TableFile) -> Table:
         UnsupportedError: the table has a format that this release does not cover.
     """
     name = file.stream.name
-    if file.size < FOOTER_SIZE:
+    if file.size < OLD_FOOTER_SIZE:
         raise FormatError(f"a table of {file.size} bytes has no footer", where=Where(file=name))
     tail_size = min(file.size, max(_TAIL_SIZE, min(file.size // _TAIL_SHARE, _LARGEST_TAIL)))
     tail = _Tail(file, read_stream_range(file.stream, file.size - tail_size, file.size))
@@ -191,12 +195,18 @@ def open_table(file: TableFile) -> Table:
 
 def _read_footer(tail: _Tail) -> tuple[BlockFormat, tuple[int, int], tuple[int, int] | None]:
     file = tail.file
+    start = file.size - OLD_FOOTER_SIZE
+    footer = tail.read(start, OLD_FOOTER_SIZE)
+    magic = int.from_bytes(footer[-8:], "little")
+    if magic == OLD_MAGIC:
+        cursor = Cursor(footer[:-8], file.stream.name, start)
+        return BlockFormat(file.stream.name, CRC32C, sized=False), _read_place(cursor), _read_place(cursor)
     start = file.size - FOOTER_SIZE
     where = Where(file=file.stream.name, offset=start)
-    footer = tail.read(start, FOOTER_SIZE)
-    if int.from_bytes(footer[-8:], "little") != MAGIC:
-        hint = "Plain and cuckoo tables, and tables of RocksDB before 2.8, have another; Flink writes none of them"
+    if magic != MAGIC or start < 0:
+        hint = "Plain and cuckoo tables have another; Flink writes none of them"
         raise FormatError("a table does not end with the magic number of block-based tables", where=where, hint=hint)
+    footer = tail.read(start, FOOTER_SIZE)
     version = int.from_bytes(footer[-12:-8], "little")
     if version not in FORMAT_VERSIONS:
         raise UnsupportedError(f"tables of format version {version}", where=where, hint=_HINT)
@@ -204,7 +214,8 @@ def _read_footer(tail: _Tail) -> tuple[BlockFormat, tuple[int, int], tuple[int, 
         raise UnsupportedError(f"block checksums of type {footer[0]}", where=where, hint=_HINT)
     if version < _FIRST_EXTENDED:
         cursor = Cursor(footer[1:-12], file.stream.name, start + 1)
-        return BlockFormat(file.stream.name, footer[0]), _read_place(cursor), _read_place(cursor)
+        form = BlockFormat(file.stream.name, footer[0], sized=version >= _FIRST_SIZED)
+        return form, _read_place(cursor), _read_place(cursor)
     if footer[1:5] != _EXTENDED_MAGIC:
         raise FormatError("the footer of a table lacks its second magic number", where=where)
     context = int.from_bytes(footer[9:13], "little")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from state_pipelines.serializers import (  # noqa: F401  the families register themselves
     avro,
     basic,
+    beam,
     cep,
     classbound,
     containers,

@@ -11,6 +11,7 @@ from functools import singledispatch
 from typing import TYPE_CHECKING
 
 from state_pipelines.serializers import containers, scala
+from state_pipelines.serializers.beam import BeamSerializer, Coder
 from state_pipelines.serializers.parsing import PLAIN_NAME, parse
 from state_pipelines.serializers.tree import (
     ArrayData,
@@ -213,6 +214,15 @@ def _avro_name(schema_json: str) -> str:
     name: str = schema["name"]
     namespace = schema.get("namespace")
     return f"{namespace}.{name}" if namespace and "." not in name else name
+
+
+@describe.register
+def _beam(node: BeamSerializer) -> str:
+    return _generic("Beam", [_coder(node.coder)])
+
+
+def _coder(coder: Coder) -> str:
+    return _generic(quote(coder.simple_name), (_coder(part) for name, part in coder.parts if name != "windowsCoder"))
 
 
 @describe.register

@@ -64,6 +64,36 @@ def test_reads_every_table_format(tmp_path: Path, version: int) -> None:
     assert scan_pairs(read_family(tmp_path)) == sorted(ROWS)
 
 
+def write_old_format(directory: Path, version: int) -> ColumnFamily:
+    """The only table, of format 2, with the footer of format 0 or 1: RocksDB writes neither any more."""
+    streams = list_streams(directory)
+    (name,) = (name for name in streams if name.endswith(".sst"))
+    data = streams[name].data
+    footer, end = data[-53:], len(data) - 53
+    if version == 0:
+        # No type of checksum, and another magic number; the size is in the MANIFEST.
+        return family_of(damage(streams, data[:end] + bytes(5) + footer[1:41] + bytes.fromhex("57fb808b247547db")))
+    return family_of(damage(streams, data[:end] + footer[:41] + bytes.fromhex("01000000") + footer[45:]))
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("compression", ["none", "snappy"])
+def test_reads_tables_of_old_formats(tmp_path: Path, version: int, compression: str) -> None:
+    options = make_options(version=2)
+    options.set_compression_type(getattr(DBCompressionType, compression)())
+    fill(tmp_path, options, dict(ROWS))
+    assert scan_pairs(write_old_format(tmp_path, version)) == sorted(ROWS)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_compression_without_sizes_is_refused(tmp_path: Path, version: int) -> None:
+    options = make_options(version=2)
+    options.set_compression_type(DBCompressionType.lz4())
+    fill(tmp_path, options, dict(ROWS))
+    with pytest.raises(UnsupportedError, match="compressed by method 4"):
+        scan_pairs(write_old_format(tmp_path, version))
+
+
 @pytest.mark.parametrize("version", [5, 6])
 @pytest.mark.parametrize("checksum", ["no_checksum", "crc32c", "xxhash", "xxhash64", "xxh3"])
 def test_reads_every_checksum(tmp_path: Path, version: int, checksum: str) -> None:

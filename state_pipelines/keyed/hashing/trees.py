@@ -39,7 +39,8 @@ from state_pipelines.keyed.hashing.values import (
     sum_list,
     without_nulls,
 )
-from state_pipelines.serializers import tree
+from state_pipelines.serializers import beam, tree
+from state_pipelines.serializers.beam import BeamSerializer, Coder
 from state_pipelines.serializers.build import basic
 
 ClassHash = Callable[[pa.StructArray], HashCodes]
@@ -155,7 +156,7 @@ class Hasher:
         match node:
             case tree.Basic(kind=kind) if kind in BASIC_HASHES:
                 return BASIC_HASHES[kind](conform_basic(kind, array))
-            case tree.Basic(kind="ByteArrayWrapper"):
+            case tree.Basic(kind="ByteArrayWrapper") | BeamSerializer(coder=Coder(class_name=beam.BYTE_BUFFER_CODER)):
                 return hash_wrapped_bytes(array)
             case tree.Nullable(inner=inner):
                 return self._hash(inner, array)

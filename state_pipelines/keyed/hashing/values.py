@@ -192,7 +192,7 @@ def _hash_local_date_times(array: pa.Array) -> HashCodes:
 
 
 def hash_wrapped_bytes(array: pa.Array) -> HashCodes:
-    """`ByteArrayWrapper` of PyFlink goes through its bytes from the last to the first."""
+    """Codes of `ByteArrayWrapper` (PyFlink) and `ByteBuffer` (keys of Beam): from the last byte to the first."""
     offsets, data = bytes_of(array)
     codes = chain(np.flip(len(data) - offsets), np.flip(data), 1)
     return np.flip(codes)

@@ -1,13 +1,14 @@
 """Rules of the families that are bound to a class or to parameters: basic types, enums, Value and Writable classes.
 
 Source: `SimpleTypeSerializerSnapshot`, `GenericTypeSerializerSnapshot`, `EnumSerializerSnapshot`,
-`ScalaEnumSerializerSnapshot`.
+`ScalaEnumSerializerSnapshot`; coders of Beam.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from state_pipelines.serializers.beam import BeamSerializer
 from state_pipelines.serializers.compatibility.outcome import SAME, Compatibility, Finding, Outcome, combine, single
 from state_pipelines.serializers.compatibility.rules import rule
 from state_pipelines.serializers.text import describe
@@ -96,4 +97,21 @@ def _scala_enum(old: ScalaEnum, new: ScalaEnum) -> Compatibility:
             )
         )
         for name, number in moved
+    )
+
+
+@rule.register(BeamSerializer)
+def _beam(old: BeamSerializer, new: BeamSerializer) -> Compatibility:
+    if old.coder == new.coder:
+        return SAME
+    return single(
+        Finding(
+            path="",
+            old=describe(old),
+            new=describe(new),
+            outcome=Outcome.INCOMPATIBLE,
+            reason="the coder is another one; Beam compares no coders and reads the old bytes with the new one",
+            remedy="Keep the coder of the old pipeline",
+            unnoticed=True,
+        )
     )

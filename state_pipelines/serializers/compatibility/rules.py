@@ -7,7 +7,7 @@ from functools import singledispatch
 from typing import Any
 
 from state_pipelines.errors import UsageError
-from state_pipelines.serializers import containers, scala
+from state_pipelines.serializers import beam, containers, scala
 from state_pipelines.serializers.compatibility.outcome import (
     SAME,
     Compatibility,
@@ -38,7 +38,10 @@ from state_pipelines.serializers.tree import (
 )
 
 # Families that got another snapshot class over time and still read the old one.
-_RENAMED = {"org.apache.flink.api.java.typeutils.runtime.EitherSerializerSnapshot": containers.EITHER}
+_RENAMED = {
+    "org.apache.flink.api.java.typeutils.runtime.EitherSerializerSnapshot": containers.EITHER,
+    beam.LEGACY: beam.UNVERSIONED,
+}
 _SAME_DATA = frozenset({containers.LIST, containers.ARRAY_LIST})
 """Different snapshot classes with the same bytes; Flink takes one for the other since 1.19."""
 _SCALA_1, _SCALA_2 = "org.apache.flink.api.scala.typeutils.", "org.apache.flink.table.api.typeutils."

@@ -1,0 +1,116 @@
+"""Kafka sources of Apache Beam's pipelines: each element is a source, and how far it has read.
+
+Facts from repository apache/beam: list state `_default_` of
+`org.apache.beam.runners.flink.translation.wrappers.streaming.io.UnboundedSourceWrapper`, and
+`org.apache.beam.sdk.io.kafka.KafkaCheckpointMark`, which an `AvroCoder` writes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.writer import Writer
+from state_pipelines.codecs.avro import AvroRecord
+from state_pipelines.codecs.scalar import read_value, write_value
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.connectors.framing import check_name, require
+from state_pipelines.connectors.kafka import check_topic_partition
+from state_pipelines.connectors.registry import connector_state
+from state_pipelines.errors import FormatError
+from state_pipelines.serializers.beam import BeamSerializer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from state_pipelines.connectors.states import Row
+    from state_pipelines.serializers.tree import Serializer
+
+_MARK = "KafkaCheckpointMark"
+
+COLUMNS = pa.schema(
+    [
+        pa.field("topic", pa.string(), False),
+        pa.field("partition", pa.int32(), False),
+        pa.field("next_offset", pa.int64(), False),
+        pa.field("watermark", pa.int64()),
+    ]
+)
+"""`watermark` in epoch milliseconds, of which Beam's smallest and largest lie outside of what timestamps hold."""
+
+
+@dataclass(frozen=True)
+class BeamKafkaMark:
+    """Checkpoint of one source.
+
+    Attributes:
+        source: the source, as the scalar codec gives it.
+        mark: its `KafkaCheckpointMark`.
+    """
+
+    source: object
+    mark: AvroRecord
+
+    @property
+    def partitions(self) -> list[dict[str, object]]:
+        """Fields of each partition."""
+        marks = cast("list[AvroRecord]", dict(self.mark.fields).get("partitions", []))
+        return [dict(each.fields) for each in marks]
+
+
+def rows(mark: BeamKafkaMark) -> Iterator[Row]:
+    """A row of `COLUMNS` per partition."""
+    for each in mark.partitions:
+        yield {
+            "topic": each["topic"],
+            "partition": each["partition"],
+            "next_offset": each["nextOffset"],
+            "watermark": each.get("watermarkMillis"),
+        }
+
+
+def is_beam_kafka(serializer: Serializer) -> bool:
+    """Whether the elements are sources with the checkpoint mark of Beam's Kafka source."""
+    if not isinstance(serializer, BeamSerializer):
+        return False
+    mark = serializer.coder.part("valueCoder")
+    return mark is not None and f'"{_MARK}"' in mark.detail and json.loads(mark.detail).get("name") == _MARK
+
+
+def write_beam_kafka_mark(mark: BeamKafkaMark, serializer: Serializer, context: LayoutContext) -> bytes:
+    """Mirror of `read_beam_kafka_mark`."""
+    writer = Writer()
+    write_value(derive_layout(serializer, context), writer, {"key": mark.source, "value": mark.mark})
+    return writer.getvalue()
+
+
+@connector_state(
+    "beam-kafka",
+    kind="split",
+    operator_state_names=["_default_"],
+    accepts=is_beam_kafka,
+    write=write_beam_kafka_mark,
+    rows=rows,
+    columns=COLUMNS,
+)
+def read_beam_kafka_mark(element: bytes, serializer: Serializer, context: LayoutContext) -> BeamKafkaMark:
+    """Read a source and its checkpoint mark.
+
+    Raises:
+        FormatError: it could not be one.
+        UnsupportedError: the coder of the source is not known.
+    """
+    reader = Reader(element)
+    value = read_value(derive_layout(serializer, context), reader, tail=False)
+    if not isinstance(value, dict) or not isinstance(value.get("value"), AvroRecord):
+        raise FormatError("a source and its checkpoint mark are expected")
+    mark = BeamKafkaMark(value["key"], value["value"])
+    for each in mark.partitions:
+        topic = check_name(cast("str | None", each.get("topic")), "a Kafka topic")
+        check_topic_partition(reader, topic, cast("int", each.get("partition")))
+        require(reader, cast("int", each.get("nextOffset")) >= 0, "an offset of Kafka is negative")
+    return mark

@@ -1,0 +1,48 @@
+"""Kafka sources of Beam's pipelines."""
+
+from __future__ import annotations
+
+from state_pipelines.binary.javastream import write_stream
+from state_pipelines.codecs.serializer_layouts import LayoutContext
+from state_pipelines.connectors import ConnectorState, decode_splits, encode_elements, recognise
+from state_pipelines.serializers.beam import LEGACY, BeamSerializer, Coder
+from tests.serializers.javacoders import CODERS, java_object
+
+MARK = """{"type": "record", "name": "KafkaCheckpointMark", "namespace": "org.apache.beam.sdk.io.kafka", "fields": [
+  {"name": "partitions", "type": {"type": "array", "items": {"type": "record", "name": "PartitionMark", "fields": [
+    {"name": "topic", "type": "string"}, {"name": "partition", "type": "int"},
+    {"name": "nextOffset", "type": "long"}, {"name": "watermarkMillis", "type": "long"}]}}}]}"""
+# A block of two partitions: topic, partition, offset and watermark as zigzag numbers; the end of the blocks.
+PARTITIONS = bytes.fromhex("04 0c6f7264657273 00 4c d0e4cac5e55f 0c6f7264657273 02 00 01 00")
+SOURCE = write_stream(java_object("org.apache.beam.sdk.io.kafka.KafkaUnboundedSource"))
+
+
+def serializer(schema: str) -> BeamSerializer:
+    avro = Coder(f"{CODERS}AvroCoder", (), schema)
+    pair = Coder(f"{CODERS}KvCoder", (("keyCoder", Coder(f"{CODERS}SerializableCoder")), ("valueCoder", avro)))
+    return BeamSerializer(snapshot_class=LEGACY, snapshot_version=1, coder=pair, java=b"")
+
+
+def test_partitions_of_a_source_are_rows() -> None:
+    batch = decode_splits("_default_", serializer(MARK), [SOURCE + PARTITIONS], LayoutContext(2))
+    assert batch is not None
+    head = {"connector": "beam-kafka", "list_index": 0, "topic": "orders"}
+    assert batch.to_pylist() == [
+        {**head, "partition": 0, "next_offset": 38, "watermark": 1645716527400},
+        {**head, "partition": 1, "next_offset": 0, "watermark": -1},
+    ]
+
+
+def test_elements_are_written_as_they_were() -> None:
+    element = SOURCE + PARTITIONS
+    state = recognise("_default_", serializer(MARK), [element])
+    assert isinstance(state, ConnectorState)
+    assert encode_elements(state, serializer(MARK)) == (element,)
+
+
+def test_a_negative_offset_is_none_of_kafka() -> None:
+    assert recognise("_default_", serializer(MARK), [SOURCE + PARTITIONS.replace(b"\x4c", b"\x4d")]) is None
+
+
+def test_other_marks_are_not_those_of_kafka() -> None:
+    assert recognise("_default_", serializer(MARK.replace("KafkaCheckpointMark", "OtherMark")), [SOURCE]) is None
