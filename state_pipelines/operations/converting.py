@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
-from state_pipelines.errors import UnsupportedError, UsageError, Where, at
+from state_pipelines.errors import FormatError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.canonical import CanonicalFile
 from state_pipelines.keyed.changelog import ChangelogFile
 from state_pipelines.keyed.combined import combine_files
@@ -42,6 +42,7 @@ from state_pipelines.operations.publishing import (
     plan_copies,
 )
 from state_pipelines.serializers.metainfo import StateKind
+from state_pipelines.snapshot.held_key_groups import check_held_key_groups, explain_older_ranges
 from state_pipelines.storage import Location, SnapshotWriter, resolve
 
 if TYPE_CHECKING:
@@ -159,7 +160,12 @@ def plan_conversion(
     notes: list[str] = []
     metadata = _plan_in_flight(snapshot, in_flight, notes)
     tasks: list[SubtaskConversion] = []
-    for operator in snapshot.operators if format is not Format.KEEP else ():
+    for operator in snapshot.operators:
+        if (older := explain_older_ranges(operator.metadata, operator.label)) is not None:
+            notes.append(older)
+        if format is Format.KEEP:
+            notes += _note_key_groups(operator)
+            continue
         with at(operator=operator.label):
             converted = _plan_operator(operator, target, format, compress, verify=verify)
             notes += _note_operator(operator, converted, format)
@@ -303,6 +309,17 @@ def _note_operator(operator: Operator, tasks: Sequence[SubtaskConversion], forma
                 f"operator {operator.label}, state {', '.join(sorted(found))}: SQL timestamps that are null cannot be "
                 "restored from this format; the conversion stops if there is one"
             )
+
+
+def _note_key_groups(operator: Operator) -> list[str]:
+    """What is wrong with the key groups of an operator whose files are copied as they are."""
+    file = str(operator.snapshot.location.metadata)
+    try:
+        for raw in (False, True):
+            check_held_key_groups(operator.metadata, file, raw=raw)
+    except FormatError as error:
+        return [f"operator {operator.label}, which is copied as it is: {error.what}"]
+    return []
 
 
 def _plan_in_flight(snapshot: Snapshot, choice: InFlight, notes: list[str]) -> CheckpointMetadata:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.columns import explain
 from state_pipelines.errors import StateError, UnsupportedError, at
-from state_pipelines.keyed.assignment import compute_key_group_range
 from state_pipelines.keyed.changelog import ChangelogFile
 from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.key_serializers import FoundKeySerializer, find_key_serializer, find_told_serializers
 from state_pipelines.keyed.raw_timers import NotTimersError
 from state_pipelines.keyed.rocksdb import RocksFile
+from state_pipelines.snapshot.held_key_groups import check_held_key_groups, find_held_key_groups
+from state_pipelines.storage import METADATA_FILE, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -61,6 +62,7 @@ class KeyedFiles:
         self._complete: dict[bytes, Files] = {}
         self._raw: dict[bytes, tuple[Files, Mapping[int, UnreadState]]] = {}
         self._evidence: dict[bytes, FoundKeySerializer] = {}
+        self._checked: set[bytes] = set()
 
     def serializers(self) -> Iterator[Serializer]:
         """Every serializer that the managed keyed state of the snapshot names.
@@ -90,10 +92,12 @@ class KeyedFiles:
         """The files of an operator: of each subtask its managed state, then timers in its raw keyed state.
 
         Raises:
-            StateError: a handle cannot be read, or timers in raw keyed state are damaged.
+            StateError: a handle cannot be read, timers in raw keyed state are damaged, or a key group is held by no
+                subtask or by several.
             UnsupportedError: the key serializer of changelog state is not known.
         """
         if operator.operator_id not in self._complete:
+            self._check_ranges(operator)
             managed = self._know_keys(operator, self._open_managed(operator), layouts)
             raw, _ = self._open_raw(operator, layouts)
             self._complete[operator.operator_id] = tuple(sorted((*managed, *raw), key=lambda each: each[0]))
@@ -103,22 +107,54 @@ class KeyedFiles:
         """By index of the subtask the raw keyed state that is not timers, or timers that are not read.
 
         Raises:
-            StateError: a handle cannot be read, or timers are damaged.
+            StateError: a handle cannot be read, timers are damaged, or a key group is held by several subtasks.
         """
+        self._check_ranges(operator)
         return self._open_raw(operator, layouts)[1]
+
+    def open_stored(self, operator: OperatorState, layouts: LayoutContext) -> tuple[KeyedFile, ...]:
+        """The files of an operator with the ranges that handles store: a database that several subtasks share once.
+
+        Proofs count these, so that what `open` leaves out of a shared database is counted.
+
+        Raises:
+            StateError: as for `open`.
+        """
+        found: dict[object, KeyedFile] = {}
+        handles = {each.index: each.managed_keyed_state for each in operator.subtasks}
+        for index, file in self.open(operator, layouts):
+            handle = handles[index]
+            if isinstance(file, RocksFile) and handle is not None:
+                found.setdefault(handle, replace(file, key_groups=handle.key_groups))
+            else:
+                found[id(file)] = file
+        return tuple(found.values())
 
     def evidence(self, operator: OperatorState) -> str:
         """What speaks for a key serializer that was found rather than stored; empty when it is stored."""
         found = self._evidence.get(operator.operator_id)
         return found.evidence if found else ""
 
+    def _check_ranges(self, operator: OperatorState) -> None:
+        if operator.operator_id not in self._checked:
+            metadata = str(join(self._handles.directory, METADATA_FILE))
+            for raw in (False, True):
+                check_held_key_groups(operator, metadata, raw=raw)
+            self._checked.add(operator.operator_id)
+
     def _open_managed(self, operator: OperatorState) -> Files:
         if operator.operator_id not in self._managed:
             told = self._key_serializers.get(operator.operator_id)
             handles = [subtask.managed_keyed_state for subtask in operator.subtasks]
+            held = find_held_key_groups(operator)
             files = self._handles.open_side_by_side(handles, told)
             self._managed[operator.operator_id] = tuple(
-                (subtask.index, _clip(file, subtask.index, operator))
+                (
+                    subtask.index,
+                    replace(file, key_groups=held[subtask.index])
+                    if isinstance(file, RocksFile) and subtask.index in held
+                    else file,
+                )
                 for subtask, file in zip(operator.subtasks, files, strict=True)
                 if file is not None
             )
@@ -167,16 +203,3 @@ class KeyedFiles:
             found.update((serializer, None) for serializer, _ in find_told_serializers(logs))
             found.update((file.header.key_serializer, None) for _, file in files if not isinstance(file, ChangelogFile))
         return tuple(found)
-
-
-def _clip(file: KeyedFile, subtask: int, operator: OperatorState) -> KeyedFile:
-    """The key groups of a database that belong to a subtask.
-
-    After `rescale` several subtasks have the handle of one database, which Flink clips for each when it restores
-    (`RocksDBIncrementalRestoreOperation`).
-    """
-    if not isinstance(file, RocksFile) or not subtask < operator.parallelism <= operator.max_parallelism:
-        return file
-    own = compute_key_group_range(subtask, operator.parallelism, operator.max_parallelism)
-    key_groups = file.key_groups.intersect(own)
-    return replace(file, key_groups=key_groups) if key_groups.number else file

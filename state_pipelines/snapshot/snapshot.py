@@ -369,6 +369,11 @@ class Operator:
         """Index of each subtask that has keyed state, and its file."""
         return self.snapshot.keyed_files.open(self.metadata, self.snapshot.layout_context)
 
+    @property
+    def stored_files(self) -> tuple[KeyedFile, ...]:
+        """The files of its keyed state with the key groups that handles store; see `KeyedFiles.open_stored`."""
+        return self.snapshot.keyed_files.open_stored(self.metadata, self.snapshot.layout_context)
+
     @cached_property
     def keyed_states(self) -> tuple[KeyedState, ...]:
         """Keyed states and timers; errors as of `states`."""

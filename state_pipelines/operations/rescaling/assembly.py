@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.keyed.assignment import compute_key_group_range
 from state_pipelines.metadata.keyed import IncrementalRemoteKeyedStateHandle
 from state_pipelines.operations.keyed_formats import FORST, find_keyed_formats
 from state_pipelines.operations.rescaling.keyed_assembly import NeedsRecords, assemble_keyed
+from state_pipelines.snapshot.held_key_groups import find_held_key_groups, follows_formula
 
 if TYPE_CHECKING:
-    from state_pipelines.metadata import KeyGroupRange, OperatorState
     from state_pipelines.metadata.keyed import KeyedStateHandle
     from state_pipelines.operations.rescaling.pieces import Assembler
     from state_pipelines.snapshot import Operator
@@ -33,16 +32,18 @@ def hand_on_keyed(
     """
     metadata = operator.metadata
     subtasks = sorted(metadata.subtasks, key=lambda each: each.index)
-    if parallelism == metadata.parallelism:
+    if parallelism == metadata.parallelism and follows_formula(metadata):
         same = {each.index: (each.managed_keyed_state, each.raw_keyed_state) for each in subtasks}
         return [same.get(index, (None, None)) for index in range(parallelism)]
     sides = []
+    held = find_held_key_groups(metadata)
     for raw in (False, True):
-        handles = [
-            (_find_key_groups(metadata, each.index), each.raw_keyed_state if raw else each.managed_keyed_state)
-            for each in subtasks
+        handles = [each.raw_keyed_state if raw else each.managed_keyed_state for each in subtasks]
+        present = [
+            (handle.key_groups if raw else held.get(each.index, handle.key_groups), handle)
+            for each, handle in zip(subtasks, handles, strict=True)
+            if handle is not None
         ]
-        present = [(held, handle) for held, handle in handles if handle is not None]
         assembled = assemble_keyed(
             present, parallelism, metadata.max_parallelism, operator.snapshot.handles, assembler, raw=raw, narrow=narrow
         )
@@ -52,10 +53,6 @@ def hand_on_keyed(
     if any(isinstance(each, IncrementalRemoteKeyedStateHandle) for each in sides[0]) and _is_forst(operator):
         return NeedsRecords("the database is one of ForSt")
     return list(zip(*sides, strict=True))
-
-
-def _find_key_groups(metadata: OperatorState, subtask: int) -> KeyGroupRange:
-    return compute_key_group_range(subtask, metadata.parallelism, metadata.max_parallelism)
 
 
 def _is_forst(operator: Operator) -> bool:

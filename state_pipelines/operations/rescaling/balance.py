@@ -167,8 +167,8 @@ def _read(operator: Operator, wish: _Wish) -> _Found:
     move, reason = _plan_move(operator, wish)
     pieces = [
         KeyGroupMeasurement(operator.label, part, groups, operator.record_context, wish.top, move)
-        for subtask, files in group_files(operator.keyed_files).items()
-        for part, groups in _split(operator, subtask, files)
+        for files in group_files(operator.keyed_files).values()
+        for part, groups in _split(operator, files)
     ]
     found = wish.run(pieces, f"{operator.label} cannot be measured")
     return _Found(merge_sizes(found, everything, wish.top), raw, unknown_hash=reason)
@@ -177,26 +177,17 @@ def _read(operator: Operator, wish: _Wish) -> _Found:
 def _find_stored(operator: Operator, found: Counts) -> _Found:
     everything = KeyGroupRange(0, operator.max_parallelism)
     estimated = False
-    for subtask, file in operator.keyed_files:
+    for _, file in operator.keyed_files:
         stored, rough = measure_stored_bytes(file, operator.record_context, everything)
-        own = _find_own(operator, subtask, file.key_groups)
+        own = file.key_groups
         found[own.start : own.end + 1] += stored[own.start : own.end + 1]
         estimated |= rough
     return _Found(None, found, estimated)
 
 
-def _find_own(operator: Operator, subtask: int, key_groups: KeyGroupRange) -> KeyGroupRange:
-    """The key groups of a file that its subtask has; a file that was there before a rescale may hold more."""
-    if not subtask < operator.parallelism <= operator.max_parallelism:
-        return key_groups
-    return key_groups.intersect(compute_key_group_range(subtask, operator.parallelism, operator.max_parallelism))
-
-
-def _split(
-    operator: Operator, subtask: int, files: Sequence[KeyedFile]
-) -> Iterable[tuple[tuple[KeyedFile, ...], KeyGroupRange]]:
+def _split(operator: Operator, files: Sequence[KeyedFile]) -> Iterable[tuple[tuple[KeyedFile, ...], KeyGroupRange]]:
     start, end = min(file.key_groups.start for file in files), max(file.key_groups.end for file in files)
-    own = _find_own(operator, subtask, KeyGroupRange(start, end + 1 - start))
+    own = KeyGroupRange(start, end + 1 - start)
     for part, groups in split_files(files, PIECE, operator.record_context, own):
         yield part, own if groups is None else groups
 

@@ -126,6 +126,7 @@ def assemble_operator(
     raw: bool = False,
     narrow: bool = True,
     dropped: Set[str] = frozenset(),
+    left_out: Set[tuple[int, str]] = frozenset(),
 ) -> list[OperatorStateHandle | None]:
     """Operator state of one operator for new subtasks, handed out as `redistribute` says.
 
@@ -143,6 +144,7 @@ def assemble_operator(
         raw: the state is raw operator state.
         narrow: hand on files of which a new subtask needs a part; otherwise that part is copied into a new file.
         dropped: names of states that go, also out of headers.
+        left_out: (old subtask, name) of states of which another file has all.
 
     Returns:
         The handle of each new subtask, None where it has no state.
@@ -159,7 +161,17 @@ def assemble_operator(
     files = {index: opened[each.delegate] for index, each in full.items()}
     changed = {index for index, file in files.items() if not dropped.isdisjoint(file.ranks)} if dropped else set()
     left = [
-        (index, replace(each, states=tuple(state for state in each.states if state.state_name not in dropped)))
+        (
+            index,
+            replace(
+                each,
+                states=tuple(
+                    state
+                    for state in each.states
+                    if state.state_name not in dropped and (index, state.state_name) not in left_out
+                ),
+            ),
+        )
         for index, each in full.items()
     ]
     taken: set[tuple[StreamStateHandle, str]] = set()

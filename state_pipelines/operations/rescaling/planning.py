@@ -20,9 +20,10 @@ from state_pipelines.operations.rescaling.keyed_assembly import NeedsRecords
 from state_pipelines.operations.rescaling.operator_assembly import assemble_operator
 from state_pipelines.operations.rescaling.pieces import Assembler, FileAssembly
 from state_pipelines.operations.rescaling.plans import KeyedHandles, OperatorChange, OperatorPlan, RecordsPlan
-from state_pipelines.operations.rescaling.proof import digest_copies
 from state_pipelines.operations.rescaling.records_planning import RecordMove, has_keyed_state
+from state_pipelines.operations.rescaling.stored_elements import digest_pairs, measure_union
 from state_pipelines.snapshot.broadcast_state import BroadcastState
+from state_pipelines.snapshot.held_key_groups import follows_formula
 from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RAW_OPERATOR_NAME
 
 if TYPE_CHECKING:
@@ -109,8 +110,9 @@ class _Planner:
         if self.metadata.fully_finished:
             return self._plan_finished()
         resized = (self.parallelism, self.max_parallelism) != (self.metadata.parallelism, self.metadata.max_parallelism)
+        realigned = not follows_formula(self.metadata)
         reason = self._why_records()
-        if not (resized or reason or self.edited.merged or self.dropped):
+        if not (resized or realigned or reason or self.edited.merged or self.dropped):
             return self._finish(self.metadata, "as it is", "as it is")
         self._refuse(moved=bool(reason))
         assembler = Assembler(self.target, self.verify)
@@ -184,11 +186,7 @@ class _Planner:
         self._refuse_large_union()
 
     def _refuse_large_union(self) -> None:
-        union = 0
-        for operator in self._sources:
-            for state in operator.operator_states:
-                if state.kind == "UNION":
-                    union += state.count().bytes
+        union = sum(map(measure_union, self._sources))
         if union * self.parallelism > self.request.union_limit:
             raise UnsupportedError(
                 f"its union state of {union:,} bytes would come {self.parallelism} times, once for every subtask, when "
@@ -246,6 +244,7 @@ class _Planner:
         Broadcast state is that of the first source that has it: it is the same in all (`_check_broadcasts`).
         """
         handles: list[tuple[int, OperatorStateHandle]] = []
+        left_out: set[tuple[int, str]] = set()
         first = 0
         broadcast: set[str] = set()
         for operator in self._sources:
@@ -256,8 +255,8 @@ class _Planner:
                     continue
                 copies = {info.state_name for info in handle.states if info.mode is OperatorStateMode.BROADCAST}
                 named |= copies
-                kept = tuple(info for info in handle.states if info.state_name not in copies & broadcast)
-                handles.append((first + each.index, replace(handle, states=kept)))
+                left_out |= {(first + each.index, name) for name in copies & broadcast}
+                handles.append((first + each.index, handle))
             broadcast |= named
             first += operator.parallelism
         if not self._hands_out:
@@ -272,6 +271,7 @@ class _Planner:
             raw=raw,
             narrow=self.files is not FileMode.COPY,
             dropped=self.dropped,
+            left_out=left_out,
         )
 
     def _check_broadcasts(self) -> None:
@@ -282,7 +282,7 @@ class _Planner:
         for operator in self._sources:
             for state in operator.operator_states:
                 if isinstance(state, BroadcastState) and state.name not in self.dropped:
-                    found.setdefault(state.name, set()).update(digest_copies(state).values())
+                    found.setdefault(state.name, set()).update(digest_pairs(state))
         for name, copies in found.items():
             if len(copies) > 1:
                 raise UnsupportedError(

@@ -1,45 +1,52 @@
-"""What there was of every state, and what there is now: counts, bytes and digests that do not depend on order or place.
+"""The proof of a rescaling: counts, bytes and digests of every state before and after.
 
-Both sides are read by the readers that everything else uses, and not by what wrote the new files.
+They do not depend on the order of records nor on their key groups.
+
+Keyed state is read by the readers that everything else uses, and not by what wrote the new files. Operator state is
+compared by its stored bytes (`stored_elements`), and raw keyed state by the bytes of its sections.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.columns import plan_columns
-from state_pipelines.codecs.serializer_layouts import derive_layout
-from state_pipelines.errors import at
+from state_pipelines.errors import UnsupportedError, Where, at
 from state_pipelines.keyed.assignment import assign_key_groups, compute_key_group_range
 from state_pipelines.keyed.digest import RecordDigest, digest_records, digest_run
+from state_pipelines.keyed.heap import HeapFile
 from state_pipelines.keyed.key_filter import TIMESTAMP
-from state_pipelines.keyed.tables import TableOptions
+from state_pipelines.keyed.raw_timers import read_section_bytes
 from state_pipelines.operations.processes import KERNEL_THREADS
 from state_pipelines.operations.rescaling.hashed_keys import count_threads
 from state_pipelines.operations.rescaling.merging import is_timer
+from state_pipelines.operations.rescaling.stored_elements import (
+    Form,
+    StoredElements,
+    find_delegates,
+    list_stored_elements,
+    name_elements,
+)
 from state_pipelines.serializers.joining import join_infos
-from state_pipelines.snapshot.broadcast_state import BroadcastState
-from state_pipelines.snapshot.list_state import OperatorListState
-from state_pipelines.snapshot.raw_state import RawKeyedState, RawOperatorState
+from state_pipelines.serializers.metainfo import StateMetaInfo
+from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RawKeyedPart, RawKeyedState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    import numpy.typing as npt
-    import pyarrow as pa
-
-    from state_pipelines.codecs.columnar import Encoded
     from state_pipelines.keyed.files import KeyedFile, RecordContext
     from state_pipelines.keyed.key_hashing import KeyHasher
+    from state_pipelines.keyed.sections import Section
+    from state_pipelines.metadata import OperatorState
     from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.serializers.metainfo import StateMetaInfo
+    from state_pipelines.metadata.streams import StateStream
+    from state_pipelines.operations.rescaling.editing import EditedSnapshot
     from state_pipelines.snapshot import Operator
 
-UnkeyedState = OperatorListState | BroadcastState | RawKeyedState | RawOperatorState
+KEYED_STATE = "keyed state"
+"""Name of the row for keyed state that is compared by the bytes of its key groups, all states together."""
 
 SPLIT_SIZE = 32 << 20
 """Bytes of a file that one piece of work reads."""
@@ -112,13 +119,25 @@ class RescaleProof:
 
 @dataclass(frozen=True)
 class Counted:
-    """What a piece of work found, by name of the state; of broadcast state the copy of each subtask."""
+    """Findings of one task, by name of the state.
+
+    Attributes:
+        digests: of the entries.
+        misplaced: entries in key groups of other subtasks.
+        misfiled: entries whose hash gives another key group.
+        copies: of broadcast state the copy of each subtask.
+        forms: descriptions of the states.
+        sections: of heap native state the bytes of all key groups.
+        unread: why the records of such state cannot be found; empty when they were.
+    """
 
     digests: Mapping[str, RecordDigest]
     misplaced: Mapping[str, int] = field(default_factory=dict)
     misfiled: Mapping[str, int] = field(default_factory=dict)
     copies: Mapping[str, Mapping[int, RecordDigest]] = field(default_factory=dict)
-    forms: Mapping[str, frozenset[StateMetaInfo]] = field(default_factory=dict)
+    forms: Mapping[str, frozenset[Form]] = field(default_factory=dict)
+    sections: RecordDigest | None = None
+    unread: str = ""
 
 
 @dataclass(frozen=True)
@@ -145,7 +164,26 @@ class CountKeyed:
         return count_threads(self.hasher, [self.file])
 
     def run(self) -> Counted:
-        """Read the file."""
+        """Read the file.
+
+        Raises:
+            UnsupportedError: records cannot be found, and there are no sections to compare instead.
+        """
+        sections = _digest_sections(self.file.stream, self.file.sections) if isinstance(self.file, HeapFile) else None
+        try:
+            return replace(self._read(), sections=sections)
+        except UnsupportedError as error:
+            if sections is None:
+                raise
+            return Counted({}, self._place_sections(), sections=sections, unread=str(error))
+
+    def _place_sections(self) -> dict[str, int]:
+        assert isinstance(self.file, HeapFile)
+        if self.key_groups is None:
+            return {}
+        return {KEYED_STATE: sum(each.key_group not in self.key_groups for each in self.file.sections)}
+
+    def _read(self) -> Counted:
         digests: dict[str, RecordDigest] = {}
         misplaced: dict[str, int] = {}
         misfiled: dict[str, int] = {}
@@ -168,95 +206,51 @@ class CountKeyed:
 
 @dataclass(frozen=True)
 class CountOperatorState:
-    """Digests of the list, broadcast and raw states of one operator; a broadcast state counts once.
+    """Digests of the list, broadcast and raw states of one operator, by their stored bytes.
 
     Attributes:
         operator: its label.
-        states: its states.
+        elements: its operator state, by subtask.
+        sections: its raw keyed state that is not timers, by subtask.
     """
 
     operator: str
-    states: tuple[UnkeyedState, ...]
+    elements: tuple[StoredElements, ...]
+    sections: tuple[RawKeyedPart, ...] = ()
     # It is little beside keyed state, for which processes need not be started then.
     threads: ClassVar[int] = KERNEL_THREADS
 
     def run(self) -> Counted:
         """Read them."""
+        digests: dict[str, RecordDigest] = {}
+        copies: dict[str, dict[int, RecordDigest]] = {}
+        forms: dict[str, set[Form]] = {}
         with at(operator=self.operator):
-            copies = {state.name: digest_copies(state) for state in self.states if isinstance(state, BroadcastState)}
-            forms = {
-                state.name: frozenset(state.infos)
-                for state in self.states
-                if isinstance(state, OperatorListState | BroadcastState)
-            }
-            digests = {state.name: _digest_state(state) for state in self.states if state.name not in copies}
-            return Counted(digests, copies=copies, forms=forms)
+            for each in self.elements:
+                lists, broadcasts, found = each.digest()
+                for name, digest in lists.items():
+                    digests[name] = digests.get(name, RecordDigest()) + digest
+                for name, digest in broadcasts.items():
+                    copies.setdefault(name, {})[each.subtask] = digest
+                for name, form in found.items():
+                    forms.setdefault(name, set()).add(form)
+            if self.sections:
+                digests[RAW_KEYED_NAME] = sum(
+                    (_digest_sections(part.stream, part.sections) for part in self.sections), RecordDigest()
+                )
+        return Counted(digests, copies=copies, forms={name: frozenset(each) for name, each in forms.items()})
 
 
-def digest_copies(state: BroadcastState) -> dict[int, RecordDigest]:
-    """Digest of the copy of each subtask that has the state."""
-    copies = {part.subtask: RecordDigest() for part in state.parts}
-    for batch in _read(state):
-        copies[batch.column("subtask")[0].as_py()] += _digest_batch(state, batch)
-    return copies
-
-
-def _digest_state(state: UnkeyedState) -> RecordDigest:
-    """Digest of the elements of a list state, or of raw state; sections of raw keyed state with their key groups.
-
-    Decoded and encoded again, since only that tells where an element ends when a handle leaves out others. What cannot
-    be decoded counts as the bytes that are there.
-    """
-    return sum((_digest_batch(state, batch) for batch in _read(state)), RecordDigest())
-
-
-def _read(state: UnkeyedState) -> Iterator[pa.RecordBatch]:
-    wanted = [name for name in state.make_schema().names if name in (*_VALUES, "subtask", "key_group")]
-    return (batch for batch in state.batches(TableOptions(columns=tuple(wanted))) if batch.num_rows)
-
-
-_VALUES = ("value", "map_key", "map_value", "value_bytes")
-
-
-def _digest_batch(state: UnkeyedState, batch: pa.RecordBatch) -> RecordDigest:
-    context = state.operator.snapshot.layout_context
-    columns: list[tuple[lay.Layout, pa.Array]] = []
-    if "value" in batch.schema.names:
-        columns.append((derive_layout(state.info.value_serializer, context), batch.column("value")))
-    if "map_key" in batch.schema.names:
-        columns.append((derive_layout(state.info.key_serializer, context), batch.column("map_key")))
-        columns.append((derive_layout(state.info.value_serializer, context), batch.column("map_value")))
-    if "value_bytes" in batch.schema.names:
-        columns.append((lay.Rest(), batch.column("value_bytes")))
+def _digest_sections(stream: StateStream, sections: Sequence[Section]) -> RecordDigest:
+    """Digest of the bytes of key groups; the number of a key group belongs to it."""
     total = RecordDigest()
-    encoded = [plan_columns(layout).encode(array.filter(array.is_valid())) for layout, array in columns]
-    whole = [each for each in encoded if len(each.stops)]
-    if len(whole) == 2 and len(whole[0].stops) == len(whole[1].stops):
-        return _digest_spans(*whole)
-    for each in whole:
-        total += _digest_spans(None, each)
-    if "key_group" not in batch.schema.names:
-        return total
-    # Raw keyed state: the place of a section belongs to it.
-    places = np.array(batch.column("key_group").to_pylist(), np.int32)
-    (section,) = whole
-    none = np.zeros(len(places), np.int64)
-    digest = digest_records(places, 0, none, none, *_addresses(section)).tolist()
-    return RecordDigest(digest[0], digest[1], content=digest[2])
-
-
-def _digest_spans(keys: Encoded | None, values: Encoded) -> RecordDigest:
-    """Digest of pairs of a key, which may be missing, and a value."""
-    count = len(values.stops)
-    none = np.zeros(count, np.int64)
-    key_starts, key_ends = (none, none) if keys is None else _addresses(keys)
-    total = digest_records(np.zeros(count, np.int32), 0, key_starts, key_ends, *_addresses(values))
-    return RecordDigest(*total.tolist()).without_key_groups
-
-
-def _addresses(encoded: Encoded) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    address = encoded.data.ctypes.data
-    return encoded.starts + address, encoded.stops + address
+    none = np.zeros(1, np.int64)
+    for section in sections:
+        data = np.frombuffer(read_section_bytes(stream, section), np.uint8)
+        groups, end = np.full(1, section.key_group, np.int32), np.full(1, len(data), np.int64)
+        records, size, digest, _ = digest_records(groups, data.ctypes.data, none, none, none, end).tolist()
+        total += RecordDigest(records, size, content=digest)
+    return total
 
 
 def prove_rescaling(
@@ -298,33 +292,56 @@ class ProofSide:
     Attributes:
         before: the operator in all snapshots that its state comes from.
         after: in the new snapshot, read back.
+        planned: its metadata as planned, in which files that are copied still have their old names.
         dropped: names of states that were to go.
         removed: by state, what else was to go: entries of other keys, or that several snapshots had.
         hasher: where key groups are new.
+        moved: keyed state was written record by record, not copied as bytes.
     """
 
     before: tuple[Operator, ...]
     after: Operator
+    planned: OperatorState
     dropped: frozenset[str] = frozenset()
     removed: Mapping[str, RecordDigest] = field(default_factory=dict)
     hasher: KeyHasher | None = None
+    moved: bool = False
+
+
+def check_sources(edited: EditedSnapshot) -> None:
+    """Open all state that the proof will read.
+
+    Raises:
+        StateError: some of it cannot be opened.
+    """
+    for each in edited.operators:
+        for operator in (each.operator, *each.merged):
+            with at(operator=operator.label):
+                _ = operator.stored_files, operator.raw_states
+                for _ in list_stored_elements(operator, {}, {}):
+                    pass
 
 
 def _plan_counts(operator: Operator, side: ProofSide, *, is_after: bool) -> Iterator[CountKeyed | CountOperatorState]:
     context = operator.record_context
-    for subtask, file in operator.keyed_files:
-        wanted = compute_key_group_range(subtask, operator.parallelism, operator.max_parallelism) if is_after else None
+    for subtask, file in operator.keyed_files if is_after else ((None, file) for file in operator.stored_files):
+        wanted = None
+        if subtask is not None:
+            wanted = compute_key_group_range(subtask, operator.parallelism, operator.max_parallelism)
         for part in file.split(SPLIT_SIZE, context):
             yield CountKeyed(operator.label, part, context, wanted, side.hasher if is_after else None)
-    unkeyed = (*operator.operator_states, *operator.raw_states)
-    if states := tuple(state for state in unkeyed if isinstance(state, UnkeyedState)):
-        yield CountOperatorState(operator.label, states)
+    delegates = find_delegates(side.planned) if is_after else {}
+    elements = tuple(list_stored_elements(operator, name_elements(side.before), delegates))
+    raw = [state for state in operator.raw_states if isinstance(state, RawKeyedState)]
+    sections = tuple(part for state in raw for part in state.parts)
+    if elements or sections:
+        yield CountOperatorState(operator.label, elements, sections)
 
 
 def _compare(
     side: ProofSide, counted: Iterable[tuple[bool, CountKeyed | CountOperatorState, Counted]]
 ) -> Iterator[StateProof]:
-    results = list(counted)
+    results = list(_by_sections(side, list(counted)))
     keyed_names = {name for _, piece, result in results if isinstance(piece, CountKeyed) for name in result.digests}
     names = dict.fromkeys(name for *_, result in results for name in result.digests)
     label = side.after.label
@@ -356,7 +373,11 @@ def _compare(
         kinds, copies = (
             {digest for each in found for digest in each.copies[name].values()} for found in (before, after)
         )
-        expected = RecordDigest() if name in side.dropped else sum(kinds, RecordDigest())
+        if name in side.dropped:
+            expected = RecordDigest()
+        else:
+            # Copies may have their entries in different orders, and any of them may be the one that goes on.
+            expected = sum(copies if copies and copies <= kinds else kinds, RecordDigest())
         present = {subtask for each in after for subtask in each.copies[name]}
         missing = side.after.parallelism - len(present) if expected.records else 0
         yield StateProof(
@@ -370,13 +391,44 @@ def _compare(
         )
 
 
+def _by_sections(
+    side: ProofSide, results: list[tuple[bool, CountKeyed | CountOperatorState, Counted]]
+) -> list[tuple[bool, CountKeyed | CountOperatorState, Counted]]:
+    """Results with key groups of heap native state as a whole, where the records of some cannot be found.
+
+    That proves as much where the key groups were copied as bytes: each is compared with its number.
+
+    Raises:
+        UnsupportedError: records cannot be found, and were moved.
+    """
+    unread = next((result.unread for *_, result in results if result.unread), "")
+    if not unread:
+        return results
+    if side.moved:
+        raise UnsupportedError(f"the proof cannot find the records: {unread}", where=Where(operator=side.after.label))
+    forms = {KEYED_STATE: frozenset[Form]()}
+    return [
+        (
+            is_after,
+            piece,
+            result
+            if result.sections is None
+            else Counted({KEYED_STATE: result.sections}, {KEYED_STATE: sum(result.misplaced.values())}, forms=forms),
+        )
+        for is_after, piece, result in results
+    ]
+
+
 def _is_reformed(name: str, before: Iterable[Counted], after: Iterable[Counted]) -> bool:
     """Whether what is there has another form than what was there; subclasses of POJOs may be listed together."""
     old, new = ({info for each in found for info in each.forms.get(name, ())} for found in (before, after))
-    if not new or old == new:
+    if new <= old:
         return False
-    infos = sorted(new, key=repr)
+    infos = sorted((info for info in new if isinstance(info, StateMetaInfo)), key=repr)
+    if len(infos) < len(new):
+        # Headers that cannot be read are copied as they are.
+        return True
     whole: StateMetaInfo | None = infos[0]
     for info in infos:
         whole = None if whole is None else join_infos(whole, info)
-    return whole is None or any(join_infos(whole, info) != whole for info in old)
+    return whole is None or any(isinstance(info, bytes) or join_infos(whole, info) != whole for info in old)

@@ -18,7 +18,7 @@ from state_pipelines.operations.publishing import FileCopy, FileMode, note_files
 from state_pipelines.operations.rescaling.editing import EditedSnapshot, edit_operators
 from state_pipelines.operations.rescaling.planning import plan_operator
 from state_pipelines.operations.rescaling.plans import SPILLS, OperatorChange, OperatorPlan
-from state_pipelines.operations.rescaling.proof import ProofSide, RescaleProof, prove_rescaling
+from state_pipelines.operations.rescaling.proof import ProofSide, RescaleProof, check_sources, prove_rescaling
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.storage import METADATA_FILE, Location, SnapshotLocation, SnapshotWriter, join, resolve
 from state_pipelines.storage.files import is_directory, list_directory, remove_directory
@@ -182,6 +182,7 @@ def plan_rescale(
     paths = dict.fromkeys([*(each.snapshot for each in request.take), *request.merge])
     edited = edit_operators(snapshot, request, {path: open_other(path) for path in paths})
     plans = tuple(plan_operator(operator, request, target, files=files, verify=verify) for operator in edited.operators)
+    check_sources(edited)
     notes = [*edited.notes, *(note for plan in plans for note in plan.notes)]
     notes += _note_conflicts(plans)
     if (noted := note_files(files)) is not None:
@@ -356,9 +357,11 @@ def _prove(plan: RescalePlan, moved: Sequence[_Moved], result: Snapshot, run: Ru
             ProofSide(
                 before=(each.edited.operator, *each.edited.merged),
                 after=next(op for op in result.operators if op.metadata.operator_id == each.state.operator_id),
+                planned=each.state,
                 dropped=each.dropped,
                 removed=sum_digests(own.dropped),
                 hasher=None if each.records is None else each.records.hasher,
+                moved=each.records is not None,
             )
         )
     proof = prove_rescaling(sides, run)

@@ -1,0 +1,189 @@
+"""Key groups that each subtask of an operator holds in its keyed state, by the ranges of its handles.
+
+Flink restores a subtask from handles of any ranges and drops what lies outside the range that its formula gives
+(`KeyGroupRangeAssignment`). What a snapshot holds is therefore said by the handles alone: their ranges follow the
+formula of the release that wrote them, which need not be the one of today.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from state_pipelines.errors import FormatError, Where
+from state_pipelines.keyed.assignment import compute_key_group_range
+from state_pipelines.metadata.key_groups import MAX_PARALLELISM, KeyGroupRange
+from state_pipelines.metadata.keyed import IncrementalRemoteKeyedStateHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import numpy.typing as npt
+
+    from state_pipelines.metadata import OperatorState
+    from state_pipelines.metadata.keyed import KeyedStateHandle
+
+_LISTED = 8
+"""Ranges of key groups that an error lists."""
+
+
+def find_held_key_groups(operator: OperatorState) -> dict[int, KeyGroupRange]:
+    """Key groups of the managed keyed state of each subtask that has any, by index of the subtask.
+
+    That is the range of its handle. Where several subtasks have the handle of one RocksDB database with ranges that
+    overlap, as `rescale` writes them, it is the intersection with the range that Flink's formula gives: Flink clips
+    the database so for each of them (`RocksDBIncrementalRestoreOperation`).
+    """
+    handles = {each.index: each.managed_keyed_state for each in operator.subtasks}
+    present = {index: handle for index, handle in handles.items() if handle is not None and handle.key_groups.number}
+    shared = _find_shared(present)
+    follows_formula = operator.parallelism <= operator.max_parallelism
+    return {
+        index: handle.key_groups.intersect(_compute(operator, index))
+        if index in shared and follows_formula and index < operator.parallelism
+        else handle.key_groups
+        for index, handle in present.items()
+    }
+
+
+def follows_formula(operator: OperatorState) -> bool:
+    """Return whether no subtask holds key groups that Flink's formula gives to another one.
+
+    Flink restores an operator of unchanged parallelism from the handles of the same subtasks, so that key groups
+    outside the range of the formula would be lost or refused.
+    """
+    if not operator.parallelism <= operator.max_parallelism:
+        return True
+    held = [*find_held_key_groups(operator).items(), *_find_raw(operator).items()]
+    return all(
+        index < operator.parallelism and _compute(operator, index).intersect(groups) == groups
+        for index, groups in held
+        if groups.number
+    )
+
+
+def explain_older_ranges(operator: OperatorState, label: str) -> str | None:
+    """Note for users of a snapshot whose subtasks hold other key groups than Flink gives them; None if they do not."""
+    if follows_formula(operator):
+        return None
+    return (
+        f"operator {label}: its subtasks hold other key groups than Flink gives them today, so that Flink restores it "
+        f"whole at another parallelism only; rescale --parallelism {label}={operator.parallelism} writes them as Flink "
+        "does"
+    )
+
+
+def check_held_key_groups(operator: OperatorState, file: str, *, raw: bool = False) -> None:
+    """Check that the keyed state of an operator covers each key group exactly once.
+
+    Key groups without state are legal where a subtask between the others has none: Flink writes no handle for a
+    subtask that has registered no state.
+
+    Args:
+        operator: metadata of the operator.
+        file: the `_metadata` file, for errors.
+        raw: check raw keyed state instead of managed keyed state.
+
+    Raises:
+        FormatError: a key group is covered by no handle or by several; says which, and by which subtasks.
+    """
+    held = _find_raw(operator) if raw else find_held_key_groups(operator)
+    stored = held if raw else _find_stored(operator)
+    if not stored:
+        return
+    counts = np.zeros(MAX_PARALLELISM + 1, np.int64)
+    for groups in held.values():
+        counts[groups.start : groups.end + 1] += 1
+    known = np.zeros(len(counts), bool)
+    for groups in stored.values():
+        known[groups.start : groups.end + 1] = True
+    kind = "raw keyed state" if raw else "keyed state"
+    problems = []
+    if (counts > 1).any():
+        problems.append(f"{_name(counts > 1)} in several handles ({_name_holders(held, counts > 1)})")
+    missing = known & (counts == 0)
+    for gap in _find_gaps(operator, held):
+        missing[gap.start : gap.end + 1] = True
+    if missing.any():
+        problems.append(f"{_name(missing)} in none (the handles hold {_name_holders(held, counts > 0)})")
+    outside = known.copy()
+    outside[: operator.max_parallelism] = False
+    if outside.any():
+        problems.append(
+            f"{_name(outside)} although there are {operator.max_parallelism} ({_name_holders(held, outside)})"
+        )
+    if problems:
+        raise FormatError(
+            f"the {kind} does not hold every key group once: {'; '.join(problems)}",
+            where=Where(file=file),
+            hint="The snapshot is incomplete or was edited. Use an earlier one, or write it without this operator "
+            "(rescale --drop-operator)",
+        )
+
+
+def _compute(operator: OperatorState, subtask: int) -> KeyGroupRange:
+    return compute_key_group_range(subtask, operator.parallelism, operator.max_parallelism)
+
+
+def _find_shared(handles: Mapping[int, KeyedStateHandle]) -> set[int]:
+    """Subtasks whose database another subtask has, too, with a range that overlaps."""
+    databases: dict[object, list[int]] = {}
+    for index, handle in handles.items():
+        if isinstance(handle, IncrementalRemoteKeyedStateHandle):
+            databases.setdefault((handle.backend_identifier, handle.meta_data_state), []).append(index)
+    found: set[int] = set()
+    for same in databases.values():
+        end, last = -1, -1
+        for groups, index in sorted(((handles[index].key_groups, index) for index in same), key=_start):
+            if groups.start <= end:
+                found |= {index, last}
+            if groups.end > end:
+                end, last = groups.end, index
+    return found
+
+
+def _start(held: tuple[KeyGroupRange, int]) -> int:
+    return held[0].start
+
+
+def _find_stored(operator: OperatorState) -> dict[int, KeyGroupRange]:
+    """Ranges of managed handles as they are stored."""
+    handles = {each.index: each.managed_keyed_state for each in operator.subtasks}
+    return {index: handle.key_groups for index, handle in handles.items() if handle is not None}
+
+
+def _find_raw(operator: OperatorState) -> dict[int, KeyGroupRange]:
+    handles = {each.index: each.raw_keyed_state for each in operator.subtasks}
+    return {
+        index: handle.key_groups for index, handle in handles.items() if handle is not None and handle.key_groups.number
+    }
+
+
+def _find_gaps(operator: OperatorState, held: Mapping[int, KeyGroupRange]) -> Iterator[KeyGroupRange]:
+    """Key groups between handles whose subtasks follow each other, so that no subtask without state has them."""
+    ordered = sorted(((groups, index) for index, groups in held.items() if groups.number), key=_start)
+    before, position = -1, 0
+    for groups, index in [*ordered, (KeyGroupRange(operator.max_parallelism, 0), operator.parallelism)]:
+        if groups.start > position and abs(index - before) == 1:
+            yield KeyGroupRange(position, groups.start - position)
+        position, before = max(position, groups.end + 1), index
+
+
+def _name(chosen: npt.NDArray[np.bool_]) -> str:
+    """Key groups in words: `key groups 0-3, 12`."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]]).astype(np.int8)))
+    ranges = [f"{start}" if end - start == 1 else f"{start}-{end - 1}" for start, end in edges.reshape(-1, 2).tolist()]
+    more = f" and {len(ranges) - _LISTED} more ranges" if len(ranges) > _LISTED else ""
+    return f"key group{'s' if int(chosen.sum()) > 1 else ''} {', '.join(ranges[:_LISTED])}{more}"
+
+
+def _name_holders(held: Mapping[int, KeyGroupRange], chosen: npt.NDArray[np.bool_]) -> str:
+    """Subtasks that hold some key groups, with their ranges."""
+    holders = [
+        f"subtask {index}: {groups.start}-{groups.end}"
+        for index, groups in held.items()
+        if groups.number and chosen[groups.start : groups.end + 1].any()
+    ]
+    more = f", and {len(holders) - _LISTED} more" if len(holders) > _LISTED else ""
+    return f"{', '.join(holders[:_LISTED])}{more}"
