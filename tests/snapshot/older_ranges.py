@@ -47,7 +47,7 @@ def make_older_ranges(snapshot: Snapshot, target: Path, format: str) -> Snapshot
 
 def reopen(path: str, snapshot: Snapshot) -> Snapshot:
     """Another snapshot of the same job, with the same declarations."""
-    return open_snapshot(path, uids=snapshot.uids, classes=snapshot.classes, key_serializers=snapshot.key_serializers)
+    return open_snapshot(path, snapshot.declarations)
 
 
 def _spread(operator: OperatorState) -> OperatorState:
