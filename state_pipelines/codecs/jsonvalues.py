@@ -20,7 +20,7 @@ from state_pipelines.binary.javavalues import (
     JavaReference,
     JavaString,
 )
-from state_pipelines.codecs.avro import AvroBranch, AvroEnum, AvroMap, AvroRecord
+from state_pipelines.codecs.avro import AvroBranch, AvroEnum, AvroMap, AvroRecord, parse_avro_schema
 from state_pipelines.codecs.binaryrow import BinaryRowValue, TimestampValue
 from state_pipelines.codecs.dynamic import (
     ArrayValue,
@@ -34,10 +34,11 @@ from state_pipelines.codecs.dynamic import (
 )
 from state_pipelines.codecs.isodate import calendar_day
 from state_pipelines.codecs.javaobject import java_value
-from state_pipelines.errors import ValueRangeError
+from state_pipelines.errors import FormatError, ValueRangeError
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 _TUPLE = "org.apache.flink.api.java.tuple.Tuple"
+_GENERIC_RECORD = "org.apache.avro.generic.GenericData$Record"
 _ROW = "org.apache.flink.types.Row"
 _ROW_KINDS = {"INSERT": "+I", "UPDATE_BEFORE": "-U", "UPDATE_AFTER": "+U", "DELETE": "-D"}
 _UNTAGGED = (
@@ -227,6 +228,8 @@ def _(value: ObjectValue) -> Json:
         return tagged("@tuple", [value_json(item) for _, item in fields])
     if value.class_name == _ROW:
         return _row(dict(value.fields))
+    if value.class_name == _GENERIC_RECORD and (record := _generic_record(dict(value.fields))) is not None:
+        return value_json(record)
     return _object(value.class_name, value.fields)
 
 
@@ -243,6 +246,22 @@ def _row(fields: Mapping[str, object]) -> Json:
         items = list(values.items) if isinstance(values, ArrayValue) else []
     constant = kind.constant if isinstance(kind, EnumValue) else "INSERT"
     return {"@row": [value_json(item) for item in items], "@kind": _ROW_KINDS.get(constant, constant)}
+
+
+def _generic_record(fields: Mapping[str, object]) -> AvroRecord | None:
+    """The record that an object of Avro's generic class is, by its schema; None when they do not fit."""
+    schema, values = fields.get("schema"), fields.get("values")
+    if not isinstance(schema, TypedValue) or not isinstance(schema.value, str) or not isinstance(values, ArrayValue):
+        return None
+    try:
+        root = parse_avro_schema(schema.value).root
+    except FormatError:
+        return None
+    declared = cast("dict[str, list[dict[str, object]]]", root if isinstance(root, dict) else {}).get("fields", [])
+    if not isinstance(root, dict) or len(declared) != len(values.items):
+        return None
+    names = (str(each["name"]) for each in declared)
+    return AvroRecord(str(root["name"]), tuple(zip(names, values.items, strict=True)))
 
 
 @value_json.register(ArrayValue)

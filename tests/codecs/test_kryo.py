@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import cast
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.dynamic import (
+    ArrayValue,
     BackReference,
     CollectionValue,
     MapValue,
@@ -62,6 +64,10 @@ WRITTEN = pytest.mark.parametrize(
     ],
 )
 BOTH = pytest.mark.parametrize("version", [2, 5])
+SCHEMA = (
+    '{"type":"record","name":"Name","namespace":"shop","fields":[{"name":"first","type":"string"},'
+    '{"name":"last","type":"string"}]}'
+)
 ARRAY_LIST = "01006a6176612e7574696c2e41727261794c6973f401"
 
 
@@ -356,3 +362,46 @@ def test_data_of_flinks_own_tests_are_read(case: str, release: str) -> None:
         Reader((directory / "test-data").read_bytes()), snapshot, 2, load_classes(f"{dog}: [name: String]")
     )
     assert value == ObjectValue(dog, (("name", "Hasso"),))
+
+
+# A class by name, a new object; its schema: a class by name, a new object, JSON; its values: an array of two texts.
+AVRO_RECORD = (
+    "01 00" + b"org.apache.avro.generic.GenericData$Recor".hex() + "e4 01"
+    "01 01" + b"org.apache.avro.Schema$RecordSchem".hex() + "e1 01"
+    "cb 01"
+    + SCHEMA.encode().hex()
+    + "01 02"
+    + b"[Ljava.lang.Object".hex()
+    + "bb 01 03 03 01 4a61ee 03 01 4b6f77616c736be9"
+)
+
+
+def avro_serializer(schema_serializer: str) -> tree.Kryo:
+    """As Flink's `AvroUtils` registers it where flink-avro is on the class path."""
+    default = tree.KryoRegistration(
+        class_name="org.apache.avro.Schema", resolved=True, value=f"\0\0{schema_serializer}".encode()
+    )
+    return replace(serializer("org.apache.avro.generic.GenericRecord"), default_serializer_classes=(default,))
+
+
+def test_records_of_avro_go_by_the_schema_inside() -> None:
+    of = avro_serializer("org.apache.flink.formats.avro.utils.AvroKryoSerializerUtils$AvroSchemaSerializer")
+    value = read(AVRO_RECORD, 2, FieldLists(), of)
+    assert value_json(value) == {"@avro": "shop.Name", "first": "Jan", "last": "Kowalski"}
+    assert write(value, 2, FieldLists(), of) == AVRO_RECORD.replace(" ", "")
+
+
+def test_schemas_of_another_serializer_are_not_read() -> None:
+    with pytest.raises(UnsupportedError, match=r"class org\.apache\.avro\.Schema\$RecordSchema inside a Kryo value"):
+        read(AVRO_RECORD, 2, FieldLists(), avro_serializer("com.acme.SchemaSerializer"))
+
+
+@pytest.mark.parametrize("schema", ["{", '"string"', '{"type": "record", "name": "A", "fields": []}'])
+def test_a_record_that_its_schema_does_not_fit_goes_by_its_fields(schema: str) -> None:
+    parts = (
+        ("schema", TypedValue("org.apache.avro.Schema$RecordSchema", schema)),
+        ("values", ArrayValue("[Ljava.lang.Object;", ("Jan",))),
+    )
+    shown = value_json(ObjectValue("org.apache.avro.generic.GenericData$Record", parts))
+    assert isinstance(shown, dict)
+    assert shown["values"] == ["Jan"]

@@ -152,6 +152,8 @@ org.apache.flink.types.Row:
   - fieldByPosition: Object[]
   - kind: org.apache.flink.types.RowKind
   - positionByName: LinkedHashMap<String, Integer>
+interface org.apache.avro.Schema:
+org.apache.avro.generic.GenericData$Record: [schema: org.apache.avro.Schema, values: "Object[]"]
 final org.apache.flink.streaming.connectors.kafka.internals.KafkaTopicPartition:
   [topic: String, partition: int, cachedHash: int]
 org.apache.flink.streaming.connectors.kinesis.model.SequenceNumber:

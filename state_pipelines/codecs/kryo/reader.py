@@ -17,7 +17,7 @@ from state_pipelines.codecs.dynamic import (
 from state_pipelines.codecs.kryo import wire
 from state_pipelines.codecs.kryo.classes import WRAPPERS, Shape
 from state_pipelines.codecs.kryo.fieldlists import ARRAY, OBJECT, ClassDeclaration, JavaType
-from state_pipelines.codecs.kryo.leaves import OBJECTS_5, SCALARS, TEXT, find_leaf
+from state_pipelines.codecs.kryo.leaves import OBJECTS_5, SCALARS, TEXT
 from state_pipelines.codecs.kryo.table import Bindings, ClassTable, class_name, component_type, resolve
 from state_pipelines.errors import UnsupportedError, Where
 
@@ -159,7 +159,7 @@ class GraphReader:
             return self._array(name, component, arguments)
         if (shape := table.shape(name)) is not None:
             return self._collection(name, shape, arguments)
-        if (leaf := find_leaf(name, version)) is not None:
+        if (leaf := table.leaf(name)) is not None:
             return TypedValue(name, leaf.read(reader, version))
         if (enum := table.enum(name)) is not None:
             return self._constant(name, enum)

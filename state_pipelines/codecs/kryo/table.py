@@ -24,6 +24,7 @@ from state_pipelines.codecs.kryo.classes import (
     known_classes,
 )
 from state_pipelines.codecs.kryo.fieldlists import ARRAY, OBJECT, PRIMITIVES, ClassDeclaration, FieldLists, JavaType
+from state_pipelines.codecs.kryo.leaves import TEXT, Leaf, find_leaf
 from state_pipelines.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from state_pipelines.serializers import tree
 
 _LETTERS = {letter: name for name, letter in PRIMITIVES.items()}
+_AVRO_SCHEMA = re.compile(r"org\.apache\.avro\.Schema(\$\w+)?")
+_SCHEMA_SERIALIZER = b".AvroKryoSerializerUtils$AvroSchemaSerializer"
 _BODY_CLASS = re.compile(r"(.+)\$\d+")
 _FIXED_IDS = {name: FLINK_BASE + index for index, name in enumerate(FLINK_IDS)} | {
     name: index for index, name in enumerate(FIRST_IDS)
@@ -56,6 +59,7 @@ class ClassTable:
         self.registered = [each.class_name for each in serializer.registrations if each.class_name not in _FIXED_IDS]
         self.ids = {name: USER_BASE + index for index, name in enumerate(self.registered)} | _FIXED_IDS
         self.custom = {each.class_name for each in serializer.registrations if _has_serializer(each)}
+        self.avro = any(map(_writes_schemas, serializer.default_serializer_classes))
         for defaults in (serializer.default_serializers, serializer.default_serializer_classes):
             self.custom |= {each.class_name for each in defaults}
 
@@ -84,6 +88,12 @@ class ClassTable:
         if shape is not None and shape.form == "immutable" and self.version == 2:
             return Shape(shape.kind)
         return shape
+
+    def leaf(self, name: str) -> Leaf | None:
+        """How values of a class without objects inside are written; None when it is no such class."""
+        if self.avro and _AVRO_SCHEMA.fullmatch(name):
+            return TEXT
+        return find_leaf(name, self.version)
 
     def enum(self, name: str) -> ClassDeclaration | None:
         """The enum of a class, which may be the class of one constant; None when it is no declared enum."""
@@ -171,6 +181,11 @@ def component_type(name: str) -> JavaType | None:
 
 def _erase(of: JavaType) -> JavaType:
     return of if of.name == ARRAY else JavaType(of.name)
+
+
+def _writes_schemas(default: tree.KryoRegistration) -> bool:
+    """Whether Avro's schemas are written as their JSON, which Flink sees to where flink-avro is on the class path."""
+    return default.class_name == "org.apache.avro.Schema" and (default.value or b"").endswith(_SCHEMA_SERIALIZER)
 
 
 def _has_serializer(registration: tree.KryoRegistration) -> bool:

@@ -17,7 +17,7 @@ from state_pipelines.codecs.dynamic import (
 from state_pipelines.codecs.kryo import wire
 from state_pipelines.codecs.kryo.classes import WRAPPERS, Shape
 from state_pipelines.codecs.kryo.fieldlists import ARRAY, OBJECT, ClassDeclaration, JavaType
-from state_pipelines.codecs.kryo.leaves import OBJECTS_5, SCALARS, find_leaf
+from state_pipelines.codecs.kryo.leaves import OBJECTS_5, SCALARS
 from state_pipelines.codecs.kryo.table import Bindings, ClassTable, class_name, component_type, resolve
 from state_pipelines.errors import UnsupportedError, ValueRangeError
 
@@ -148,7 +148,7 @@ class GraphWriter:
             self._collection(_expect(value, CollectionValue, name), shape, arguments)
         elif name == "java.time.LocalDateTime" and version == 2:
             self._date_time(inner)
-        elif (leaf := find_leaf(name, version)) is not None:
+        elif (leaf := table.leaf(name)) is not None:
             leaf.write(writer, inner, version)
         elif (enum := table.enum(name)) is not None:
             self._constant(value, enum)
