@@ -368,7 +368,7 @@ def test_data_of_flinks_own_tests_are_read(case: str, release: str) -> None:
 AVRO_RECORD = (
     "01 00" + b"org.apache.avro.generic.GenericData$Recor".hex() + "e4 01"
     "01 01" + b"org.apache.avro.Schema$RecordSchem".hex() + "e1 01"
-    "cb 01"
+    "ff 01"
     + SCHEMA.encode().hex()
     + "01 02"
     + b"[Ljava.lang.Object".hex()
