@@ -169,9 +169,24 @@ def _show_operator(operator: OperatorReport, console: Console) -> None:
             console.print(f"  {state.name} cannot be read: {state.error}", style="red")
     if operator.states:
         console.print(indent(_make_state_table(operator.states)))
+    _show_python(operator, console)
     for state in operator.states:
         if state.connector is not None:
             _show_connector(state.name, state.connector, console)
+
+
+def _show_python(operator: OperatorReport, console: Console) -> None:
+    """How to see the states of Python functions whose types nobody declares."""
+    bare = [state for state in operator.states if state.java_name and state.guess is not None]
+    if not bare:
+        return
+    guessed = next((state for state in bare if state.guess), bare[0])
+    place = f"{operator.uid or operator.id}.{guessed.name}={guessed.guess or 'TYPE'}"
+    console.print(
+        f"  {plural(len(bare), 'state')} of Python functions without declared types: values are bytes, guesses are no more "
+        f"than that. Declare types: --python-types '{place}'",
+        style="dim",
+    )
 
 
 def _describe_format(each: KeyedFormat, operator: OperatorReport) -> str:
@@ -228,9 +243,11 @@ def _make_state_table(states: list[StateReport]) -> Table:
     )
     for state in states:
         value = shorten_classes(state.value)
+        if state.java_name is not None:
+            value = _describe_python(state)
         table.add_row(
             state.name,
-            state.kind,
+            f"{state.kind}?" if state.guess is not None else state.kind,
             crop(shorten_classes(state.key or ""), _SERIALIZER_SIZE // 3),
             crop("" if state.namespace in (None, "VoidNamespace") else shorten_classes(str(state.namespace)), 40),
             crop(f"{value} (raw bytes: {state.undecoded})".strip() if state.undecoded else value, _SERIALIZER_SIZE),
@@ -239,6 +256,14 @@ def _make_state_table(states: list[StateReport]) -> Table:
             "" if state.bytes is None else format_bytes(state.bytes),
         )
     return table
+
+
+def _describe_python(state: StateReport) -> str:
+    """The declared type of a state of a Python function, or a guess, and what it is in Java."""
+    java = f"{state.java_name}: {shorten_classes(state.java_value or state.value)}"
+    if state.guess is None:
+        return f"{state.value} ({java})"
+    return f"{java}; guess: {state.guess or 'none'}"
 
 
 def _format_ranges(state: StateReport) -> str:

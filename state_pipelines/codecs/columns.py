@@ -29,6 +29,7 @@ from state_pipelines.codecs.columnar import (
     decode_spans,
     encode_array,
 )
+from state_pipelines.codecs.conform import dense_offsets
 from state_pipelines.codecs.program import Program, compile_layout
 from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.codecs.standin import StandIn, find_stand_in
@@ -130,6 +131,9 @@ def plan_columns(layout: lay.Layout, wanted: Wanted = None) -> Columns:
     for part in walk_layout(layout):
         if isinstance(part, lay.Dynamic):
             _require_known(part)
+    if isinstance(layout, lay.Runs):
+        # Without the values nothing says how many elements an array has.
+        return RunColumns(plan_columns(layout.stored, None if layout.ttl else wanted), plan_columns(layout.written))
     stand_in = find_stand_in(layout)
     if stand_in is None:
         return KernelColumns(compile_layout(layout, wanted))
@@ -293,6 +297,64 @@ class ScalarColumns(Columns):
         return Encoded(np.frombuffer(writer.getvalue(), np.uint8), stops)
 
 
+@dataclass(frozen=True, eq=False)
+class RunColumns(Columns):
+    """Columns of lists that lie in several arrays each (`layout.Runs`).
+
+    Attributes:
+        stored: of the arrays, as lists of lists.
+        written: of lists with an array per element.
+    """
+
+    stored: Columns
+    written: Columns
+
+    @property
+    def may_fail(self) -> bool:  # type: ignore[override]
+        """See `Columns`."""
+        return self.stored.may_fail
+
+    @property
+    @override
+    def type(self) -> pa.DataType:
+        arrays = self.stored.type.value_type
+        if pa.types.is_list(arrays):
+            return pa.list_(arrays.value_type)
+        value = arrays.field("value").type.value_type
+        return pa.list_(pa.struct([arrays.field("last_access"), pa.field("value", value)]))
+
+    @override
+    def decode(
+        self, data: Bytes, starts: Offsets, ends: Offsets, *, exact: bool = True, offset: int = 0, lenient: bool = False
+    ) -> Decoded:
+        decoded = self.stored.decode(data, starts, ends, exact=exact, offset=offset, lenient=lenient)
+        return replace(decoded, array=self._join(decoded.array))
+
+    @override
+    def decode_sequence(
+        self, data: Bytes, start: int, end: int, count: int, *, offset: int = 0
+    ) -> tuple[pa.Array, Offsets]:
+        array, stops = self.stored.decode_sequence(data, start, end, count, offset=offset)
+        return self._join(array), stops
+
+    @override
+    def encode(self, array: pa.Array) -> Encoded:
+        return self.written.encode(array)
+
+    def _join(self, array: pa.Array) -> pa.Array:
+        """Lists of arrays as lists of their elements."""
+        offsets, arrays = dense_offsets(array).to_numpy(), array.flatten()
+        runs = arrays if pa.types.is_list(arrays.type) else arrays.field("value")
+        stops = dense_offsets(runs).to_numpy()
+        elements = runs.flatten()
+        if runs is not arrays:
+            rows = np.repeat(np.arange(len(runs)), np.diff(stops))
+            accessed = arrays.field("last_access").take(pa.array(rows))
+            elements = pa.StructArray.from_arrays([accessed, elements], fields=list(self.type.value_type))
+        mask = array.is_null() if array.null_count else None
+        return pa.ListArray.from_arrays(pa.array(stops[offsets]), elements, type=self.type, mask=mask)
+
+
 def explain(error: StateError) -> str:
     """An error as the reason of a row."""
     return f"{error.what}. {error.hint}" if error.hint else error.what
@@ -316,6 +378,8 @@ def _children(layout: lay.Layout) -> list[lay.Layout]:
         case beam.VarFramed(inner=inner) | beam.Counted(element=inner):
             return [inner]
         case lay.Sequence(element=element) | lay.Delimited(element=element) | lay.NullMasked(element=element):
+            return [element]
+        case lay.Runs(element=element):
             return [element]
         case lay.Mapping(key=key, value=value):
             return [key, value]

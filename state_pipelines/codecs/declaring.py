@@ -147,7 +147,9 @@ class Declaring:
                 return ChoicePart(column(-1), flag, sides[0], sides[1])
             case lay.Sequence(element=element):
                 return ListPart(column(0), inside(element))
-            case lay.Delimited(element=element):
+            case lay.Delimited(element=element, delimiter=delimiter):
+                if delimiter is None and not smallest_size(element):
+                    raise UnsupportedError("elements without bytes have no end of their own that could be found")
                 main = column(0)
                 return ListPart(main, self.declare(element, nullable=False, nested=True, wanted=wanted))
             case lay.Mapping(key=key, value=value):

@@ -437,11 +437,12 @@ def decode(program, pool, columns, base, starts, ends, sequential, exact, stops)
             elif code == op.DELIMITED_NEXT:
                 loops[depth - 1, 0] += 1
                 if position < end:
-                    if load_u8(position) != program[pc, 3]:
-                        return op.LEFT_OVER, record, position - base, pc
-                    position += 1
-                    if position >= end:
-                        return op.TRUNCATED, record, position - base, pc
+                    if program[pc, 3] != op.NO_DELIMITER:
+                        if load_u8(position) != program[pc, 3]:
+                            return op.LEFT_OVER, record, position - base, pc
+                        position += 1
+                        if position >= end:
+                            return op.TRUNCATED, record, position - base, pc
                     pc = program[pc, 2]
                 else:
                     depth -= 1

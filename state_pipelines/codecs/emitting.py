@@ -133,9 +133,10 @@ class Compiler(Declaring):
                 self.add(op.NEXT, -1, start + 1)
                 self.rows[start][3] = len(self.rows)
             case (lay.Delimited(element=element, delimiter=delimiter), ListPart()):
-                start = self.add(op.DELIMITED, part.main, delimiter)
+                between = op.NO_DELIMITER if delimiter is None else delimiter
+                start = self.add(op.DELIMITED, part.main, between)
                 self.emit_inside("[]", element, part.element)
-                self.add(op.DELIMITED_NEXT, -1, start + 1, delimiter, part.main)
+                self.add(op.DELIMITED_NEXT, -1, start + 1, between, part.main)
                 self.rows[start][3] = len(self.rows)
             case (lay.Mapping(key=key, value=value), MapPart()):
                 start = self.add(op.LIST, part.main, smallest_size(key) + smallest_size(value))

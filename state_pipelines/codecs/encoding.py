@@ -265,7 +265,7 @@ def encode(program, pool, columns, count, base, capacity, stops):  # type: ignor
             elif code == op.NEXT or code == op.DELIMITED_NEXT:
                 loops[depth - 1, 0] -= 1
                 if loops[depth - 1, 0] > 0:
-                    if code == op.DELIMITED_NEXT:
+                    if code == op.DELIMITED_NEXT and program[pc, 3] != op.NO_DELIMITER:
                         store_8(out, program[pc, 3])
                         out += 1
                     pc = program[pc, 2]

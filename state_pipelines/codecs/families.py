@@ -29,9 +29,11 @@ from state_pipelines.codecs.binaryrow import (
 from state_pipelines.codecs.dynamic import TypedValue, Undecoded
 from state_pipelines.codecs.javaobject import read_java_object, write_java_object
 from state_pipelines.codecs.kryo import FieldLists, read_kryo, read_kryo_span, write_kryo
+from state_pipelines.codecs.pickles import Pickled
 from state_pipelines.codecs.writables import VARIABLE, read_writable, write_writable
 from state_pipelines.errors import StateError, UnsupportedError, ValueRangeError
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.python_types import PythonType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,6 +95,8 @@ def write_dynamic(layout: Dynamic, writer: Writer, value: Any) -> None:
             writer.bytes32(write_row(_expect(value, BinaryRowValue, "a row"), types))
         case tree.BinaryRow():
             writer.bytes32(_expect(value, bytes, "bytes"))
+        case PythonType():
+            writer.bytes32(_expect(value, Pickled, "a pickle").raw)
         case tree.ArrayData(element_type=element_type):
             writer.bytes32(write_array(_expect(value, list, "a list"), element_type))
         case tree.MapData(key_type=key_type, value_type=value_type):
@@ -149,6 +153,8 @@ def _read(layout: Dynamic, reader: Reader) -> object:
             return read_writable(name, reader)
         case tree.PythonDecimal() | tree.Basic(kind="PythonBigDec"):
             return _read_decimal_text(reader)
+        case PythonType():
+            return Pickled(reader.bytes32())
         case tree.Basic(kind="Variant"):
             return _read_variant(reader)
         case tree.Basic(kind="StringValueArray"):

@@ -33,6 +33,7 @@ from state_pipelines.codecs.jsonvalues import (
 )
 from state_pipelines.errors import UsageError
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.python_types import PythonType, PythonValue
 
 __all__ = ["Json", "access_times", "dumps", "register_json", "to_json", "value_json"]
 
@@ -132,6 +133,33 @@ def _(node: tree.Tuple, value: object) -> Json:
 @_render.register(tree.PythonRow)
 def _(node: tree.Row | tree.PythonRow, value: object) -> Json:
     return {"@row": _fields(node.fields, value), "@kind": str(_parts(value).get("row_kind") or "+I")}
+
+
+@_render.register(PythonValue)
+def _(node: PythonValue, value: object) -> Json:
+    return to_json(node.type, value)
+
+
+@_render.register(PythonType)
+def _(node: PythonType, value: object) -> Json:
+    match node.word:
+        case "ROW":
+            parts = _parts(value)
+            named = {name: to_json(of, parts[name]) for name, of in zip(node.field_names, node.children, strict=True)}
+            return {"@row": named if node.names else [*named.values()], "@kind": str(parts.get("row_kind") or "+I")}
+        case "TUPLE":
+            return tagged("@tuple", _fields(node.children, value))
+        case "ARRAY" | "PRIMITIVE_ARRAY":
+            return [to_json(node.children[0], item) for item in _items(value)]
+        case "MAP":
+            of, inner = node.children
+            return sorted_map((to_json(of, key), to_json(inner, item)) for key, item in _entries(value))
+        case "TIMESTAMP" if isinstance(value, int):
+            return tagged("@ts", [value, 0])
+        case "TIMESTAMP":
+            return tagged("@ts", [cast("int", each) for each in _parts(value).values()])
+    render = _PYTHON.get(node.word)
+    return value_json(value) if render is None else render(value)
 
 
 @_render.register(tree.Either)
@@ -350,4 +378,13 @@ _BASIC: dict[str, Callable[[object], Json]] = {
     },
     "PythonDate": java_date,
     "ByteArrayWrapper": hex_bytes,
+}
+
+_PYTHON: dict[str, Callable[[object], Json]] = {
+    "FLOAT": number,
+    "DOUBLE": number,
+    "DECIMAL": lambda value: tagged("@dec", str(value)),
+    "DATE": java_date,
+    "TIME": java_time,
+    "INSTANT": _BASIC["Instant"],
 }

@@ -35,7 +35,8 @@ class Logical(Layout):
     """Fixed-width parts that mean one value together, some with a reserved null form.
 
     Attributes:
-        name: char, date_millis, local_date, local_time, local_date_time, sql_timestamp, instant, ordered_i64.
+        name: char, date_millis, local_date, local_time, local_date_time, sql_timestamp, instant, ordered_i64,
+            epoch_day, milli_of_day.
     """
 
     name: str
@@ -119,10 +120,44 @@ class Sequence(Layout):
 
 @dataclass(frozen=True)
 class Delimited(Layout):
-    """Elements up to the end of the span with one delimiter byte between them (`ListDelimitedSerializer`)."""
+    """Elements up to the end of the span with one delimiter byte between them (`ListDelimitedSerializer`).
+
+    Attributes:
+        delimiter: the byte; None when nothing is between them.
+    """
 
     element: Layout
-    delimiter: int = 0x2C
+    delimiter: int | None = 0x2C
+
+
+@dataclass(frozen=True)
+class Runs(Layout):
+    """A list that lies in several arrays of bytes, each with some elements: a list state of a Python function.
+
+    PyFlink appends what a bundle has added as one `byte[]`, and Java joins the arrays by a delimiter byte. It is
+    written with one array per element, which PyFlink reads as well.
+
+    Attributes:
+        element: layout of an element.
+        ttl: in front of each array is the time of the last access of its elements.
+    """
+
+    element: Layout
+    ttl: bool = False
+
+    @property
+    def stored(self) -> Delimited:
+        """Layout of the bytes."""
+        return self._join(Delimited(self.element, delimiter=None))
+
+    @property
+    def written(self) -> Delimited:
+        """Layout of the bytes with one array per element."""
+        return self._join(self.element)
+
+    def _join(self, content: Layout) -> Delimited:
+        array = Framed(content)
+        return Delimited(Struct((("last_access", Primitive("i64")), ("value", array))) if self.ttl else array)
 
 
 @dataclass(frozen=True)
@@ -294,5 +329,7 @@ LOGICAL_PARTS: dict[str, tuple[str, ...]] = {
     "sql_timestamp": ("i64", "i32"),
     "instant": ("i64", "i32"),
     "ordered_i64": ("i64",),
+    "epoch_day": ("i32",),
+    "milli_of_day": ("i32",),
 }
 """Parts on the wire of each logical value. `ordered_i64` has its sign bit flipped (`TimerSerializer`)."""

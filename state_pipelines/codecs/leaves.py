@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Value: TypeAlias = Any
 _SIGN = 1 << 63
+_MILLIS_OF_DAY = 86_400_000
+_NANOS_OF_MILLI = 1_000_000
 _SHORT_NUMBERS = (None, 0, 1, 10)
 
 
@@ -106,9 +108,33 @@ def _write_ordered(writer: Writer, value: int) -> None:
     writer.i64(value ^ -_SIGN)
 
 
+def _read_days(reader: Reader) -> int:
+    return reader.i32()
+
+
+def _write_days(writer: Writer, value: int) -> None:
+    writer.i32(expect(value, int, "a number of days"))
+
+
+def _read_clock(reader: Reader) -> int:
+    start, millis = reader.position, reader.i32()
+    if not 0 <= millis < _MILLIS_OF_DAY:
+        raise reader.error(f"{millis} milliseconds are not within a day", start)
+    return millis * _NANOS_OF_MILLI
+
+
+def _write_clock(writer: Writer, value: int) -> None:
+    millis, nanos = divmod(expect(value, int, "nanoseconds of the day"), _NANOS_OF_MILLI)
+    if nanos or not 0 <= millis < _MILLIS_OF_DAY:
+        raise ValueRangeError(f"{value!r} is not a whole number of milliseconds within a day")
+    writer.i32(millis)
+
+
 _READ_LOGICAL: dict[str, Callable[[Reader], Value]] = {
     "char": _read_char,
     "ordered_i64": _read_ordered,
+    "epoch_day": _read_days,
+    "milli_of_day": _read_clock,
     "date_millis": javatime.read_millis,
     "sql_timestamp": javatime.read_sql_timestamp,
     "instant": javatime.read_instant,
@@ -119,6 +145,8 @@ _READ_LOGICAL: dict[str, Callable[[Reader], Value]] = {
 _WRITE_LOGICAL: dict[str, Callable[[Writer, Value], None]] = {
     "char": _write_char,
     "ordered_i64": _write_ordered,
+    "epoch_day": _write_days,
+    "milli_of_day": _write_clock,
     "date_millis": javatime.write_millis,
     "sql_timestamp": javatime.write_sql_timestamp,
     "instant": javatime.write_instant,

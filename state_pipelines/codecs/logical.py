@@ -20,6 +20,7 @@ _LONG_MIN = np.iinfo(np.int64).min
 _INT_MIN = np.iinfo(np.int32).min
 _BYTE_MIN = -128
 _NANOS_OF_DAY = 86_400_000_000_000
+_NANOS_OF_MILLI = 1_000_000
 
 ARROW_TYPES: dict[str, pa.DataType] = {
     "char": pa.string(),
@@ -30,6 +31,8 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "sql_timestamp": pa.struct([("millis", pa.int64()), ("nanos", pa.int32())]),
     "instant": pa.struct([("epoch_second", pa.int64()), ("nano", pa.int32())]),
     "ordered_i64": pa.int64(),
+    "epoch_day": pa.date32(),
+    "milli_of_day": pa.time64("ns"),
 }
 
 
@@ -46,6 +49,13 @@ def combine(name: str, parts: Parts, valid: Mask) -> pa.Array:
     if name == "ordered_i64":
         return _array(parts[0].astype(np.int64) ^ _LONG_MIN, target, valid)
     first = parts[0].astype(np.int64)
+    if name == "epoch_day":
+        return _array(first, target, valid)
+    if name == "milli_of_day":
+        nanos = first * _NANOS_OF_MILLI
+        if bool(((nanos < 0) | (nanos >= _NANOS_OF_DAY))[slice(None) if valid is None else valid].any()):
+            raise FormatError("the milliseconds of a time are not within a day")
+        return _array(nanos, target, valid)
     present = first != (_INT_MIN if name in ("local_date", "local_date_time") else _LONG_MIN)
     if name == "local_time":
         present = first != _BYTE_MIN
@@ -76,6 +86,13 @@ def split(name: str, array: pa.Array) -> Parts:
     null = np.asarray(array.is_null())
     if name == "ordered_i64":
         return [_numbers(array, np.int64) ^ _LONG_MIN]
+    if name == "epoch_day":
+        return [_numbers(array, np.int32)]
+    if name == "milli_of_day":
+        nanos = np.where(null, 0, _numbers(array, np.int64))
+        if bool((nanos % _NANOS_OF_MILLI).any()):
+            raise ValueRangeError("a time of PyFlink has milliseconds, and no part of one")
+        return [nanos // _NANOS_OF_MILLI]
     if pa.types.is_struct(array.type) and max(array.field(0).null_count, array.field(1).null_count) > 0:
         _check_parts(array, ~null)
     if name == "date_millis":

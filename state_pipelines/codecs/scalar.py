@@ -219,20 +219,38 @@ def _write_elements(layout: lay.Layout, writer: Writer, values: Iterable[Value])
 def _(layout: lay.Delimited, reader: Reader, tail: bool) -> Value:
     values: list[Value] = []
     while reader.remaining:
-        if values:
-            start = reader.position
-            if reader.u8() != layout.delimiter or not reader.remaining:
-                raise reader.error("bytes are left over behind an element of the list", start)
+        start = reader.position
+        if (
+            values
+            and layout.delimiter is not None
+            and (reader.u8() != layout.delimiter or not reader.remaining)
+        ):
+            raise reader.error("bytes are left over behind an element of the list", start)
         values += _read_elements(layout.element, reader, 1)
+        if layout.delimiter is None and reader.position == start:
+            raise reader.error("an element of the list has no bytes, so that nothing says how many there are", start)
     return values
 
 
 @_write.register
 def _(layout: lay.Delimited, writer: Writer, value: Value) -> None:
     for index, each in enumerate(expect(value, (list, tuple), "a list")):
-        if index:
+        if index and layout.delimiter is not None:
             writer.u8(layout.delimiter)
         _write_elements(layout.element, writer, (each,))
+
+
+@_read.register
+def _(layout: lay.Runs, reader: Reader, tail: bool) -> Value:
+    arrays = _read(layout.stored, reader, tail)
+    if not layout.ttl:
+        return [value for array in arrays for value in array]
+    return [{"last_access": each["last_access"], "value": value} for each in arrays for value in each["value"]]
+
+
+@_write.register
+def _(layout: lay.Runs, writer: Writer, value: Value) -> None:
+    _write(layout.written, writer, value)
 
 
 @_read.register

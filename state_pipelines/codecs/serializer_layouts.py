@@ -17,6 +17,7 @@ from state_pipelines.codecs.subclasses import find_subclasses
 from state_pipelines.codecs.writables import WRITABLE_LAYOUTS
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.python_types import PICKLED, PythonType, PythonValue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from state_pipelines.codecs.kryo.fieldlists import FieldLists
 
 _I32, _I64 = Primitive("i32"), Primitive("i64")
+_PRECISION_OF_MILLIS = 3
 
 _PRIMITIVES = {
     "Boolean": Primitive("bool"),
@@ -91,6 +93,23 @@ BASIC_LAYOUTS: dict[str, Layout] = {
     "KafkaNextTransactionalIdHint": lay.Struct((("nextFreeTransactionalId", _I64), ("lastParallelism", _I32))),
 }
 """Layout of each kind of `tree.Basic`; kinds that are not here have none (`Dynamic`)."""
+
+_PYTHON_LAYOUTS: dict[str, Layout] = {
+    "BOOLEAN": Primitive("bool"),
+    "TINYINT": Primitive("i8"),
+    "SMALLINT": Primitive("i16"),
+    "INT": _I32,
+    "BIGINT": _I64,
+    "FLOAT": Primitive("f32"),
+    "DOUBLE": Primitive("f64"),
+    "STRING": lay.Sized(text=True),
+    "BYTES": lay.Sized(),
+    "DECIMAL": lay.Sized(text=True),
+    "DATE": lay.Logical("epoch_day"),
+    "TIME": lay.Logical("milli_of_day"),
+    "INSTANT": lay.Logical("instant"),
+}
+"""What the coders of PyFlink write (`pyflink.fn_execution.coder_impl_slow`)."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +191,10 @@ def derive_layout(serializer: tree.Serializer, context: LayoutContext) -> Layout
             return lay.Sequence(lay.Optional(derive(element), null_flag=0))
         case tree.PythonMap(key=key, value=value):
             return lay.Mapping(derive(key), lay.Optional(derive(value)))
+        case PythonType():
+            return _derive_python(serializer, context)
+        case PythonValue(type=inner):
+            return lay.Framed(derive(inner))
         case tree.ClassBound(type_class=name):
             return find_layout(serializer, derive) or WRITABLE_LAYOUTS.get(name) or _dynamic(serializer, context)
         case _:
@@ -215,6 +238,27 @@ def _dynamic(serializer: tree.Serializer, context: LayoutContext) -> lay.Dynamic
 
 def _positional(fields: tuple[tree.Serializer, ...], context: LayoutContext) -> tuple[tuple[str, Layout], ...]:
     return tuple((f"f{index}", derive_layout(child, context)) for index, child in enumerate(fields))
+
+
+def _derive_python(node: PythonType, context: LayoutContext) -> Layout:
+    children = [derive_layout(child, context) for child in node.children]
+    match node.word:
+        case "ROW":
+            return lay.Masked(tuple(zip(node.field_names, children, strict=True)), kind=True)
+        case "TUPLE":
+            return lay.Struct(tuple(zip(node.field_names, children, strict=True)))
+        case "ARRAY":
+            return lay.Sequence(lay.Optional(children[0], null_flag=0))
+        case "PRIMITIVE_ARRAY":
+            return lay.Sequence(children[0])
+        case "MAP":
+            return lay.Mapping(children[0], lay.Optional(children[1]))
+        case "TIMESTAMP":
+            millis = node.precision <= _PRECISION_OF_MILLIS
+            return lay.Logical("date_millis") if millis else lay.Logical("sql_timestamp")
+        case word if word == PICKLED:
+            return _dynamic(node, context)
+    return _PYTHON_LAYOUTS[node.word]
 
 
 def _derive_pojo(pojo: tree.Pojo, context: LayoutContext) -> lay.PojoObject:

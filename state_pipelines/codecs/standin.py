@@ -18,6 +18,7 @@ from state_pipelines.codecs.kryo_columns import find_kryo
 from state_pipelines.codecs.program import compile_layout
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.python_types import PythonType
 
 if TYPE_CHECKING:
     from state_pipelines.codecs.layout import Layout
@@ -115,10 +116,11 @@ def _find_dynamic(layout: lay.Dynamic) -> StandIn:
         layout_in, read, write = find_kryo(layout)
         return StandIn(layout_in, read, write)
     serializer = layout.serializer
+    name = "pickles" if isinstance(serializer, PythonType) else f"values of {type(serializer).__name__}"
 
     def refuse(value: Any) -> Any:
         raise UnsupportedError(
-            f"values of {type(serializer).__name__} are JSON text in tables, which is not written back",
+            f"{name} are JSON text in tables, which is not written back",
             hint="Keep the bytes of these values as they are",
         )
 

@@ -240,14 +240,14 @@ class OperatorTable:
         """Name the columns and find the wanted ones."""
         asked = self._options.columns or ()
         wishes = [
-            f"{s.name}_bytes" if form.stored else s.name for s, form in zip(self._states, self._forms, strict=True)
+            f"{s.column}_bytes" if form.stored else s.column for s, form in zip(self._states, self._forms, strict=True)
         ]
         keeping = [
             index
             for index, (state, form) in enumerate(zip(self._states, self._forms, strict=True))
-            if not form.stored and (form.may_fail or f"{state.name}_bytes" in asked) and state.state_type != "TIMER"
+            if not form.stored and (form.may_fail or f"{state.column}_bytes" in asked) and state.state_type != "TIMER"
         ]
-        names = name_columns([*wishes, *(f"{self._states[index].name}_bytes" for index in keeping)])
+        names = name_columns([*wishes, *(f"{self._states[index].column}_bytes" for index in keeping)])
         self._names = names[: len(wishes)]
         kept = dict(zip(keeping, names[len(wishes) :], strict=True))
         stored_keys = self._options.raw or bool(self._key_reason)
@@ -260,8 +260,9 @@ class OperatorTable:
             known.append("reason")
         aliases = dict.fromkeys(KEY_COLUMNS, "key_bytes") if stored_keys else {}
         for state, form, name in zip(self._states, self._forms, self._names, strict=True):
-            if form.stored and state.name not in known:
-                aliases[state.name] = name
+            for other in (state.column, state.name):
+                if (form.stored or other != state.column) and other not in known:
+                    aliases[other] = name
         self._chosen = choose_columns(self._options.columns, known, ("reason", "key_bytes"), aliases)
         self._kept = {index: name for index, name in kept.items() if name in self._chosen}
         if self._options.columns is not None:

@@ -18,6 +18,7 @@ from state_pipelines.errors import FormatError, UnsupportedError, Where
 from state_pipelines.keyed.assignment import key_group_prefix_size
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.metainfo import StateKind, StateMetaInfo
+from state_pipelines.serializers.python_types import PythonValue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -170,7 +171,14 @@ def derive_keyed_layout(
     layout: lay.Layout | None = None
     if state_type == "LIST":
         value = info.element
-        layout = lay.Delimited(derive_layout(value, context))
+        typed = _python_value(value)
+        if typed is None:
+            layout = lay.Delimited(derive_layout(value, context))
+        else:
+            # A single array has the bytes of a value.
+            state_type = typed.kind
+            if state_type == "LIST":
+                layout = lay.Runs(derive_layout(typed.type, context), _has_ttl(value))
     elif state_type == "MAP" and isinstance(value, tree.MapOf):
         fields.append(("map_key", derive_layout(value.key, context)))
         value = value.value
@@ -189,6 +197,13 @@ def _timer_layout(info: StateMetaInfo, max_parallelism: int, context: LayoutCont
         ("state_namespace", derive_layout(element.namespace, context)),
     )
     return KeyedLayout(lay.Struct(fields), lay.Constant(b""), "TIMER", False, element.key, max_parallelism)
+
+
+def _python_value(serializer: tree.Serializer) -> PythonValue | None:
+    """The declared type of state of a Python function (see `snapshot.python_states`)."""
+    if isinstance(serializer, tree.Ttl | tree.TtlAware):
+        return _python_value(serializer.inner)
+    return serializer if isinstance(serializer, PythonValue) else None
 
 
 def _has_ttl(serializer: tree.Serializer) -> bool:

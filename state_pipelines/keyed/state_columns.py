@@ -35,6 +35,7 @@ class StateLayout:
         key: layout of the keys of its records.
         value: layout of its values; None when `reason` says why there is none.
         ttl: values carry the time of their last access.
+        label: what its column is called, if not by its name.
     """
 
     name: str
@@ -43,6 +44,12 @@ class StateLayout:
     value: lay.Layout | None
     ttl: bool = False
     reason: str = ""
+    label: str = ""
+
+    @property
+    def column(self) -> str:
+        """Wanted name of its column."""
+        return self.label or self.name
 
     @property
     def map_key(self) -> lay.Layout | None:
@@ -282,7 +289,7 @@ def _value_paths(state: StateLayout, wanted: Wanted) -> Wanted:
     if state.map_key is not None:
         wrong = [path for path in wanted if path.partition(".")[0] != "value"]
         if wrong:
-            hint = f"Fields of the values are chosen, such as `{state.name}.value.name`; the keys always come along"
+            hint = f"Fields of the values are chosen, such as `{state.column}.value.name`; the keys always come along"
             raise UsageError(f"there is no field {wrong[0]}", hint=hint)
         if "value" in wanted:
             return None

@@ -2,7 +2,8 @@
 
 Lines: `keyed` (kind, op, state, type, kg, key, ns, [ukey], value, [ttl_ts]), `timer` (kind, op, service, domain, kg,
 key, ns, ts), `operator` (kind, op, state, mode, subtask, index, value), `broadcast` (kind, op, state, subtask, ukey,
-value). Values in the form of `codecs.jsonlines`. What cannot be decoded is `@undecoded` hex with its `@reason`.
+value). A state of a Python function (PyFlink) goes by its name there, with `java_state` beside it; of one whose type
+nobody declares, `guess` shows what look like pickles. Values in the form of `codecs.jsonlines`. What cannot be decoded is `@undecoded` hex with its `@reason`.
 State that only its operator or Flink knows, as it is stored: `raw_keyed` (kind, op, subtask, range, offsets, hex),
 `raw_operator` (kind, op, subtask, offsets, hex), `inflight` (kind, op, subtask, handle, size, info, offsets, buffers),
 `coordinator` (kind, op, hex), `master` (kind, name, version, bytes).
@@ -14,7 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from state_pipelines.binary.reader import Reader
-from state_pipelines.codecs.jsonlines import Json, access_times, to_json
+from state_pipelines.codecs.jsonlines import Json, access_times, to_json, value_json
+from state_pipelines.codecs.pickles import Pickled, is_pickle
 from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.codecs.subclasses import complete
@@ -24,6 +26,7 @@ from state_pipelines.metadata.channel import ChannelDirection
 from state_pipelines.metadata.channel_data import channel_states
 from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.python_types import PICKLED
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
 from state_pipelines.snapshot.list_state import OperatorListState
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
 Line = dict[str, Json]
 
+_LENGTH_SIZE = 4
 _TIMER_PREFIX = "_timer_state/"
 # Merged handles come as those that they are made of; names and texts are those of Flink's classes.
 _CHANNEL_NAMES = {
@@ -76,7 +80,7 @@ def dump(
             yield {"kind": "coordinator", "op": each.label, "hex": each.metadata.coordinator_state.data.hex()}
         channels = [each.in_flight] if each.in_flight is not None and (in_flight or state == IN_FLIGHT_NAME) else []
         for one in (*each.states, *channels):
-            if state in (None, one.name):
+            if state in (None, one.name, one.python_name):
                 found = True
                 with at(operator=each.label, state=one.name):
                     yield from dump_state(one)
@@ -106,10 +110,12 @@ def dump_state(state: State) -> Iterator[Line]:
 
 
 def _dump_keyed(state: KeyedState) -> Iterator[Line]:
-    op, name, kind = state.operator.label, state.name, state.kind
+    op, kind = state.operator.label, state.kind
+    head: Line = {"kind": "keyed", "op": op, **_name_state(state), "type": kind}
     layout = state.layout
     namespace = state.info.namespace_serializer
-    value = complete(state.serializer, state.operator.snapshot.layout_context)
+    value = complete(state.value_serializer, state.operator.snapshot.layout_context)
+    guessed = state.guess is not None and PICKLED in state.guess.type
     user_key = value.key if kind == "MAP" and isinstance(value, tree.MapOf) else None
     user_value = value.value if user_key is not None and isinstance(value, tree.MapOf) else value
     for part in state.parts:
@@ -119,7 +125,7 @@ def _dump_keyed(state: KeyedState) -> Iterator[Line]:
                 keys = Reader(data, records.file, int(records.key_starts[row]), int(records.key_ends[row]))
                 key = _struct(read_value(layout.key, keys))
                 keys.expect_end("the key")
-                line: Line = {"kind": "keyed", "op": op, "state": name, "type": kind}
+                line = dict(head)
                 line["kg"] = int(records.key_groups[row])
                 line["key"] = to_json(state.key_serializer, key["state_key"])
                 line["ns"] = to_json(namespace, key["state_namespace"])
@@ -127,7 +133,23 @@ def _dump_keyed(state: KeyedState) -> Iterator[Line]:
                     line["ukey"] = to_json(user_key, key["map_key"])
                 values = Reader(data, records.file, int(records.value_starts[row]), int(records.value_ends[row]))
                 _add_value(line, user_value, values, lambda reader: _read_span(layout.value, reader))
+                if guessed:
+                    line["guess"] = _guess_pickles(line["value"])
                 yield line
+
+
+def _name_state(state: State) -> Line:
+    """The name of a state; of a Python function that in Python, and beside it that in Java."""
+    return {"state": state.label} | ({"java_state": state.name} if state.python_name else {})
+
+
+def _guess_pickles(value: Json) -> Json:
+    """The literals of bytes that look like pickles, in the form of the value; null for what does not."""
+    if isinstance(value, list):
+        return [_guess_pickles(each) for each in value]
+    raw = value.get("@bytes") if isinstance(value, dict) else None
+    data = bytes.fromhex(raw)[_LENGTH_SIZE:] if isinstance(raw, str) else b""
+    return value_json(Pickled(data)) if is_pickle(data) else None
 
 
 def _dump_timers(state: KeyedState) -> Iterator[Line]:
@@ -179,7 +201,7 @@ def _dump_broadcast(state: BroadcastState) -> Iterator[Line]:
         data, start, end, count = part.entries()
         reader = Reader(data.tobytes(), part.name, start, end)
         for _ in range(count):
-            line: Line = {"kind": "broadcast", "op": state.operator.label, "state": state.name}
+            line: Line = {"kind": "broadcast", "op": state.operator.label, **_name_state(state)}
             line["subtask"] = part.subtask
             line["ukey"] = to_json(part.info.key_serializer, read_value(key, reader))
             line["value"] = to_json(serializer, read_value(value, reader))

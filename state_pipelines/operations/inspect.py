@@ -54,6 +54,9 @@ class StateReport:
         undecoded: why tables of this state hold raw bytes; empty when they do not.
         format: of the keyed state, see `KeyedFormat`; None for other state.
         connector: of a list state that a connector wrote; None when it is that of no known one.
+        java_name: of a state of a Python function (PyFlink), its name in Java; `name` is that in Python.
+        java_value: of such a state, the serializer that the snapshot has; `value` shows declared types.
+        guess: what such a state looks like whose type nobody declares, such as `ValueState<BIGINT>`; not certain.
         error: why the state could not be read; empty when it could.
     """
 
@@ -70,6 +73,9 @@ class StateReport:
     undecoded: str
     format: str | None = None
     connector: ConnectorReport | None = None
+    java_name: str | None = None
+    java_value: str | None = None
+    guess: str | None = None
     error: str = ""
 
 
@@ -230,7 +236,7 @@ def _find_formats(operator: Operator) -> list[KeyedFormat]:
 
 
 def _report_state(state: State, formats: list[KeyedFormat], *, count: bool) -> StateReport:
-    key = namespace = connector = None
+    key = namespace = connector = java_value = guess = None
     groups: list[list[int]] = []
     undecoded = error = ""
     statistics = None
@@ -240,6 +246,8 @@ def _report_state(state: State, formats: list[KeyedFormat], *, count: bool) -> S
             key = describe(state.key_serializer)
             namespace = describe(state.info.namespace_serializer) if state.kind != TIMER else None
             groups = [[each.start, each.end] for each in state.key_groups]
+            if state.python_name:
+                stored, java_value = describe(state.value_serializer), describe(state.stored_info.value_serializer)
         case BroadcastState():
             key = describe(state.info.key_serializer)
         case BytesState():
@@ -250,13 +258,15 @@ def _report_state(state: State, formats: list[KeyedFormat], *, count: bool) -> S
                 groups = [[each.start, each.end] for each in state.key_groups]
     try:
         undecoded = state.undecoded
+        if isinstance(state, KeyedState) and state.guess is not None:
+            guess = state.guess.type
         if isinstance(state, OperatorListState):
             connector = report_connector(state.recognised)
         statistics = state.count() if count else None
     except StateError as failure:
         error = str(failure)
     return StateReport(
-        name=state.name,
+        name=state.label,
         kind=state.kind,
         key=key,
         namespace=namespace,
@@ -269,6 +279,9 @@ def _report_state(state: State, formats: list[KeyedFormat], *, count: bool) -> S
         undecoded=undecoded,
         format=_name_format(state, formats) if isinstance(state, KeyedState) else None,
         connector=connector,
+        java_name=state.name if state.python_name else None,
+        java_value=java_value,
+        guess=guess,
         error=error,
     )
 

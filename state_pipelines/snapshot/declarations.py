@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from state_pipelines.errors import UsageError
 from state_pipelines.javaclasses import load_field_lists
 from state_pipelines.metadata import find_operator_id, format_operator_id
+from state_pipelines.serializers.python_types import PythonDeclaration, parse_python_declaration
 from state_pipelines.serializers.text import parse
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Declarations:
             POJOs in snapshots of the heap backend.
         key_serializers: key serializer of each operator, for changelog state without a materialized base.
         connectors: the connector that wrote the list states of each operator, where several could have.
+        python_types: types of the states of Python functions (PyFlink) of each operator, by name of the state.
         texts: the texts that were parsed, by name of the kind; empty of declarations that were not parsed.
     """
 
@@ -41,6 +43,7 @@ class Declarations:
     classes: FieldLists | None = None
     key_serializers: Mapping[str, Serializer] = field(default_factory=dict)
     connectors: Mapping[str, str] = field(default_factory=dict)
+    python_types: Mapping[str, Mapping[str, PythonDeclaration]] = field(default_factory=dict)
     texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
 
     def of_operator(self, old: bytes, new: bytes) -> Declarations:
@@ -132,6 +135,49 @@ def parse_connectors(texts: Iterable[str]) -> dict[str, str]:
     return dict(_split(texts, "OPERATOR=NAME", "order-source=kafka"))
 
 
+def parse_python_types(texts: Iterable[str]) -> dict[str, dict[str, PythonDeclaration]]:
+    """Parse `OPERATOR.STATE=TYPE` texts, and YAML files of types by operator and state.
+
+    The last dot before `=` separates operator and state; in a file both may hold dots.
+
+    Raises:
+        UsageError: a text has another form, or a type is none of PyFlink.
+        MissingFileError: there is no such file.
+    """
+    found: dict[str, dict[str, PythonDeclaration]] = {}
+    for text in texts:
+        if "=" not in text:
+            for operator, types in _read_python_types(text).items():
+                found.setdefault(operator, {}).update(types)
+            continue
+        ((place, described),) = _split([text], _PYTHON_FORM, _PYTHON_EXAMPLE)
+        operator, dot, state = place.rpartition(".")
+        if not dot or not operator or not state:
+            raise UsageError(f"{text!r} does not have the form {_PYTHON_FORM}", hint=f"Such as {_PYTHON_EXAMPLE}")
+        found.setdefault(operator, {})[state] = parse_python_declaration(described)
+    return found
+
+
+def _read_python_types(path: str) -> dict[str, dict[str, PythonDeclaration]]:
+    import yaml  # a large package; few give files of types
+
+    hint = "Write operators, below each its states, and behind each its type, such as {py-op: {typed: 'ROW<n BIGINT>'}}"
+    with at(file=path):
+        try:
+            content = yaml.safe_load(_read_text(path))
+        except yaml.YAMLError as error:
+            raise UsageError(f"the file is not YAML: {error}", hint=hint) from None
+        if not isinstance(content, dict) or not all(isinstance(types, dict) for types in content.values()):
+            raise UsageError("the file does not hold types by operator and state", hint=hint)
+        return {
+            str(operator): {str(state): parse_python_declaration(str(text)) for state, text in types.items()}
+            for operator, types in content.items()
+        }
+
+
+_PYTHON_FORM = "OPERATOR.STATE=TYPE"
+_PYTHON_EXAMPLE = "py-op.typed='ROW<n BIGINT, s STRING>'"
+
 KINDS = (
     DeclarationKind(
         "uids",
@@ -162,6 +208,14 @@ KINDS = (
         "OPERATOR=NAME",
         "Which connector wrote an operator's list states, where several could have.",
         parse_connectors,
+    ),
+    DeclarationKind(
+        "python_types",
+        "--python-types",
+        "OPERATOR.STATE=TYPE|FILE",
+        "The type of a state of a Python function (PyFlink), such as 'ROW<n BIGINT, s STRING>', "
+        "'ListState<STRING>' or PyFlink's Types; or a YAML file of types by operator and state.",
+        parse_python_types,
     ),
 )
 """Every kind of declaration, in the order of `--help`."""

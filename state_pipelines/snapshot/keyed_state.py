@@ -8,13 +8,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.scalar import read_value
 from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.records import KeyedLayout, KeyedRecords, derive_keyed_layout
 from state_pipelines.keyed.state_columns import StateLayout
 from state_pipelines.keyed.tables import KeyedTable, TableOptions
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.metainfo import StateKind, StateMetaInfo, keyed_state
+from state_pipelines.snapshot.python_states import (
+    SAMPLE_SIZE,
+    PythonGuess,
+    declare_types,
+    find_kind,
+    guess_type,
+    python_name,
+    read_arrays,
+)
 from state_pipelines.snapshot.state import State, StateStatistics
 
 if TYPE_CHECKING:
@@ -25,6 +36,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.files import KeyedFile, RecordContext
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.serializers.python_types import PythonDeclaration
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.snapshot import Operator
 
@@ -95,14 +107,69 @@ class KeyedState(State):
         self.parts = parts
 
     @property
-    def info(self) -> StateMetaInfo:  # noqa: D102
+    def stored_info(self) -> StateMetaInfo:
+        """The meta info as the first subtask wrote it, without declared types."""
         return self.parts[0].file.header.states[self.parts[0].state_id]
+
+    # The name says nothing of types, to find which some records may have to be read.
+    @property
+    def name(self) -> str:  # noqa: D102
+        return self.stored_info.name
+
+    @property
+    def python_name(self) -> str:  # noqa: D102
+        return python_name(self.stored_info)
+
+    @cached_property
+    def info(self) -> StateMetaInfo:  # noqa: D102
+        return self._declare(self.stored_info)
 
     @property
     def kind(self) -> str:  # noqa: D102
         if self.info.kind is StateKind.PRIORITY_QUEUE:
             return TIMER
+        if self._declared is not None:
+            return str(self._declared.kind)
         return self.info.state_type or str(self.info.kind)
+
+    @cached_property
+    def _declared(self) -> PythonDeclaration | None:
+        """The declared type of a state of a Python function, with its kind; None when there is none."""
+        declared = self.operator.find_python_type(self.stored_info)
+        return None if declared is None else find_kind(self.stored_info, declared, self._sample_arrays())
+
+    def _declare(self, info: StateMetaInfo) -> StateMetaInfo:
+        if self._declared is None or not python_name(info):
+            return info
+        with at(operator=self.operator.label):
+            return declare_types(info, self._declared, str(self._declared.kind))
+
+    @cached_property
+    def guess(self) -> PythonGuess | None:
+        """What a state of a Python function looks like whose type nobody declares; None of all other states."""
+        if not self.python_name or self._declared is not None:
+            return None
+        return guess_type(self.stored_info, list(self._sample_arrays()))
+
+    def _sample_arrays(self) -> Iterator[Sequence[bytes]]:
+        """The arrays of the first records of each subtask."""
+        with at(operator=self.operator.label, state=self.name):
+            for part in self.parts:
+                info = part.file.header.states[part.state_id]
+                bare = derive_keyed_layout(
+                    info, self.key_serializer, self.operator.max_parallelism, self.operator.snapshot.layout_context
+                ).key
+                before = lay.Struct(tuple(each for each in bare.fields if each[0] != "map_key"))
+                for records in part.records(self.context):
+                    first = records.cut(0, SAMPLE_SIZE)
+                    data = first.data.tobytes()
+                    for row in range(len(first)):
+                        key = Reader(data, first.file, int(first.key_starts[row]), int(first.key_ends[row]))
+                        read_value(before, key, tail=False)
+                        value = data[int(first.value_starts[row]) : int(first.value_ends[row])]
+                        yield read_arrays(info, key.take(key.remaining), value)
+                    if len(first):
+                        break
 
     @property
     def is_keyed(self) -> bool:  # noqa: D102
@@ -112,6 +179,12 @@ class KeyedState(State):
     def key_serializer(self) -> Serializer:
         """Serializer of the keys of the operator."""
         return self.parts[0].file.header.key_serializer
+
+    @property
+    def value_serializer(self) -> Serializer:
+        """Serializer of the values as `kind` has them: of a value in Python, that of the one element in Java."""
+        is_list = self.info.state_type == "LIST"
+        return self.info.element if is_list and self.kind != "LIST" else self.info.value_serializer
 
     @property
     def context(self) -> RecordContext:
@@ -135,7 +208,7 @@ class KeyedState(State):
         with at(operator=operator.label, state=self.name):
             for part, header in self._distinct_headers():
                 layout = derive_keyed_layout(
-                    header.states[part.state_id],
+                    self._declare(header.states[part.state_id]),
                     header.key_serializer,
                     operator.max_parallelism,
                     operator.snapshot.layout_context,
@@ -173,14 +246,14 @@ class KeyedState(State):
         """
         layout, reason = self.find_layout()
         if layout is not None:
-            return StateLayout(self.name, self.kind, layout.key, layout.value, layout.ttl)
+            return StateLayout(self.name, self.kind, layout.key, layout.value, layout.ttl, label=self.label)
         if self.kind == TIMER or len(keys := self._key_layouts()) > 1:
             # Raises: tables match by key.
             return StateLayout(self.name, self.kind, self.layout.key, None)
         fields = next(iter(keys)).fields
         if self.kind == "MAP":
             fields = (*fields, ("map_key", lay.Rest()))
-        return StateLayout(self.name, self.kind, lay.Struct(fields), None, reason=reason)
+        return StateLayout(self.name, self.kind, lay.Struct(fields), None, reason=reason, label=self.label)
 
     def _key_layouts(self) -> set[lay.Struct]:
         """Layouts of key and namespace, whatever the values are."""

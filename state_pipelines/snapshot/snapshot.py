@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ from state_pipelines.snapshot.handles import HandleReader
 from state_pipelines.snapshot.keyed_files import KeyedFiles
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedPart, KeyedState, read_states
 from state_pipelines.snapshot.list_state import OperatorListState, OperatorPart
+from state_pipelines.snapshot.python_states import declare_types, python_name
 from state_pipelines.snapshot.raw_state import (
     IN_FLIGHT_NAME,
     InFlightPart,
@@ -42,13 +44,15 @@ from state_pipelines.snapshot.raw_state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from state_pipelines.codecs.kryo.fieldlists import FieldLists
     from state_pipelines.keyed.files import KeyedFile
     from state_pipelines.keyed.state_columns import StateLayout
     from state_pipelines.keyed.tables import TableOptions
     from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.serializers.metainfo import StateMetaInfo
+    from state_pipelines.serializers.python_types import PythonDeclaration
     from state_pipelines.snapshot.state import State
     from state_pipelines.storage import PathMapping, SnapshotLocation
 
@@ -95,6 +99,11 @@ class Snapshot:
     def connectors(self) -> dict[bytes, str]:
         """Declared connectors by operator id."""
         return {find_operator_id(name): connector for name, connector in self.declarations.connectors.items()}
+
+    @cached_property
+    def python_types(self) -> dict[bytes, Mapping[str, PythonDeclaration]]:
+        """Declared types of the states of Python functions, by operator id and name of the state in Python."""
+        return {find_operator_id(name): types for name, types in self.declarations.python_types.items()}
 
     @property
     def path(self) -> str:
@@ -242,23 +251,34 @@ class Operator:
         yield from self.raw_states
 
     def state(self, name: str) -> State:
-        """A state by name, of keyed state first; `_in_flight_data` is that of `in_flight`.
+        """A state by name (of Python functions also that in Python), keyed first; `_in_flight_data` is `in_flight`.
 
         Raises:
             NotFoundError: there is none; the error lists what there is.
             StateError: a handle cannot be read; other kinds of state than those up to the wanted one are not touched.
         """
+        in_python = None
         for state in self._iter_states():
             if state.name == name:
                 return state
+            if state.python_name == name and in_python is None:
+                in_python = state
+        if in_python is not None:
+            return in_python
         if name == IN_FLIGHT_NAME and self.in_flight is not None:
             return self.in_flight
-        known = ", ".join(state.name for state in self.states)
+        known = ", ".join(state.label for state in self.states)
         raise NotFoundError(
             f"the operator has no state {name}",
             where=Where(file=str(self.snapshot.location.metadata), operator=self.label),
             hint=f"It has {known}" if known else "It has no states",
         )
+
+    def find_python_type(self, info: StateMetaInfo) -> PythonDeclaration | None:
+        """The declared type of a state of a Python function; None when there is none."""
+        types = self.snapshot.python_types.get(self.metadata.operator_id, {})
+        name = python_name(info)
+        return types.get(name, types.get(info.name)) if name else None
 
     def make_table(self, options: OperatorTableOptions | None = None) -> OperatorTable:
         """What turns the records of the keyed states into one table, see `batches`."""
@@ -275,7 +295,10 @@ class Operator:
             UnsupportedError: the keys of a state are not known, or subtasks have different ones.
         """
         keyed = {state.name: state for state in self.keyed_states}
-        wanted = set(options.states if options.states is not None else keyed)
+        names = {state.python_name: state.name for state in self.keyed_states}
+        wanted = {names.get(name, name) if name not in keyed else name for name in options.states or ()}
+        if options.states is None:
+            wanted = set(keyed)
         for name in wanted - set(keyed):
             raise NotFoundError(
                 f"the operator has no keyed state {name}",
@@ -348,7 +371,8 @@ class Operator:
             NotFoundError: there is no such keyed state.
             StateError: a state cannot be read.
         """
-        known = {state.name: state for state in self.keyed_states}
+        known = {state.label: state for state in self.keyed_states}
+        known |= {state.name: state for state in self.keyed_states if names is not None}
         missing = [name for name in names or () if name not in known]
         if missing:
             raise NotFoundError(
@@ -395,10 +419,16 @@ class Operator:
                     lists.setdefault(info.name, []).append(OperatorPart(subtask.index, source, info))
                 for info in source.header.broadcasts:
                     broadcasts.setdefault(info.name, []).append(OperatorPart(subtask.index, source, info))
+        for name, parts in broadcasts.items():
+            broadcasts[name] = [replace(part, info=self._declare_broadcast(part.info)) for part in parts]
         return (
             *(OperatorListState(self, tuple(each)) for each in lists.values()),
             *(BroadcastState(self, tuple(each)) for each in broadcasts.values()),
         )
+
+    def _declare_broadcast(self, info: StateMetaInfo) -> StateMetaInfo:
+        declared = self.find_python_type(info)
+        return info if declared is None else declare_types(info, declared, "MAP")
 
     @cached_property
     def raw_states(self) -> tuple[State, ...]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
+from state_pipelines.snapshot.python_states import python_name
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -72,6 +74,16 @@ class State(ABC):
     def name(self) -> str:
         """State name."""
         return self.info.name
+
+    @property
+    def python_name(self) -> str:
+        """Name in Python of a state of a Python function, else empty."""
+        return python_name(self.info)
+
+    @property
+    def label(self) -> str:
+        """The name under which the state is shown: that in Python, if any."""
+        return self.python_name or self.name
 
     @property
     def serializer(self) -> Serializer:

@@ -1,0 +1,392 @@
+"""Pickles read by their literals: numbers, text, bytes, None, booleans and containers of them; nothing is executed.
+
+A pickle is a program for a stack machine. The instructions that look up or call anything (`GLOBAL`, `REDUCE`, `BUILD`,
+…) are refused, so that an object of a class, an enum or a date has no value here. Depth and size are bounded: the memo
+lets a few bytes name a structure of any size, or one that holds itself.
+Source: `pickletools` of CPython, protocols 2 to 5.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.codecs.jsonvalues import Json, big_integer, hex_bytes, number, sorted_set, tagged, value_json
+from state_pipelines.errors import FormatError, StateError, UnsupportedError
+
+MAX_DEPTH = 64
+"""How deep containers may be nested."""
+
+MAX_ITEMS = 1_000_000
+"""Values that may be shown of one pickle, those that are named again counted again."""
+
+_FIRST_PROTOCOL, _LAST_PROTOCOL = 2, 5
+_LONGEST_INTEGER = 1 << 12
+_LONGEST_NAME = 200
+_LARGEST_KEY = 10_000
+_SAFE_INTEGER = 1 << 63
+_MARK = object()
+
+_CALLS = {
+    b"c": "GLOBAL",
+    b"\x93": "STACK_GLOBAL",
+    b"R": "REDUCE",
+    b"b": "BUILD",
+    b"i": "INST",
+    b"o": "OBJ",
+    b"\x81": "NEWOBJ",
+    b"\x92": "NEWOBJ_EX",
+    b"P": "PERSID",
+    b"Q": "BINPERSID",
+    b"\x82": "EXT1",
+    b"\x83": "EXT2",
+    b"\x84": "EXT4",
+    b"\x97": "NEXT_BUFFER",
+    b"\x98": "READONLY_BUFFER",
+}
+
+
+@dataclass(frozen=True)
+class Pickled:
+    """A pickle, kept as it is; its JSON is that of its literals, or its bytes and why they have none."""
+
+    raw: bytes = field(repr=False)
+
+
+@value_json.register(Pickled)
+def _(value: Pickled) -> Json:
+    try:
+        return pickle_json(read_pickle(value.raw))
+    except StateError as error:
+        return {"@undecoded": value.raw.hex(), "@reason": error.what}
+
+
+def read_pickle(data: bytes) -> Any:
+    """Read the value of a pickle.
+
+    Args:
+        data: the whole pickle, protocol 2 to 5.
+
+    Returns:
+        int, float, str, bytes, bytearray, bool, None, and list, tuple, dict, set and frozenset of them. Containers that
+        the pickle names twice are one object; none holds itself.
+
+    Raises:
+        FormatError: the bytes are no pickle.
+        UnsupportedError: the pickle holds an object of a class, or is nested too deeply.
+    """
+    machine = _Machine(Reader(data))
+    try:
+        value = machine.run()
+    except (IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError(f"the bytes are no pickle: {type(error).__name__} at offset {machine.at}") from None
+    _check_depth(value)
+    return value
+
+
+def is_pickle(data: bytes) -> bool:
+    """Return whether the bytes begin and end as a pickle of protocol 2 to 5 does."""
+    return len(data) > 2 and data[0] == 0x80 and _FIRST_PROTOCOL <= data[1] <= _LAST_PROTOCOL and data[-1:] == b"."
+
+
+def pickle_json(value: Any) -> Json:
+    """JSON of a value of `read_pickle`: a dict with text as keys is an object; `@tuple`, `@set`, `@bytes`, `@map` else.
+
+    Raises:
+        UnsupportedError: it has more than `MAX_ITEMS` values.
+    """
+    return _Renderer().render(value)
+
+
+class _Renderer:
+    """Renders values, counting them."""
+
+    def __init__(self) -> None:
+        self._left = MAX_ITEMS
+
+    def render(self, value: Any) -> Json:
+        """One value and all inside it."""
+        self._left -= 1
+        if self._left < 0:
+            raise UnsupportedError(f"the pickle has more than {MAX_ITEMS:,} values")
+        match value:
+            case None | bool() | str():
+                return value
+            case int():
+                return value if -_SAFE_INTEGER <= value < _SAFE_INTEGER else big_integer(value)
+            case float():
+                return number(value)
+            case bytes() | bytearray():
+                return hex_bytes(value)
+            case list():
+                return self._all(value)
+            case tuple():
+                return tagged("@tuple", self._all(value))
+            case set() | frozenset():
+                return sorted_set(self._all(value))
+            case dict():
+                return self._dict(value)
+        raise UnsupportedError(f"a pickle holds no {type(value).__name__} here")
+
+    def _all(self, values: Iterable[Any]) -> list[Json]:
+        return [self.render(each) for each in values]
+
+    def _dict(self, value: dict[Any, Any]) -> Json:
+        if all(isinstance(key, str) and not key.startswith("@") for key in value):
+            return {key: self.render(item) for key, item in value.items()}
+        # In the order of the dict, which is part of the value in Python.
+        return tagged("@map", [[self.render(key), self.render(item)] for key, item in value.items()])
+
+
+def _check_depth(value: Any) -> None:
+    """Refuse what is nested too deeply; a container that holds itself is."""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        inside: dict[int, Any] = {}
+        for each in level:
+            children = each.values() if isinstance(each, dict) else each if isinstance(each, _CONTAINERS) else ()
+            for child in (*each, *children) if isinstance(each, dict) else children:
+                if isinstance(child, (*_CONTAINERS, dict)):
+                    inside[id(child)] = child
+        level = list(inside.values())
+        if not level:
+            return
+    raise UnsupportedError(f"the pickle is nested more than {MAX_DEPTH} levels deep, or holds itself")
+
+
+_CONTAINERS = (list, tuple, set, frozenset)
+
+
+class _Machine:
+    """The stack machine, with the instructions for literals and containers only."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
+        self.at = 0
+
+    def run(self) -> Any:
+        """Run to the end.
+
+        Raises:
+            FormatError, UnsupportedError: see `read_pickle`.
+        """
+        if self._reader.take(1) != b"\x80" or not _FIRST_PROTOCOL <= self._reader.u8() <= _LAST_PROTOCOL:
+            raise FormatError(f"the bytes do not begin as a pickle of protocol {_FIRST_PROTOCOL} to {_LAST_PROTOCOL}")
+        while True:
+            self.at = self._reader.position
+            code = self._reader.take(1)
+            if code == b".":
+                break
+            self._step(code)
+        value = self._pop()
+        if self._stack:
+            raise FormatError("the pickle leaves more than one value")
+        self._reader.expect_end("the pickle")
+        return value
+
+    def _step(self, code: bytes) -> None:
+        if code in _CALLS:
+            raise UnsupportedError(
+                f"the pickle holds an object of a class{self._name(code)} (instruction {_CALLS[code]} at offset {self.at}); "
+                "nothing of a pickle is executed"
+            )
+        if code in _LITERALS:
+            self._stack.append(_LITERALS[code](self._reader))
+        elif code in _ACTIONS:
+            _ACTIONS[code](self)
+        else:
+            raise FormatError(f"the bytes are no pickle: instruction {code.hex()} at offset {self.at}")
+
+    def _name(self, code: bytes) -> str:
+        """The module and name that are about to be looked up, where the instruction says them."""
+        names = self._stack[-2:]
+        if code == b"c":
+            lines = self._reader.take(min(self._reader.remaining, _LONGEST_NAME)).split(b"\n")
+            names = [each.decode("utf-8", "replace") for each in lines[:2]]
+        return f" {names[0]}.{names[1]}" if len(names) == 2 and all(isinstance(each, str) for each in names) else ""
+
+    def _pop(self) -> Any:
+        value = self._stack.pop()
+        if value is _MARK:
+            raise FormatError(f"the bytes are no pickle: a mark in place of a value at offset {self.at}")
+        return value
+
+    def _since_mark(self) -> list[Any]:
+        for index in range(len(self._stack) - 1, -1, -1):
+            if self._stack[index] is _MARK:
+                values = self._stack[index + 1 :]
+                del self._stack[index:]
+                return values
+        raise FormatError(f"the bytes are no pickle: no mark before offset {self.at}")
+
+    def _top(self, kind: type) -> Any:
+        value = self._stack[-1]
+        if not isinstance(value, kind):
+            raise FormatError(f"the bytes are no pickle: no {kind.__name__} to add to at offset {self.at}")
+        return value
+
+    def mark(self) -> None:
+        self._stack.append(_MARK)
+
+    def tuple_of(self, size: int) -> None:
+        values = [self._pop() for _ in range(size)]
+        self._stack.append(tuple(reversed(values)))
+
+    def tuple_since_mark(self) -> None:
+        self._stack.append(tuple(self._since_mark()))
+
+    def list_since_mark(self) -> None:
+        self._stack.append(self._since_mark())
+
+    def frozenset_since_mark(self) -> None:
+        self._stack.append(frozenset(map(_hashable, self._since_mark())))
+
+    def dict_since_mark(self) -> None:
+        self._stack.append(_pairs(self._since_mark()))
+
+    def append(self) -> None:
+        value = self._pop()
+        self._top(list).append(value)
+
+    def appends(self) -> None:
+        values = self._since_mark()
+        self._top(list).extend(values)
+
+    def set_item(self) -> None:
+        value, key = self._pop(), self._pop()
+        self._top(dict)[_hashable(key)] = value
+
+    def set_items(self) -> None:
+        values = self._since_mark()
+        self._top(dict).update(_pairs(values))
+
+    def add_items(self) -> None:
+        values = self._since_mark()
+        self._top(set).update(map(_hashable, values))
+
+    def memoize(self) -> None:
+        self._memo[len(self._memo)] = self._remembered()
+
+    def put(self, index: int) -> None:
+        self._memo[index] = self._remembered()
+
+    def _remembered(self) -> Any:
+        value = self._pop()
+        self._stack.append(value)
+        return value
+
+    def get(self, index: int) -> None:
+        self._stack.append(self._memo[index])
+
+    def u8(self) -> int:
+        return self._reader.u8()
+
+    def u32(self) -> int:
+        return _unsigned(self._reader, 4)
+
+    def drop(self) -> None:
+        self._stack.pop()
+
+    def duplicate(self) -> None:
+        self._stack.append(self._remembered())
+
+    def drop_mark(self) -> None:
+        self._since_mark()
+
+    def skip_frame(self) -> None:
+        self._reader.take(8)
+
+
+def _pairs(values: list[Any]) -> dict[Any, Any]:
+    return dict(zip(map(_hashable, values[::2]), values[1::2], strict=True))
+
+
+def _hashable(key: Any) -> Any:
+    """The key, unless hashing it takes long: a tuple that names another one many times over is hashed as often."""
+    pending, left = [key], _LARGEST_KEY
+    while pending:
+        left -= 1
+        if left < 0:
+            raise UnsupportedError(f"the pickle has a key of more than {_LARGEST_KEY:,} values")
+        each = pending.pop()
+        if isinstance(each, tuple | frozenset):
+            pending += each
+    return key
+
+
+def _unsigned(reader: Reader, width: int) -> int:
+    return int.from_bytes(reader.take(width), "little")
+
+
+def _sized(reader: Reader, width: int) -> bytes:
+    return reader.take(_unsigned(reader, width))
+
+
+def _text(width: int) -> Callable[[Reader], str]:
+    return lambda reader: _sized(reader, width).decode("utf-8", "surrogatepass")
+
+
+def _integer(width: int) -> Callable[[Reader], int]:
+    def read(reader: Reader) -> int:
+        raw = _sized(reader, width)
+        if len(raw) > _LONGEST_INTEGER:
+            raise UnsupportedError(f"the pickle holds an integer of {len(raw):,} bytes")
+        return int.from_bytes(raw, "little", signed=True)
+
+    return read
+
+
+_LITERALS: dict[bytes, Callable[[Reader], Any]] = {
+    b"N": lambda reader: None,
+    b"\x88": lambda reader: True,
+    b"\x89": lambda reader: False,
+    b"J": lambda reader: int.from_bytes(reader.take(4), "little", signed=True),
+    b"K": lambda reader: _unsigned(reader, 1),
+    b"M": lambda reader: _unsigned(reader, 2),
+    b"\x8a": _integer(1),
+    b"\x8b": _integer(4),
+    b"G": lambda reader: struct.unpack(">d", reader.take(8))[0],
+    b"X": _text(4),
+    b"\x8c": _text(1),
+    b"\x8d": _text(8),
+    b"B": lambda reader: _sized(reader, 4),
+    b"C": lambda reader: _sized(reader, 1),
+    b"\x8e": lambda reader: _sized(reader, 8),
+    b"\x96": lambda reader: bytearray(_sized(reader, 8)),
+    b")": lambda reader: (),
+    b"]": lambda reader: [],
+    b"}": lambda reader: {},
+    b"\x8f": lambda reader: set(),
+}
+"""Instructions that push a value."""
+
+_ACTIONS: dict[bytes, Callable[[_Machine], None]] = {
+    b"(": _Machine.mark,
+    b"\x85": lambda machine: machine.tuple_of(1),
+    b"\x86": lambda machine: machine.tuple_of(2),
+    b"\x87": lambda machine: machine.tuple_of(3),
+    b"t": _Machine.tuple_since_mark,
+    b"l": _Machine.list_since_mark,
+    b"d": _Machine.dict_since_mark,
+    b"\x91": _Machine.frozenset_since_mark,
+    b"a": _Machine.append,
+    b"e": _Machine.appends,
+    b"s": _Machine.set_item,
+    b"u": _Machine.set_items,
+    b"\x90": _Machine.add_items,
+    b"\x94": _Machine.memoize,
+    b"q": lambda machine: machine.put(machine.u8()),
+    b"r": lambda machine: machine.put(machine.u32()),
+    b"h": lambda machine: machine.get(machine.u8()),
+    b"j": lambda machine: machine.get(machine.u32()),
+    b"0": _Machine.drop,
+    b"1": _Machine.drop_mark,
+    b"2": _Machine.duplicate,
+    b"\x95": _Machine.skip_frame,
+}
+"""Instructions that build containers, and those of the memo."""
