@@ -183,8 +183,8 @@ def _show_python(operator: OperatorReport, console: Console) -> None:
     guessed = next((state for state in bare if state.guess), bare[0])
     place = f"{operator.uid or operator.id}.{guessed.name}={guessed.guess or 'TYPE'}"
     console.print(
-        f"  {plural(len(bare), 'state')} of Python functions without declared types: values are bytes, guesses are no more "
-        f"than that. Declare types: --python-types '{place}'",
+        f"  {plural(len(bare), 'state')} of Python functions without a declared type: the values are shown as bytes; "
+        f"guesses may be wrong. Declare types: --python-types '{place}'",
         style="dim",
     )
 
@@ -247,7 +247,7 @@ def _make_state_table(states: list[StateReport]) -> Table:
             value = _describe_python(state)
         table.add_row(
             state.name,
-            f"{state.kind}?" if state.guess is not None else state.kind,
+            f"{state.guess.partition('State<')[0].upper()}?" if state.guess else state.kind,
             crop(shorten_classes(state.key or ""), _SERIALIZER_SIZE // 3),
             crop("" if state.namespace in (None, "VoidNamespace") else shorten_classes(str(state.namespace)), 40),
             crop(f"{value} (raw bytes: {state.undecoded})".strip() if state.undecoded else value, _SERIALIZER_SIZE),

@@ -9,13 +9,15 @@ Source: `pickletools` of CPython, protocols 2 to 5.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs.jsonvalues import Json, big_integer, hex_bytes, number, sorted_set, tagged, value_json
 from state_pipelines.errors import FormatError, StateError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 MAX_DEPTH = 64
 """How deep containers may be nested."""
@@ -192,8 +194,8 @@ class _Machine:
     def _step(self, code: bytes) -> None:
         if code in _CALLS:
             raise UnsupportedError(
-                f"the pickle holds an object of a class{self._name(code)} (instruction {_CALLS[code]} at offset {self.at}); "
-                "nothing of a pickle is executed"
+                f"the pickle holds an object of a class{self._name(code)}, and nothing of a pickle is executed "
+                f"(instruction {_CALLS[code]} at offset {self.at})"
             )
         if code in _LITERALS:
             self._stack.append(_LITERALS[code](self._reader))

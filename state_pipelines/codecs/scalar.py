@@ -220,11 +220,7 @@ def _(layout: lay.Delimited, reader: Reader, tail: bool) -> Value:
     values: list[Value] = []
     while reader.remaining:
         start = reader.position
-        if (
-            values
-            and layout.delimiter is not None
-            and (reader.u8() != layout.delimiter or not reader.remaining)
-        ):
+        if values and layout.delimiter is not None and (reader.u8() != layout.delimiter or not reader.remaining):
             raise reader.error("bytes are left over behind an element of the list", start)
         values += _read_elements(layout.element, reader, 1)
         if layout.delimiter is None and reader.position == start:

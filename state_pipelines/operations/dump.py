@@ -3,7 +3,8 @@
 Lines: `keyed` (kind, op, state, type, kg, key, ns, [ukey], value, [ttl_ts]), `timer` (kind, op, service, domain, kg,
 key, ns, ts), `operator` (kind, op, state, mode, subtask, index, value), `broadcast` (kind, op, state, subtask, ukey,
 value). A state of a Python function (PyFlink) goes by its name there, with `java_state` beside it; of one whose type
-nobody declares, `guess` shows what look like pickles. Values in the form of `codecs.jsonlines`. What cannot be decoded is `@undecoded` hex with its `@reason`.
+nobody declares, `guess` shows what look like pickles. Values in the form of `codecs.jsonlines`. What cannot be decoded
+is `@undecoded` hex with its `@reason`.
 State that only its operator or Flink knows, as it is stored: `raw_keyed` (kind, op, subtask, range, offsets, hex),
 `raw_operator` (kind, op, subtask, offsets, hex), `inflight` (kind, op, subtask, handle, size, info, offsets, buffers),
 `coordinator` (kind, op, hex), `master` (kind, name, version, bytes).
@@ -140,7 +141,8 @@ def _dump_keyed(state: KeyedState) -> Iterator[Line]:
 
 def _name_state(state: State) -> Line:
     """The name of a state; of a Python function that in Python, and beside it that in Java."""
-    return {"state": state.label} | ({"java_state": state.name} if state.python_name else {})
+    line: Line = {"state": state.label}
+    return {**line, "java_state": state.name} if state.python_name else line
 
 
 def _guess_pickles(value: Json) -> Json:

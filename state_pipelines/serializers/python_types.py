@@ -294,7 +294,7 @@ class _Parser:
         if self._peek() != "(":
             return []
         self._expect("(")
-        numbers = []
+        numbers: list[int] = []
         while self._peek() != ")":
             if numbers:
                 self._expect(",")
@@ -355,7 +355,8 @@ class _Parser:
         at = self._tokens[self._next].start() if self._next < len(self._tokens) else len(self._text)
         rest = self._text[at:].strip()
         return UsageError(
-            f"{self._text!r} is not a type of PyFlink: {what}, at {rest[:30]!r}" if rest else
-            f"{self._text!r} is not a type of PyFlink: {what}, at its end",
+            f"{self._text!r} is not a type of PyFlink: {what}, at {rest[:30]!r}"
+            if rest
+            else f"{self._text!r} is not a type of PyFlink: {what}, at its end",
             hint="Such as ROW<n BIGINT, s STRING>, ListState<STRING> or Types.TUPLE([Types.LONG(), Types.STRING()])",
         )

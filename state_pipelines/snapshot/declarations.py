@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.errors import UsageError
+from state_pipelines.errors import UsageError, at
 from state_pipelines.javaclasses import load_field_lists
 from state_pipelines.metadata import find_operator_id, format_operator_id
 from state_pipelines.serializers.python_types import PythonDeclaration, parse_python_declaration
 from state_pipelines.serializers.text import parse
+from state_pipelines.storage import read_file, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -164,8 +165,8 @@ def _read_python_types(path: str) -> dict[str, dict[str, PythonDeclaration]]:
     hint = "Write operators, below each its states, and behind each its type, such as {py-op: {typed: 'ROW<n BIGINT>'}}"
     with at(file=path):
         try:
-            content = yaml.safe_load(_read_text(path))
-        except yaml.YAMLError as error:
+            content = yaml.safe_load(read_file(resolve(path)).decode())
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise UsageError(f"the file is not YAML: {error}", hint=hint) from None
         if not isinstance(content, dict) or not all(isinstance(types, dict) for types in content.values()):
             raise UsageError("the file does not hold types by operator and state", hint=hint)

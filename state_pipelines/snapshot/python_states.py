@@ -1,7 +1,7 @@
 """State of Python functions: byte arrays to Java, values of declared types to their users.
 
 PyFlink keeps every state as Java list or map state of `byte[]` under the name `python-state-NAME`. Value, reducing and
-aggregating state are lists of one array (the accumulator of the last two); list state is arrays of several elements each.
+aggregating state are lists of one array (the accumulator of the last two); list state is arrays of several elements.
 Source: `BeamKeyedStateStore`, `BeamOperatorStateStore`, `pyflink.fn_execution.state_impl`.
 """
 
@@ -234,10 +234,13 @@ def _guess_content(records: Sequence[Arrays], *, single: bool) -> str:
     """The word of a type that all arrays have, or empty."""
     if not records:
         return ""
-    for word, holds in _GUESSES:
+    # Numbers have no mark of their own: a run of them is any bytes of the right length.
+    for word, holds in _GUESSES if single else _GUESSES[:_MARKED]:
         of = PythonType(word=word)
         if _fit(records, of, single=single) and holds(_values(records, of)):
-            return "BOOLEAN" if word == "TINYINT" and all(a in (b"\0", b"\1") for each in records for a in each) else word
+            return (
+                "BOOLEAN" if word == "TINYINT" and all(a in (b"\0", b"\1") for each in records for a in each) else word
+            )
     return ""
 
 
@@ -280,3 +283,5 @@ _GUESSES: tuple[tuple[str, Callable[[list[object]], bool]], ...] = (
     ("TINYINT", bool),
 )
 """Words in the order in which they are tried, each with what its values must look like."""
+_MARKED = 2
+"""How many of them say their own length."""

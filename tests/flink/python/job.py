@@ -99,20 +99,20 @@ def make_all(number):
         return Row(**dict.fromkeys(ALL_NAMES))
     values = [
         *(number - 128, number % 2 == 0, -number, number * 1000, number * 10**12, number / 4, number / 8),
-        *("é%d" % number, -(2**60) + number, decimal.Decimal("12.50") + number, Instant(10**9 + number, 5)),
+        *(f"é{number}", -(2**60) + number, decimal.Decimal("12.50") + number, Instant(10**9 + number, 5)),
         *(datetime.date(2024, 2, 1 + number % 28), datetime.time(12, 30, number % 60, 250_000)),
         datetime.datetime(2024, 2, 29, 23, 59, number % 60, 125_000),
         *(bytes([0, 255, number % 256]), [number, -1], ["a", None, "ü"], [number, None], {"x": 1.5, "y": None}),
         *((number, "p"), Row(a=None, b="in"), {"k": [1, (2.5, None)], "s": {"one"}, "b": b"\x01"}),
     ]
-    return Row(**dict(zip(ALL_NAMES, values)))
+    return Row(**dict(zip(ALL_NAMES, values, strict=True)))
 
 
 class States(KeyedProcessFunction):
     """Fills the states of each key, or writes what they hold."""
 
     def __init__(self, reads, after, markers, lines):
-        """What to do: `reads`, with the types of `after` a migration; `markers` and `lines` are a directory and a file."""
+        """What to do: read, with the types of after a migration; where markers and lines go."""
         self.reads, self.after, self.markers, self.lines = reads, after, markers, lines
         self.seen = set()
 
@@ -139,26 +139,26 @@ class States(KeyedProcessFunction):
         if not self.reads:
             if number < KEYS * ROUNDS:
                 self.fill(number, context)
-                Path(self.markers, "%d" % number).touch()
+                Path(self.markers, f"{number}").touch()
             else:
                 time.sleep(0.001)
         elif key not in self.seen:
             self.seen.add(key)
             write_line(self.lines, {"operator": "states", "key": key, **self.show()})
-            Path(self.markers, "%s" % key).touch()
+            Path(self.markers, f"{key}").touch()
         return []
 
     def fill(self, number, context):
         """Give every state a value."""
         key = context.get_current_key()
         self.pickled.update({"key": key, "number": number, "parts": [1, 2.5, None, True, (b"x", {"y"})]})
-        self.typed.update(Row(n=number, s="s%d" % number))
+        self.typed.update(Row(n=number, s=f"s{number}"))
         self.all.update(make_all(number))
         self.ttl.update(number)
         self.plain.update(number / 2)
-        self.list.add_all(["x%d" % number, "y%d" % number])
-        self.items.add(Row(sku="sku-%d" % number, amount=number))
-        self.map.put("m%d" % (number % 2), number)
+        self.list.add_all([f"x{number}", f"y{number}"])
+        self.items.add(Row(sku=f"sku-{number}", amount=number))
+        self.map.put(f"m{number % 2}", number)
         self.pairs.put((number, "p"), Row(sku="sku", amount=None))
         self.sum.add(number)
         self.average.add(number)
@@ -198,7 +198,7 @@ class Keyed(KeyedProcessFunction):
         key = context.get_current_key()
         if not self.reads:
             if number < KEYS:
-                self.value.update("v%d" % number)
+                self.value.update(f"v{number}")
         elif repr(key) not in self.seen:
             self.seen.add(repr(key))
             write_line(self.lines, {"operator": self.name, "key": repr(key), "value": self.value.value()})
@@ -219,7 +219,7 @@ class Rules(BroadcastProcessFunction):
     def process_broadcast_element(self, value, context):
         """Two entries."""
         if value < 2:
-            context.get_broadcast_state(self.descriptor).put("rule-%d" % value, Row(sku="r", amount=value))
+            context.get_broadcast_state(self.descriptor).put(f"rule-{value}", Row(sku="r", amount=value))
         else:
             time.sleep(0.01)
         return []
@@ -227,7 +227,7 @@ class Rules(BroadcastProcessFunction):
 
 def write_line(path, line):
     """Append a line of JSON."""
-    with open(path, "a", encoding="utf-8") as file:
+    with Path(path).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
 
@@ -240,7 +240,7 @@ def build(env, options):
     )
     numbers = numbers.uid("numbers").set_parallelism(1)
     if options.key == "string":
-        keyed = numbers.key_by(lambda number: "key-%d" % (number % KEYS), key_type=Types.STRING())
+        keyed = numbers.key_by(lambda number: f"key-{number % KEYS}", key_type=Types.STRING())
     else:
         keyed = numbers.key_by(lambda number: number % KEYS, key_type=Types.LONG())
     states = States(reads, options.after, options.markers, options.lines)
@@ -299,7 +299,7 @@ def main():
     deadline = time.monotonic() + 120
     while len(list(Path(options.markers).iterdir())) < wanted:
         if time.monotonic() > deadline or str(job.get_job_status().result()).endswith("FAILED"):
-            raise SystemExit("the job did not get through: %s" % job.get_job_status().result())
+            raise SystemExit(f"the job did not get through: {job.get_job_status().result()}")
         time.sleep(0.2)
     time.sleep(1.5)
     if options.command == "read":
@@ -310,7 +310,7 @@ def main():
     format_type = get_gateway().jvm.org.apache.flink.core.execution.SavepointFormatType
     url = Path(options.savepoint).absolute().as_uri()
     # `JobClient.stop_with_savepoint` of PyFlink 2.2.1 fails before it calls Java.
-    print(job._j_job_client.stopWithSavepoint(False, url, getattr(format_type, options.format)).get())
+    job._j_job_client.stopWithSavepoint(False, url, getattr(format_type, options.format)).get()
 
 
 if __name__ == "__main__":
