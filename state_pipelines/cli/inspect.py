@@ -10,7 +10,14 @@ import click
 from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural, shorten_classes
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.operations.inspect import COUNT_LIMIT, OperatorReport, SnapshotReport, StateReport, inspect
+from state_pipelines.operations.inspect import (
+    COUNT_LIMIT,
+    OperatorReport,
+    PythonReport,
+    SnapshotReport,
+    StateReport,
+    inspect,
+)
 from state_pipelines.operations.rows import compact
 
 if TYPE_CHECKING:
@@ -177,11 +184,11 @@ def _show_operator(operator: OperatorReport, console: Console) -> None:
 
 def _show_python(operator: OperatorReport, console: Console) -> None:
     """How to see the states of Python functions whose types nobody declares."""
-    bare = [state for state in operator.states if state.java_name and state.guess is not None]
+    bare = {state.name: state.python.guess for state in operator.states if _guess(state) is not None and state.python}
     if not bare:
         return
-    guessed = next((state for state in bare if state.guess), bare[0])
-    place = f"{operator.uid or operator.id}.{guessed.name}={guessed.guess or 'TYPE'}"
+    name, guess = next(((name, guess) for name, guess in bare.items() if guess), next(iter(bare.items())))
+    place = f"{operator.uid or operator.id}.{name}={guess or 'TYPE'}"
     console.print(
         f"  {plural(len(bare), 'state')} of Python functions without a declared type: the values are shown as bytes; "
         f"guesses may be wrong. Declare types: --python-types '{place}'",
@@ -243,11 +250,12 @@ def _make_state_table(states: list[StateReport]) -> Table:
     )
     for state in states:
         value = shorten_classes(state.value)
-        if state.java_name is not None:
-            value = _describe_python(state)
+        if state.python is not None:
+            value = _describe_python(value, state.python)
+        guess = _guess(state)
         table.add_row(
             state.name,
-            f"{state.guess.partition('State<')[0].upper()}?" if state.guess else state.kind,
+            f"{guess.partition('State<')[0].upper()}?" if guess else state.kind,
             crop(shorten_classes(state.key or ""), _SERIALIZER_SIZE // 3),
             crop("" if state.namespace in (None, "VoidNamespace") else shorten_classes(str(state.namespace)), 40),
             crop(f"{value} (raw bytes: {state.undecoded})".strip() if state.undecoded else value, _SERIALIZER_SIZE),
@@ -258,12 +266,15 @@ def _make_state_table(states: list[StateReport]) -> Table:
     return table
 
 
-def _describe_python(state: StateReport) -> str:
+def _guess(state: StateReport) -> str | None:
+    """What a state of a Python function without a declared type looks like; None of others."""
+    return None if state.python is None else state.python.guess
+
+
+def _describe_python(value: str, state: PythonReport) -> str:
     """The declared type of a state of a Python function, or a guess, and what it is in Java."""
-    java = f"{state.java_name}: {shorten_classes(state.java_value or state.value)}"
-    if state.guess is None:
-        return f"{state.value} ({java})"
-    return f"{java}; guess: {state.guess or 'none'}"
+    java = f"{state.java_name}: {shorten_classes(state.java_value)}"
+    return f"{value} ({java})" if state.guess is None else f"{java}; guess: {state.guess or 'none'}"
 
 
 def _format_ranges(state: StateReport) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from state_pipelines.errors import StateError, at
@@ -38,6 +38,22 @@ COUNT_LIMIT = 256 << 20
 
 
 @dataclass(frozen=True)
+class PythonReport:
+    """A state of a Python function as Java has it.
+
+    Attributes:
+        java_name: its name.
+        java_value: the serializer that the snapshot has.
+        guess: what the bytes look like when nobody declares a type, such as `ValueState<BIGINT>`; empty when nothing
+            fits, None when a type is declared.
+    """
+
+    java_name: str
+    java_value: str
+    guess: str | None
+
+
+@dataclass(frozen=True)
 class StateReport:
     """One state.
 
@@ -54,9 +70,7 @@ class StateReport:
         undecoded: why tables of this state hold raw bytes; empty when they do not.
         format: of the keyed state, see `KeyedFormat`; None for other state.
         connector: of a list state that a connector wrote; None when it is that of no known one.
-        java_name: of a state of a Python function (PyFlink), its name in Java; `name` is that in Python.
-        java_value: of such a state, the serializer that the snapshot has; `value` shows declared types.
-        guess: what such a state looks like whose type nobody declares, such as `ValueState<BIGINT>`; not certain.
+        python: of a state of a Python function (PyFlink), whose `name`, `kind` and `value` are those in Python.
         error: why the state could not be read; empty when it could.
     """
 
@@ -73,9 +87,7 @@ class StateReport:
     undecoded: str
     format: str | None = None
     connector: ConnectorReport | None = None
-    java_name: str | None = None
-    java_value: str | None = None
-    guess: str | None = None
+    python: PythonReport | None = None
     error: str = ""
 
 
@@ -236,7 +248,7 @@ def _find_formats(operator: Operator) -> list[KeyedFormat]:
 
 
 def _report_state(state: State, formats: list[KeyedFormat], *, count: bool) -> StateReport:
-    key = namespace = connector = java_value = guess = None
+    key = namespace = connector = python = None
     groups: list[list[int]] = []
     undecoded = error = ""
     statistics = None
@@ -247,9 +259,12 @@ def _report_state(state: State, formats: list[KeyedFormat], *, count: bool) -> S
             namespace = describe(state.info.namespace_serializer) if state.kind != TIMER else None
             groups = [[each.start, each.end] for each in state.key_groups]
             if state.python_name:
-                stored, java_value = describe(state.value_serializer), describe(state.stored_info.value_serializer)
+                stored = describe(state.value_serializer)
+                python = PythonReport(state.name, describe(state.stored_info.value_serializer), None)
         case BroadcastState():
             key = describe(state.info.key_serializer)
+            if state.python_name:
+                python = PythonReport(state.name, "Map<ByteArrayWrapper, BytePrimitiveArray>", None)
         case BytesState():
             stored = ""
             # Its handles say how much it is.
@@ -258,8 +273,8 @@ def _report_state(state: State, formats: list[KeyedFormat], *, count: bool) -> S
                 groups = [[each.start, each.end] for each in state.key_groups]
     try:
         undecoded = state.undecoded
-        if isinstance(state, KeyedState) and state.guess is not None:
-            guess = state.guess.type
+        if isinstance(state, KeyedState) and python is not None and state.guess is not None:
+            python = replace(python, guess=state.guess.type)
         if isinstance(state, OperatorListState):
             connector = report_connector(state.recognised)
         statistics = state.count() if count else None
@@ -279,9 +294,7 @@ def _report_state(state: State, formats: list[KeyedFormat], *, count: bool) -> S
         undecoded=undecoded,
         format=_name_format(state, formats) if isinstance(state, KeyedState) else None,
         connector=connector,
-        java_name=state.name if state.python_name else None,
-        java_value=java_value,
-        guess=guess,
+        python=python,
         error=error,
     )
 

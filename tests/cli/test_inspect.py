@@ -52,6 +52,7 @@ def test_json_tells_of_a_state(call: Callable[..., Called], savepoint: Path) -> 
         "undecoded": "",
         "format": "canonical",
         "connector": None,
+        "python": None,
         "error": "",
     }
 

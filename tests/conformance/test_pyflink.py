@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.errors import UsageError
+from state_pipelines.errors import FormatError, UsageError
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.inspect import inspect
+from state_pipelines.operations.inspect import PythonReport, inspect
 from state_pipelines.snapshot import declare, open_snapshot
-from state_pipelines.snapshot.keyed_state import KeyedState
 
 if TYPE_CHECKING:
     from state_pipelines.snapshot import Snapshot
@@ -53,12 +52,15 @@ def open_typed(*texts: str) -> Snapshot:
     return open_snapshot(str(SAVEPOINT), declare({"python_types": texts or (TYPES,)}))
 
 
+def dump_state(snapshot: Snapshot, operator: str, state: str) -> list[dict[str, Any]]:
+    return [dict(line) for line in dump(snapshot, operator=operator, state=state)]
+
+
 def values(snapshot: Snapshot, operator: str, state: str) -> dict[Any, Any]:
     """What `dump` shows of a state, by key and user key; lists of a key together."""
     found: dict[Any, Any] = {}
-    for line in dump(snapshot, operator=operator, state=state):
-        key: Any = line["key"]
-        found[str(key["@row"][0]), str(line.get("ukey"))] = line["value"]
+    for line in dump_state(snapshot, operator, state):
+        found[str(line["key"]["@row"][0]), str(line.get("ukey"))] = line["value"]
     return found
 
 
@@ -74,13 +76,12 @@ def test_inspect_shows_declared_types_and_the_java_state() -> None:
     typed = next(each for each in report.states if each.name == "typed")
 
     assert (typed.kind, typed.value) == ("VALUE", "ROW<n BIGINT, s STRING>")
-    assert (typed.java_name, typed.java_value) == ("python-state-typed", "List<BytePrimitiveArray>")
-    assert typed.guess is None
+    assert typed.python == PythonReport("python-state-typed", "List<BytePrimitiveArray>", None)
 
 
 def test_inspect_guesses_what_nobody_declares() -> None:
     report = next(each for each in inspect(open_snapshot(str(SAVEPOINT))).operators if each.uid == "states")
-    guesses = {each.name: each.guess for each in report.states if each.java_name}
+    guesses = {each.name: each.python.guess for each in report.states if each.python}
 
     assert guesses == {
         "pickled": "ValueState<PICKLED_BYTE_ARRAY>",
@@ -98,12 +99,12 @@ def test_inspect_guesses_what_nobody_declares() -> None:
 
 
 def test_undeclared_states_are_bytes_and_pickles_are_shown_beside_them() -> None:
-    lines = list(dump(open_snapshot(str(SAVEPOINT)), operator="states", state="pickled"))
+    lines = dump_state(open_snapshot(str(SAVEPOINT)), "states", "pickled")
     line = next(each for each in lines if each["key"] == {"@row": ["key-0"], "@kind": "+I"})
 
     assert line["type"] == "LIST"
     assert line["java_state"] == "python-state-pickled"
-    (value,), (guess,) = line["value"], line["guess"]  # type: ignore[misc]
+    (value,), (guess,) = line["value"], line["guess"]
     assert set(value) == {"@bytes"}
     assert guess["number"] == LAST_ROUND
 
@@ -175,10 +176,10 @@ def test_lists_lose_the_borders_of_bundles() -> None:
 
 
 def test_lists_with_time_to_live_have_the_time_of_each_element() -> None:
-    lines = list(dump(open_typed(), operator="states", state="items"))
+    lines = dump_state(open_typed(), "states", "items")
 
-    assert all(len(line["value"]) == len(line["ttl_ts"]) == 3 for line in lines)  # type: ignore[arg-type]
-    assert lines[0]["value"][0]["@row"].keys() == {"sku", "amount"}  # type: ignore[index,union-attr]
+    assert all(len(line["value"]) == len(line["ttl_ts"]) == 3 for line in lines)
+    assert lines[0]["value"][0]["@row"].keys() == {"sku", "amount"}
 
 
 def test_maps_reduced_and_aggregated_values() -> None:
@@ -194,9 +195,9 @@ def test_maps_reduced_and_aggregated_values() -> None:
 
 
 def test_broadcast_state_is_decoded() -> None:
-    lines = list(dump(open_typed(), operator="rules", state="rules"))
+    lines = dump_state(open_typed(), "rules", "rules")
 
-    assert [(line["subtask"], line["ukey"], line["value"]["@row"]["amount"]) for line in lines] == [  # type: ignore[index,call-overload]
+    assert [(line["subtask"], line["ukey"], line["value"]["@row"]["amount"]) for line in lines] == [
         (subtask, f"rule-{number}", number) for subtask in range(2) for number in range(2)
     ]
 
@@ -255,8 +256,6 @@ def test_a_map_that_is_declared_as_a_value_is_refused() -> None:
 
 
 def test_a_type_that_does_not_fit_names_the_state_and_the_file() -> None:
-    from state_pipelines.errors import FormatError
-
     with pytest.raises(FormatError, match="python-state-typed"):
         open_typed("states.typed=ValueState<ROW<s STRING>>").operator("states").state("typed").to_arrow()
 
@@ -264,9 +263,9 @@ def test_a_type_that_does_not_fit_names_the_state_and_the_file() -> None:
 def test_dump_and_tables_agree_on_every_state() -> None:
     snapshot = open_typed()
     for state in snapshot.operator("states").keyed_states:
-        if isinstance(state, KeyedState) and state.python_name:
-            lines = list(dump(snapshot, operator="states", state=state.label))
-            elements = sum(len(line["value"]) if state.kind == "LIST" else 1 for line in lines)  # type: ignore[arg-type]
+        if state.python_name:
+            lines = dump_state(snapshot, "states", state.label)
+            elements = sum(len(line["value"]) if state.kind == "LIST" else 1 for line in lines)
             assert state.to_arrow().num_rows == elements, state.label
 
 
