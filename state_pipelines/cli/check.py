@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.commands import ANSWER_IS_NO
+from state_pipelines.cli.commands import ANSWER_IS_NO, CANNOT_BE_TOLD
 from state_pipelines.cli.display import crop, indent, make_console, make_table, plural, shorten_classes
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.errors import TargetExistsError, UsageError, Where
-from state_pipelines.javaclasses.classpath import open_class_path
+from state_pipelines.javaclasses import list_fields, load_field_lists, open_class_path
 from state_pipelines.operations.check import BACKENDS, CheckReport, StateCheck, Verdict, check_jobs, parse_release
+from state_pipelines.operations.check_report import CheckGroup, group_checks
+from state_pipelines.operations.data_classes import scan_snapshot
 from state_pipelines.operations.job import Job, describe_job
 from state_pipelines.operations.jobfile import load_job
 from state_pipelines.operations.migration.autogenerate import draft_from_report, format_revision
@@ -98,7 +100,7 @@ class NewCode:
             place, path = _split(text, "--avro")
             job = replace_avro(job, place, read_schema(path))
         notes = () if file is not None and not self.types else tuple(list_assumed(extraction))
-        return replace(job, notes=tuple(dict.fromkeys((*job.notes, *notes))))
+        return replace(job, classes=list_fields(classes), notes=tuple(dict.fromkeys((*job.notes, *notes))))
 
 
 def code_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -137,6 +139,12 @@ def code_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--allow-non-restored-state", "allow", is_flag=True, help="The restore may drop state of operators that are gone."
 )
+@click.option(
+    "--scan/--no-scan",
+    default=None,
+    help="Decode all values for classes that no serializer snapshot describes (Kryo, subclasses of POJOs); by default "
+    "only of snapshots up to 1 MiB.",
+)
 @click.option("--strict", is_flag=True, help="Exit with 1 also when state is dropped or starts empty.")
 @AS_JSON
 @click.option("--markdown", metavar="FILE", help="Write the report for a pull request, too; - is the standard output.")
@@ -152,6 +160,7 @@ def command(
     target: str,
     backend: str | None,
     allow: bool,
+    scan: bool | None,
     strict: bool,
     as_json: bool,
     markdown: str | None,
@@ -163,7 +172,7 @@ def command(
     NEW is a snapshot of the new job, or a description of it (.yaml, .json; see docs/checking.md). Without NEW the new
     job is the old one with the classes, types and schemas of the options.
 
-    Exit code 0: it does. 1: it does not, or nobody can tell. 2: wrong use.
+    Exit code 0: it does. 1: it does not. 2: wrong use, or unreadable. 3: it cannot be told.
     """
     if as_json and markdown == _STDOUT:
         raise UsageError("--json and --markdown - both want the standard output")
@@ -171,7 +180,14 @@ def command(
     snapshot = source.open(old)
     before = describe_job(snapshot)
     after = describe_new(new, code, before, release, source)
-    report = check_jobs(before, after, target=target, backend=backend, allow_non_restored_state=allow)
+    report = check_jobs(
+        before,
+        after,
+        target=target,
+        backend=backend,
+        allow_non_restored_state=allow,
+        find_data=scan_snapshot(snapshot, scan=scan),
+    )
     losses = find_losses(report, before)
     drafted, remarks = ([], []) if draft is None else _write_draft(snapshot, after, report, draft)
     if markdown is not None:
@@ -187,6 +203,8 @@ def command(
             click.echo(f"note: {remark}")
         for path in drafted:
             click.echo(f"drafted: {path}")
+    if report.verdict is Verdict.TO_BE_DETERMINED:
+        ctx.exit(CANNOT_BE_TOLD)
     if not report.ok or (strict and report.verdict is not Verdict.FULLY_COMPATIBLE):
         ctx.exit(ANSWER_IS_NO)
 
@@ -216,9 +234,9 @@ def show_check(report: CheckReport, console: Console) -> None:
             cells = (each.operator or "", each.state or "", each.kind, str(each.place), str(each.outcome))
             table.add_row(*cells, str(each.action))
         console.print(indent(table))
-    for each in remarkable:
+    for group in group_checks(remarkable):
         console.print()
-        show_details(each, console)
+        show_group(group, console)
     same = len(report.checks) - len(remarkable)
     if same:
         console.print(f"  {plural(same, 'place')} restored as they are" if same > 1 else "  1 place restored as it is")
@@ -229,16 +247,20 @@ def is_remarkable(each: StateCheck) -> bool:
     return each.is_remarkable
 
 
-def show_details(each: StateCheck, console: Console) -> None:
+def show_group(group: CheckGroup, console: Console) -> None:
     """Print why, what to do, and what Flink says."""
-    console.print(" / ".join(filter(None, (each.operator, each.state, str(each.place)))), style="bold")
+    each = group.checks[0]
+    console.print(crop(group.title, 400), style="bold")
     if each.reason:
         console.print(indent(each.reason))
-    for finding in each.findings:
+    for finding in group.findings:
         sides = " -> ".join(shorten_classes(side or "nothing") for side in (finding.old, finding.new))
-        console.print(indent(crop(f"{finding.path}: {sides}: {finding.reason}", 400)))
-    if each.remedy:
-        console.print(indent(f"what to do: {each.remedy}"))
+        known = f"{sides}: " if finding.old or finding.new else ""
+        console.print(indent(crop(f"{finding.path}: {known}{finding.reason}", 400)))
+    for finding, title in group.repeated:
+        console.print(indent(f"{finding.path}: as in {title}"))
+    for remedy in group.remedies:
+        console.print(indent(f"what to do: {remedy}"))
     if each.error:
         console.print(indent(crop(f"Flink says: {shorten_classes(each.error)}", 400)), style="dim")
 
@@ -255,11 +277,10 @@ def describe_new(new: str | None, code: NewCode, old: Job, release: tuple[int, i
             hint="Name a snapshot or a description of it, or give --job-classes, --type or --avro",
         )
     if new is not None and not new.lower().endswith(_DESCRIPTIONS):
-        if code:
-            raise UsageError(
-                "a snapshot of the new job says which types it has", hint="Leave out --job-classes, --type and --avro"
-            )
-        return describe_job(source.open(new))
+        if code.types or code.schemas:
+            raise UsageError("a snapshot of the new job says which types it has", hint="Leave out --type and --avro")
+        job = describe_job(source.open(new))
+        return replace(job, classes=load_field_lists(code.classes) if code.classes else None)
     return code.describe(old, release, new)
 
 

@@ -1,6 +1,7 @@
 """The commands, and what they have in common: exit codes and errors.
 
-Exit code 0 is fine, 1 means that the answer is no (incompatible, a check failed), 2 wrong use or unreadable input.
+Exit code 0 is fine, 1 means that the answer is no (incompatible, a check failed), 2 wrong use or unreadable input,
+3 that it cannot be told.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _NEW_OBJECTS = 100_000
 
 ANSWER_IS_NO = 1
 WRONG_USE = 2
+CANNOT_BE_TOLD = 3
 
 
 class CommandGroup(click.Group):

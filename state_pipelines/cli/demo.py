@@ -16,11 +16,12 @@ from rich.text import Text
 
 import state_pipelines
 from state_pipelines.cli.changes import FieldChange, show_changes, trace_fields
-from state_pipelines.cli.check import is_remarkable, show_details
+from state_pipelines.cli.check import is_remarkable, show_group
 from state_pipelines.cli.commands import ANSWER_IS_NO
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.check import check_migration
+from state_pipelines.operations.check_report import group_checks
 from state_pipelines.operations.inspect import inspect
 from state_pipelines.operations.migration import Migration, payload_serializer, plan_value
 from state_pipelines.operations.migration.history import HEAD, RevisionDirectory
@@ -227,8 +228,8 @@ def show_verdict(report: MigrationCheckReport, console: Console) -> None:
         style = "green" if each.ok else "red"
         console.print(Text.assemble(f"  {text}: ", (str(each.verdict), style)))
         if not each.ok:
-            for entry in filter(is_remarkable, each.checks):
-                show_details(entry, console)
+            for group in group_checks(filter(is_remarkable, each.checks)):
+                show_group(group, console)
 
 
 def show_outcome(outcome: Outcome, snapshot: Snapshot, migration: Migration, console: Console) -> bool:

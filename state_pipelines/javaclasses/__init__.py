@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from state_pipelines.javaclasses.classpath import ClassPath, open_class_path
-from state_pipelines.javaclasses.field_lists import load_field_lists
+from state_pipelines.javaclasses.field_lists import list_fields, load_field_lists
 from state_pipelines.javaclasses.javaclass import JavaClass
 
-__all__ = ["ClassPath", "JavaClass", "load_field_lists", "open_class_path"]
+__all__ = ["ClassPath", "JavaClass", "list_fields", "load_field_lists", "open_class_path"]

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _MAGIC = 0xCAFEBABE
 _PUBLIC, _STATIC, _FINAL, _TRANSIENT, _INTERFACE, _ABSTRACT, _ENUM = 0x1, 0x8, 0x10, 0x80, 0x200, 0x400, 0x4000
-_UTF8, _CLASS, _STRING = 1, 7, 8
+_UTF8, _CLASS, _STRING, _METHOD, _NAME_AND_TYPE = 1, 7, 8, 10, 12
 # Bytes behind the tag of the other constants; long and double take two places.
-_SIZES = {3: 4, 4: 4, 5: 8, 6: 8, 9: 4, 10: 4, 11: 4, 12: 4, 15: 3, 16: 2, 17: 4, 18: 4, 19: 2, 20: 2}
+_SIZES = {3: 4, 4: 4, 5: 8, 6: 8, 9: 4, 11: 4, 15: 3, 16: 2, 17: 4, 18: 4, 19: 2, 20: 2}
 _WIDE = frozenset({5, 6})
 _SYNTHETIC = 0x1000
 _TYPE_INFO = "Lorg/apache/flink/api/common/typeinfo/TypeInfo;"
@@ -42,14 +42,24 @@ _PRIMITIVES = {
 
 @dataclass(frozen=True)
 class _Pool:
-    """The constant pool: texts by index, and the index of the text that a class or string constant names."""
+    """The constant pool: texts by index, what class and string constants name, methods and their names by index."""
 
     texts: dict[int, str]
     references: dict[int, tuple[int, int]]
+    pairs: dict[int, tuple[int, int, int]]
 
     def class_name(self, index: int) -> str:
         """Name of a class constant; empty for index 0."""
         return self.texts[self.references[index][1]].replace("/", ".") if index else ""
+
+    def classes(self) -> Iterator[str]:
+        return (self.class_name(index) for index, (tag, _) in self.references.items() if tag == _CLASS)
+
+    def created(self) -> Iterator[str]:
+        """The classes of the constructors among the methods."""
+        for tag, owner, name in self.pairs.values():
+            if tag == _METHOD and self.texts[self.pairs[name][1]] == "<init>":
+                yield self.class_name(owner)
 
     def strings(self) -> Iterator[str]:
         return (self.texts[text] for tag, text in self.references.values() if tag == _STRING)
@@ -112,7 +122,7 @@ def _read_class(reader: Reader) -> JavaClass:
     methods = [_read_member(reader, pool) for _ in range(reader.u16())]
     attributes = _read_attributes(reader, pool)
     reader.expect_end("the class file")
-    flags = _find_inner_flags(attributes, pool, own, flags)
+    flags, nesting = _find_nesting(attributes, pool, own, flags)
     parameters: tuple[str, ...] = ()
     parent_type = JavaType(parent) if parent else None
     if "Signature" in attributes:
@@ -135,6 +145,9 @@ def _read_class(reader: Reader) -> JavaClass:
         is_interface=bool(flags & _INTERFACE),
         has_factory=_has_annotation(attributes, pool, _TYPE_INFO),
         writes_itself=_KRYO_SERIALIZABLE in interfaces or _has_annotation(attributes, pool, _KRYO_DEFAULT),
+        nesting=nesting,
+        references=frozenset(pool.classes()) - {own},
+        creates=frozenset(pool.created()) - {own},
         schema_json=_find_schema(pool, own) if parent == _AVRO_BASE else "",
     )
 
@@ -142,6 +155,7 @@ def _read_class(reader: Reader) -> JavaClass:
 def _read_pool(reader: Reader) -> _Pool:
     texts: dict[int, str] = {}
     references: dict[int, tuple[int, int]] = {}
+    pairs: dict[int, tuple[int, int, int]] = {}
     count, index = reader.u16(), 1
     while index < count:
         start, tag = reader.position, reader.u8()
@@ -149,12 +163,14 @@ def _read_pool(reader: Reader) -> _Pool:
             texts[index] = reader.utf()
         elif tag in (_CLASS, _STRING):
             references[index] = tag, reader.u16()
+        elif tag in (_METHOD, _NAME_AND_TYPE):
+            pairs[index] = tag, reader.u16(), reader.u16()
         elif tag in _SIZES:
             reader.skip(_SIZES[tag])
         else:
             raise reader.error(f"{tag} is not the tag of a constant", start)
         index += 2 if tag in _WIDE else 1
-    return _Pool(texts, references)
+    return _Pool(texts, references, pairs)
 
 
 def _read_member(reader: Reader, pool: _Pool) -> _Member:
@@ -171,16 +187,20 @@ def _read_attributes(reader: Reader, pool: _Pool) -> dict[str, Reader]:
     return attributes
 
 
-def _find_inner_flags(attributes: dict[str, Reader], pool: _Pool, own: str, flags: int) -> int:
-    """The flags of the source: those of a nested class stand in a table, the file has what the JVM needs."""
+def _find_nesting(attributes: dict[str, Reader], pool: _Pool, own: str, flags: int) -> tuple[int, str]:
+    """The flags of the source, which a nested class has in a table, and how it is nested (see `JavaClass`)."""
     if "InnerClasses" not in attributes:
-        return flags
+        return flags, ""
     table = attributes["InnerClasses"]
     for _ in range(table.u16()):
-        inner, _outer, _name, inner_flags = table.u16(), table.u16(), table.u16(), table.u16()
+        inner, outer, name, inner_flags = table.u16(), table.u16(), table.u16(), table.u16()
         if pool.class_name(inner) == own:
-            return inner_flags
-    return flags
+            if not name:
+                return inner_flags, "anonymous"
+            if not outer:
+                return inner_flags, "local"
+            return inner_flags, "static" if inner_flags & _STATIC else "inner"
+    return flags, ""
 
 
 def _has_annotation(attributes: dict[str, Reader], pool: _Pool, kind: str) -> bool:

@@ -47,9 +47,13 @@ def load_field_lists(paths: Iterable[str | PathLike[str]]) -> FieldLists:
     return _load(tuple(str(path) for path in paths))
 
 
+def list_fields(opened: ClassPath) -> FieldLists:
+    """The classes of a class path as field lists."""
+    return ClassFieldLists(ClassDeclarations(opened)) if opened.has_class_files else opened.declared
+
+
 def _load(paths: tuple[str, ...]) -> FieldLists:
-    opened = open_class_path(paths)
-    return ClassFieldLists(ClassDeclarations(paths, opened)) if opened.has_class_files else opened.declared
+    return list_fields(open_class_path(paths))
 
 
 @lru_cache(maxsize=16)
@@ -63,11 +67,9 @@ class ClassDeclarations(Mapping[str, ClassDeclaration]):
     """The classes of a class path as entries of a field list, made when they are asked for.
 
     Attributes:
-        paths: of the class path.
         opened: the class path.
     """
 
-    paths: tuple[str, ...]
     opened: ClassPath
 
     def __getitem__(self, name: str) -> ClassDeclaration:
@@ -92,7 +94,12 @@ class ClassFieldLists(FieldLists):
     """Field lists over a class path; pickled as its paths."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _load_once, (self._declarations.paths,)
+        return _load_once, (self._declarations.opened.names,)
+
+    @property
+    def class_path(self) -> ClassPath:
+        """The class path."""
+        return self._declarations.opened
 
     @property
     def _declarations(self) -> ClassDeclarations:

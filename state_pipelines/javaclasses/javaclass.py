@@ -84,6 +84,9 @@ class JavaClass:
         constants: of an enum, in order.
         has_factory: `@TypeInfo` names a factory that makes its serializer.
         writes_itself: `KryoSerializable` or `@DefaultSerializer` replaces Kryo's serializer of fields.
+        nesting: empty of a top-level class, else static, inner, local or anonymous.
+        references: classes that the code names.
+        creates: classes of which the code calls a constructor, those of super classes included.
         schema_json: schema of a class that Avro generated; empty when there is none.
     """
 
@@ -100,6 +103,9 @@ class JavaClass:
     is_interface: bool = False
     has_factory: bool = False
     writes_itself: bool = False
+    nesting: str = ""
+    references: frozenset[str] = frozenset()
+    creates: frozenset[str] = frozenset()
     schema_json: str = ""
 
     @property

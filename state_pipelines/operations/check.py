@@ -7,20 +7,27 @@ Source: `Checkpoints.loadAndValidateCheckpoint`, `StateAssignmentOperation`, `Ro
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from state_pipelines.codecs.kryo.fieldlists import FieldLists
 from state_pipelines.errors import UsageError
+from state_pipelines.javaclasses.field_lists import ClassFieldLists
 from state_pipelines.keyed.assignment import compute_default_max_parallelism
 from state_pipelines.operations.check_report import Action, CheckReport, MigrationCheckReport, StateCheck, Verdict
+from state_pipelines.operations.data_classes import scan_snapshot
 from state_pipelines.operations.job import Job, JobOperator, JobState, Place, StateGroup, describe_job
 from state_pipelines.operations.migrated_job import migrate_job
 from state_pipelines.operations.migration import UPGRADE, Migration
 from state_pipelines.operations.restore import Restore, judge_places
+from state_pipelines.operations.snapshot_classes import judge_snapshot_classes
+from state_pipelines.operations.written_classes import WrittenClasses
 from state_pipelines.serializers.compatibility import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    from state_pipelines.operations.data_classes import DataClasses
     from state_pipelines.operations.migration.planning import Chain
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Snapshot
@@ -52,6 +59,7 @@ def check(
     target: str = "2.2",
     backend: str | None = None,
     allow_non_restored_state: bool = False,
+    scan: bool | None = None,
 ) -> CheckReport:
     """Check the state of one snapshot against the job that took another one.
 
@@ -63,6 +71,7 @@ def check(
         backend: hashmap or rocksdb; None judges by the stricter one, which is rocksdb.
         allow_non_restored_state: the restore is told to drop the state of operators that the new job lacks
             (`--allowNonRestoredState`, `execution.state-recovery.ignore-unclaimed-state`).
+        scan: decode the data for classes that no serializer snapshot describes; None: of small snapshots only.
 
     Raises:
         UsageError: no such release or backend.
@@ -75,6 +84,7 @@ def check(
         target=target,
         backend=backend,
         allow_non_restored_state=allow_non_restored_state,
+        find_data=scan_snapshot(old, scan=scan),
     )
 
 
@@ -109,9 +119,22 @@ def check_jobs(
     target: str = "2.2",
     backend: str | None = None,
     allow_non_restored_state: bool = False,
+    find_data: Callable[[str, str], DataClasses | None] | None = None,
 ) -> CheckReport:
-    """As `check`, on descriptions of the two jobs."""
+    """As `check`, on descriptions of the two jobs.
+
+    Args:
+        old: the job that took the snapshot.
+        new: the new job.
+        target: as of `check`.
+        backend: as of `check`.
+        allow_non_restored_state: as of `check`.
+        find_data: gives the classes in the data of a state, by operator id and state name (`scan_snapshot`); without it
+            classes that no serializer snapshot describes are not judged.
+    """
     restore = _plan_restore(target, backend, old.kryo_version)
+    if find_data is not None:
+        restore = replace(restore, classes=_know_classes(old, new, restore), find_data=find_data)
     checks = [*_check_metadata(old, restore)]
     successors = {operator.id: operator for operator in new.operators}
     for operator in old.operators:
@@ -120,6 +143,8 @@ def check_jobs(
             checks += _check_operator(operator, successor, old, restore)
         elif operator.has_state:
             checks.append(_missing_operator(operator, old, allowed=allow_non_restored_state))
+    if isinstance(new.classes, ClassFieldLists):
+        checks += judge_snapshot_classes(old, new.classes.class_path)
     for added in successors.values():
         checks += (_starts_empty(added, state) for state in added.states)
     return CheckReport(
@@ -184,6 +209,15 @@ def _plan_restore(target: str, backend: str | None, kryo_version: int | None) ->
     return Restore(release, backend, kryo_version)
 
 
+def _know_classes(old: Job, new: Job, restore: Restore) -> WrittenClasses:
+    return WrittenClasses(
+        old.classes or FieldLists(),
+        new.classes or FieldLists(),
+        same_code=new.keeps_classes or (new.name == old.name and new.classes in (None, old.classes)),
+        same_kryo=old.kryo_version in (None, restore.kryo_version),
+    )
+
+
 def _check_metadata(old: Job, restore: Restore) -> Iterator[StateCheck]:
     newest = max((version for since, version in _METADATA_VERSIONS.items() if since <= restore.release), default=0)
     if old.metadata_version is None or old.metadata_version <= newest:
@@ -218,7 +252,7 @@ def _check_operator(old: JobOperator, new: JobOperator, job: Job, restore: Resto
         return
     if old.key is not None and new.key is not None:
         keys = JobState("", "", {Place.KEY: old.key}), JobState("", "", {Place.KEY: new.key})
-        yield from judge_places(old.label, *keys, restore)
+        yield from judge_places(old.label, *keys, restore, old)
     successors = {(state.group, state.name): state for state in new.states}
     for state in old.states:
         successor = successors.pop((state.group, state.name), None)
@@ -227,7 +261,7 @@ def _check_operator(old: JobOperator, new: JobOperator, job: Job, restore: Resto
         elif successor.kind != state.kind:
             yield _other_kind(old, state, successor)
         else:
-            yield from judge_places(old.label, state, successor, restore)
+            yield from judge_places(old.label, state, successor, restore, old)
     yield from (_starts_empty(old, state) for state in successors.values())
 
 

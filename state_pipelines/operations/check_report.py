@@ -35,7 +35,7 @@ class Action(StrEnum):
 
 _REFUSED = {
     **dict.fromkeys((Place.KEY, Place.NAMESPACE, Place.TIMER, Place.MAP_KEY), Action.IMPOSSIBLE),
-    **dict.fromkeys((Place.STATE, Place.OPERATOR, Place.SNAPSHOT), Action.CHANGE_JOB),
+    **dict.fromkeys((Place.STATE, Place.OPERATOR, Place.SNAPSHOT, Place.SNAPSHOT_CLASS), Action.CHANGE_JOB),
 }
 
 
@@ -47,7 +47,8 @@ class StateCheck:
         operator: uid, or 32-digit id; None of the snapshot as a whole.
         state: state name; None of what all states of the operator share.
         kind: kind of the state, see `JobState`; empty where there is no state.
-        place: which serializer it is about; `STATE`, `OPERATOR` and `SNAPSHOT` are about the structure.
+        place: which serializer it is about; `STATE`, `OPERATOR` and `SNAPSHOT` are about the structure,
+            `SNAPSHOT_CLASS` is about a class that several states may have.
         outcome: what Flink makes of it at this place.
         reason: why, one sentence; empty when the findings say it all.
         findings: the differences of the serializers.
@@ -73,6 +74,11 @@ class StateCheck:
     new: str = ""
 
     @property
+    def title(self) -> str:
+        """Operator, state and place."""
+        return " / ".join(filter(None, (self.operator, self.state, str(self.place))))
+
+    @property
     def is_remarkable(self) -> bool:
         """Whether there is more to say than that Flink restores it as it is."""
         return self.outcome is not Outcome.AS_IS or self.partial or bool(self.findings)
@@ -93,6 +99,56 @@ class StateCheck:
                 return Action.RECONFIGURED
             case _:
                 return Action.NOTHING
+
+
+@dataclass(frozen=True)
+class CheckGroup:
+    """Entries that say the same of several states or operators.
+
+    Attributes:
+        checks: the entries.
+        findings: those of the entries that no group before has.
+        repeated: the others, each with the title of the group that has it.
+        remedies: what to do, as far as no group before says it.
+    """
+
+    checks: tuple[StateCheck, ...]
+    findings: tuple[Finding, ...]
+    repeated: tuple[tuple[Finding, str], ...]
+    remedies: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """The states or operators, such as `orders / order / value`."""
+        return ", ".join(each.title for each in self.checks)
+
+
+def group_checks(checks: Iterable[StateCheck]) -> list[CheckGroup]:
+    """The entries in their order, so that what is said of several, or of one class in several, is said once."""
+    together: dict[object, list[StateCheck]] = {}
+    for check in checks:
+        same = (check.place, check.outcome, check.reason, tuple(map(_identify, check.findings)))
+        together.setdefault(same, []).append(check)
+    known: dict[object, str] = {}
+    advised: set[str] = set()
+    groups = []
+    for each in together.values():
+        first = each[0]
+        findings = [finding for finding in first.findings if _identify(finding) not in known]
+        repeated = [(finding, known[_identify(finding)]) for finding in first.findings if _identify(finding) in known]
+        findings = list({_identify(finding): finding for finding in reversed(findings)}.values())[::-1]
+        remedies = dict.fromkeys(finding.remedy for finding in first.findings if finding.remedy) or {first.remedy: None}
+        fresh = tuple(remedy for remedy in remedies if remedy and remedy not in advised)
+        groups.append(CheckGroup(tuple(each), tuple(findings), tuple(repeated), fresh))
+        advised.update(fresh)
+        for finding in findings:
+            known[_identify(finding)] = first.title
+    return groups
+
+
+def _identify(finding: Finding) -> object:
+    """What a finding says, wherever it was found."""
+    return finding.old, finding.new, finding.outcome, finding.reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,8 +215,8 @@ class CheckReport:
         ]
         if remarkable:
             lines += ["", *_HEAD, *map(_row, remarkable)]
-        for check in remarkable:
-            lines += ["", *_details(check)]
+        for group in group_checks(remarkable):
+            lines += ["", *_details(group)]
         same = [check for check in self.checks if not check.is_remarkable]
         if same:
             summary = f"restored as {'they are' if len(same) > 1 else 'it is'}: {len(same)}"
@@ -218,20 +274,19 @@ def _row(check: StateCheck) -> str:
     return f"| {' | '.join(map(_escape, cells))} |"
 
 
-def _details(check: StateCheck) -> list[str]:
-    names = (check.operator, check.state, check.place)
-    title = " / ".join(name for name in names if name)
+def _details(group: CheckGroup) -> list[str]:
+    check = group.checks[0]
     lines: list[str] = []
     if check.reason:
         lines += [f"{_escape(check.reason)}.", ""]
-    lines += [_bullet(finding) for finding in check.findings]
+    lines += [_bullet(finding) for finding in group.findings]
+    lines += [f"- `{finding.path}`: as in {title}" for finding, title in group.repeated]
     if check.findings:
         lines.append("")
-    if check.remedy:
-        lines += [f"What to do: {_escape(check.remedy)}.", ""]
+    lines += [line for remedy in group.remedies for line in (f"What to do: {_escape(remedy)}.", "")]
     if check.error:
         lines += [f"Flink: `{check.error.replace('`', chr(39))}`", ""]
-    return _fold(f"{title}: {check.outcome}", lines)
+    return _fold(f"{group.title}: {check.outcome}", lines)
 
 
 def _fold(summary: str, lines: list[str]) -> list[str]:
@@ -243,7 +298,9 @@ def _fold(summary: str, lines: list[str]) -> list[str]:
 
 def _bullet(finding: Finding) -> str:
     sides = " → ".join(f"`{side.replace('`', chr(39))}`" for side in (finding.old, finding.new) if side is not None)
-    if finding.old is None:
+    if finding.old is finding.new is None:
+        sides = ""
+    elif finding.old is None:
         sides = f"(nothing) → {sides}"
     elif finding.new is None:
         sides = f"{sides} → (nothing)"
@@ -251,7 +308,7 @@ def _bullet(finding: Finding) -> str:
         *(["**values are lost**"] if finding.loss else []),
         *(["**Flink does not notice**"] if finding.unnoticed else []),
     ]
-    text = f"- `{finding.path}` {sides}: {_escape(finding.reason)}"
+    text = f"- `{finding.path}`{sides and ' '}{sides}: {_escape(finding.reason)}"
     return "; ".join([text, *warnings])
 
 

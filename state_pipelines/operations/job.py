@@ -11,12 +11,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import NotFoundError, UnsupportedError
+from state_pipelines.keyed.rocksdb import RocksFile
 from state_pipelines.serializers.metainfo import StateKind, StateMetaInfo
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from state_pipelines.codecs.kryo.fieldlists import FieldLists
     from state_pipelines.metadata import OperatorState, SubtaskState
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Operator, Snapshot, State
@@ -35,6 +37,7 @@ class Place(StrEnum):
     STATE = "state"
     OPERATOR = "operator"
     SNAPSHOT = "snapshot"
+    SNAPSHOT_CLASS = "snapshot class"
 
 
 class StateGroup(StrEnum):
@@ -84,6 +87,7 @@ class JobOperator:
         has_state: whether there is anything to restore, states that cannot be read included.
         unread: why the states are not known; empty when they are.
         sets_max_parallelism: the program itself says so; else Flink may have chosen the number, and takes over another.
+        lists_subclasses: serializers of keyed state list the class of every object, since RocksDB serialized each.
     """
 
     id: str
@@ -95,6 +99,7 @@ class JobOperator:
     has_state: bool = True
     unread: str = ""
     sets_max_parallelism: bool = False
+    lists_subclasses: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,8 @@ class Job:
         metadata_version: of the snapshot; None when the job is not described by one.
         kryo_version: major version of Kryo behind generic types; None when it is not known.
         notes: what the description takes for granted.
+        classes: the Java classes of the job, as far as the user gives them.
+        keeps_classes: the classes are those of the old job.
     """
 
     name: str
@@ -114,6 +121,8 @@ class Job:
     metadata_version: int | None = None
     kryo_version: int | None = None
     notes: tuple[str, ...] = ()
+    classes: FieldLists | None = None
+    keeps_classes: bool = False
 
     def find(self, name: str) -> JobOperator:
         """The operator of a label or id.
@@ -139,6 +148,7 @@ def describe_job(snapshot: Snapshot) -> Job:
         operators=tuple(_describe_operator(each) for each in snapshot.operators),
         metadata_version=snapshot.metadata.version,
         kryo_version=snapshot.kryo_version,
+        classes=snapshot.declarations.classes,
     )
 
 
@@ -178,6 +188,7 @@ def _describe_operator(operator: Operator) -> JobOperator:
         states=tuple(JobState(state.name, state.kind, list_places(state.kind, state.info)) for state in states),
         has_state=_has_state(operator.metadata),
         unread=unread,
+        lists_subclasses=not unread and all(isinstance(file, RocksFile) for _, file in operator.keyed_files),
     )
 
 

@@ -35,7 +35,7 @@ def migrate_job(job: Job, snapshot: Snapshot, chain: Chain) -> Job:
                 plans[operator.id] = plan_operator(operator, find_shapes(operator), chain)
     operators = (_migrate_operator(each, plans[each.id]) if each.id in plans else each for each in job.operators)
     names = ", ".join(migration.revision for migration, _ in chain)
-    return replace(job, name=f"the job of migration {names}", operators=tuple(operators))
+    return replace(job, name=f"the job of migration {names}", operators=tuple(operators), keeps_classes=True)
 
 
 def _migrate_operator(operator: JobOperator, plan: OperatorPlan) -> JobOperator:

@@ -6,16 +6,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.operations.check_report import StateCheck
-from state_pipelines.operations.job import JobState, Place, StateGroup
+from state_pipelines.operations.job import JobOperator, JobState, Place, StateGroup
 from state_pipelines.operations.undescribed import Undescribed
 from state_pipelines.serializers.compatibility import Compatibility, Outcome, combine, resolve, wrap_ttl_aware
 from state_pipelines.serializers.compatibility.kryo import find_kryo, refuse_other_kryo
 from state_pipelines.serializers.compatibility.outcome import single
 from state_pipelines.serializers.text import describe
-from state_pipelines.serializers.tree import ListOf, MapOf, Serializer, TtlAware
+from state_pipelines.serializers.tree import Kryo, ListOf, MapOf, Pojo, Serializer, TtlAware
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from state_pipelines.operations.data_classes import DataClasses
+    from state_pipelines.operations.written_classes import WrittenClasses
 
 _FLINK_2 = (2, 0)
 _FIXED_PLACES = {
@@ -39,11 +42,15 @@ class Restore:
         release: of Flink, major and minor.
         backend: hashmap, rocksdb, or None when the stricter one counts.
         old_kryo_version: major version of Kryo that wrote the state; None when it is that of the release.
+        classes: the classes of both jobs; None when nothing but serializers is compared.
+        find_data: the classes in the data of a state, by operator id and state name; None where nobody looked.
     """
 
     release: tuple[int, int]
     backend: str | None
     old_kryo_version: int | None
+    classes: WrittenClasses | None = None
+    find_data: Callable[[str, str], DataClasses | None] = lambda operator, state: None
 
     def __str__(self) -> str:
         """The release, such as 2.2."""
@@ -75,9 +82,21 @@ class _Pair:
     compatibility: Compatibility
 
 
-def judge_places(operator: str, old: JobState, new: JobState, restore: Restore) -> Iterator[StateCheck]:
-    """What becomes of each place of a state; both sides have the same places and the same kind."""
+def judge_places(
+    operator: str, old: JobState, new: JobState, restore: Restore, owner: JobOperator | None = None
+) -> Iterator[StateCheck]:
+    """What becomes of each place of a state; both sides have the same places and the same kind.
+
+    Args:
+        operator: label of the operator.
+        old: the state in the snapshot.
+        new: the state of the new job.
+        restore: the circumstances.
+        owner: the operator in the snapshot; without it the classes of objects are not judged.
+    """
     pairs = [_compare(*each, restore) for each in _split(old, new, restore)]
+    if owner is not None and restore.classes is not None:
+        pairs = [_add_classes(each, old, owner, restore, restore.classes) for each in pairs]
     if old.kind == "MAP" and not restore.is_heap:
         pairs = _fix_map_keys(pairs)
     whole = old.serializers.get(Place.VALUE), new.serializers.get(Place.VALUE)
@@ -116,6 +135,28 @@ def _compare(place: Place, old: Serializer, new: Serializer, restore: Restore) -
         )
         compatibility = combine([compatibility, *refused])
     return _Pair(place, old, new, compatibility)
+
+
+def _add_classes(pair: _Pair, state: JobState, owner: JobOperator, restore: Restore, classes: WrittenClasses) -> _Pair:
+    """The pair with the findings about classes that no serializer snapshot describes."""
+    if pair.place in (Place.NAMESPACE, Place.TIMER):
+        return pair
+    found = pair.compatibility
+    refused = {finding.path for finding in found.findings if finding.outcome is Outcome.INCOMPATIBLE}
+    written = classes.judge(
+        pair.place.replace(" ", "_"),
+        pair.old,
+        restore.find_data(owner.id, state.name) if _may_hold_classes(pair.old) else None,
+        lists_subclasses=owner.lists_subclasses and state.group is StateGroup.KEYED,
+        changed=found.outcome is not Outcome.AS_IS,
+    )
+    # A place that is refused already is not undetermined as well.
+    added = [single(finding) for finding in written if finding.path not in refused]
+    return replace(pair, compatibility=combine([found, *added])) if added else pair
+
+
+def _may_hold_classes(node: Serializer) -> bool:
+    return isinstance(node, Kryo | Pojo) or any(map(_may_hold_classes, node.nested))
 
 
 def _explain_undescribed(compatibility: Compatibility, new: Serializer) -> Compatibility:

@@ -119,12 +119,15 @@ def register(
     return decorate
 
 
-def register_composite(*snapshot_classes: str, arity: int) -> Callable[[Build[Node]], Build[Node]]:
+def register_composite(
+    *snapshot_classes: str, arity: int, serializer: str = ""
+) -> Callable[[Build[Node]], Build[Node]]:
     """Make a composite family without outer data known; decorates the function that builds the node.
 
     Args:
         snapshot_classes: binary names of the snapshot classes.
         arity: how many nested serializers it has.
+        serializer: as `register`.
     """
 
     def decorate(build: Build[Node]) -> Build[Node]:
@@ -132,7 +135,7 @@ def register_composite(*snapshot_classes: str, arity: int) -> Callable[[Build[No
             outer_version = read_composite_header(reader, head)
             return build(head.composite_marks(outer_version), read_parts(reader, arity))
 
-        register(*snapshot_classes, write=write_composite)(read)
+        register(*snapshot_classes, write=write_composite, serializer=serializer)(read)
         return build
 
     return decorate
@@ -171,7 +174,8 @@ def register_composite_with_outer(
 
     The outer data have a version of their own: `read_outer` gets the one that was written (`readOuterSnapshot`), and
     `write_outer` writes that of the node (`writeOuterSnapshot`). How the outer data are compared says a rule, which
-    hands its findings to `compare_nested` (`resolveOuterSchemaCompatibility`); without a rule they are not compared.
+    hands its findings to `compare_nested` (`resolveOuterSchemaCompatibility`); without a rule they are undetermined
+    where they differ.
 
     Args:
         snapshot_class: binary name of the snapshot class.

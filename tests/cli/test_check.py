@@ -14,7 +14,7 @@ from state_pipelines.operations.migration import Rename, load_migration
 from state_pipelines.operations.migration.steps import Convert
 from state_pipelines.serializers.text import parse
 from tests.flink.harness import ORDERS
-from tests.snapshot.savepoints import orders
+from tests.snapshot.savepoints import orders, types
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -250,5 +250,40 @@ def test_wrong_use_of_descriptions(
     assert message in called.err
 
 
-def test_a_snapshot_needs_no_classes(call: Callable[..., Called], savepoint: Path, classes: Path) -> None:
-    assert call("check", savepoint, savepoint, "--job-classes", classes).code == 2
+def test_a_snapshot_needs_no_types(call: Callable[..., Called], savepoint: Path) -> None:
+    assert call("check", savepoint, savepoint, "--type", "orders/order=long").code == 2
+
+
+GUEST = "types.Guest extends types.Person: [visits: int]"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "options", "code", "text"),
+    [
+        ("", "", (), 0, ""),
+        ("", GUEST, (), 3, "an object is of class types.Guest"),
+        ("", GUEST, ("--no-scan",), 3, "the data may hold subclasses of types.Person"),
+        (GUEST, "{}", (), 3, "those of the new job are not known"),
+        (GUEST, GUEST, (), 0, ""),
+        (GUEST, GUEST.replace("int", "long"), (), 1, "the fields differ (visits has another type)"),
+    ],
+)
+def test_a_subclass_that_the_snapshot_does_not_list(
+    call: Callable[..., Called], tmp_path: Path, old: str, new: str, options: tuple[str, ...], code: int, text: str
+) -> None:
+    declared = []
+    for flag, content in (("--classes", old), ("--job-classes", new)):
+        file = tmp_path / f"{flag.strip('-')}.yaml"
+        file.write_text(content, encoding="utf-8")
+        declared += [flag, file] if content else []
+    heap = types("2.2", "heap").path
+    called = call("check", heap, heap, *declared, *options)
+    assert called.code == code
+    assert text in " ".join(called.out.split())
+
+
+def test_what_is_said_of_several_states_is_said_once(call: Callable[..., Called]) -> None:
+    old, new = types("2.2", "heap").path, types("2.2", "heap-snappy").path
+    called = call("check", old, new)
+    assert called.out.count("the max parallelism was 128 and the job sets it to 1024") == 1
+    assert called.out.count("Set the max parallelism to 128") == 1

@@ -31,7 +31,7 @@ def describe(found: JavaClass, *others: JavaClass) -> ClassDeclaration:
 
 
 def lists_of(*classes: JavaClass) -> ClassFieldLists:
-    return ClassFieldLists(ClassDeclarations((), ClassPath(tuple(map(GivenClass, classes)))))
+    return ClassFieldLists(ClassDeclarations(ClassPath(tuple(map(GivenClass, classes)))))
 
 
 def test_fields_are_sorted_by_name_without_static_transient_and_synthetic_ones() -> None:

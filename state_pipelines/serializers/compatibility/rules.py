@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from functools import singledispatch
 from typing import Any
 
@@ -99,10 +100,12 @@ def register_successor(old_class: str, new_class: str) -> Callable[[Compare], Co
 def rule(old: Serializer, new: Serializer) -> Compatibility:
     """The rule of a family: compares two serializers of the same family; paths of findings are relative.
 
-    Composites without a rule of their own follow `CompositeTypeSerializerSnapshot`. For others nothing is known.
+    Composites without a rule of their own follow `CompositeTypeSerializerSnapshot`; outer data of classes that are not
+    Flink's are undetermined where they differ, since only `resolveOuterSchemaCompatibility` knows. For other families
+    nothing is known.
     """
     if isinstance(old, Composite):
-        return compare_nested(old, new)
+        return compare_nested(old, new, *_compare_outer(old, new))
     if old == new:
         return SAME
     return single(
@@ -115,6 +118,28 @@ def rule(old: Serializer, new: Serializer) -> Compatibility:
             remedy="Register one with state_pipelines.serializers.compatibility.rule.register",
         )
     )
+
+
+def _compare_outer(old: Serializer, new: Serializer) -> Iterator[Finding]:
+    """The outer data that differ: all fields of the node but versions and nested serializers."""
+    if is_flinks(old.snapshot_class):
+        return
+    for each in fields(old):
+        before, after = getattr(old, each.name), getattr(new, each.name)
+        if before == after or each.name in ("snapshot_version", "outer_version") or _holds_serializers(before):
+            continue
+        yield Finding(
+            path="",
+            old=f"{each.name}: {before}",
+            new=f"{each.name}: {after}",
+            outcome=Outcome.UNDETERMINED,
+            reason=f"the outer data of {name_serializer(old)} differ, and no rule compares them",
+            remedy="Register a rule with state_pipelines.serializers.compatibility.rule.register",
+        )
+
+
+def _holds_serializers(value: object) -> bool:
+    return isinstance(value, Serializer) or (isinstance(value, tuple) and any(map(_holds_serializers, value)))
 
 
 def compare_nested(old: Serializer, new: Serializer, *outer: Finding) -> Compatibility:

@@ -1,0 +1,95 @@
+"""Snapshot classes of users: what Flink cannot make, and what it advises against."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state_pipelines.codecs.kryo.fieldlists import JavaType
+from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
+from state_pipelines.javaclasses.javaclass import JavaClass, JavaMethod
+from state_pipelines.operations.job import Job, JobOperator, JobState, Place
+from state_pipelines.operations.snapshot_classes import judge_snapshot_classes
+from state_pipelines.serializers.build import VOID_NAMESPACE
+from state_pipelines.serializers.compatibility import Outcome
+from state_pipelines.serializers.tree import Opaque
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from state_pipelines.operations.check_report import StateCheck
+
+NAME = "a.MoneySnapshot"
+NULLARY = JavaMethod("<init>", (), "void", is_public=True)
+GOOD = JavaClass(NAME, methods=(NULLARY,))
+
+
+def judge(*classes: JavaClass, name: str = NAME, raw: bytes = b"") -> list[StateCheck]:
+    node = Opaque(unknown_class=name, snapshot_class=name, snapshot_version=1, raw=raw)
+    state = JobState("s", "VALUE", {Place.NAMESPACE: VOID_NAMESPACE, Place.VALUE: node})
+    job = Job("job", (JobOperator("0" * 32, "op", 1, 128, None, (state, replace(state, name="t"))),))
+    return list(judge_snapshot_classes(job, ClassPath(tuple(map(GivenClass, classes)))))
+
+
+def test_a_class_as_flink_wants_it() -> None:
+    assert judge(GOOD) == []
+
+
+def test_a_class_that_is_not_given() -> None:
+    assert judge() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"nesting": "anonymous"}, "is an anonymous class"),
+        ({"nesting": "local"}, "is a local class"),
+        ({"nesting": "inner"}, "is an inner class that is not static"),
+        ({"is_public": False}, "is not public"),
+        ({"is_abstract": True}, "is abstract"),
+        ({"methods": ()}, "has no public constructor without arguments"),
+        ({"methods": (JavaMethod("<init>", ("int",), "void", is_public=True),)}, "has no public constructor"),
+    ],
+)
+def test_a_class_that_flink_cannot_make(change: dict[str, object], problem: str) -> None:
+    (check,) = judge(replace(GOOD, **change))  # type: ignore[arg-type]
+    assert (check.outcome, check.place) == (Outcome.INCOMPATIBLE, Place.SNAPSHOT_CLASS)
+    assert problem in check.reason
+
+
+def test_a_class_that_two_serializers_share() -> None:
+    base = JavaType("org.apache.flink.api.common.typeutils.base.TypeSerializerSingleton")
+    owners = [JavaClass(f"a.{each}", parent=base, creates=frozenset({NAME})) for each in ("Euro", "Dollar")]
+    (check,) = judge(GOOD, *owners)
+    assert check.outcome is Outcome.AS_IS
+    assert "is the snapshot class of a.Dollar and a.Euro" in check.reason
+    assert judge(GOOD, owners[0]) == []
+
+
+def test_java_objects_inside() -> None:
+    (check,) = judge(replace(GOOD, references=frozenset({"java.io.ObjectOutputStream"})))
+    assert "writes Java objects" in check.reason
+    (check,) = judge(GOOD, raw=bytes.fromhex("aced0005"))
+    assert "consists of Java objects" in check.reason
+
+
+def test_nesting_and_constructors_as_javac_writes_them(tmp_path: Path) -> None:
+    if shutil.which("javac") is None:
+        pytest.skip("needs a JDK: there is no javac on the PATH")
+    source = tmp_path / "Outer.java"
+    source.write_text(
+        "public class Outer { public static class Fixed {} public class Inner {} "
+        "Object make() { class Local {} new Fixed(); return new Local() {}; } }"
+    )
+    subprocess.run(["javac", "-d", tmp_path, source], check=True)
+    classes = open_class_path([tmp_path])
+    names = ("Outer", "Outer$Fixed", "Outer$Inner", "Outer$1Local", "Outer$1")
+    found = {name: each.nesting for name in names if (each := classes.find(name)) is not None}
+    assert found == dict(zip(names, ("", "static", "inner", "local", "anonymous"), strict=True))
+    outer = classes.find("Outer")
+    assert outer is not None
+    assert {"Outer$Fixed", "Outer$1"} <= outer.creates
