@@ -156,6 +156,7 @@ interface org.apache.avro.Schema:
 org.apache.avro.generic.GenericData$Record: [schema: org.apache.avro.Schema, values: "Object[]"]
 final org.apache.flink.streaming.connectors.kafka.internals.KafkaTopicPartition:
   [topic: String, partition: int, cachedHash: int]
+org.apache.rocketmq.common.message.MessageQueue: [topic: String, brokerName: String, queueId: int]
 org.apache.flink.streaming.connectors.kinesis.model.SequenceNumber:
   [sequenceNumber: String, subSequenceNumber: long, cachedHash: int]
 """

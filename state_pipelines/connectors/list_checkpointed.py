@@ -1,0 +1,92 @@
+"""Sources of `ListCheckpointed`: offsets that a function keeps as serialized Java objects.
+
+Facts from `org.apache.flink.streaming.api.checkpoint.ListCheckpointed` and `StreamingFunctionUtils`: list state
+`_default_` of Flink's `JavaSerializer`. Recognised are whole numbers, and tuples of two whose second field is one, such
+as the `Tuple2<InputSplit, Long>` of partitioned sources (RocketMQ, DataHub, SLS). Other objects stay plain values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.writer import Writer
+from state_pipelines.codecs.jsonlines import Json, dumps, to_json
+from state_pipelines.codecs.scalar import read_value, write_value
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.connectors.registry import connector_state
+from state_pipelines.errors import FormatError
+from state_pipelines.serializers import tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from state_pipelines.connectors.states import Row
+
+COLUMNS = pa.schema([pa.field("element", pa.string()), pa.field("offset", pa.int64(), False)])
+"""`element`: what the offset belongs to, as JSON in the form of `codecs.jsonlines`; null where nothing is with it."""
+
+
+@dataclass(frozen=True)
+class CheckpointedOffset:
+    """An element of the list.
+
+    Attributes:
+        content: the object, as the scalar codec gives it.
+        offset: the number.
+        element: JSON of what is with it; None for a number alone.
+    """
+
+    content: object
+    offset: int
+    element: str | None = None
+
+
+def rows(offset: CheckpointedOffset) -> Iterator[Row]:
+    """One row of `COLUMNS`."""
+    yield {"element": offset.element, "offset": offset.offset}
+
+
+def is_java_object(serializer: tree.Serializer) -> bool:
+    """Whether a state holds serialized Java objects."""
+    return isinstance(serializer, tree.Basic) and serializer.kind == "JavaObject"
+
+
+def write_checkpointed_offset(offset: CheckpointedOffset, serializer: tree.Serializer, context: LayoutContext) -> bytes:
+    """Mirror of `read_checkpointed_offset`."""
+    writer = Writer()
+    write_value(derive_layout(serializer, context), writer, offset.content)
+    return writer.getvalue()
+
+
+@connector_state(
+    "list-checkpointed",
+    kind="split",
+    operator_state_names=["_default_"],
+    accepts=is_java_object,
+    write=write_checkpointed_offset,
+    rows=rows,
+    columns=COLUMNS,
+)
+def read_checkpointed_offset(element: bytes, serializer: tree.Serializer, context: LayoutContext) -> CheckpointedOffset:
+    """Read a number, or a tuple of something and a number.
+
+    Raises:
+        FormatError: the object is something else.
+    """
+    content = read_value(derive_layout(serializer, context), Reader(element), tail=False)
+    match to_json(serializer, content):
+        case bool():
+            pass
+        case int() as number:
+            return CheckpointedOffset(content, number)
+        case {"@tuple": [first, int() as number]} if not isinstance(number, bool):
+            return CheckpointedOffset(content, number, _text(first))
+    raise FormatError("neither a whole number nor a tuple of something and a whole number")
+
+
+def _text(value: Json) -> str:
+    return dumps({"": value})[4:-1]
