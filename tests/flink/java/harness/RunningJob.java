@@ -83,6 +83,8 @@ final class RunningJob implements AutoCloseable {
         configuration.setString("state.backend.type", args.get("backend"));
         configuration.setString("state.backend.rocksdb.memory.managed", "false");
         configuration.setString("execution.checkpointing.interval", "100 d");
+        // Since 2.3 the first checkpoint follows the restore after this pause, and operators replace what was restored.
+        configuration.setString("execution.checkpointing.min-pause", "99 d");
         // without a directory the savepoint would keep all data inside _metadata
         configuration.setString("execution.checkpointing.dir", "file://" + checkpoints);
         configuration.setString("execution.checkpointing.externalized-checkpoint-retention", "RETAIN_ON_CANCELLATION");
