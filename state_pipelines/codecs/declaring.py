@@ -270,8 +270,8 @@ def pojo_fields(layout: lay.PojoObject) -> tuple[tuple[str, lay.Layout], ...]:
 def sql_type(serializer: tree.RowData | tree.ArrayData | tree.MapData) -> tree.LogicalType:
     """The SQL type of the values."""
     match serializer:
-        case tree.RowData(types=types):
-            return tree.LogicalType(root="ROW", children=types)
+        case tree.RowData(types=types, columns=names):
+            return tree.LogicalType(root="ROW", children=types, names=names)
         case tree.ArrayData(element_type=element):
             return tree.LogicalType(root="ARRAY", children=(element,))
         case tree.MapData(key_type=key, value_type=value):

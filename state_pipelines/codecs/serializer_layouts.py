@@ -48,6 +48,7 @@ BASIC_LAYOUTS: dict[str, Layout] = {
     "String": lay.Text(),
     "StringValue": lay.Text(nullable=False),
     "StringData": lay.Sized(text=True),
+    "SortedLong": lay.Logical("ordered_i64"),
     "StringArray": lay.Sequence(lay.Text()),
     "BigInt": lay.BigInteger(),
     "BigDec": lay.BigDecimal(),

@@ -58,6 +58,7 @@ SNAPSHOT_CLASSES: dict[str, str] = {
     "TableGlobalWindow": f"{_TABLE_WINDOWS}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot",
     "CountWindow": f"{_TABLE_WINDOWS}CountWindow$Serializer$CountWindowSerializerSnapshot",
     "StringData": "org.apache.flink.table.runtime.typeutils.StringDataSerializer$StringDataSerializerSnapshot",
+    "SortedLong": "org.apache.flink.table.runtime.operators.sink.SortedLongSerializer$SortedLongSerializerSnapshot",
     "Null": "org.apache.flink.table.dataview.NullSerializer$NullSerializerSnapshot",
     "Unit": "org.apache.flink.api.scala.typeutils.UnitSerializer$UnitSerializerSnapshot",
     "Nothing": "org.apache.flink.api.scala.typeutils.NothingSerializerSnapshot",

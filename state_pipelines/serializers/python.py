@@ -13,8 +13,7 @@ from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers.basic import CURRENT_VERSION, SNAPSHOT_CLASSES
 from state_pipelines.serializers.logicaltype import read_java, read_logical_type
 from state_pipelines.serializers.registry import read_parts, register
-from state_pipelines.serializers.table import VERSION as ROW_VERSION
-from state_pipelines.serializers.table import read_timestamp, write_java, write_row_data, write_timestamp
+from state_pipelines.serializers.table import ROW_VERSION, read_timestamp, write_java, write_row_fields, write_timestamp
 from state_pipelines.serializers.tree import (
     Basic,
     LogicalType,
@@ -99,7 +98,7 @@ def to_internal(of: LogicalType) -> Serializer:
 
 def write_python_row(writer: Writer, node: PythonRow) -> None:
     """Mirror of `read_python_row`."""
-    write_row_data(writer, node)
+    write_row_fields(writer, node)
 
 
 @register(_ROW, write=write_python_row)

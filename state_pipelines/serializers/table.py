@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from state_pipelines.errors import ValueRangeError
 from state_pipelines.serializers.framing import (
     CompositeMarks,
     Head,
@@ -49,8 +50,15 @@ if TYPE_CHECKING:
 
 _TYPEUTILS = "org.apache.flink.table.runtime.typeutils."
 _SEQUENCED = "org.apache.flink.table.runtime.sequencedmultisetstate.linked."
-VERSION = 3
+ARRAY_DATA_VERSION = 3
+BINARY_ROW_VERSION = 3
+DECIMAL_VERSION = 3
+MAP_DATA_VERSION = 3
+ROW_VERSION = 3
+SORTED_MAP_VERSION = 3
 TIMESTAMP_VERSION = 1
+# Version 4 (after Flink 2.3, FLINK-40120) may end with the names of the fields.
+ROW_VERSION_WITH_NAMES = 4
 ROW_DATA_KEY_VERSION = 0
 
 # Linked lists mark nulls since outer version 2, which stores nothing; from 3 on a flag says it.
@@ -59,24 +67,44 @@ FIRST_LIST_WITH_NULLS = 2
 _SMALLEST_STREAM = 5
 
 
-def write_row_data(writer: Writer, node: RowData | PythonRow) -> None:
-    """Mirror of `read_row_data`."""
+def write_row_fields(writer: Writer, node: RowData | PythonRow) -> None:
+    """Write the logical types, then the field serializers."""
     writer.i32(len(node.java_types))
     for raw in node.java_types:
         writer.take(raw)
     write_parts(writer, node.fields)
 
 
+def write_row_data(writer: Writer, node: RowData) -> None:
+    """Mirror of `read_row_data`.
+
+    Raises:
+        ValueRangeError: the node has names that its version has no place for, or another number of names than fields.
+    """
+    write_row_fields(writer, node)
+    if node.snapshot_version >= ROW_VERSION_WITH_NAMES:
+        writer.bool(node.names is not None)
+    elif node.names is not None:
+        raise ValueRangeError(f"version {node.snapshot_version} of the snapshot of a row holds no names of fields")
+    if node.names is not None and len(node.names) != len(node.fields):
+        raise ValueRangeError(f"{len(node.names)} names for {len(node.fields)} fields of a row")
+    for name in node.names or ():
+        writer.utf(name)
+
+
 @register(f"{_TYPEUTILS}RowDataSerializer$RowDataSerializerSnapshot", write=write_row_data)
 def read_row_data(reader: Reader, head: Head) -> RowData:
-    """Read the logical types, then as many field serializers."""
-    head.expect(VERSION)
+    """Read the logical types, then as many field serializers; since version 4 whether names follow, and those."""
+    head.expect(ROW_VERSION, ROW_VERSION_WITH_NAMES)
     streams = [read_logical_type(reader) for _ in range(reader.count(_SMALLEST_STREAM))]
+    fields = read_parts(reader, len(streams))
+    named = head.version >= ROW_VERSION_WITH_NAMES and reader.bool()
     return RowData(
         **head.marks,
         types=tuple(kind for _, kind in streams),
-        fields=read_parts(reader, len(streams)),
+        fields=fields,
         java_types=tuple(raw for raw, _ in streams),
+        names=tuple(reader.utf() for _ in streams) if named else None,
     )
 
 
@@ -88,7 +116,7 @@ def write_binary_row(writer: Writer, node: BinaryRow) -> None:
 @register(f"{_TYPEUTILS}BinaryRowDataSerializer$BinaryRowDataSerializerSnapshot", write=write_binary_row)
 def read_binary_row(reader: Reader, head: Head) -> BinaryRow:
     """Read the number of fields."""
-    head.expect(VERSION)
+    head.expect(BINARY_ROW_VERSION)
     return BinaryRow(**head.marks, num_fields=reader.i32())
 
 
@@ -101,7 +129,7 @@ def write_java(writer: Writer, node: ArrayData | MapData | PythonArray | PythonM
 @register(f"{_TYPEUTILS}ArrayDataSerializer$ArrayDataSerializerSnapshot", write=write_java)
 def read_array_data(reader: Reader, head: Head) -> ArrayData:
     """Read the element type and the Java-serialized element serializer."""
-    head.expect(VERSION)
+    head.expect(ARRAY_DATA_VERSION)
     raw_type, element_type = read_logical_type(reader)
     raw_serializer, _ = read_java(reader)
     return ArrayData(**head.marks, element_type=element_type, java=(raw_type, raw_serializer))
@@ -110,7 +138,7 @@ def read_array_data(reader: Reader, head: Head) -> ArrayData:
 @register(f"{_TYPEUTILS}MapDataSerializer$MapDataSerializerSnapshot", write=write_java)
 def read_map_data(reader: Reader, head: Head) -> MapData:
     """Read key and value type, then the two Java-serialized serializers."""
-    head.expect(VERSION)
+    head.expect(MAP_DATA_VERSION)
     raw_key, key_type = read_logical_type(reader)
     raw_value, value_type = read_logical_type(reader)
     serializers = (read_java(reader)[0], read_java(reader)[0])
@@ -126,7 +154,7 @@ def write_decimal(writer: Writer, node: Decimal) -> None:
 @register(f"{_TYPEUTILS}DecimalDataSerializer$DecimalSerializerSnapshot", write=write_decimal)
 def read_decimal(reader: Reader, head: Head) -> Decimal:
     """Read precision and scale."""
-    head.expect(VERSION)
+    head.expect(DECIMAL_VERSION)
     return Decimal(**head.marks, precision=reader.i32(), scale=reader.i32())
 
 
@@ -200,7 +228,7 @@ def write_sorted_map(writer: Writer, node: SortedMapOf) -> None:
 @register(f"{_TYPEUTILS}SortedMapSerializerSnapshot", write=write_sorted_map)
 def read_sorted_map(reader: Reader, head: Head) -> SortedMapOf:
     """Read the Java-serialized comparator, then key and value serializer."""
-    head.expect(VERSION)
+    head.expect(SORTED_MAP_VERSION)
     comparator, _ = read_java(reader)
     key, value = read_parts(reader, 2)
     return SortedMapOf(**head.marks, key=key, value=value, comparator=comparator)

@@ -252,7 +252,10 @@ def _variants(node: Variants) -> str:
 
 @describe.register
 def _row_data(node: RowData) -> str:
-    return f"RowData({', '.join(map(describe_type, node.types))})"
+    types = [*map(describe_type, node.types)]
+    if node.names is not None:
+        types = [f"{quote(name)}: {each}" for name, each in zip(node.names, types, strict=True)]
+    return f"RowData({', '.join(types)})"
 
 
 @describe.register

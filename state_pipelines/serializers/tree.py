@@ -310,16 +310,26 @@ class RowData(Serializer):
         types: one logical type per field.
         fields: one serializer per field (nested snapshots).
         java_types: the Java streams of the types as written, kept so that they rewrite byte for byte.
+        names: names of the fields, which snapshots of version 4 may hold; None where they do not.
     """
 
     types: tuple[LogicalType, ...]
     fields: tuple[Serializer, ...]
     java_types: tuple[bytes, ...] = field(repr=False, default=())
+    names: tuple[str, ...] | None = None
 
     @property
     def nested(self) -> tuple[Serializer, ...]:
         """The field serializers."""
         return self.fields
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns: those of the fields, or f0, f1, … where one is missing, repeated or `row_kind`."""
+        names = self.names
+        if names is None or len({*names, "row_kind"}) <= len(names):
+            return tuple(f"f{index}" for index in range(len(self.types)))
+        return names
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -166,6 +166,8 @@ class _Comparison:
 
 
 def _compare(old: Node, new: Node, path: str, of: _Comparison) -> None:
+    if isinstance(old, tree.RowData) and isinstance(new, tree.RowData):
+        new = _name_alike(old, new)
     before, after = open_struct(old, "", of.context), open_struct(new, "", of.context)
     if _family(old) is not _family(new):
         raise MigrationError("the families differ")
@@ -207,6 +209,16 @@ def _compare(old: Node, new: Node, path: str, of: _Comparison) -> None:
     found.steps += [st.Drop(f"{path}{name}") for name in reversed(gone)]
     found.removed += [f"{path}{name}" for name in gone]
     _reorder(before, after, here, gone, path, found)
+
+
+def _name_alike(old: tree.RowData, new: tree.RowData) -> tree.RowData:
+    """The new row with the names of the old one as far as it has such fields, where only one of them has names."""
+    if (old.names is None) == (new.names is None):
+        return new
+    if old.names is None:
+        return replace(new, names=None)
+    added = range(len(old.names), len(new.types))
+    return replace(new, names=(*old.names[: len(new.types)], *(f"f{index}" for index in added)))
 
 
 def _list_slots(of: Struct, other: Struct) -> dict[str, Slot]:

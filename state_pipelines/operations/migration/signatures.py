@@ -1,8 +1,8 @@
 """What tells two shapes of a state apart, and what does not.
 
 Flink matches fields of a POJO by name, whoever declares them, lists those subclasses that it has met so far, and takes
-over the registrations of Kryo; versions of snapshot classes and notes in Avro schemas say nothing of the data. None of
-these is part of a signature.
+over the registrations of Kryo and takes fields of SQL rows by their places; versions of snapshot classes and notes in
+Avro schemas say nothing of the data. None of these is part of a signature.
 Source: `PojoSerializerSnapshotData`, `KryoSerializerSnapshot`, Avro's parsing canonical form.
 """
 
@@ -90,6 +90,8 @@ def _strip(part: Any) -> Any:
     changes |= {each.name: _ALIKE[each.name] for each in fields(part) if each.name in _ALIKE}
     if isinstance(part, tree.Kryo):
         changes |= {"registrations": (), "default_serializers": (), "default_serializer_classes": ()}
+    if isinstance(part, tree.RowData):
+        changes["names"] = None
     if isinstance(part, tree.Pojo):
         changes["non_registered"] = ()
     if isinstance(part, tree.Avro):

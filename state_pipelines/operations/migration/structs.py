@@ -364,14 +364,16 @@ def _positional(types: Iterable[SlotType], base: str) -> tuple[Slot, ...]:
 
 
 class _RowData(Struct):
-    """Rows of the table runtime."""
-
-    named = False
+    """Rows of the table runtime; their fields go by the names that the snapshot holds, else by their places."""
 
     def __init__(self, node: tree.RowData, base: str, context: PlanContext) -> None:
         self._node = node
         self._known = dict(context.sql_types) | known_sql_types([node])
-        self.slots = _positional(map(SqlColumn, node.types, node.java_types, node.fields), base)
+        self.named = node.columns == node.names
+        types = map(SqlColumn, node.types, node.java_types, node.fields)
+        self.slots = tuple(
+            Slot(name, of, f"{base}{quote_name(name)}", name) for name, of in zip(node.columns, types, strict=True)
+        )
         self.extra = (("row_kind", f"{base}`row_kind`"),)
 
     @override
@@ -388,14 +390,15 @@ class _RowData(Struct):
     def rebuild(self, slots: Iterable[Slot]) -> tuple[Node, Columns]:
         slots = tuple(slots)
         types = [slot.type for slot in slots if isinstance(slot.type, SqlColumn)]
-        columns = (*((f"f{index}", slot.sql) for index, slot in enumerate(slots)), *self.extra)
         node = replace(
             self._node,
             types=tuple(each.type for each in types),
             fields=tuple(each.serializer for each in types),
             java_types=tuple(each.java for each in types),
+            names=tuple(slot.name for slot in slots) if self.named else None,
         )
-        return node, columns
+        columns = zip(node.columns, (slot.sql for slot in slots), strict=True)
+        return node, (*columns, *self.extra)
 
 
 def known_sql_types(serializers: Iterable[tree.Serializer]) -> dict[str, SqlColumn]:

@@ -12,7 +12,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from state_pipelines.serializers.compatibility.outcome import SAME, Compatibility, Finding, Outcome, combine, single
-from state_pipelines.serializers.compatibility.rules import compare_nested, resolve_nested, rule
+from state_pipelines.serializers.compatibility.rules import compare_nested, list_steps, resolve_nested, rule
+from state_pipelines.serializers.table import ROW_VERSION_WITH_NAMES
 from state_pipelines.serializers.text import describe, describe_type
 from state_pipelines.serializers.tree import (
     ArrayData,
@@ -30,6 +31,8 @@ from state_pipelines.serializers.tree import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from state_pipelines.serializers.tree import LogicalType, Serializer
 
 _REMEDY = "Keep the query and its types, or migrate the state"
@@ -42,6 +45,48 @@ def _row_data(old: RowData | PythonRow, new: RowData | PythonRow) -> Compatibili
         return compare_nested(old, new)
     pairs = enumerate(zip_longest(old.types, new.types))
     return combine(single(_type_differs(f".f{index}", *pair)) for index, pair in pairs if pair[0] != pair[1])
+
+
+def find_renamed_fields(old: Serializer, new: Serializer, path: str) -> Iterator[Finding]:
+    """Yield the fields of SQL rows that have another name at the same place, which Flink does not notice.
+
+    Args:
+        old: as the snapshot holds it.
+        new: as the new job has it.
+        path: where the two stand.
+    """
+    if isinstance(old, RowData) and isinstance(new, RowData) and old.names is not None and new.names is not None:
+        for index, (before, after) in enumerate(zip(old.names, new.names, strict=False)):
+            if before != after:
+                yield Finding(
+                    path=f"{path}.f{index}",
+                    old=before,
+                    new=after,
+                    outcome=Outcome.INCOMPATIBLE,
+                    reason="the fields have different names, and Flink takes the fields of SQL rows by their places",
+                    remedy="Keep the order of the columns, or `rename` or `reorder` them in a migration",
+                    unnoticed=True,
+                )
+    if len(old.nested) == len(new.nested):
+        for step, before_part, after_part in zip(list_steps(old), old.nested, new.nested, strict=True):
+            yield from find_renamed_fields(before_part, after_part, path + step)
+
+
+def find_named_rows(node: Serializer, path: str) -> Iterator[Finding]:
+    """Yield the SQL rows whose snapshot has version 4, of which Flink up to 2.3 reads the end as what follows it."""
+    if isinstance(node, RowData) and node.snapshot_version >= ROW_VERSION_WITH_NAMES:
+        yield Finding(
+            path=path,
+            old=describe(node),
+            new=None,
+            outcome=Outcome.INCOMPATIBLE,
+            reason=f"version {node.snapshot_version} of the snapshot of a SQL row came after Flink 2.3, which does not "
+            "check the version and reads what comes after the snapshot from the wrong offset",
+            remedy="Restore with a newer Flink",
+            error="Corrupt serializer snapshot: the error depends on the bytes that follow",
+        )
+    for step, each in zip(list_steps(node), node.nested, strict=False):
+        yield from find_named_rows(each, path + step)
 
 
 @rule.register(ArrayData)
