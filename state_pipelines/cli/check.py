@@ -145,6 +145,9 @@ def code_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Decode all values for classes that no serializer snapshot describes (Kryo, subclasses of POJOs); by default "
     "only of snapshots up to 1 MiB.",
 )
+@click.option(
+    "--row-names", is_flag=True, help="Fields of SQL rows must keep their names, which Flink itself does not compare."
+)
 @click.option("--strict", is_flag=True, help="Exit with 1 also when state is dropped or starts empty.")
 @AS_JSON
 @click.option("--markdown", metavar="FILE", help="Write the report for a pull request, too; - is the standard output.")
@@ -161,6 +164,7 @@ def command(
     backend: str | None,
     allow: bool,
     scan: bool | None,
+    row_names: bool,
     strict: bool,
     as_json: bool,
     markdown: str | None,
@@ -187,6 +191,7 @@ def command(
         backend=backend,
         allow_non_restored_state=allow,
         find_data=scan_snapshot(snapshot, scan=scan),
+        row_names=row_names,
     )
     losses = find_losses(report, before)
     drafted, remarks = ([], []) if draft is None else _write_draft(snapshot, after, report, draft)

@@ -60,6 +60,7 @@ def check(
     backend: str | None = None,
     allow_non_restored_state: bool = False,
     scan: bool | None = None,
+    row_names: bool = False,
 ) -> CheckReport:
     """Check the state of one snapshot against the job that took another one.
 
@@ -72,6 +73,7 @@ def check(
         allow_non_restored_state: the restore is told to drop the state of operators that the new job lacks
             (`--allowNonRestoredState`, `execution.state-recovery.ignore-unclaimed-state`).
         scan: decode the data for classes that no serializer snapshot describes; None: of small snapshots only.
+        row_names: fields of SQL rows must keep their names, where the snapshots hold them; Flink does not compare them.
 
     Raises:
         UsageError: no such release or backend.
@@ -85,6 +87,7 @@ def check(
         backend=backend,
         allow_non_restored_state=allow_non_restored_state,
         find_data=scan_snapshot(old, scan=scan),
+        row_names=row_names,
     )
 
 
@@ -120,6 +123,7 @@ def check_jobs(
     backend: str | None = None,
     allow_non_restored_state: bool = False,
     find_data: Callable[[str, str], DataClasses | None] | None = None,
+    row_names: bool = False,
 ) -> CheckReport:
     """As `check`, on descriptions of the two jobs.
 
@@ -131,8 +135,9 @@ def check_jobs(
         allow_non_restored_state: as of `check`.
         find_data: gives the classes in the data of a state, by operator id and state name (`scan_snapshot`); without it
             classes that no serializer snapshot describes are not judged.
+        row_names: as of `check`.
     """
-    restore = _plan_restore(target, backend, old.kryo_version)
+    restore = replace(_plan_restore(target, backend, old.kryo_version), row_names=row_names)
     if find_data is not None:
         restore = replace(restore, classes=_know_classes(old, new, restore), find_data=find_data)
     checks = [*_check_metadata(old, restore)]
@@ -167,6 +172,7 @@ def check_serializers(
     target: str = "2.2",
     backend: str | None = None,
     kryo_version: int | None = None,
+    row_names: bool = False,
 ) -> tuple[StateCheck, ...]:
     """Check the serializers of one state.
 
@@ -179,6 +185,7 @@ def check_serializers(
         target: release of Flink.
         backend: hashmap, rocksdb or None.
         kryo_version: major version of Kryo that wrote the old state; None when it is that of the target.
+        row_names: as of `check`.
 
     Raises:
         UsageError: no such release or backend, or the two sides do not have the same places.
@@ -186,7 +193,7 @@ def check_serializers(
     if old.keys() != new.keys():
         places = ", ".join(sorted(old.keys() ^ new.keys()))
         raise UsageError(f"both sides need the same places, only one has {places}")
-    restore = _plan_restore(target, backend, kryo_version)
+    restore = replace(_plan_restore(target, backend, kryo_version), row_names=row_names)
     return tuple(judge_places(operator, JobState(state, kind, old), JobState(state, kind, new), restore))
 
 

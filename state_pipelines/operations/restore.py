@@ -11,6 +11,7 @@ from state_pipelines.operations.undescribed import Undescribed
 from state_pipelines.serializers.compatibility import Compatibility, Outcome, combine, resolve, wrap_ttl_aware
 from state_pipelines.serializers.compatibility.kryo import find_kryo, refuse_other_kryo
 from state_pipelines.serializers.compatibility.outcome import single
+from state_pipelines.serializers.compatibility.table import find_named_rows, find_renamed_fields
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Kryo, ListOf, MapOf, Pojo, Serializer, TtlAware
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from state_pipelines.operations.written_classes import WrittenClasses
 
 _FLINK_2 = (2, 0)
+# The first release that reads names of fields in snapshots of SQL rows (FLINK-40120).
+_NAMED_ROWS = (2, 4)
 _FIXED_PLACES = {
     Place.KEY: "keys cannot be migrated",
     Place.NAMESPACE: "namespaces cannot be migrated",
@@ -44,6 +47,7 @@ class Restore:
         old_kryo_version: major version of Kryo that wrote the state; None when it is that of the release.
         classes: the classes of both jobs; None when nothing but serializers is compared.
         find_data: the classes in the data of a state, by operator id and state name; None where nobody looked.
+        row_names: fields of SQL rows keep their names, which Flink does not compare.
     """
 
     release: tuple[int, int]
@@ -51,6 +55,7 @@ class Restore:
     old_kryo_version: int | None
     classes: WrittenClasses | None = None
     find_data: Callable[[str, str], DataClasses | None] = lambda operator, state: None
+    row_names: bool = False
 
     def __str__(self) -> str:
         """The release, such as 2.2."""
@@ -134,6 +139,9 @@ def _compare(place: Place, old: Serializer, new: Serializer, restore: Restore) -
             if at not in known
         )
         compatibility = combine([compatibility, *refused])
+    rows = find_named_rows(old, path) if restore.release < _NAMED_ROWS else ()
+    renamed = find_renamed_fields(old, new, path) if restore.row_names else ()
+    compatibility = combine([compatibility, *map(single, rows), *map(single, renamed)])
     return _Pair(place, old, new, compatibility)
 
 

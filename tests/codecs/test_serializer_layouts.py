@@ -298,6 +298,7 @@ VECTORS = {
     "Variant": Vector(
         build.basic("Variant"), "00000002000000030c07010000", {"value": b"\x0c\x07", "metadata": b"\1\0\0"}
     ),
+    "SortedLong": Vector(build.basic("SortedLong"), "7ffffffffffffff9", -7),
     "Uuid": Vector(build.basic("Uuid"), "0000000000000001fffffffffffffffe", {"mostSigBits": 1, "leastSigBits": -2}),
     "Bitmap": Vector(build.basic("Bitmap"), "00000002abcd", b"\xab\xcd"),
     "StringValueArray": Vector(build.basic("StringValueArray"), "00000002000000080331323303343536", ["123", "456"]),

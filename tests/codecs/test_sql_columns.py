@@ -131,6 +131,15 @@ def test_a_row_of_known_bytes() -> None:
     assert encode_array(compile_layout(layout), array).data.tobytes() == raw
 
 
+def test_names_that_the_snapshot_holds_are_those_of_the_columns() -> None:
+    row = tree.RowData(snapshot_class="R", snapshot_version=4, types=(BIGINT, BIGINT), fields=(), names=("id", "total"))
+    layout = lay.Dynamic(row)
+    record = written(layout, BinaryRowValue("-D", (7, None)))
+    array = decoded(layout, [record])
+    assert array.to_pylist() == [{"row_kind": "-D", "id": 7, "total": None}]
+    assert encode_array(compile_layout(layout), array).data.tobytes() == record
+
+
 def test_only_the_wanted_fields_are_decoded() -> None:
     inner = LogicalType(root="ROW", children=(BIGINT, VARCHAR), names=("id", "city"))
     layout = rows_of(BIGINT, inner, VARCHAR)

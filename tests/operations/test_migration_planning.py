@@ -411,6 +411,28 @@ def test_fields_of_row_data_take_sql_types_that_the_snapshot_holds() -> None:
         plan(shape(rows), steps=[{"add": {"field": "f2", "type": "INT", "default": 1}}])
 
 
+def test_fields_of_row_data_go_by_their_names() -> None:
+    bigint = tree.LogicalType(root="BIGINT")
+    rows = tree.RowData(
+        snapshot_class="r",
+        snapshot_version=4,
+        types=(bigint, bigint),
+        fields=(LONG, LONG),
+        java_types=(b"1", b"1"),
+        names=("id", "amount"),
+    )
+    steps = (
+        {"rename": {"amount": "cents"}},
+        {"add": {"field": "priority", "type": "BIGINT", "expression": "cents + id"}},
+        {"reorder": ["cents", "priority", "id"]},
+        {"drop": {"field": "id"}},
+    )
+    made = plan_migrations({"s": shape(rows)}, [(migration(*steps), UPGRADE)], context=PlanContext()).states["s"]
+    assert describe(made.shape.payload) == "RowData(cents: BIGINT, priority: BIGINT)"
+    with pytest.raises(MigrationError, match="there is no field f1"):
+        plan(shape(rows), steps=[{"drop": {"field": "f1"}}])
+
+
 def test_a_draft_that_is_not_filled_in_is_refused() -> None:
     add = {"add": {"field": "currency", "type": "String", "expression": "TODO"}}
     with pytest.raises(MigrationError, match="the upgrade of o / s still says TODO"):

@@ -10,7 +10,7 @@ from state_pipelines.operations.job import Place
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.text import parse
-from state_pipelines.serializers.tree import Kryo
+from state_pipelines.serializers.tree import Kryo, LogicalType, RowData
 
 ADDED, REORDERED = "Pojo<P>(a: Long, b: Long)", "Enum<E>(B, A)"
 PLAIN, ORDERED = "Pojo<P>(a: Long)", "Enum<E>(A, B)"
@@ -192,6 +192,59 @@ def test_kryo_data_do_not_cross_major_releases(kryo_version: int | None, target:
     assert found.outcome is expected
     assert [finding.path for finding in found.findings] == ["value.k"] * (expected is Outcome.INCOMPATIBLE)
     assert found.error == ""
+
+
+# SQL rows
+
+
+def check_rows(
+    old: tuple[str, ...] | None, new: tuple[str, ...] | None, target: str = "2.4", *, row_names: bool = False
+) -> StateCheck:
+    types, fields = (LogicalType(root="BIGINT"),) * 2, (build.basic("Long"),) * 2
+    sides = [
+        {
+            Place.ELEMENT: build.list_of(
+                RowData(
+                    snapshot_class="R",
+                    snapshot_version=3 if names is None else 4,
+                    types=types,
+                    fields=fields,
+                    names=names,
+                )
+            )
+        }
+        for names in (old, new)
+    ]
+    (found,) = check_serializers("op", "s", *sides, kind="UNION", target=target, row_names=row_names)
+    return found
+
+
+@pytest.mark.parametrize(("old", "new"), [(("id", "total"), ("total", "id")), (None, ("id", "total"))])
+def test_names_of_sql_rows_do_not_count(old: tuple[str, ...] | None, new: tuple[str, ...]) -> None:
+    assert check_rows(old, new).outcome is Outcome.AS_IS
+
+
+def test_names_of_sql_rows_count_where_that_is_asked_for() -> None:
+    found = check_rows(("id", "total"), ("total", "id"), row_names=True)
+    assert found.outcome is Outcome.INCOMPATIBLE
+    assert [(each.path, each.old, each.new) for each in found.findings] == [
+        ("element[].f0", "id", "total"),
+        ("element[].f1", "total", "id"),
+    ]
+    assert found.error == ""
+    assert check_rows(None, ("id", "total"), row_names=True).outcome is Outcome.AS_IS
+
+
+@pytest.mark.parametrize(
+    ("old", "target", "expected"),
+    [
+        (("id", "total"), "2.3", Outcome.INCOMPATIBLE),
+        (("id", "total"), "2.4", Outcome.AS_IS),
+        (None, "2.3", Outcome.AS_IS),
+    ],
+)
+def test_flink_before_2_4_misreads_named_rows(old: tuple[str, ...] | None, target: str, expected: Outcome) -> None:
+    assert check_rows(old, old, target).outcome is expected
 
 
 # Wrong use

@@ -179,6 +179,10 @@ SNAPSHOTS = {
     "node before reference counts": (versioned(NODE, 3, composite(1, b"", LONG)), "SharedBufferEdges<Long>"),
     "uuid": (versioned(f"{BASE}UuidSerializer$UuidSerializerSnapshot", 3), "Uuid"),
     "bitmap": (versioned(f"{BASE}BitmapSerializer$BitmapSerializerSnapshot", 3), "Bitmap"),
+    "sorted long": (
+        versioned("org.apache.flink.table.runtime.operators.sink.SortedLongSerializer$SortedLongSerializerSnapshot", 3),
+        "SortedLong",
+    ),
     "scala collection": (
         versioned(f"{SCALA}TraversableSerializerSnapshot", 3, composite(2, utf("Seq"), LONG)),
         "Traversable<Long>",

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.errors import FormatError, UnsupportedError
+from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
 from state_pipelines.serializers.python import to_internal
 from state_pipelines.serializers.registry import read_nested, write_nested
 from state_pipelines.serializers.text import describe, describe_type
@@ -56,6 +58,18 @@ SNAPSHOTS = {
             i32(2) + BIGINT + VARCHAR + parts(LONG, STRING),
         ),
         "RowData(BIGINT, VARCHAR(2147483647))",
+    ),
+    "row of version 4 with names": (
+        versioned(
+            f"{TYPEUTILS}RowDataSerializer$RowDataSerializerSnapshot",
+            4,
+            i32(2) + BIGINT + VARCHAR + parts(LONG, STRING) + b"\1" + utf("id") + utf("first name"),
+        ),
+        "RowData(id: BIGINT, `first name`: VARCHAR(2147483647))",
+    ),
+    "row of version 4 without names": (
+        versioned(f"{TYPEUTILS}RowDataSerializer$RowDataSerializerSnapshot", 4, i32(1) + BIGINT + parts(LONG) + b"\0"),
+        "RowData(BIGINT)",
     ),
     "array": (
         versioned(f"{TYPEUTILS}ArrayDataSerializer$ArrayDataSerializerSnapshot", 3, BIGINT + NULL),
@@ -129,6 +143,42 @@ def test_row_keeps_the_streams_of_its_types() -> None:
     assert isinstance(row, RowData)
     assert row.java_types == (BIGINT, VARCHAR)
     assert row.types == (LogicalType(root="BIGINT"), LogicalType(root="VARCHAR", length=2147483647))
+
+
+def test_names_have_no_place_before_version_4() -> None:
+    row = read(SNAPSHOTS["row"][0])
+    assert isinstance(row, RowData)
+    with pytest.raises(ValueRangeError, match="version 3 of the snapshot of a row holds no names"):
+        write_nested(Writer(), replace(row, names=("id", "name")))
+
+
+def test_there_are_as_many_names_as_fields() -> None:
+    row = read(SNAPSHOTS["row of version 4 with names"][0])
+    assert isinstance(row, RowData)
+    with pytest.raises(ValueRangeError, match="1 names for 2 fields"):
+        write_nested(Writer(), replace(row, names=("id",)))
+
+
+@pytest.mark.parametrize(
+    ("names", "columns"),
+    [
+        (None, ("f0", "f1")),
+        (("id", "name"), ("id", "name")),
+        (("id", "id"), ("f0", "f1")),
+        (("id", "row_kind"), ("f0", "f1")),
+    ],
+)
+def test_columns_go_by_names_that_can_be_columns(names: tuple[str, ...] | None, columns: tuple[str, ...]) -> None:
+    row = read(SNAPSHOTS["row of version 4 with names"][0])
+    assert isinstance(row, RowData)
+    assert replace(row, names=names).columns == columns
+
+
+@pytest.mark.parametrize("version", [2, 5])
+def test_other_versions_of_rows_are_refused(version: int) -> None:
+    snapshot = versioned(f"{TYPEUTILS}RowDataSerializer$RowDataSerializerSnapshot", version, i32(0))
+    with pytest.raises(UnsupportedError):
+        read(snapshot)
 
 
 def test_not_null_is_kept() -> None:

@@ -83,8 +83,9 @@ def find_named_rows(node: Serializer, path: str) -> Iterator[Finding]:
             reason=f"version {node.snapshot_version} of the snapshot of a SQL row came after Flink 2.3, which does not "
             "check the version and reads what comes after the snapshot from the wrong offset",
             remedy="Restore with a newer Flink",
-            error="Corrupt serializer snapshot: the error depends on the bytes that follow",
+            error="The error depends on the bytes that follow",
         )
+        return
     for step, each in zip(list_steps(node), node.nested, strict=False):
         yield from find_named_rows(each, path + step)
 
