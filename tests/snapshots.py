@@ -196,6 +196,9 @@ OWN = [_load_own(file) for file in sorted(DATA.glob("types/*/*/case.json"))]
 RESCALING = [_load_own(file) for file in sorted(DATA.glob("rescaling/*/*/case.json"))]
 """Snapshots with keys of many types; their entries have the rows of SQL as bytes (`@rowdata`)."""
 
+SQL = [_load_own(file) for file in sorted(DATA.glob("sql/*/*/case.json"))]
+"""Snapshots of SQL jobs; their entries have the rows of SQL as bytes (`@rowdata`)."""
+
 MADE = [_load_made(file) for file in sorted(Path(FIXTURES, "made").glob("*/*/params.json"))] if FIXTURES else []
 CASES = OWN + MADE
 

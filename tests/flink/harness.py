@@ -77,7 +77,7 @@ class Job:
         sources: source folders, relative to the root of the tree; `{major}` stands for `1` or `2`.
         max_parallelism: number of key groups.
         settings: Flink options.
-        tables: it needs the table runtime.
+        tables: it needs the runtime or the planner of SQL.
     """
 
     main: str
@@ -120,6 +120,13 @@ def finished_job(max_parallelism: int = 128) -> Job:
 def async_job(max_parallelism: int = 128) -> Job:
     """A job with the asynchronous state API of Flink 2."""
     return _job_of_types("types.AsyncJob", max_parallelism)
+
+
+def conflict_job(max_parallelism: int = 128) -> Job:
+    """A SQL job with `ON CONFLICT` (Flink 2.3), whose sink keeps rows until the watermark passes them."""
+    sources = ("tests/flink/java/conflict", "examples/orders/java/v1", "examples/orders/java/job")
+    settings = {"table.exec.uid.generation": "ALWAYS", "pipeline.generic-types": "true"}
+    return Job("conflict.ConflictJob", sources, max_parallelism, settings, tables=True)
 
 
 def rescaling_job(
@@ -276,16 +283,16 @@ def install(version: str) -> FlinkHome:
 
 
 def install_libraries(version: str) -> FlinkHome:
-    """As `install`, with the table runtime and CEP, which the package has beside `flink-dist`."""
+    """As `install`, with the runtime and the planner of SQL and CEP, which the package has beside `flink-dist`."""
     home = install(version)
-    libraries = home.path / "libraries"
+    libraries = home.path / "tables"
     with _locked(f"{version}.lock"):
         if not libraries.exists():
             with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
                 folder = Path(scratch) / "libraries"
                 folder.mkdir()
                 archive = _download(version, Path(scratch))
-                _extract_jars(archive, folder, "flink-cep|flink-table-(api-java-uber|runtime)")
+                _extract_jars(archive, folder, "flink-cep|flink-table-(api-java-uber|planner-loader|runtime)")
                 folder.rename(libraries)
     return replace(home, libraries=tuple(sorted(libraries.glob("*.jar"))))
 

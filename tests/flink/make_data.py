@@ -1,4 +1,4 @@
-"""Makes the snapshots under `tests/data/types` and `tests/data/rescaling` anew.
+"""Makes the snapshots under `tests/data/types`, `tests/data/rescaling` and `tests/data/sql` anew.
 
 `python -m tests.flink.make_data [[GROUP/]CASE...]`
 """
@@ -31,6 +31,7 @@ JOBS: dict[str, Callable[[int], harness.Job]] = {
     "in-flight": harness.in_flight_job,
     "finished": harness.finished_job,
     "async": harness.async_job,
+    "conflict": harness.conflict_job,
     "rescaling": harness.rescaling_job,
 }
 
@@ -149,6 +150,7 @@ VARIANTS = (
     Variant("unaligned", "hashmap", "checkpoint", "in-flight", settings=UNALIGNED, versions=harness.VERSIONS),
     Variant("finished", "hashmap", "checkpoint", "finished", versions=harness.VERSIONS),
     Variant("rocksdb-async-native", "rocksdb", "native", "async", versions=FLINK_2),
+    Variant("on-conflict", "rocksdb", job="conflict", versions=("2.3.0",), group="sql"),
     Variant("forst", "forst", "checkpoint", "few-states", settings=FILES_ONLY | INCREMENTAL, versions=FLINK_2),
     _rescaling("canonical", "hashmap", settings=FILES_ONLY | SOME_KEY_TYPES),
     _rescaling("canonical-other-keys", "rocksdb", settings=FILES_ONLY | SOME_KEY_TYPES | {"rescaling.first": "1000"}),
