@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.options import Source, source_options
+from state_pipelines.cli.options import STRICT, Source, finish_with_notes, source_options
 from state_pipelines.codecs.jsonlines import dumps
-from state_pipelines.operations.dump import dump
+from state_pipelines.operations.dump import Line, dump
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 
 _LINES_AT_ONCE = 2_000
+_REASON = '"@reason"'
 
 
 @click.command("dump")
@@ -24,6 +27,7 @@ _LINES_AT_ONCE = 2_000
 @click.option("--operator", metavar="UID", help="Only this operator: uid, id or name.")
 @click.option("--state", metavar="NAME", help="Only states of this name.")
 @click.option("--in-flight", is_flag=True, help="The network buffers of unaligned checkpoints too.")
+@STRICT
 @source_options
 def command(
     snapshot: str,
@@ -31,15 +35,55 @@ def command(
     operator: str | None,
     state: str | None,
     in_flight: bool,
+    strict: bool,
     source: Source,
 ) -> None:
     """Print every entry of SNAPSHOT, one JSON object per line.
 
     Keyed state, timers, operator and broadcast state; raw, coordinator and job master state as the bytes that are
-    stored. Values that JSON has no form for have a tag, such as {"@bytes": "0aff"} or {"@date": "2025-01-31"}.
+    stored. Values that JSON has no form for have a tag, such as {"@bytes": "0aff"} or {"@date": "2025-01-31"}. Those
+    that cannot be decoded are bytes with a reason; state that cannot be read is a line "unread". Exit code 2 when bytes
+    are damaged or missing, 3 with --strict when something could not be decoded.
     """
+    unread = _Unread()
     entries = dump(source.open(snapshot), operator=operator, state=state, in_flight=in_flight)
-    write_lines(map(dumps, entries), sys.stdout.buffer)
+    write_lines(map(unread.see, entries), sys.stdout.buffer)
+    finish_with_notes(unread.notes(), strict=strict, damage=unread.damage)
+
+
+@dataclass
+class _Unread:
+    """What of the entries that were printed could not be decoded.
+
+    Attributes:
+        counts: by operator, state and reason the number of lines.
+        errors: why state could not be read at all.
+        damage: errors about bytes that are damaged or missing.
+    """
+
+    counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    errors: list[str] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
+
+    def see(self, line: Line) -> str:
+        """The text of a line, which is taken note of."""
+        text = dumps(line)
+        if line["kind"] == "unread":
+            (self.damage if line["damaged"] else self.errors).append(str(line["error"]))
+        elif _REASON in text:
+            found = (line.get(name) for name in ("key", "value"))
+            reasons = (str(each["@reason"]) for each in found if isinstance(each, dict) and "@reason" in each)
+            reason = next(reasons, "a part of the value cannot be decoded")
+            self.counts[str(line["op"]), str(line.get("state", "")), reason] += 1
+        return text
+
+    def notes(self) -> list[str]:
+        """A note for each state and reason."""
+        shown = (
+            f"operator {operator}: {number:,} entries of state {state} are shown as bytes: {reason}"
+            for (operator, state, reason), number in self.counts.items()
+        )
+        return [*self.errors, *shown]
 
 
 def write_lines(lines: Iterable[str], output: BinaryIO) -> None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural, shorten_classes
-from state_pipelines.cli.options import AS_JSON, Source, source_options
-from state_pipelines.errors import UnsupportedError
+from state_pipelines.cli.options import AS_JSON, STRICT, Source, finish_with_notes, source_options
 from state_pipelines.operations.inspect import (
     COUNT_LIMIT,
     OperatorReport,
@@ -57,11 +56,13 @@ _CELL_SIZE = 80
     help="Predict the balance with another number of key groups; implies --balance.",
 )
 @click.option("--plot", metavar="FILE", help="Draw the balance into a new .svg or .png file; implies --balance.")
+@STRICT
 @source_options
 def command(
     path: str,
     *,
     as_json: bool,
+    strict: bool,
     count: bool | None,
     with_balance: bool,
     to_parallelism: int | None,
@@ -71,7 +72,8 @@ def command(
 ) -> None:
     """Show what the snapshot at PATH holds: operators, states, serializers, sizes.
 
-    An operator that cannot be read does not hide the others, but the exit code is 2 then.
+    State that cannot be read or decoded does not hide the rest: notes on stderr (and under "notes" in JSON) tell what
+    and why. Exit code 2 when bytes are damaged or missing, 3 with --strict when there is any note.
     """
     if plot is not None:
         from state_pipelines.operations.rescaling.pictures import choose_format
@@ -97,12 +99,10 @@ def command(
         from state_pipelines.operations.rescaling.pictures import save_balance
 
         save_balance(balance, plot)
-    unread = [operator for operator in report.operators if operator.first_error]
-    if unread:
-        others = f" (and {len(unread) - 1} more)" if unread[1:] else ""
-        raise UnsupportedError(
-            f"operator {unread[0].uid or unread[0].id}{others} cannot be read: {unread[0].first_error}"
-        )
+    damage = [
+        f"operator {each.uid or each.id} cannot be read: {error}" for each in report.operators for error in each.damage
+    ]
+    finish_with_notes(report.notes, strict=strict, damage=damage)
 
 
 def _measure(snapshot: Snapshot, count: bool | None, parallelism: int | None, max_parallelism: int | None) -> Balance:

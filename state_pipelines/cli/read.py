@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 
 from state_pipelines.cli.display import crop, make_console, make_table, shorten_classes
 from state_pipelines.cli.dump import write_lines
-from state_pipelines.cli.options import AS_JSON, Source, source_options
+from state_pipelines.cli.options import AS_JSON, STRICT, Source, finish_with_notes, source_options
 from state_pipelines.errors import StateError, UnsupportedError, UsageError, Where
 from state_pipelines.keyed.key_values import KeyText
 from state_pipelines.keyed.operator_table import OperatorTableOptions
@@ -46,6 +47,7 @@ _CELL_SIZE = 300
 @click.option("--flatten/--no-flatten", default=None, help="With --state: a row per list element, or per key.")
 @AS_JSON
 @click.option("--parquet", metavar="FILE", help="Write a Parquet file, which must not exist.")
+@STRICT
 @source_options
 def command(
     path: str,
@@ -62,6 +64,7 @@ def command(
     flatten: bool | None,
     as_json: bool,
     parquet: str | None,
+    strict: bool,
     source: Source,
 ) -> None:
     """Show the rows of one state, or of all keyed states of an operator, of the snapshot at PATH.
@@ -94,6 +97,8 @@ def command(
         found = place.state(state)
         batches = found.batches(options, groups)
         schema = found.make_schema(options)
+    reasons: Counter[str] = Counter()
+    batches = _note_reasons(batches, reasons)
     if parquet is not None:
         rows = write_parquet(schema, take(batches, limit), parquet)
         click.echo(f"{rows:,} rows written to {parquet}", err=True)
@@ -102,6 +107,16 @@ def command(
         write_lines(lines, sys.stdout.buffer)
     else:
         show_rows(schema.names, batches, _ROWS_FOR_PEOPLE if limit is None else limit)
+    notes = [f"{number:,} rows hold bytes that are not decoded: {reason}" for reason, number in reasons.items()]
+    finish_with_notes(notes, strict=strict)
+
+
+def _note_reasons(batches: Iterable[pa.RecordBatch], reasons: Counter[str]) -> Iterator[pa.RecordBatch]:
+    """The batches; their column `reason` is counted."""
+    for batch in batches:
+        if "reason" in batch.schema.names:
+            reasons.update(each for each in batch.column("reason").to_pylist() if each is not None)
+        yield batch
 
 
 def _list_states(snapshot: Snapshot, *, as_json: bool) -> None:

@@ -34,6 +34,7 @@ from state_pipelines.codecs.program import Program, compile_layout
 from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.codecs.standin import StandIn, find_stand_in
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, ValueRangeError, Where
+from state_pipelines.serializers.tree import Opaque
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -398,6 +399,8 @@ def _require_known(layout: lay.Dynamic) -> None:
     except FormatError:
         pass
     except UnsupportedError as error:
+        if isinstance(layout.serializer, Opaque):
+            raise
         raise UnsupportedError(
             f"there is no columnar form: {error.what}",
             hint="Tables give the raw bytes, which can be copied as they are",

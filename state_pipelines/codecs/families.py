@@ -261,7 +261,17 @@ def _keep(serializer: tree.Serializer, reader: Reader, error: UnsupportedError) 
     return Undecoded(_class_name(serializer), reader.take(reader.remaining), reason)
 
 
+def unknown_class(node: tree.Opaque) -> UnsupportedError:
+    """The error about data of a snapshot class that nothing reads."""
+    return UnsupportedError(
+        node.reason or f"no reader is registered for the serializer snapshot class {node.unknown_class}",
+        hint=f"Declare it (`--serializer '{node.unknown_class}=LAYOUT'`, option serializers)",
+    )
+
+
 def _unknown(serializer: tree.Serializer) -> UnsupportedError:
+    if isinstance(serializer, tree.Opaque):
+        return unknown_class(serializer)
     return UnsupportedError(
         f"values of {_class_name(serializer)} are written by code that the snapshot does not hold",
         hint="their bytes can be kept as they are",

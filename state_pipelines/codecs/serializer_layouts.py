@@ -13,6 +13,7 @@ from state_pipelines.codecs import beam_values as beam_values  # registers the l
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.extensions import find_layout, has_fixed_length, on_registration
 from state_pipelines.codecs.layout import Layout, Primitive
+from state_pipelines.codecs.layout_text import parse_layout
 from state_pipelines.codecs.subclasses import find_subclasses
 from state_pipelines.codecs.writables import WRITABLE_LAYOUTS
 from state_pipelines.errors import UnsupportedError
@@ -196,6 +197,8 @@ def derive_layout(serializer: tree.Serializer, context: LayoutContext) -> Layout
             return _derive_python(serializer, context)
         case PythonValue(type=inner):
             return lay.Framed(derive(inner))
+        case tree.Declared(layout=text, parts=parts):
+            return parse_layout(text, tuple(map(derive, parts)))
         case tree.ClassBound(type_class=name):
             return find_layout(serializer, derive) or WRITABLE_LAYOUTS.get(name) or _dynamic(serializer, context)
         case _:

@@ -22,7 +22,9 @@ from state_pipelines.keyed.records import KeyedRecords
 from state_pipelines.keyed.section_reader import Place, SectionReader
 from state_pipelines.keyed.sections import (
     NO_SECTION,
+    PLAIN,
     WINDOW,
+    HeaderReading,
     Section,
     decompress_sections,
     group_sections,
@@ -151,7 +153,12 @@ class _Window:
 
 
 def open_canonical(
-    stream: StateStream, key_groups: KeyGroupRange, offsets: Sequence[int], *, narrowed: bool = False
+    stream: StateStream,
+    key_groups: KeyGroupRange,
+    offsets: Sequence[int],
+    *,
+    narrowed: bool = False,
+    reading: HeaderReading = PLAIN,
 ) -> CanonicalFile:
     """Read the header behind a handle and find its sections.
 
@@ -160,11 +167,12 @@ def open_canonical(
         key_groups: range of the handle.
         offsets: position per key group; `NO_SECTION` where there are no records.
         narrowed: the stream may hold other key groups too (see `open_sections`).
+        reading: what helps to read the header.
 
     Raises:
         FormatError: an offset lies outside the stream, or the header is not one.
     """
-    header, sections = open_sections(stream, key_groups, offsets, narrowed=narrowed)
+    header, sections = open_sections(stream, key_groups, offsets, narrowed=narrowed, reading=reading)
     return CanonicalFile(stream, header, key_groups, sections)
 
 

@@ -6,19 +6,32 @@ Source: `KeyedBackendSerializationProxy`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import Where, at, older_than_promised
-from state_pipelines.serializers.metainfo import StateMetaInfo, read_state_meta_infos, write_state_meta_infos
+from state_pipelines.serializers.body_ends import OpenBodyError, read_settled
+from state_pipelines.serializers.metainfo import (
+    StateKind,
+    StateMetaInfo,
+    read_state_meta_infos,
+    unread_state,
+    write_state_meta_infos,
+)
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from state_pipelines.binary.reader import Reader
     from state_pipelines.binary.writer import Writer
+    from state_pipelines.serializers.declared import DeclaredSerializer
     from state_pipelines.serializers.tree import Serializer
 
 VERSION = 6
+
+UNREAD_NAME = "_unread_state_"
+"""Begin of the names of states whose names cannot be read; the state id follows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,17 +42,19 @@ class KeyedHeader:
         version: 6 since Flink 1.8.
         compressed: each key-group section is a snappy framed stream; the header itself never is.
         key_serializer: of the key that all states share.
-        states: the position is the state id that records name.
+        states: the index is the state id that records name.
+        raw: the header as stored, where not all of it can be read: it can only be written as it is; else empty.
     """
 
     version: int = VERSION
     compressed: bool = False
     key_serializer: Serializer
     states: tuple[StateMetaInfo, ...]
+    raw: bytes = field(default=b"", repr=False)
 
 
 def read_keyed_header(reader: Reader) -> KeyedHeader:
-    """Read the header and leave the reader at the first byte behind it.
+    """Read the header and leave the reader at the first byte after it.
 
     Raises:
         UnsupportedError: version 1 to 5, written before 1.8.
@@ -55,13 +70,75 @@ def read_keyed_header(reader: Reader) -> KeyedHeader:
     compressed = reader.bool()
     with at(path="key serializer"):
         key_serializer = read_snapshot(reader)
-    return KeyedHeader(
-        version=version, compressed=compressed, key_serializer=key_serializer, states=read_state_meta_infos(reader)
+    try:
+        states = read_state_meta_infos(reader)
+    except OpenBodyError as error:
+        unread = (
+            unread_state(f"{UNREAD_NAME}{len(error.infos) + index}", StateKind.KEY_VALUE, error.node)
+            for index in range(error.left)
+        )
+        error.infos = (*error.infos, *unread)
+        error.header = KeyedHeader(
+            version=version, compressed=compressed, key_serializer=key_serializer, states=error.infos
+        )
+        raise
+    return KeyedHeader(version=version, compressed=compressed, key_serializer=key_serializer, states=states)
+
+
+def settle_keyed_header(
+    data: bytes, name: str | None, end: int | None, declared: Sequence[DeclaredSerializer] = ()
+) -> tuple[KeyedHeader, int]:
+    """Read a header with snapshots that nothing reads, as far as it can be read.
+
+    Args:
+        data: begins with the header.
+        name: of the file, for errors.
+        end: of the header; None when it is not known.
+        declared: snapshot classes that the user declares.
+
+    Returns:
+        The header, and its end; -1 where the end is not known. Where not all of it can be read, it has its bytes
+        (`raw`), and stand-ins for the states that cannot be read.
+
+    Raises:
+        OpenBodyError: the end of the key serializer is not known, so that nothing is known of the states.
+        UnsupportedError, FormatError: as `read_keyed_header`.
+    """
+    stop = -1
+
+    def parse(reader: Reader) -> KeyedHeader:
+        nonlocal stop
+        header = read_keyed_header(reader)
+        stop = reader.position
+        return header
+
+    try:
+        return read_settled(parse, data, name, end=end, declared=declared), stop
+    except OpenBodyError as error:
+        if not isinstance(error.header, KeyedHeader):
+            raise
+        return replace(error.header, raw=data[: len(data) if end is None else end]), -1 if end is None else end
+
+
+def name_states(header: KeyedHeader, names: Sequence[str]) -> KeyedHeader:
+    """Name the states that the header does not tell, of a database whose column families are `names`."""
+    known = {info.name for info in header.states}
+    left = iter([name for name in names if name not in known])
+    states = (
+        replace(info, name=next(left, info.name)) if info.name.startswith(UNREAD_NAME) else info
+        for info in header.states
     )
+    return replace(header, states=tuple(states))
 
 
 def write_keyed_header(writer: Writer, header: KeyedHeader) -> None:
     """Mirror of `read_keyed_header`."""
+    if header.raw:
+        # Version and flag can change; the rest only its writer can read.
+        writer.i32(header.version)
+        writer.bool(header.compressed)
+        writer.take(header.raw[5:])
+        return
     writer.i32(header.version)
     writer.bool(header.compressed)
     write_snapshot(writer, header.key_serializer)

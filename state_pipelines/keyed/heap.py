@@ -23,7 +23,9 @@ from state_pipelines.keyed.heap_pieces import find_runs, read_piece
 from state_pipelines.keyed.pieces import RunIndex, choose_step, cut_run
 from state_pipelines.keyed.records import KeyedRecords, concat_records
 from state_pipelines.keyed.sections import (
+    PLAIN,
     WINDOW,
+    HeaderReading,
     Section,
     decompress_section,
     group_sections,
@@ -226,7 +228,12 @@ _KEY_GROUP = 4
 
 
 def open_heap(
-    stream: StateStream, key_groups: KeyGroupRange, offsets: Sequence[int], *, narrowed: bool = False
+    stream: StateStream,
+    key_groups: KeyGroupRange,
+    offsets: Sequence[int],
+    *,
+    narrowed: bool = False,
+    reading: HeaderReading = PLAIN,
 ) -> HeapFile:
     """Read the header behind a handle and find its sections.
 
@@ -235,11 +242,12 @@ def open_heap(
         key_groups: range of the handle.
         offsets: position per key group.
         narrowed: the stream may hold other key groups too (see `open_sections`).
+        reading: what helps to read the header.
 
     Raises:
         FormatError: an offset lies outside the stream, or the header is not one.
     """
-    header, sections = open_sections(stream, key_groups, offsets, narrowed=narrowed)
+    header, sections = open_sections(stream, key_groups, offsets, narrowed=narrowed, reading=reading)
     return HeapFile(stream, header, key_groups, sections)
 
 

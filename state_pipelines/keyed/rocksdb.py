@@ -19,7 +19,7 @@ from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, Where, at
 from state_pipelines.keyed import framing
 from state_pipelines.keyed.files import gather_key_groups
-from state_pipelines.keyed.header import write_keyed_header
+from state_pipelines.keyed.header import name_states, write_keyed_header
 from state_pipelines.keyed.matching import find_changes
 from state_pipelines.keyed.measuring import take_bytes
 from state_pipelines.keyed.records import KeyedRecords, concat_records, cut_nulls
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.files import KeyedFile, RecordContext, Runs
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.metadata.streams import StateStream
+    from state_pipelines.serializers.declared import DeclaredSerializer
     from state_pipelines.serializers.metainfo import StateMetaInfo
 
 _FEW = 16
@@ -150,20 +151,29 @@ def _find_bounds(key_groups: KeyGroupRange, prefix: int) -> tuple[bytes, bytes]:
     return start, end
 
 
-def open_rocksdb(meta: StateStream, key_groups: KeyGroupRange, files: Mapping[str, StateStream]) -> RocksFile:
+def open_rocksdb(
+    meta: StateStream,
+    key_groups: KeyGroupRange,
+    files: Mapping[str, StateStream],
+    *,
+    declared: tuple[DeclaredSerializer, ...] = (),
+) -> RocksFile:
     """Read the header and the manifest behind a handle.
 
     Args:
-        meta: the meta stream.
+        meta: the meta stream, which is the header and nothing else.
         key_groups: range of the handle.
         files: the files of the database by local name.
+        declared: snapshot classes that the user declares.
 
     Raises:
         FormatError: the states of the header and the column families of the database are not the same.
         MissingFileError: a table that is live is not among the files.
     """
-    header = parse_header(read_whole_stream(meta), meta.name)
+    header = parse_header(read_whole_stream(meta), meta.name, declared)
     families = {each.name: each for each in read_database(files).column_families if each.name != DEFAULT_FAMILY}
+    if header.raw:
+        header = name_states(header, list(families))
     names = [info.name for info in header.states]
     unknown = ", ".join(sorted(families.keys() ^ set(names)))
     if unknown:

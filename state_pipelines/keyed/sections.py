@@ -15,14 +15,15 @@ import numpy.typing as npt
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.snappyframed import decompress, decompress_into, iter_chunks, measure_chunks
-from state_pipelines.errors import FormatError, StateError, Where
-from state_pipelines.keyed.header import KeyedHeader, read_keyed_header
+from state_pipelines.errors import FormatError, StateError, UnsupportedError, Where
+from state_pipelines.keyed.header import KeyedHeader, read_keyed_header, settle_keyed_header
 from state_pipelines.metadata.streams import StateStream, read_stream_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.serializers.declared import DeclaredSerializer
 
 WINDOW = 8 << 20
 """Bytes that are read at once."""
@@ -35,6 +36,23 @@ Positions = npt.NDArray[np.int64]
 
 NO_SECTION = 0
 """The offset of a key group without records."""
+
+
+@dataclass(frozen=True)
+class HeaderReading:
+    """What helps to read a header with serializer snapshots that nothing reads.
+
+    Attributes:
+        declared: snapshot classes that the user declares.
+        end: of the header, as the offsets of all handles over its stream tell; 0 where they do not.
+    """
+
+    declared: tuple[DeclaredSerializer, ...] = ()
+    end: int = 0
+
+
+PLAIN = HeaderReading()
+"""Nothing is known of the header but its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +99,12 @@ class Section:
 
 
 def open_sections(
-    stream: StateStream, key_groups: KeyGroupRange, offsets: Sequence[int], *, narrowed: bool = False
+    stream: StateStream,
+    key_groups: KeyGroupRange,
+    offsets: Sequence[int],
+    *,
+    narrowed: bool = False,
+    reading: HeaderReading = PLAIN,
 ) -> tuple[KeyedHeader, tuple[Section, ...]]:
     """Read the header of a stream and find its sections, ascending by position.
 
@@ -91,6 +114,7 @@ def open_sections(
         offsets: position per key group; `NO_SECTION` where there are no records.
         narrowed: the stream may hold other key groups too, whose sections stand before, between and behind those that
             the handle names (`KeyGroupsStateHandle.getIntersection`, after a rescale).
+        reading: what helps to read the header.
 
     Raises:
         FormatError: an offset lies outside the stream, or the header is not one.
@@ -105,9 +129,9 @@ def open_sections(
     # A state without any record still has a header; it then fills the stream.
     header_end = present[0][0] if present else stream.size
     if narrowed:
-        header, _ = read_first_header(stream, header_end)
+        header, _ = read_first_header(stream, header_end, reading)
     else:
-        header = parse_header(_read(stream, header_end), stream.name)
+        header = parse_header(_read(stream, header_end), stream.name, reading.declared)
     ends = [*(offset for offset, _ in present[1:]), stream.size][: len(present)]
     sections = (Section(group, start, end, narrowed) for (start, group), end in zip(present, ends, strict=True))
     return header, tuple(sections)
@@ -117,11 +141,13 @@ def _read(stream: StateStream, end: int) -> bytes:
     return read_stream_range(stream, 0, end)
 
 
-def read_first_header(stream: StateStream, end: int) -> tuple[KeyedHeader, int]:
-    """The header at the beginning of a stream, which ends somewhere before `end`, and where it ends.
+def read_first_header(stream: StateStream, end: int, reading: HeaderReading = PLAIN) -> tuple[KeyedHeader, int]:
+    """The header at the beginning of a stream, which ends somewhere before `end`, and its end.
+
+    The end is -1 where the header holds a snapshot without reader and nothing tells where that ends.
 
     Raises:
-        UnknownSerializerError: a serializer has no reader, so that nothing says where it ends.
+        OpenBodyError: the same of the key serializer, so that nothing is known of the states.
         FormatError: it is not one.
     """
     size = min(end, _HEADER)
@@ -134,26 +160,30 @@ def read_first_header(stream: StateStream, end: int) -> tuple[KeyedHeader, int]:
             if size == end:
                 raise
             size = min(end, 8 * size)
+        except UnsupportedError:
+            if 0 < reading.end <= end:
+                return parse_header(_read(stream, reading.end), stream.name, reading.declared), reading.end
+            return settle_keyed_header(_read(stream, end), stream.name, None, reading.declared)
 
 
-def parse_header(data: bytes, name: str) -> KeyedHeader:
+def parse_header(data: bytes, name: str, declared: tuple[DeclaredSerializer, ...] = ()) -> KeyedHeader:
     """The header that fills `data`; subtasks mostly share its bytes, and then share the header too.
 
     Raises:
-        FormatError: it is not one.
+        OpenBodyError: a key serializer without reader, of which nobody knows where it ends.
+        FormatError: it is not a header.
     """
     try:
-        return _parse_header(data)
+        return _parse_header(data, None, declared)
     except StateError:
         # What is cached has no name; the error needs the one of this file.
-        return _parse_header.__wrapped__(data, name)
+        return _parse_header.__wrapped__(data, name, declared)
 
 
 @lru_cache(maxsize=256)
-def _parse_header(data: bytes, name: str | None = None) -> KeyedHeader:
-    reader = Reader(data, name)
-    header = read_keyed_header(reader)
-    reader.expect_end("the header")
+def _parse_header(data: bytes, name: str | None, declared: tuple[DeclaredSerializer, ...]) -> KeyedHeader:
+    header, end = settle_keyed_header(data, name, len(data), declared)
+    Reader(data, name, end).expect_end("the header")
     return header
 
 

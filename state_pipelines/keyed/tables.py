@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.columns import Columns, Decoded, plan_columns
+from state_pipelines.codecs.columns import Columns, Decoded, explain, plan_columns
 from state_pipelines.codecs.conform import dense_offsets
 from state_pipelines.codecs.declaring import Wanted, below
 from state_pipelines.errors import UnsupportedError, UsageError, at
@@ -224,7 +224,7 @@ class KeyedTable:
         try:
             return _Side(plan_columns(layout, wanted))
         except UnsupportedError as error:
-            return _Side(None, error.what)
+            return _Side(None, explain(error))
 
     def _key_paths(self, layout: KeyedLayout) -> Wanted:
         names = {name for name, _ in layout.key.fields}

@@ -3,8 +3,10 @@
 Lines: `keyed` (kind, op, state, type, kg, key, ns, [ukey], value, [ttl_ts]), `timer` (kind, op, service, domain, kg,
 key, ns, ts), `operator` (kind, op, state, mode, subtask, index, value), `broadcast` (kind, op, state, subtask, ukey,
 value). A state of a Python function (PyFlink) goes by its name there, with `java_state` beside it; of one whose type
-nobody declares, `guess` shows what look like pickles. Values in the form of `codecs.jsonlines`. What cannot be decoded
-is `@undecoded` hex with its `@reason`.
+nobody declares, `guess` shows what look like pickles. Values in the form of `codecs.jsonlines`. A key or value that
+cannot be decoded is `@bytes` hex with its `@reason`: of a broadcast state all entries of a subtask from there on, of
+keyed state without a readable header a key group. What cannot be decoded inside a Kryo value is `@undecoded` hex with
+its `@reason`. State that cannot be read at all is one line `unread` (kind, op, [state], [subtask], error, damaged).
 State that only its operator or Flink knows, as it is stored: `raw_keyed` (kind, op, subtask, range, offsets, hex),
 `raw_operator` (kind, op, subtask, offsets, hex), `inflight` (kind, op, subtask, handle, size, info, offsets, buffers),
 `coordinator` (kind, op, hex), `master` (kind, name, version, bytes).
@@ -16,6 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from state_pipelines.binary.reader import Reader
+from state_pipelines.codecs.columns import explain
+from state_pipelines.codecs.dynamic import Undecoded
 from state_pipelines.codecs.jsonlines import Json, access_times, to_json, value_json
 from state_pipelines.codecs.pickles import Pickled, is_pickle
 from state_pipelines.codecs.scalar import read_value
@@ -31,12 +35,20 @@ from state_pipelines.serializers.python_types import PICKLED
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
 from state_pipelines.snapshot.list_state import OperatorListState
-from state_pipelines.snapshot.raw_state import IN_FLIGHT_NAME, InFlightState, RawKeyedState, RawOperatorState
+from state_pipelines.snapshot.raw_state import (
+    IN_FLIGHT_NAME,
+    InFlightState,
+    RawKeyedState,
+    RawOperatorState,
+    UnreadKeyedState,
+)
+from state_pipelines.snapshot.survey import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from state_pipelines.codecs import layout as lay
+    from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.metadata import MasterState
     from state_pipelines.snapshot import Snapshot, State
 
@@ -68,9 +80,11 @@ def dump(
         state: state name; in every operator that has it, unless `operator` says which. Then without coordinator state.
         in_flight: the buffers of unaligned checkpoints too; a `state` of that name gives them alone.
 
+    Yields:
+        The lines. State that cannot be read is one line too, and does not hide other state.
+
     Raises:
         NotFoundError: there is no such operator or state.
-        StateError: the snapshot cannot be read.
     """
     operators = snapshot.operators if operator is None else (snapshot.operator(operator),)
     if operator is None and state is None:
@@ -79,20 +93,34 @@ def dump(
     for each in operators:
         if state is None and each.metadata.coordinator_state is not None:
             yield {"kind": "coordinator", "op": each.label, "hex": each.metadata.coordinator_state.data.hex()}
-        channels = [each.in_flight] if each.in_flight is not None and (in_flight or state == IN_FLIGHT_NAME) else []
-        for one in (*each.states, *channels):
+        survey = each.survey(in_flight=in_flight or state == IN_FLIGHT_NAME)
+        for one in survey.states:
             if state in (None, one.name, one.python_name):
                 found = True
-                with at(operator=each.label, state=one.name):
-                    yield from dump_state(one)
+                try:
+                    with at(operator=each.label, state=one.name):
+                        yield from dump_state(one)
+                except StateError as error:
+                    yield _unread(Failure(None, error), each.label, one.name)
+        yield from (_unread(failure, each.label) for failure in survey.failures)
+        found |= bool(survey.failures)
     if state is not None and not found:
         operators[0].state(state)
+
+
+def _unread(failure: Failure, operator: str, state: str | None = None) -> Line:
+    line: Line = {"kind": "unread", "op": operator}
+    if state is not None:
+        line["state"] = state
+    if failure.subtask is not None:
+        line["subtask"] = failure.subtask
+    return line | {"error": str(failure.error), "damaged": failure.is_damage}
 
 
 def dump_state(state: State) -> Iterator[Line]:
     """Every entry of one state."""
     match state:
-        case KeyedState(kind=kind) if kind == TIMER:
+        case KeyedState(kind=kind) if kind == TIMER and state.find_layout()[0] is not None:
             yield from _dump_timers(state)
         case KeyedState():
             yield from _dump_keyed(state)
@@ -100,6 +128,8 @@ def dump_state(state: State) -> Iterator[Line]:
             yield from _dump_list(state)
         case BroadcastState():
             yield from _dump_broadcast(state)
+        case UnreadKeyedState():
+            yield from _dump_key_groups(state)
         case RawKeyedState():
             yield from _dump_raw_keyed(state)
         case RawOperatorState():
@@ -113,27 +143,38 @@ def dump_state(state: State) -> Iterator[Line]:
 def _dump_keyed(state: KeyedState) -> Iterator[Line]:
     op, kind = state.operator.label, state.kind
     head: Line = {"kind": "keyed", "op": op, **_name_state(state), "type": kind}
-    layout = state.layout
-    namespace = state.info.namespace_serializer
-    value = complete(state.value_serializer, state.operator.snapshot.layout_context)
     guessed = state.guess is not None and PICKLED in state.guess.type
-    user_key = value.key if kind == "MAP" and isinstance(value, tree.MapOf) else None
-    user_value = value.value if user_key is not None and isinstance(value, tree.MapOf) else value
     for part in state.parts:
+        layout, unread = state.find_part_layout(part)
+        key_serializer, namespace, value = state.find_part_serializers(part)
+        value = complete(value, state.operator.snapshot.layout_context)
+        user_key = value.key if kind == "MAP" and isinstance(value, tree.MapOf) else None
+        user_value = value.value if user_key is not None and isinstance(value, tree.MapOf) else value
         for records in part.records(state.context):
             data = records.data.tobytes()
             for row in range(len(records)):
                 keys = Reader(data, records.file, int(records.key_starts[row]), int(records.key_ends[row]))
-                key = _struct(read_value(layout.key, keys))
-                keys.expect_end("the key")
+                values = Reader(data, records.file, int(records.value_starts[row]), int(records.value_ends[row]))
                 line = dict(head)
                 line["kg"] = int(records.key_groups[row])
-                line["key"] = to_json(state.key_serializer, key["state_key"])
-                line["ns"] = to_json(namespace, key["state_namespace"])
-                if user_key is not None:
-                    line["ukey"] = to_json(user_key, key["map_key"])
-                values = Reader(data, records.file, int(records.value_starts[row]), int(records.value_ends[row]))
-                _add_value(line, user_value, values, lambda reader: _read_span(layout.value, reader))
+                if layout is None:
+                    line["key"] = _keep(keys, unread)
+                    line["value"] = _keep(values, unread)
+                    yield line
+                    continue
+                start = keys.position
+                try:
+                    key = _struct(read_value(layout.key, keys))
+                    keys.expect_end("the key")
+                    line["key"] = to_json(key_serializer, key["state_key"])
+                    line["ns"] = to_json(namespace, key["state_namespace"])
+                    if user_key is not None:
+                        line["ukey"] = to_json(user_key, key["map_key"])
+                except UnsupportedError as error:
+                    keys.position = start
+                    line = {**head, "kg": line["kg"]}
+                    line["key"] = _keep(keys, _reason(error))
+                _add_value(line, user_value, values, partial(_read_span, layout.value))
                 if guessed:
                     line["guess"] = _guess_pickles(line["value"])
                 yield line
@@ -182,7 +223,7 @@ def _dump_list(state: OperatorListState) -> Iterator[Line]:
     context = state.operator.snapshot.layout_context
     for part in state.parts:
         stored = part.info.value_serializer
-        layout, serializer = derive_layout(stored, context), complete(stored, context)
+        serializer = complete(stored, context)
         data, starts, ends = part.elements()
         raw = data.tobytes()
         for index in range(len(starts)):
@@ -190,24 +231,42 @@ def _dump_list(state: OperatorListState) -> Iterator[Line]:
             line |= {"subtask": part.subtask, "index": index}
             reader = Reader(raw, part.name, int(starts[index]), int(ends[index]))
             # An element ends where its serializer does; what follows may belong to the file.
-            _add_value(line, serializer, reader, partial(read_value, layout))
+            _add_value(line, serializer, reader, partial(_read_stored, stored, context))
             yield line
 
 
 def _dump_broadcast(state: BroadcastState) -> Iterator[Line]:
     context = state.operator.snapshot.layout_context
     for part in state.parts:
-        stored = part.info.value_serializer
-        key = derive_layout(part.info.key_serializer, context)
-        value, serializer = derive_layout(stored, context), complete(stored, context)
+        key, stored = part.info.key_serializer, part.info.value_serializer
+        serializer = complete(stored, context)
         data, start, end, count = part.entries()
         reader = Reader(data.tobytes(), part.name, start, end)
-        for _ in range(count):
+        for index in range(count):
             line: Line = {"kind": "broadcast", "op": state.operator.label, **_name_state(state)}
             line["subtask"] = part.subtask
-            line["ukey"] = to_json(part.info.key_serializer, read_value(key, reader))
-            line["value"] = to_json(serializer, read_value(value, reader))
+            first = reader.position
+            try:
+                user_key = read_value(derive_layout(key, context), reader, tail=False)
+                value = read_value(derive_layout(stored, context), reader, tail=index == count - 1)
+            except UnsupportedError as error:
+                # Nothing but the serializers tells where an entry ends.
+                reader.position = first
+                yield line | {"entries": count - index, "value": _keep(reader, _reason(error))}
+                break
+            line["ukey"] = to_json(key, user_key)
+            line["value"] = _show(serializer, value)
             yield line
+
+
+def _dump_key_groups(state: UnreadKeyedState) -> Iterator[Line]:
+    for batch in state.batches():
+        for row in batch.to_pylist():
+            line: Line = {"kind": "keyed", "op": state.operator.label, "state": state.name, "subtask": row["subtask"]}
+            yield line | {
+                "kg": row["key_group"],
+                "value": {"@bytes": row["value_bytes"].hex(), "@reason": row["reason"]},
+            }
 
 
 def _dump_master(master: MasterState) -> Line:
@@ -251,13 +310,27 @@ def _add_value(line: Line, serializer: tree.Serializer, reader: Reader, read: Ca
         value = read(reader)
     except UnsupportedError as error:
         reader.position = start
-        raw = reader.take(reader.remaining)
-        line["value"] = {"@undecoded": raw.hex(), "@reason": _reason(error)}
+        line["value"] = _keep(reader, _reason(error))
         return
-    line["value"] = to_json(serializer, value)
+    line["value"] = _show(serializer, value)
     accessed = access_times(serializer, value)
     if accessed is not None:
         line["ttl_ts"] = accessed if isinstance(accessed, int) else [*accessed]
+
+
+def _show(serializer: tree.Serializer, value: object) -> Json:
+    if isinstance(value, Undecoded) and isinstance(serializer, tree.Opaque):
+        return {"@bytes": value.raw.hex(), "@reason": value.reason}
+    return to_json(serializer, value)
+
+
+def _keep(reader: Reader, reason: str) -> Json:
+    """What is left of `reader` as bytes."""
+    return {"@bytes": reader.take(reader.remaining).hex(), "@reason": reason}
+
+
+def _read_stored(serializer: tree.Serializer, context: LayoutContext, reader: Reader) -> object:
+    return read_value(derive_layout(serializer, context), reader)
 
 
 def _read_span(layout: lay.Layout, reader: Reader) -> object:
@@ -267,7 +340,8 @@ def _read_span(layout: lay.Layout, reader: Reader) -> object:
 
 
 def _reason(error: StateError) -> str:
-    return f"{error.what} (at {error.where.path})" if error.where.path else error.what
+    text = explain(error)
+    return f"{text} (at {error.where.path})" if error.where.path else text
 
 
 def _struct(value: object) -> dict[str, object]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from state_pipelines.errors import StateError, at
+from state_pipelines.errors import StateError, UnsupportedError, at
 from state_pipelines.keyed.raw_timers import RawTimersFile
 from state_pipelines.metadata import StreamReference, stream_handles
 from state_pipelines.metadata.channel_data import ChannelSummary, summarise_in_flight
@@ -24,11 +24,9 @@ from state_pipelines.snapshot.list_state import OperatorListState
 from state_pipelines.snapshot.raw_state import BytesState, RawKeyedState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterator
 
     from state_pipelines.snapshot import Operator, Snapshot, State
-
-Found = TypeVar("Found")
 
 RAW_TIMERS = "raw timers"
 """The format of timers that lie in raw keyed state."""
@@ -72,6 +70,7 @@ class StateReport:
         connector: of a list state that a connector wrote; None when it is that of no known one.
         python: of a state of a Python function (PyFlink), whose `name`, `kind` and `value` are those in Python.
         error: why the state could not be read; empty when it could.
+        damaged: bytes of it are damaged or missing; the reason is `error`.
     """
 
     name: str
@@ -89,6 +88,7 @@ class StateReport:
     connector: ConnectorReport | None = None
     python: PythonReport | None = None
     error: str = ""
+    damaged: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,7 @@ class OperatorReport:
         key_evidence: what speaks for a key serializer that was found rather than stored; empty when it is stored.
         states: managed keyed state and timers, list, broadcast and raw state.
         error: why not all states could be read; empty when they could.
+        damaged: state of it is damaged or missing; the reason is `error`.
     """
 
     id: str
@@ -134,11 +135,28 @@ class OperatorReport:
     key_evidence: str
     states: list[StateReport]
     error: str
+    damaged: bool
 
     @property
     def first_error(self) -> str:
         """Why the operator or one of its states could not be read; empty when all could."""
         return self.error or next((state.error for state in self.states if state.error), "")
+
+    @property
+    def damage(self) -> Iterator[str]:
+        """Errors about bytes that are damaged or missing."""
+        if self.damaged:
+            yield self.error
+        yield from (state.error for state in self.states if state.damaged)
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What of the operator cannot be shown decoded although nothing is damaged, and why."""
+        if self.error and not self.damaged:
+            yield self.error
+        for state in self.states:
+            if not state.damaged and (state.error or (state.undecoded and state.entries != 0)):
+                yield f"state {state.name} is shown as bytes: {state.error or state.undecoded}"
 
 
 @dataclass(frozen=True)
@@ -165,9 +183,20 @@ class SnapshotReport:
     master_states: list[MasterReport]
     operators: list[OperatorReport]
 
+    @property
+    def notes(self) -> list[str]:
+        """What cannot be shown decoded, and why."""
+        return [f"operator {each.uid or each.id}: {note}" for each in self.operators for note in each.notes]
+
+    @property
+    def damage(self) -> list[str]:
+        """Errors about bytes that are damaged or missing."""
+        errors = ((each.uid or each.id, error) for each in self.operators for error in each.damage)
+        return [f"operator {label} cannot be read: {error}" for label, error in errors]
+
     def to_json(self) -> dict[str, object]:
         """The report as an object for `json.dumps`."""
-        return asdict(self)
+        return {**asdict(self), "notes": self.notes}
 
 
 def inspect(snapshot: Snapshot, *, count: bool | None = None) -> SnapshotReport:
@@ -207,21 +236,15 @@ def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorR
     metadata = operator.metadata
     coordinator = metadata.coordinator_state
     chosen = operator.snapshot.connectors.get(metadata.operator_id)
-    errors: list[str] = []
-
-    def attempt(read: Callable[[], Iterable[Found]]) -> list[Found]:
-        # What cannot be read must not hide the rest.
-        try:
-            with at(operator=operator.label):
-                return list(read())
-        except StateError as failure:
-            if str(failure) not in errors:
-                errors.append(str(failure))
-            return []
-
-    formats = attempt(lambda: _find_formats(operator))
-    groups = (lambda: operator.keyed_states, lambda: operator.operator_states, lambda: operator.raw_states)
-    states = [_report_state(state, formats, count=count) for group in groups for state in attempt(group)]
+    found = operator.survey()
+    errors = {str(failure.error): failure.is_damage for failure in found.failures}
+    try:
+        with at(operator=operator.label):
+            formats = _find_formats(operator)
+    except StateError as failure:
+        formats = []
+        errors.setdefault(str(failure), not isinstance(failure, UnsupportedError))
+    states = [_report_state(state, formats, count=count) for state in found.states]
     front, behind = summarise_in_flight(metadata)
     return OperatorReport(
         id=operator.id,
@@ -239,18 +262,21 @@ def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorR
         key_evidence=operator.snapshot.keyed_files.evidence(metadata),
         states=states,
         error="; ".join(errors),
+        damaged=any(errors.values()),
     )
 
 
 def _find_formats(operator: Operator) -> list[KeyedFormat]:
     handles = [(each.index, each.managed_keyed_state) for each in operator.metadata.subtasks]
-    return find_keyed_formats(handles, operator.keyed_files, operator.snapshot.handles)
+    files, _ = operator.snapshot.keyed_files.survey(operator.metadata, operator.snapshot.layout_context)
+    return find_keyed_formats(handles, files, operator.snapshot.handles)
 
 
 def _report_state(state: State, formats: list[KeyedFormat], *, count: bool) -> StateReport:
     key = namespace = connector = python = None
     groups: list[list[int]] = []
     undecoded = error = ""
+    damaged = False
     statistics = None
     stored = describe(state.serializer)
     match state:
@@ -279,7 +305,7 @@ def _report_state(state: State, formats: list[KeyedFormat], *, count: bool) -> S
             connector = report_connector(state.recognised)
         statistics = state.count() if count else None
     except StateError as failure:
-        error = str(failure)
+        error, damaged = str(failure), not isinstance(failure, UnsupportedError)
     return StateReport(
         name=state.label,
         kind=state.kind,
@@ -296,6 +322,7 @@ def _report_state(state: State, formats: list[KeyedFormat], *, count: bool) -> S
         connector=connector,
         python=python,
         error=error,
+        damaged=damaged,
     )
 
 

@@ -81,7 +81,7 @@ def find_keyed_formats(
 
     Args:
         handles: index of each subtask, and its managed keyed state.
-        files: the same, opened.
+        files: the same, opened; subtasks whose files cannot be opened are left out.
         reader: opens streams; of a database the options file of one subtask is read.
 
     Raises:
@@ -91,7 +91,7 @@ def find_keyed_formats(
     for subtask, file in files:
         # Managed state comes first, timers of raw state behind it.
         opened.setdefault(subtask, file)
-    present = [(subtask, handle) for subtask, handle in handles if handle is not None]
+    present = [(subtask, handle) for subtask, handle in handles if handle is not None and subtask in opened]
     # A database without records has no file to share, but the other subtasks tell.
     incremental = any(_has_shared_files(handle) for _, handle in present)
     databases = _Databases(reader, incremental)

@@ -107,7 +107,8 @@ def _list_snapshot_classes(job: Job) -> set[str]:
 
 
 def _list_java_streams(job: Job) -> set[str]:
-    return {node.unknown_class for node in _walk(job) if isinstance(node, Opaque) and node.raw.startswith(JAVA_STREAM)}
+    opaque = (node for node in _walk(job) if isinstance(node, Opaque))
+    return {node.unknown_class for node in opaque if node.raw is not None and node.raw.startswith(JAVA_STREAM)}
 
 
 def _walk(job: Job) -> Iterator[Serializer]:

@@ -111,13 +111,16 @@ class OperatorStateFile:
             )
 
 
-def read_operator_file(data: bytes, handle: OperatorStateHandle, name: str) -> OperatorStateFile:
+def read_operator_file(
+    data: bytes, handle: OperatorStateHandle, name: str, known: tuple[OperatorHeader, int] | None = None
+) -> OperatorStateFile:
     """Find the elements that a handle names.
 
     Args:
         data: all bytes of the stream.
         handle: its states and offsets are used.
         name: file or handle name, for errors.
+        known: the header and its end, where they were read before.
 
     Raises:
         FormatError: the header is not one, an offset lies outside the payload or not at a chunk, or the handle names
@@ -127,18 +130,20 @@ def read_operator_file(data: bytes, handle: OperatorStateHandle, name: str) -> O
     if not data and not handle.states:
         # The handle of file merging for a subtask without state.
         return OperatorStateFile(name, OperatorHeader(), np.zeros(0, np.uint8), {})
-    reader = Reader(data, name)
-    header = read_operator_header(reader)
+    if known is None:
+        reader = Reader(data, name)
+        known = read_operator_header(reader), reader.position
+    header, end = known
     names = [info.name for info in (*header.lists, *header.broadcasts)]
     offsets: dict[str, Offsets] = {}
     for state in handle.states:
-        _check_offsets(state, header, reader.position, len(data), name)
+        _check_offsets(state, header, end, len(data), name)
         offsets[state.state_name] = np.array(state.offsets, np.int64)
     # States without elements in the order of the header, so that of two states at one position the first is empty.
     ordered = {state: offsets[state] for state in names if state in offsets}
     if not header.compressed:
         return OperatorStateFile(name, header, np.frombuffer(data, np.uint8), _bound(ordered, len(data)))
-    plain, chunks = _decompress(data, reader.position, name)
+    plain, chunks = _decompress(data, end, name)
     whole = (np.append(chunks[0], len(plain)), np.append(chunks[1], len(data)))
     moved = {state: _find_chunks(framed, whole, name, state) for state, framed in ordered.items()}
     return OperatorStateFile(name, header, np.frombuffer(plain, np.uint8), _bound(moved, len(plain)), chunks)

@@ -5,15 +5,26 @@ Source: `OperatorBackendSerializationProxy`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from state_pipelines.binary.snappyframed import STREAM_ID
 from state_pipelines.errors import UsageError, Where, older_than_promised
-from state_pipelines.serializers.metainfo import StateMetaInfo, read_state_meta_infos, write_state_meta_infos
+from state_pipelines.serializers.body_ends import OpenBodyError, read_settled
+from state_pipelines.serializers.metainfo import (
+    StateKind,
+    StateMetaInfo,
+    read_state_meta_infos,
+    unread_state,
+    write_state_meta_infos,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from state_pipelines.binary.reader import Reader
     from state_pipelines.binary.writer import Writer
+    from state_pipelines.serializers.declared import DeclaredSerializer
 
 # Version 5 is that of Flink 1.8 to 1.17; 6 (since 1.18) adds the flag of compression.
 FIRST_VERSION = 5
@@ -30,12 +41,14 @@ class OperatorHeader:
         compressed: the payload is a snappy framed stream that starts right behind the header.
         lists: list states; their elements are found through the offsets of the state handle only.
         broadcasts: broadcast states.
+        raw: the header as stored, where not all of it can be read: it can only be written as it is; else empty.
     """
 
     version: int = VERSION
     compressed: bool = False
     lists: tuple[StateMetaInfo, ...] = ()
     broadcasts: tuple[StateMetaInfo, ...] = ()
+    raw: bytes = field(default=b"", repr=False)
 
 
 def read_operator_header(reader: Reader) -> OperatorHeader:
@@ -53,9 +66,71 @@ def read_operator_header(reader: Reader) -> OperatorHeader:
     if not FIRST_VERSION <= version <= VERSION:
         raise reader.error(f"operator state starts with version {FIRST_VERSION} to {VERSION}, not {version}", start)
     compressed = reader.bool() if version >= FIRST_WITH_COMPRESSION else False
-    lists = read_state_meta_infos(reader)
-    broadcasts = read_state_meta_infos(reader)
-    return OperatorHeader(version=version, compressed=compressed, lists=lists, broadcasts=broadcasts)
+    header = OperatorHeader(version=version, compressed=compressed)
+    try:
+        header = replace(header, lists=read_state_meta_infos(reader))
+        return replace(header, broadcasts=read_state_meta_infos(reader))
+    except OpenBodyError as error:
+        found = (*header.lists, *error.infos)
+        error.header = replace(
+            header,
+            lists=tuple(info for info in found if info.kind is not StateKind.BROADCAST),
+            broadcasts=tuple(info for info in found if info.kind is StateKind.BROADCAST),
+        )
+        raise
+
+
+def settle_operator_header(
+    data: bytes,
+    name: str | None,
+    end: int,
+    states: Mapping[str, str],
+    declared: Sequence[DeclaredSerializer] = (),
+) -> tuple[OperatorHeader, int]:
+    """Read a header with snapshots that nothing reads, as far as it can be read.
+
+    Args:
+        data: begins with the header.
+        name: of the file, for errors.
+        end: offset of the payload, of a compressed file that of its first chunk.
+        states: distribution mode by name of all states, as `_metadata` says.
+        declared: snapshot classes that the user declares.
+
+    Returns:
+        The header, and its end. Where not all of it can be read, it has its bytes (`raw`), and stand-ins for the states
+        that cannot be read.
+
+    Raises:
+        UnsupportedError, FormatError: as `read_operator_header`.
+    """
+    stop = end
+    if data[end - len(STREAM_ID) : end] == STREAM_ID and data[3:5] == b"\6\1":
+        stop = end - len(STREAM_ID)
+    found = -1
+
+    def parse(reader: Reader) -> OperatorHeader:
+        nonlocal found
+        header = read_operator_header(reader)
+        found = reader.position
+        return header
+
+    try:
+        return read_settled(parse, data, name, end=stop, declared=declared), found
+    except OpenBodyError as error:
+        if not isinstance(error.header, OperatorHeader):
+            raise
+        read = {info.name for info in (*error.header.lists, *error.header.broadcasts)}
+        unread = [
+            unread_state(each, StateKind.BROADCAST if mode == "BROADCAST" else StateKind.OPERATOR, error.node, mode)
+            for each, mode in states.items()
+            if each not in read
+        ]
+        return replace(
+            error.header,
+            lists=(*error.header.lists, *(info for info in unread if info.kind is StateKind.OPERATOR)),
+            broadcasts=(*error.header.broadcasts, *(info for info in unread if info.kind is StateKind.BROADCAST)),
+            raw=data[:stop],
+        ), stop
 
 
 def write_operator_header(writer: Writer, header: OperatorHeader) -> None:
@@ -69,6 +144,9 @@ def write_operator_header(writer: Writer, header: OperatorHeader) -> None:
             f"version {header.version} of the operator state header cannot say that the payload is compressed",
             hint=f"Write version {VERSION}",
         )
+    if header.raw:
+        writer.take(header.raw)
+        return
     writer.i32(header.version)
     if header.version >= FIRST_WITH_COMPRESSION:
         writer.bool(header.compressed)

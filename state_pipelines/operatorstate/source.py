@@ -7,15 +7,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from state_pipelines.binary.reader import Reader
-from state_pipelines.errors import StateError
+from state_pipelines.errors import StateError, UnsupportedError
 from state_pipelines.metadata.streams import read_stream_range, read_whole_stream
 from state_pipelines.operatorstate.backend import read_operator_file
-from state_pipelines.operatorstate.header import OperatorHeader, read_operator_header
+from state_pipelines.operatorstate.header import OperatorHeader, read_operator_header, settle_operator_header
 
 if TYPE_CHECKING:
     from state_pipelines.metadata.operator import OperatorStateHandle
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.operatorstate.backend import OperatorStateFile
+    from state_pipelines.serializers.declared import DeclaredSerializer
 
 FIRST_READ = 64 << 10
 """Bytes of a file that are read at first; its header is longer when the serializers are many."""
@@ -31,11 +32,13 @@ class OperatorStateSource:
         stream: the stream of the handle.
         handle: says where the elements begin.
         header: as read.
+        header_end: offset of the first byte after the header.
     """
 
     stream: StateStream
     handle: OperatorStateHandle
     header: OperatorHeader
+    header_end: int
 
     @property
     def name(self) -> str:
@@ -44,44 +47,68 @@ class OperatorStateSource:
 
     def read(self) -> OperatorStateFile:
         """All of it; errors as of `read_operator_file`."""
-        return read_operator_file(read_whole_stream(self.stream), self.handle, self.stream.name)
+        data = read_whole_stream(self.stream)
+        return read_operator_file(data, self.handle, self.stream.name, (self.header, self.header_end))
 
 
 @lru_cache(maxsize=64)
-def _parse_header(data: bytes, name: str | None = None) -> OperatorHeader:
-    """The header at the beginning of `data`; where all elements stand behind it, subtasks mostly share its bytes."""
-    return read_operator_header(Reader(data, name))
+def _parse_header(data: bytes, name: str | None = None) -> tuple[OperatorHeader, int]:
+    """The header at the beginning of `data`; where all elements follow it, subtasks mostly share its bytes."""
+    reader = Reader(data, name)
+    return read_operator_header(reader), reader.position
+
+
+@lru_cache(maxsize=64)
+def _settle_header(
+    data: bytes,
+    name: str | None,
+    states: tuple[tuple[str, str], ...],
+    declared: tuple[DeclaredSerializer, ...],
+) -> tuple[OperatorHeader, int]:
+    return settle_operator_header(data, name, len(data), dict(states), declared)
 
 
 def open_operator_state(
-    stream: StateStream, handle: OperatorStateHandle, *, first_read: int = FIRST_READ
+    stream: StateStream,
+    handle: OperatorStateHandle,
+    *,
+    first_read: int = FIRST_READ,
+    header_end: int = 0,
+    declared: tuple[DeclaredSerializer, ...] = (),
 ) -> OperatorStateSource:
-    """Read the header of operator state, and nothing behind the first element but what a short read brings along.
+    """Read the header of operator state, and nothing after the first element but what a short read brings along.
 
     Args:
         stream: the stream of the handle.
         handle: says where the elements begin; the header ends before the first one.
         first_read: bytes that are read at first.
+        header_end: bound of the header that the handles of other subtasks over this stream give; 0: none.
+        declared: snapshot classes that the user declares.
 
     Raises:
         FormatError: the bytes are not the header of operator state, or the file is cut off in it.
-        UnsupportedError, UnknownSerializerError: see `read_operator_header`.
+        UnsupportedError: see `read_operator_header`.
         MissingFileError: no such file.
     """
     if not stream.size and not handle.states:
         # The handle of file merging for a subtask without state.
-        return OperatorStateSource(stream, handle, OperatorHeader())
-    # An offset that is none is told by whoever reads the elements.
+        return OperatorStateSource(stream, handle, OperatorHeader(), 0)
+    # Invalid offsets are reported when elements are read.
     offsets = [offset for state in handle.states for offset in state.offsets if 0 < offset < stream.size]
     end = min([stream.size, *offsets])
+    if 0 < header_end < end:
+        end = header_end
     size = min(first_read, end)
     while True:
         data = read_stream_range(stream, 0, size)
         try:
-            return OperatorStateSource(stream, handle, _parse_header(data))
-        except StateError:
+            return OperatorStateSource(stream, handle, *_parse_header(data))
+        except StateError as error:
             # What is cut off looks damaged; only the whole header is to be believed.
             if size == end:
+                if isinstance(error, UnsupportedError):
+                    states = tuple((state.state_name, state.mode.name) for state in handle.states)
+                    return OperatorStateSource(stream, handle, *_settle_header(data, stream.name, states, declared))
                 # What is cached has no name; the error needs the one of this file.
-                return OperatorStateSource(stream, handle, _parse_header.__wrapped__(data, stream.name))
+                return OperatorStateSource(stream, handle, *_parse_header.__wrapped__(data, stream.name))
         size = min(size * _GROWTH, end)

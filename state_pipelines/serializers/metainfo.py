@@ -6,14 +6,15 @@ Source: `StateMetaInfoSnapshot`, `StateMetaInfoSnapshotReadersWriters`, `Registe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import NotFoundError, UsageError, Where, at
+from state_pipelines.serializers.body_ends import SERIALIZERS, STATES, OpenBodyError, current_reading, left
 from state_pipelines.serializers.framing import SMALLEST_SNAPSHOT
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
-from state_pipelines.serializers.tree import ListOf, Serializer
+from state_pipelines.serializers.tree import ListOf, Opaque, Serializer
 
 if TYPE_CHECKING:
     from state_pipelines.binary.reader import Reader
@@ -24,6 +25,10 @@ DISTRIBUTION_MODE = "OPERATOR_STATE_DISTRIBUTION_MODE"
 KEY_SERIALIZER = "KEY_SERIALIZER"
 NAMESPACE_SERIALIZER = "NAMESPACE_SERIALIZER"
 VALUE_SERIALIZER = "VALUE_SERIALIZER"
+
+USER_KEY_SERIALIZER = "USER_KEY_SERIALIZER"
+
+_SERIALIZER_KEYS = (KEY_SERIALIZER, NAMESPACE_SERIALIZER, VALUE_SERIALIZER, USER_KEY_SERIALIZER)
 
 _SMALLEST_OPTION = 4
 _SMALLEST_SERIALIZER = 2 + 4 + SMALLEST_SNAPSHOT
@@ -115,7 +120,7 @@ def read_state_meta_info(reader: Reader) -> StateMetaInfo:
     """Read one meta info (`StateMetaInfoSnapshotReadersWriters.CurrentReaderImpl`).
 
     Raises:
-        UnknownSerializerError: a serializer has no reader; it names the state. Nothing behind it can be read.
+        UnknownSerializerError: a serializer has no reader; it names the state. Nothing after it can be read.
         FormatError: the bytes are not a meta info.
     """
     name = reader.utf()
@@ -125,8 +130,59 @@ def read_state_meta_info(reader: Reader) -> StateMetaInfo:
         if not 0 <= ordinal < len(_KINDS):
             raise reader.error(f"{ordinal} is not a kind of state (0 to {len(_KINDS) - 1})", start)
         options = tuple((reader.utf(), reader.utf()) for _ in range(reader.count(_SMALLEST_OPTION)))
-        serializers = tuple((reader.utf(), read_snapshot(reader)) for _ in range(reader.count(_SMALLEST_SERIALIZER)))
-        return StateMetaInfo(name=name, kind=_KINDS[ordinal], options=options, serializers=serializers)
+        serializers: list[tuple[str, Serializer]] = []
+        count = reader.count(_SMALLEST_SERIALIZER)
+        for index in range(count):
+            key = _read_serializer_key(reader)
+            try:
+                with left(SERIALIZERS, start, count - index):
+                    serializers.append((key, read_snapshot(reader)))
+            except OpenBodyError as error:
+                read = (*serializers, (key, error.node))
+                error.infos = (_complete(name, _KINDS[ordinal], options, dict(read), error.node),)
+                raise
+        return StateMetaInfo(name=name, kind=_KINDS[ordinal], options=options, serializers=tuple(serializers))
+
+
+def _read_serializer_key(reader: Reader) -> str:
+    """Read the key of a serializer; Flink's own where the offset is an assumption.
+
+    Raises:
+        FormatError: it is another one.
+    """
+    start, key = reader.position, reader.utf()
+    state = current_reading()
+    if state is not None and state.used and key not in _SERIALIZER_KEYS:
+        raise reader.error(f"{key!r} is not the key of a serializer", start)
+    return key
+
+
+def _complete(
+    name: str, kind: StateKind, options: tuple[tuple[str, str], ...], read: dict[str, Serializer], unknown: Serializer
+) -> StateMetaInfo:
+    """What is known of a state whose meta info is read up to an unknown snapshot, which stands in for the rest."""
+    keys = {
+        StateKind.PRIORITY_QUEUE: (VALUE_SERIALIZER,),
+        StateKind.OPERATOR: (VALUE_SERIALIZER,),
+        StateKind.BROADCAST: (VALUE_SERIALIZER, KEY_SERIALIZER),
+    }.get(kind, (VALUE_SERIALIZER, NAMESPACE_SERIALIZER))
+    serializers = {key: read.get(key, unknown) for key in keys} | read
+    return StateMetaInfo(name=name, kind=kind, options=options, serializers=tuple(serializers.items()))
+
+
+def unread_state(name: str, kind: StateKind, unknown: Serializer, mode: str = "") -> StateMetaInfo:
+    """Meta info of a state of which the header cannot be read, because an unknown snapshot stands before it.
+
+    Args:
+        name: of the state.
+        kind: of the state, as far as it is known.
+        unknown: the snapshot whose end is not known.
+        mode: distribution mode of operator state.
+    """
+    assert isinstance(unknown, Opaque)
+    reason = f"its serializers come after the snapshot of {unknown.unknown_class}, of which nobody knows where it ends"
+    options = ((DISTRIBUTION_MODE, mode),) if mode else ()
+    return _complete(name, kind, options, {}, replace(unknown, reason=reason))
 
 
 def write_state_meta_info(writer: Writer, info: StateMetaInfo) -> None:
@@ -147,13 +203,22 @@ def read_state_meta_infos(reader: Reader) -> tuple[StateMetaInfo, ...]:
     """Read an i16 count and that many meta infos.
 
     Raises:
+        OpenBodyError: of a serializer without reader nobody knows where it ends; has the states up to that one.
         UnknownSerializerError, FormatError: as `read_state_meta_info`; also a count that cannot fit.
     """
     start = reader.position
     count = reader.i16()
     if count < 0 or count * _SMALLEST_META_INFO > reader.remaining:
         raise reader.error(f"{count} states do not fit in the {reader.remaining} bytes left", start)
-    return tuple(read_state_meta_info(reader) for _ in range(count))
+    infos: list[StateMetaInfo] = []
+    for index in range(count):
+        try:
+            with left(STATES, start, count - index):
+                infos.append(read_state_meta_info(reader))
+        except OpenBodyError as error:
+            error.infos, error.left = (*infos, *error.infos), count - index - 1
+            raise
+    return tuple(infos)
 
 
 def write_state_meta_infos(writer: Writer, infos: tuple[StateMetaInfo, ...]) -> None:

@@ -1,6 +1,6 @@
 """POJO snapshots: fields by name, registered and non-registered subclasses, each in a frame of its own.
 
-The frames make POJO snapshots the one place where an unknown snapshot class loses nothing: it becomes an `Opaque`.
+The frames say where an unknown snapshot class ends: it becomes an `Opaque`.
 Source: `PojoSerializerSnapshot`, `PojoSerializerSnapshotData`, `PojoFieldUtils`.
 """
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import UnknownSerializerError
+from state_pipelines.serializers.body_ends import current_reading, read_settled
 from state_pipelines.serializers.framing import Head, read_head, read_optional_map, write_optional_map
 from state_pipelines.serializers.registry import read_nested, register, write_nested
 from state_pipelines.serializers.tree import Opaque, Pojo, PojoField, PojoSubclass, Serializer
@@ -77,12 +78,18 @@ def _read_framed(frame: Reader | None) -> Serializer | None:
     if frame is None:
         return None
     start = frame.position
+    state = current_reading()
+
+    def read(part: Reader) -> Serializer:
+        serializer = read_nested(part)
+        part.expect_end(f"the snapshot {serializer.snapshot_class}")
+        return serializer
+
     try:
-        serializer = read_nested(frame)
+        declared = () if state is None else tuple(state.declared.values())
+        return read_settled(read, frame.data, frame.name, start=start, end=frame.end, declared=declared)
     except UnknownSerializerError as error:
         return _read_opaque(frame, start, error.where.offset)
-    frame.expect_end(f"the snapshot {serializer.snapshot_class}")
-    return serializer
 
 
 def _read_opaque(frame: Reader, start: int, unknown_at: int | None) -> Opaque:

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.errors import UnknownSerializerError, UsageError, Where
+from state_pipelines.errors import UnknownSerializerError, UnsupportedError, UsageError, Where
 from state_pipelines.plugins import load_plugins
+from state_pipelines.serializers.body_ends import PARTS, OpenBodyError, current_reading, left, take_body
+from state_pipelines.serializers.declared import COMPOSITE, SNAPSHOT, skip_word
 from state_pipelines.serializers.framing import (
+    CURRENT_COMPOSITE,
     CompositeMarks,
     Head,
     read_composite_header,
@@ -32,7 +35,7 @@ from state_pipelines.serializers.framing import (
     write_outer_version,
 )
 from state_pipelines.serializers.practices import check_body, check_name, check_node, claim_serializer, is_flinks
-from state_pipelines.serializers.tree import Composite, Opaque, Serializer
+from state_pipelines.serializers.tree import Composite, Declared, Opaque, Serializer
 
 ENTRY_POINT_GROUP = "state_pipelines.serializers"
 # Real trees are less than ten deep; the bound keeps hostile bytes from exhausting the stack.
@@ -215,30 +218,56 @@ def lookup(head: Head) -> Family:
     Raises:
         UnknownSerializerError: no family is registered under the name.
     """
-    family = _families.get(head.snapshot_class)
-    if family is None:
-        load_plugins(ENTRY_POINT_GROUP, "serializer")
-        family = _families.get(head.snapshot_class)
-    if family is None:
+    if not is_registered(head.snapshot_class):
         raise UnknownSerializerError(
             f"no reader is registered for the serializer snapshot class {head.snapshot_class}",
             where=Where(file=head.file, offset=head.offset),
-            hint="Register one with state_pipelines.serializers.registry.register, "
-            f"or install a package with an entry point in the group {ENTRY_POINT_GROUP}",
+            hint=f"Declare it (`--serializer '{head.snapshot_class}=LAYOUT'`, option serializers), or register a "
+            "reader with state_pipelines.serializers.registry.register",
         )
-    return family
+    return _families[head.snapshot_class]
+
+
+def is_registered(snapshot_class: str) -> bool:
+    """Whether a family reads the snapshot class; loads plug-ins where none of those loaded does."""
+    if snapshot_class not in _families:
+        load_plugins(ENTRY_POINT_GROUP, "serializer")
+    return snapshot_class in _families
 
 
 def read_snapshot(reader: Reader) -> Serializer:
     """Read a snapshot in the outer form, as state meta infos and key serializers hold it.
 
+    A snapshot class without a reader is an `Opaque` node where a header is read whose end is known (`read_settled`).
+
     Raises:
-        UnknownSerializerError: a snapshot class without a reader; nothing behind it can be read.
+        UnknownSerializerError: a snapshot class without a reader; nothing after it can be read.
         UnsupportedError: a version that is not covered.
         FormatError: the bytes are not a serializer snapshot.
     """
+    start = reader.position
+    state = current_reading()
+    if state is not None and start in state.done:
+        reader.position, known, state.used = state.done[start]
+        state.snapshots.append((start, reader.position, known))
+        return known
     read_outer_version(reader)
-    return read_nested(reader)
+    if state is not None and start in state.whole:
+        return _read_whole(reader, state.whole[start])
+    node = read_nested(reader)
+    if state is not None:
+        state.snapshots.append((start, reader.position, node))
+    return node
+
+
+def _read_whole(reader: Reader, end: int) -> Opaque:
+    """Read a snapshot whose nested ones cannot be told apart."""
+    head = read_head(reader)
+    if end < reader.position:
+        raise reader.error("a snapshot ends before its body begins", end)
+    reason = f"the snapshots nested in {head.snapshot_class} cannot be told apart: it holds one without a reader"
+    raw = reader.take(end - reader.position)
+    return Opaque(**head.marks, unknown_class=head.snapshot_class, raw=raw, reason=reason)
 
 
 def write_snapshot(writer: Writer, serializer: Serializer) -> None:
@@ -261,8 +290,15 @@ def read_nested(reader: Reader) -> Serializer:
     token = _depth.set(depth + 1)
     try:
         head = read_head(reader)
-        family = lookup(head)
-        node = family.read(reader, head)
+        start = reader.position
+        try:
+            family = lookup(head)
+            node = family.read(reader, head)
+        except OpenBodyError:
+            raise
+        except UnsupportedError as error:
+            reader.position = start
+            return _read_unknown(reader, head, error)
         check_node(head.snapshot_class, head.version, node)
         _claim_node(family, head.snapshot_class, node)
         return node
@@ -270,10 +306,67 @@ def read_nested(reader: Reader) -> Serializer:
         _depth.reset(token)
 
 
+def _read_unknown(reader: Reader, head: Head, error: UnsupportedError) -> Serializer:
+    """Read a snapshot that no family reads, as the user declares it, or as bytes.
+
+    Raises:
+        UnsupportedError: `error`, where no header is read, or where the end of the body is not known.
+        FormatError: the bytes do not fit the declaration, or the class name is none.
+    """
+    state = current_reading()
+    if state is None:
+        raise error
+    declared = state.declared.get(head.snapshot_class)
+    if state.used and declared is None:
+        _check_guess(reader, head)
+    if declared is None:
+        reason = "" if isinstance(error, UnknownSerializerError) else str(error)
+        opaque = Opaque(**head.marks, unknown_class=head.snapshot_class, raw=None, reason=reason)
+        return replace(opaque, raw=take_body(reader, head, opaque, error))
+    node = Declared(**head.marks, unknown_class=head.snapshot_class, raw=b"", layout=declared.layout)
+    if declared.body is not None:
+        start = reader.position
+        parts = tuple(part for word in declared.body for part in _read_word(reader, head, word))
+        return replace(node, raw=reader.data[start : reader.position], parts=parts)
+    if state.empty_bodies:
+        state.used += 1
+        return node
+    return replace(node, raw=take_body(reader, head, replace(node, raw=None), error))
+
+
+def _read_word(reader: Reader, head: Head, word: str) -> tuple[Serializer, ...]:
+    if word == SNAPSHOT:
+        return (read_nested(reader),)
+    if word == COMPOSITE:
+        read_composite_header(reader, Head(head.snapshot_class, CURRENT_COMPOSITE, head.file, head.offset))
+        return read_parts(reader)
+    skip_word(reader, word)
+    return ()
+
+
+def _check_guess(reader: Reader, head: Head) -> None:
+    """Refuse a text that only looks like the class of a snapshot, where the offset is an assumption.
+
+    Raises:
+        FormatError: no class has such a name.
+    """
+    try:
+        check_name(head.snapshot_class)
+    except UsageError:
+        raise reader.error("no class has such a name", head.offset) from None
+    if head.snapshot_class.endswith("_SERIALIZER"):
+        raise reader.error("the key of a serializer is not a class", head.offset)
+
+
 def write_nested(writer: Writer, serializer: Serializer) -> None:
     """Mirror of `read_nested`."""
     write_head(writer, serializer.snapshot_class, serializer.snapshot_version)
     if isinstance(serializer, Opaque):
+        if serializer.raw is None:
+            raise UnsupportedError(
+                f"the snapshot of {serializer.unknown_class} cannot be written: where its bytes end is not known",
+                hint=f"Declare the class (`--serializer '{serializer.unknown_class}=LAYOUT'`)",
+            )
         writer.take(serializer.raw)
     else:
         family = lookup(Head(serializer.snapshot_class, serializer.snapshot_version))
@@ -311,7 +404,11 @@ def read_parts(reader: Reader, arity: int | None = None) -> tuple[Serializer, ..
     count = read_nested_count(reader)
     if arity is not None and count != arity:
         raise reader.error(f"{arity} nested serializers expected, {count} found", start)
-    return tuple(read_nested(reader) for _ in range(count))
+    parts = []
+    for index in range(count):
+        with left(PARTS, start, count - index):
+            parts.append(read_nested(reader))
+    return tuple(parts)
 
 
 def write_parts(writer: Writer, parts: tuple[Serializer, ...]) -> None:

@@ -20,6 +20,7 @@ from state_pipelines.serializers.tree import (
     BinaryRow,
     ClassBound,
     Decimal,
+    Declared,
     Enum,
     External,
     GenericArray,
@@ -233,6 +234,11 @@ def _class_bound(node: ClassBound) -> str:
 @describe.register
 def _opaque(node: Opaque) -> str:
     return f"Opaque<{quote(node.unknown_class)}>"
+
+
+@describe.register
+def _declared(node: Declared) -> str:
+    return f"Declared<{quote(node.unknown_class)}>({node.layout})"
 
 
 @describe.register

@@ -610,14 +610,32 @@ class RowDataKey(Serializer):
 
 @dataclass(frozen=True, kw_only=True)
 class Opaque(Serializer):
-    """A snapshot that cannot be read but whose span is known: it is preserved, its data cannot be decoded.
-
-    Only snapshots inside the frames of a POJO snapshot have a known span.
+    """A snapshot without reader: it is preserved as far as its span is known, its data cannot be decoded.
 
     Attributes:
         unknown_class: the snapshot class without a reader: `snapshot_class` itself or one nested in it.
-        raw: the body of the snapshot, as written.
+        raw: the body of the snapshot, as written; None where its end is not known.
+        reason: why it cannot be read, where that is another reason than that nothing reads the class.
     """
 
     unknown_class: str
-    raw: bytes = field(repr=False)
+    raw: bytes | None = field(repr=False)
+    reason: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared(Opaque):
+    """A snapshot of a class that the user declares (`serializers.declared`).
+
+    Attributes:
+        layout: text of the layout of the data.
+        parts: nested serializers that the declaration names.
+    """
+
+    layout: str
+    parts: tuple[Serializer, ...] = ()
+
+    @property
+    def nested(self) -> tuple[Serializer, ...]:
+        """The nested serializers."""
+        return self.parts

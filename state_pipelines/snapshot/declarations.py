@@ -10,10 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from state_pipelines.codecs.layout_text import check_layout
 from state_pipelines.errors import UsageError, at
 from state_pipelines.javaclasses import load_field_lists
 from state_pipelines.metadata import find_operator_id, format_operator_id
+from state_pipelines.serializers.declared import DeclaredSerializer, parse_declaration
 from state_pipelines.serializers.python_types import PythonDeclaration, parse_python_declaration
+from state_pipelines.serializers.registry import is_registered
 from state_pipelines.serializers.text import parse
 from state_pipelines.storage import read_file, resolve
 
@@ -37,6 +40,7 @@ class Declarations:
         key_serializers: key serializer of each operator, for changelog state without a materialized base.
         connectors: the connector that wrote the list states of each operator, where several could have.
         python_types: types of the states of Python functions (PyFlink) of each operator, by name of the state.
+        serializers: serializer snapshot classes that no family reads, with the layout of their data.
         texts: the texts that were parsed, by name of the kind; empty of declarations that were not parsed.
     """
 
@@ -45,6 +49,7 @@ class Declarations:
     key_serializers: Mapping[str, Serializer] = field(default_factory=dict)
     connectors: Mapping[str, str] = field(default_factory=dict)
     python_types: Mapping[str, Mapping[str, PythonDeclaration]] = field(default_factory=dict)
+    serializers: tuple[DeclaredSerializer, ...] = ()
     texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
 
     def of_operator(self, old: bytes, new: bytes) -> Declarations:
@@ -179,6 +184,25 @@ def _read_python_types(path: str) -> dict[str, dict[str, PythonDeclaration]]:
 _PYTHON_FORM = "OPERATOR.STATE=TYPE"
 _PYTHON_EXAMPLE = "py-op.typed='ROW<n BIGINT, s STRING>'"
 
+
+def parse_serializers(texts: Iterable[str]) -> tuple[DeclaredSerializer, ...]:
+    """Parse `CLASS=LAYOUT` and `CLASS(BODY)=LAYOUT` texts (see `serializers.declared` and `codecs.layout_text`).
+
+    Raises:
+        UsageError: a text has another form, its class is declared twice or is read already.
+    """
+    found: dict[str, DeclaredSerializer] = {}
+    for text in texts:
+        declared = parse_declaration(text)
+        name = declared.snapshot_class
+        if found.setdefault(name, declared) != declared:
+            raise UsageError(f"the snapshot class {name} is declared twice, with different layouts")
+        if is_registered(name):
+            raise UsageError(f"the snapshot class {name} has a reader already", hint="Leave its declaration out")
+        check_layout(declared)
+    return tuple(found.values())
+
+
 KINDS = (
     DeclarationKind(
         "uids",
@@ -217,6 +241,14 @@ KINDS = (
         "The type of a state of a Python function (PyFlink), such as 'ROW<n BIGINT, s STRING>', "
         "'ListState<STRING>' or PyFlink's Types; or a YAML file of types by operator and state.",
         parse_python_types,
+    ),
+    DeclarationKind(
+        "serializers",
+        "--serializer",
+        "CLASS=LAYOUT",
+        "What a serializer snapshot class that nothing reads writes, such as "
+        "'com.acme.Money$Snap=Struct(currency: utf, cents: i64)'.",
+        parse_serializers,
     ),
 )
 """Every kind of declaration, in the order of `--help`."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError, StateError, UnsupportedError
@@ -13,9 +13,9 @@ from state_pipelines.keyed.canonical import open_canonical
 from state_pipelines.keyed.changelog import find_bases, open_changelog
 from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.heap import open_heap
-from state_pipelines.keyed.raw_timers import find_raw_sections, open_raw_timers
+from state_pipelines.keyed.raw_timers import NEVER_STARTED, find_raw_sections, open_raw_timers
 from state_pipelines.keyed.rocksdb import open_rocksdb
-from state_pipelines.keyed.sections import read_first_header
+from state_pipelines.keyed.sections import NO_SECTION, HeaderReading, read_first_header
 from state_pipelines.metadata.handles import EmptySegmentFileStateHandle, KeyGroupsStateHandle
 from state_pipelines.metadata.key_groups import MAX_PARALLELISM
 from state_pipelines.metadata.keyed import (
@@ -30,14 +30,16 @@ from state_pipelines.snapshot.raw_state import RawKeyedPart
 from state_pipelines.storage.locations import is_local
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from state_pipelines.keyed.canonical import CanonicalFile
     from state_pipelines.keyed.files import KeyedFile
     from state_pipelines.keyed.heap import HeapFile
+    from state_pipelines.metadata import CheckpointMetadata
     from state_pipelines.metadata.handles import StreamStateHandle
     from state_pipelines.metadata.operator import OperatorStateHandle
     from state_pipelines.metadata.streams import StateStream
+    from state_pipelines.serializers.declared import DeclaredSerializer
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.storage import Location, PathMapping
 
@@ -56,11 +58,21 @@ class HandleReader:
     Args:
         directory: the exclusive directory.
         path_mapping: where directories that absolute handles name are now.
+        declared: snapshot classes that the user declares.
+        header_ends: smallest offset of a section or element in each stream that several handles share.
     """
 
-    def __init__(self, directory: Location, path_mapping: PathMapping) -> None:
+    def __init__(
+        self,
+        directory: Location,
+        path_mapping: PathMapping,
+        declared: tuple[DeclaredSerializer, ...] = (),
+        header_ends: Mapping[StreamStateHandle, int] = MappingProxyType({}),
+    ) -> None:
         self.directory = directory
         self.path_mapping = path_mapping
+        self.declared = declared
+        self.header_ends = header_ends
         self._operator_states: dict[OperatorStateHandle, OperatorStateSource] = {}
 
     def open_stream(self, handle: StreamStateHandle) -> StateStream:
@@ -88,15 +100,19 @@ class HandleReader:
             case None:
                 return None
             case KeyGroupsSavepointStateHandle():
-                return _open_sections(open_canonical, self.open_stream(handle.delegate), handle, narrowed=narrowed)
+                stream, reading = self.open_stream(handle.delegate), self._find_header(handle)
+                return _open_sections(open_canonical, stream, handle, reading, narrowed=narrowed)
             case KeyGroupsStateHandle():
-                stream = self.open_stream(handle.delegate)
-                open_file = open_heap if _is_heap_native(stream, handle, narrowed=narrowed) else open_canonical
-                return _open_sections(open_file, stream, handle, narrowed=narrowed)
+                stream, reading = self.open_stream(handle.delegate), self._find_header(handle)
+                is_heap = _is_heap_native(stream, handle, reading, narrowed=narrowed)
+                return _open_sections(
+                    open_heap if is_heap else open_canonical, stream, handle, reading, narrowed=narrowed
+                )
             case IncrementalRemoteKeyedStateHandle():
                 files = (*handle.shared_state, *handle.private_state)
                 tables = {each.local_path: self.open_stream(each.handle) for each in files}
-                return open_rocksdb(self.open_stream(handle.meta_data_state), handle.key_groups, tables)
+                meta = self.open_stream(handle.meta_data_state)
+                return open_rocksdb(meta, handle.key_groups, tables, declared=self.declared)
             case ChangelogStateBackendHandle():
                 opened = (self.open_keyed(each, narrowed=True) for each in find_bases(handle))
                 bases = [each for each in opened if each is not None]
@@ -106,15 +122,23 @@ class HandleReader:
 
     def open_side_by_side(
         self, handles: Sequence[KeyedStateHandle | None], key_serializer: Serializer | None = None
-    ) -> list[KeyedFile | None]:
+    ) -> list[KeyedFile | StateError | None]:
         """As `open_keyed` for each handle; several at a time where the storage takes long to answer.
 
-        Each subtask has a header of its own, which says what states it has: none can be left unread.
+        Each subtask has a header of its own, which says what states it has: none can be left unread. In place of a file
+        that cannot be opened stands the error.
         """
+
+        def attempt(handle: KeyedStateHandle | None) -> KeyedFile | StateError | None:
+            try:
+                return self.open_keyed(handle, key_serializer)
+            except StateError as error:
+                return error
+
         if is_local(self.directory) or len(handles) < 2:
-            return [self.open_keyed(each, key_serializer) for each in handles]
+            return [attempt(each) for each in handles]
         with ThreadPoolExecutor(_READERS) as pool:
-            return list(pool.map(partial(self.open_keyed, key_serializer=key_serializer), handles))
+            return list(pool.map(attempt, handles))
 
     def open_raw_keyed(self, handle: KeyedStateHandle | None, context: LayoutContext) -> KeyedFile | None:
         """The timers in raw keyed state; None when there are none.
@@ -143,6 +167,16 @@ class HandleReader:
         sections = find_raw_sections(stream, handle.key_groups, handle.offsets)
         return RawKeyedPart(subtask, stream, handle.key_groups, sections, reason)
 
+    def open_key_groups(self, handle: KeyedStateHandle | None, subtask: int, reason: str) -> RawKeyedPart | None:
+        """Managed keyed state as bytes, a section per key group; None where the handle does not tell the sections."""
+        if not isinstance(handle, _SectionHandle):
+            return None
+        stream = self.open_stream(handle.delegate)
+        known = [NEVER_STARTED if offset == NO_SECTION else offset for offset in handle.offsets]
+        return RawKeyedPart(
+            subtask, stream, handle.key_groups, find_raw_sections(stream, handle.key_groups, known), reason
+        )
+
     def open_operator(self, handle: OperatorStateHandle | None) -> OperatorStateSource | None:
         """The operator state behind a handle, of which only the header is read, once; None when there is none.
 
@@ -152,14 +186,43 @@ class HandleReader:
         if handle is None or isinstance(handle.delegate, EmptySegmentFileStateHandle):
             return None
         if handle not in self._operator_states:
-            self._operator_states[handle] = open_operator_state(self.open_stream(handle.delegate), handle)
+            self._operator_states[handle] = open_operator_state(
+                self.open_stream(handle.delegate),
+                handle,
+                header_end=self.header_ends.get(handle.delegate, 0),
+                declared=self.declared,
+            )
         return self._operator_states[handle]
+
+    def _find_header(self, handle: _SectionHandle) -> HeaderReading:
+        return HeaderReading(self.declared, self.header_ends.get(handle.delegate, 0))
+
+
+_SectionHandle: TypeAlias = KeyGroupsStateHandle | KeyGroupsSavepointStateHandle
+
+
+def find_header_ends(metadata: CheckpointMetadata) -> dict[StreamStateHandle, int]:
+    """The smallest offset in each stream that handles of several subtasks share, as they do after a rescale."""
+    found: dict[StreamStateHandle, list[int]] = {}
+    for operator in metadata.operator_states:
+        for subtask in operator.subtasks:
+            keyed, lists = subtask.managed_keyed_state, subtask.managed_operator_state
+            if isinstance(keyed, _SectionHandle):
+                offsets = [offset for offset in keyed.offsets if offset > 0]
+                found.setdefault(keyed.delegate, []).append(min(offsets, default=0))
+            if lists is not None:
+                offsets = [offset for state in lists.states for offset in state.offsets if offset > 0]
+                found.setdefault(lists.delegate, []).append(min(offsets, default=0))
+    return {
+        stream: min((each for each in firsts if each), default=0) for stream, firsts in found.items() if len(firsts) > 1
+    }
 
 
 def _open_sections(
     open_file: Callable[..., CanonicalFile | HeapFile],
     stream: StateStream,
     handle: KeyGroupsStateHandle | KeyGroupsSavepointStateHandle,
+    reading: HeaderReading,
     *,
     narrowed: bool,
 ) -> CanonicalFile | HeapFile:
@@ -168,26 +231,29 @@ def _open_sections(
     Between its header and the sections that the handle names others may stand: `rescale` hands a file on to several
     subtasks. Such a handle says by its size where its own last section ends.
     """
-    if not narrowed and min((offset for offset in handle.offsets if offset > 0), default=0) <= _LONG_HEADER:
+    first = min((offset for offset in handle.offsets if offset > 0), default=0)
+    if not narrowed and first <= _LONG_HEADER and not 0 < reading.end < first:
         try:
-            return open_file(stream, handle.key_groups, handle.offsets, narrowed=False)
+            return open_file(stream, handle.key_groups, handle.offsets, narrowed=False, reading=reading)
         except FormatError:
-            if not _leaves_out_sections(stream, handle.offsets):
+            if not _leaves_out_sections(stream, handle.offsets, reading):
                 raise
-    file = open_file(stream, handle.key_groups, handle.offsets, narrowed=True)
+    file = open_file(stream, handle.key_groups, handle.offsets, narrowed=True, reading=reading)
     return file if narrowed else replace(file, sections=tuple(replace(each, is_open=False) for each in file.sections))
 
 
-def _leaves_out_sections(stream: StateStream, offsets: Sequence[int]) -> bool:
+def _leaves_out_sections(stream: StateStream, offsets: Sequence[int], reading: HeaderReading) -> bool:
     """Whether a whole header stands at the beginning of a stream, and more before the first of some sections."""
     first = min((offset for offset in offsets if 0 < offset <= stream.size), default=0)
     try:
-        return first > 0 and read_first_header(stream, first)[1] < first
+        return first > 0 and 0 < read_first_header(stream, first, reading)[1] < first
     except StateError:
         return False
 
 
-def _is_heap_native(stream: StateStream, handle: KeyGroupsStateHandle, *, narrowed: bool) -> bool:
+def _is_heap_native(
+    stream: StateStream, handle: KeyGroupsStateHandle, reading: HeaderReading, *, narrowed: bool
+) -> bool:
     """Tell the native format of the heap backend from the canonical one behind the same handle.
 
     A native section begins with its key group as i32. Read as a canonical one, that is state 0 and a first key of at
@@ -199,7 +265,7 @@ def _is_heap_native(stream: StateStream, handle: KeyGroupsStateHandle, *, narrow
     key_group, offset = max(present)
     if key_group:
         return read_stream_range(stream, offset, min(offset + 4, stream.size)) == key_group.to_bytes(4, "big")
-    file = open_canonical(stream, handle.key_groups, handle.offsets, narrowed=narrowed)
+    file = open_canonical(stream, handle.key_groups, handle.offsets, narrowed=narrowed, reading=reading)
     if file.header.compressed:
         # Canonical sections are snappy streams as a whole; native ones begin with the bare key group.
         return read_stream_range(stream, offset, min(offset + 4, stream.size)) == bytes(4)

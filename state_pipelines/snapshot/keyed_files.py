@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from state_pipelines.snapshot.held_key_groups import check_held_key_groups, find
 from state_pipelines.storage import METADATA_FILE, join
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.keyed.files import KeyedFile
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 Files = tuple[tuple[int, "KeyedFile"], ...]
 """(index of the subtask, its file)."""
+
+
+Failures = Mapping["int | None", StateError]
+"""By index of the subtask why its state cannot be read; None is all of them together."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +63,9 @@ class KeyedFiles:
         self._metadata = metadata
         self._handles = handles
         self._key_serializers = key_serializers
-        self._managed: dict[bytes, Files] = {}
-        self._complete: dict[bytes, Files] = {}
-        self._raw: dict[bytes, tuple[Files, Mapping[int, UnreadState]]] = {}
+        self._managed: dict[bytes, tuple[Files, Mapping[int, StateError]]] = {}
+        self._complete: dict[bytes, tuple[Files, Failures]] = {}
+        self._raw: dict[bytes, tuple[Files, Mapping[int, UnreadState], Mapping[int, StateError]]] = {}
         self._evidence: dict[bytes, FoundKeySerializer] = {}
         self._checked: set[bytes] = set()
 
@@ -72,11 +77,7 @@ class KeyedFiles:
         # Subtasks mostly share one header (see `parse_header`).
         seen: set[int] = set()
         for operator in self._metadata.operator_states:
-            try:
-                files = self._open_managed(operator)
-            except StateError:
-                continue
-            for _, file in files:
+            for _, file in self._open_managed(operator)[0]:
                 if not isinstance(file, ChangelogFile):
                     if id(file.header) in seen:
                         continue
@@ -96,11 +97,32 @@ class KeyedFiles:
                 subtask or by several.
             UnsupportedError: the key serializer of changelog state is not known.
         """
+        files, failures = self.survey(operator, layouts)
+        for failure in failures.values():
+            raise failure
+        return files
+
+    def survey(self, operator: OperatorState, layouts: LayoutContext) -> tuple[Files, Failures]:
+        """The files of an operator that can be opened, and by index of the subtask why another one cannot.
+
+        None stands for what is wrong with the key groups of the subtasks.
+        """
         if operator.operator_id not in self._complete:
-            self._check_ranges(operator)
-            managed = self._know_keys(operator, self._open_managed(operator), layouts)
-            raw, _ = self._open_raw(operator, layouts)
-            self._complete[operator.operator_id] = tuple(sorted((*managed, *raw), key=lambda each: each[0]))
+            managed, failures = self._open_managed(operator)
+            failed: dict[int | None, StateError] = dict(failures.items())
+            try:
+                self._check_ranges(operator)
+            except StateError as error:
+                failed[None] = error
+            try:
+                managed = self._know_keys(operator, managed, layouts)
+            except StateError as error:
+                failed |= {index: error for index, file in managed if _lacks_key(file)}
+                managed = tuple(each for each in managed if not _lacks_key(each[1]))
+            raw, _, raw_failures = self._open_raw(operator, layouts)
+            for index, failure in raw_failures.items():
+                failed.setdefault(index, failure)
+            self._complete[operator.operator_id] = tuple(sorted((*managed, *raw), key=lambda each: each[0])), failed
         return self._complete[operator.operator_id]
 
     def find_unread(self, operator: OperatorState, layouts: LayoutContext) -> Mapping[int, UnreadState]:
@@ -110,6 +132,13 @@ class KeyedFiles:
             StateError: a handle cannot be read, timers are damaged, or a key group is held by several subtasks.
         """
         self._check_ranges(operator)
+        _, unread, failures = self._open_raw(operator, layouts)
+        for failure in failures.values():
+            raise failure
+        return unread
+
+    def survey_unread(self, operator: OperatorState, layouts: LayoutContext) -> Mapping[int, UnreadState]:
+        """As `find_unread`; what is damaged is left out (see `survey`)."""
         return self._open_raw(operator, layouts)[1]
 
     def open_stored(self, operator: OperatorState, layouts: LayoutContext) -> tuple[KeyedFile, ...]:
@@ -142,40 +171,50 @@ class KeyedFiles:
                 check_held_key_groups(operator, metadata, raw=raw)
             self._checked.add(operator.operator_id)
 
-    def _open_managed(self, operator: OperatorState) -> Files:
+    def _open_managed(self, operator: OperatorState) -> tuple[Files, Mapping[int, StateError]]:
         if operator.operator_id not in self._managed:
             told = self._key_serializers.get(operator.operator_id)
             handles = [subtask.managed_keyed_state for subtask in operator.subtasks]
             held = find_held_key_groups(operator)
-            files = self._handles.open_side_by_side(handles, told)
-            self._managed[operator.operator_id] = tuple(
-                (
-                    subtask.index,
-                    replace(file, key_groups=held[subtask.index])
-                    if isinstance(file, RocksFile) and subtask.index in held
-                    else file,
+            opened = dict(
+                zip(
+                    (subtask.index for subtask in operator.subtasks),
+                    self._handles.open_side_by_side(handles, told),
+                    strict=True,
                 )
-                for subtask, file in zip(operator.subtasks, files, strict=True)
-                if file is not None
             )
+            files = tuple(
+                (
+                    index,
+                    replace(file, key_groups=held[index]) if isinstance(file, RocksFile) and index in held else file,
+                )
+                for index, file in opened.items()
+                if file is not None and not isinstance(file, StateError)
+            )
+            failures = {index: error for index, error in opened.items() if isinstance(error, StateError)}
+            self._managed[operator.operator_id] = files, failures
         return self._managed[operator.operator_id]
 
-    def _open_raw(self, operator: OperatorState, layouts: LayoutContext) -> tuple[Files, Mapping[int, UnreadState]]:
+    def _open_raw(
+        self, operator: OperatorState, layouts: LayoutContext
+    ) -> tuple[Files, Mapping[int, UnreadState], Mapping[int, StateError]]:
         if operator.operator_id not in self._raw:
-            files, unread = [], {}
+            files, unread, failures = [], {}, {}
             for subtask in operator.subtasks:
                 try:
                     file = self._handles.open_raw_keyed(subtask.raw_keyed_state, layouts)
                 except UnsupportedError as error:
                     unread[subtask.index] = UnreadState(explain(error), not isinstance(error, NotTimersError))
-                    continue
-                if file is not None:
-                    files.append((subtask.index, file))
-            self._raw[operator.operator_id] = tuple(files), unread
+                except StateError as error:
+                    failures[subtask.index] = error
+                else:
+                    if file is not None:
+                        files.append((subtask.index, file))
+            self._raw[operator.operator_id] = tuple(files), unread, failures
         return self._raw[operator.operator_id]
 
     def _know_keys(self, operator: OperatorState, files: Files, layouts: LayoutContext) -> Files:
-        unknown = [file for _, file in files if isinstance(file, ChangelogFile) and file.key_serializer is None]
+        unknown = [file for _, file in files if _lacks_key(file)]
         if not unknown:
             return files
         logs = [file for _, file in files if isinstance(file, ChangelogFile)]
@@ -195,11 +234,12 @@ class KeyedFiles:
         """Key serializers that operators of the snapshot name."""
         found: dict[Serializer, None] = {}
         for operator in self._metadata.operator_states:
-            try:
-                files = self._open_managed(operator)
-            except StateError:
-                continue
+            files, _ = self._open_managed(operator)
             logs = [file for _, file in files if isinstance(file, ChangelogFile)]
             found.update((serializer, None) for serializer, _ in find_told_serializers(logs))
             found.update((file.header.key_serializer, None) for _, file in files if not isinstance(file, ChangelogFile))
         return tuple(found)
+
+
+def _lacks_key(file: KeyedFile) -> bool:
+    return isinstance(file, ChangelogFile) and file.key_serializer is None

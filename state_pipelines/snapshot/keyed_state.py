@@ -10,13 +10,17 @@ import numpy as np
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.columns import explain
+from state_pipelines.codecs.families import unknown_class
 from state_pipelines.codecs.scalar import read_value
+from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.records import KeyedLayout, KeyedRecords, derive_keyed_layout
 from state_pipelines.keyed.state_columns import StateLayout
 from state_pipelines.keyed.tables import KeyedTable, TableOptions
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.metainfo import StateKind, StateMetaInfo, keyed_state
+from state_pipelines.serializers.tree import Declared, Opaque
 from state_pipelines.snapshot.python_states import (
     SAMPLE_SIZE,
     PythonGuess,
@@ -29,7 +33,7 @@ from state_pipelines.snapshot.python_states import (
 from state_pipelines.snapshot.state import State, StateStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -91,6 +95,16 @@ def read_states(
                 with at(state=name):
                     batch = tables[name].make_batch(records, part.subtask)
                 yield name, batch
+
+
+def _require_known(headers: Iterable[KeyedHeader]) -> None:
+    """Raise for the first snapshot in some headers that nothing reads."""
+    for header in headers:
+        for info in header.states:
+            for serializer in (header.key_serializer, *(each for _, each in info.serializers)):
+                for node in walk(serializer):
+                    if isinstance(node, Opaque) and not isinstance(node, Declared):
+                        raise unknown_class(node)
 
 
 class KeyedState(State):
@@ -183,8 +197,17 @@ class KeyedState(State):
     @property
     def value_serializer(self) -> Serializer:
         """Serializer of the values as `kind` has them: of a value in Python, that of the one element in Java."""
-        is_list = self.info.state_type == "LIST"
-        return self.info.element if is_list and self.kind != "LIST" else self.info.value_serializer
+        return self._choose_value(self.info)
+
+    def _choose_value(self, info: StateMetaInfo) -> Serializer:
+        return info.element if info.state_type == "LIST" and self.kind != "LIST" else info.value_serializer
+
+    def find_part_serializers(self, part: KeyedPart) -> tuple[Serializer, Serializer, Serializer]:
+        """Serializers of key, namespace and value of one subtask; timers have no namespace of their own."""
+        header = part.file.header
+        info = self._declare(header.states[part.state_id])
+        value = self._choose_value(info)
+        return header.key_serializer, value if self.kind == TIMER else info.namespace_serializer, value
 
     @property
     def context(self) -> RecordContext:
@@ -215,6 +238,7 @@ class KeyedState(State):
                 )
                 found.setdefault(layout, part.subtask)
             if len(found) > 1:
+                _require_known(header for _, header in self._distinct_headers())
                 # Subtasks that have not touched the state since a schema change keep its old serializer.
                 raise UnsupportedError(
                     f"subtasks {' and '.join(map(str, found.values()))} hold the state with different serializers",
@@ -230,12 +254,22 @@ class KeyedState(State):
             found.setdefault((id(header), part.state_id), (part, header))
         return list(found.values())
 
+    def find_part_layout(self, part: KeyedPart) -> tuple[KeyedLayout | None, str]:
+        """The layouts of the records of one subtask, or why there are none."""
+        header, operator = part.file.header, self.operator
+        info, layouts = self._declare(header.states[part.state_id]), operator.snapshot.layout_context
+        try:
+            with at(operator=operator.label, state=self.name):
+                return derive_keyed_layout(info, header.key_serializer, operator.max_parallelism, layouts), ""
+        except UnsupportedError as error:
+            return None, explain(error)
+
     def find_layout(self) -> tuple[KeyedLayout | None, str]:
         """The layouts of the records, or why there are none."""
         try:
             return self.layout, ""
         except UnsupportedError as error:
-            return None, error.what
+            return None, explain(error)
 
     @cached_property
     def table_layout(self) -> StateLayout:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.columns import Columns, plan_columns
+from state_pipelines.codecs.columns import Columns, explain, plan_columns
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import UnsupportedError, UsageError, at
 from state_pipelines.keyed.tables import TableOptions
@@ -99,7 +99,7 @@ class ValueColumn:
                 raise UnsupportedError("the subtasks hold the state with different serializers")
             self.columns = plan_columns(layouts.pop())
         except UnsupportedError as error:
-            self.reason = error.what
+            self.reason = explain(error)
 
     @property
     def keeps_bytes(self) -> bool:

@@ -44,6 +44,8 @@ RAW = "RAW"
 IN_FLIGHT = "IN_FLIGHT"
 RAW_KEYED_NAME = "_raw_keyed_state"
 RAW_OPERATOR_NAME = "_raw_operator_state"
+UNREAD_KEYED_NAME = "_unread_keyed_state"
+"""Managed keyed state whose key serializer nothing reads and whose states are therefore not known."""
 IN_FLIGHT_NAME = "_in_flight_data"
 
 WINDOW = 8 << 20
@@ -296,6 +298,14 @@ class RawKeyedState(BytesState):
         """What each subtask has of some key groups, about `WINDOW` bytes at a time."""
         for part in self.parts:
             yield from part.split(WINDOW, key_groups)
+
+
+class UnreadKeyedState(RawKeyedState):
+    """Managed keyed state of subtasks whose header cannot be read; columns as of `RawKeyedState`."""
+
+    @property
+    def name(self) -> str:  # noqa: D102
+        return UNREAD_KEYED_NAME
 
 
 class RawOperatorState(BytesState):

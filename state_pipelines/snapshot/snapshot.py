@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -27,21 +26,17 @@ from state_pipelines.metadata import (
 from state_pipelines.metadata.channel import ChannelDirection
 from state_pipelines.metadata.properties import SavepointType
 from state_pipelines.metadata.references import StateCategory, operator_handles
-from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.declarations import Declarations
-from state_pipelines.snapshot.handles import HandleReader
+from state_pipelines.snapshot.handles import HandleReader, find_header_ends
 from state_pipelines.snapshot.keyed_files import KeyedFiles
-from state_pipelines.snapshot.keyed_state import TIMER, KeyedPart, KeyedState, read_states
-from state_pipelines.snapshot.list_state import OperatorListState, OperatorPart
+from state_pipelines.snapshot.keyed_state import TIMER, KeyedState, read_states
 from state_pipelines.snapshot.python_states import declare_types, python_name
 from state_pipelines.snapshot.raw_state import (
     IN_FLIGHT_NAME,
     InFlightPart,
     InFlightState,
-    RawKeyedState,
-    RawOperatorPart,
-    RawOperatorState,
 )
+from state_pipelines.snapshot.survey import Survey, raise_first, survey, survey_keyed, survey_operator, survey_raw
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -81,7 +76,9 @@ class Snapshot:
         self.metadata = metadata
         self.path_mapping = path_mapping
         self.declarations = declarations or Declarations()
-        self.handles = HandleReader(location.directory, path_mapping)
+        self.handles = HandleReader(
+            location.directory, path_mapping, self.declarations.serializers, find_header_ends(metadata)
+        )
         keys = {find_operator_id(name): key for name, key in self.declarations.key_serializers.items()}
         self.keyed_files = KeyedFiles(metadata, self.handles, keys)
 
@@ -241,9 +238,17 @@ class Operator:
         """Keyed states and timers, then operator list states, then broadcast states, then raw states.
 
         Raises:
-            StateError: a handle cannot be read, or is of a format that is not covered.
+            StateError: a handle cannot be read, or is of a format that is not covered; see `survey`.
         """
         return tuple(self._iter_states())
+
+    def survey(self, *, in_flight: bool = False) -> Survey:
+        """The states as far as they can be read, and what cannot.
+
+        Args:
+            in_flight: the data in flight too.
+        """
+        return survey(self, in_flight=in_flight)
 
     def _iter_states(self) -> Iterator[State]:
         yield from self.keyed_states
@@ -401,51 +406,29 @@ class Operator:
     @cached_property
     def keyed_states(self) -> tuple[KeyedState, ...]:
         """Keyed states and timers; errors as of `states`."""
-        parts: dict[str, list[KeyedPart]] = {}
-        for subtask, file in self.keyed_files:
-            for state_id, info in enumerate(file.header.states):
-                parts.setdefault(info.name, []).append(KeyedPart(subtask, file, state_id))
-        return tuple(KeyedState(self, tuple(each)) for each in parts.values())
+        found, failures = survey_keyed(self)
+        raise_first(failures)
+        return found
 
     @cached_property
     def operator_states(self) -> tuple[State, ...]:
         """List states, then broadcast states, of which only headers are read; errors as of `states`."""
-        lists: dict[str, list[OperatorPart]] = {}
-        broadcasts: dict[str, list[OperatorPart]] = {}
-        for subtask in self.metadata.subtasks:
-            source = self.snapshot.handles.open_operator(subtask.managed_operator_state)
-            if source is not None:
-                for info in source.header.lists:
-                    lists.setdefault(info.name, []).append(OperatorPart(subtask.index, source, info))
-                for info in source.header.broadcasts:
-                    broadcasts.setdefault(info.name, []).append(OperatorPart(subtask.index, source, info))
-        for name, parts in broadcasts.items():
-            broadcasts[name] = [replace(part, info=self._declare_broadcast(part.info)) for part in parts]
-        return (
-            *(OperatorListState(self, tuple(each)) for each in lists.values()),
-            *(BroadcastState(self, tuple(each)) for each in broadcasts.values()),
-        )
+        found, failures = survey_operator(self)
+        raise_first(failures)
+        return found
 
-    def _declare_broadcast(self, info: StateMetaInfo) -> StateMetaInfo:
+    def declare_broadcast(self, info: StateMetaInfo) -> StateMetaInfo:
+        """The meta info of a broadcast state with the types that are declared of it."""
         declared = self.find_python_type(info)
         return info if declared is None else declare_types(info, declared, "MAP")
 
     @cached_property
     def raw_states(self) -> tuple[State, ...]:
-        """Raw keyed state that is not timers, and raw operator state; errors as of `states`."""
-        handles = self.snapshot.handles
-        unread = self.snapshot.keyed_files.find_unread(self.metadata, self.snapshot.layout_context)
-        keyed = tuple(
-            handles.open_raw_bytes(subtask.raw_keyed_state, subtask.index, unread[subtask.index].reason)
-            for subtask in self.metadata.subtasks
-            if subtask.index in unread
-        )
-        raw = tuple(
-            RawOperatorPart(subtask.index, handles.open_stream(handle.delegate), handle)
-            for subtask in self.metadata.subtasks
-            if (handle := subtask.raw_operator_state) is not None
-        )
-        return (*([RawKeyedState(self, keyed)] if keyed else ()), *([RawOperatorState(self, raw)] if raw else ()))
+        """Raw keyed state that is not timers, keyed state without a header, raw operator state; errors as `states`."""
+        self.snapshot.keyed_files.find_unread(self.metadata, self.snapshot.layout_context)
+        found, failures = survey_raw(self)
+        raise_first(failures)
+        return found
 
     @cached_property
     def in_flight(self) -> InFlightState | None:

@@ -54,6 +54,7 @@ def test_json_tells_of_a_state(call: Callable[..., Called], savepoint: Path) -> 
         "connector": None,
         "python": None,
         "error": "",
+        "damaged": False,
     }
 
 

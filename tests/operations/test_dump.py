@@ -85,14 +85,14 @@ def test_a_state_that_no_operator_has_is_an_error() -> None:
         list(dump(orders().open(), state="no-such-state"))
 
 
-def test_what_cannot_be_decoded_is_hex_with_the_reason() -> None:
+def test_a_value_that_cannot_be_decoded_is_bytes_with_the_reason() -> None:
     lines = dump(types("2.2", "heap").open(), state="person-or-guest")
     values = [line["value"] for line in lines]
-    undecoded = [value for value in values if isinstance(value, dict) and "@undecoded" in value]
+    undecoded = [value for value in values if isinstance(value, dict) and "@bytes" in value]
     assert len(values) == 12
     assert len(undecoded) == 6
     assert "types.Guest" in str(undecoded[0]["@reason"])
-    assert bytes.fromhex(str(undecoded[0]["@undecoded"]))[2:14] == b"\x0btypes.Guest"
+    assert bytes.fromhex(str(undecoded[0]["@bytes"]))[2:14] == b"\x0btypes.Guest"
 
 
 def test_values_with_ttl_tell_their_last_access() -> None:

@@ -8,7 +8,7 @@ from state_pipelines.errors import FormatError
 from state_pipelines.serializers import build
 from state_pipelines.serializers.registry import read_nested, write_nested
 from state_pipelines.serializers.text import describe
-from state_pipelines.serializers.tree import Opaque, Pojo, PojoField, PojoSubclass
+from state_pipelines.serializers.tree import ListOf, Opaque, Pojo, PojoField, PojoSubclass
 from tests.serializers.literals import (
     BASE,
     LONG,
@@ -126,10 +126,12 @@ NESTED_UNKNOWN = snapshot(
 )
 
 
-def test_an_unknown_class_inside_a_known_one_makes_the_whole_field_opaque() -> None:
+def test_an_unknown_class_inside_a_known_one_ends_where_the_frame_of_the_field_does() -> None:
     amounts = read(NESTED_UNKNOWN).fields[0].serializer
-    assert isinstance(amounts, Opaque)
-    assert (amounts.snapshot_class, amounts.unknown_class) == (f"{BASE}ListSerializerSnapshot", UNKNOWN_CLASS)
+    assert isinstance(amounts, ListOf)
+    assert amounts.element == Opaque(
+        snapshot_class=UNKNOWN_CLASS, snapshot_version=7, unknown_class=UNKNOWN_CLASS, raw=b"\xde\xad"
+    )
 
 
 def test_a_known_class_around_an_unknown_one_is_written_byte_for_byte() -> None:

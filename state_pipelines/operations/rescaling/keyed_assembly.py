@@ -154,6 +154,8 @@ def _open(handle: _SectionHandle, reader: HandleReader, *, raw: bool) -> Section
     try:
         _, end = read_first_header(stream, first)
     except UnknownSerializerError:
+        end = -1
+    if end < 0:
         # All that stands in front of the sections is copied then; no more than the header, unless a rescaling before
         # has left it out.
         end = first

@@ -1,0 +1,381 @@
+"""Ends of snapshot bodies whose class has no reader.
+
+A serializer snapshot has no length: only its class knows where its body ends. Where the end of the header around it is
+known, an end is proven when the rest of the header parses completely, ends exactly at that offset, and no other end
+does so too (`read_settled`). The one presumption is that a body does not hold the key of a serializer as state meta
+infos write it (`VALUE_SERIALIZER`, then version 2).
+Source of the grammar: `StateMetaInfoSnapshotReadersWriters`, `TypeSerializerSnapshot`.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.errors import FormatError, UnknownSerializerError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from state_pipelines.serializers.declared import DeclaredSerializer
+    from state_pipelines.serializers.framing import Head
+    from state_pipelines.serializers.metainfo import StateMetaInfo
+    from state_pipelines.serializers.tree import Serializer
+
+Parsed = TypeVar("Parsed")
+
+MAX_ATTEMPTS = 20_000
+"""Parses of one header after which no further ends are tried."""
+
+MAX_UNKNOWN = 200
+"""Unknown bodies in one header up to which ends are looked for."""
+
+PARTS, SERIALIZERS, STATES = "parts", "serializers", "states"
+"""Lists in a header: nested snapshots, the serializers of a state, states."""
+
+_KINDS = {kind.to_bytes(4, "big") for kind in range(5)}
+_OUTER_VERSION = bytes.fromhex("00000002")
+_CLASS_NAME = re.compile(rb"[\w$.\x80-\xff]+")
+
+ADAPTER_VERSION = 0x7A53C4F0
+"""Version that `TypeSerializerConfigSnapshot` writes: its body begins with the Java-serialized serializer."""
+
+
+class OpenBodyError(UnknownSerializerError):
+    """The body of a snapshot without reader ends at an offset that nothing in its header tells.
+
+    Attributes:
+        start: first offset at which the body can end.
+        node: what is known of the snapshot; its `raw` is None.
+        stage: what of the header is left to read, for comparison.
+        infos: states that were read, and of the state in question what is known (see `read_state_meta_infos`).
+        left: number of states after it.
+        header: what is known of the header, as its reader makes it; None when it is nothing.
+    """
+
+    start: int = 0
+    node: Serializer
+    stage: tuple[object, ...] = ()
+    infos: tuple[StateMetaInfo, ...] = ()
+    left: int = 0
+    header: object = None
+
+
+@dataclass
+class Reading:
+    """The header that is being read.
+
+    Attributes:
+        declared: what the user declares, by snapshot class.
+        ends: assumed ends of unknown bodies, in the order of the file.
+        used: how many of them were used.
+        whole: start and end of snapshots whose inside is not settled.
+        snapshots: start, end and node of each snapshot in its outer form that was read.
+        done: by start, the end, the node, and how many ends are used then, of snapshots that were read before under the
+            same ends.
+        stage: numbers of items that are left in the lists around the current offset.
+        empty_bodies: the bodies of declared classes are empty, unless declared otherwise.
+    """
+
+    declared: dict[str, DeclaredSerializer]
+    ends: tuple[int, ...] = ()
+    used: int = 0
+    whole: dict[int, int] = field(default_factory=dict)
+    snapshots: list[tuple[int, int, Serializer]] = field(default_factory=list)
+    done: dict[int, tuple[int, Serializer, int]] = field(default_factory=dict)
+    stage: list[object] = field(default_factory=list)
+    empty_bodies: bool = False
+
+    @property
+    def finished(self) -> dict[int, tuple[int, Serializer, int]]:
+        """The snapshots that were read, as `done` of a parse under the same ends and more."""
+        counts = {start: sum(each <= stop for each in self.ends) for start, stop, _ in self.snapshots}
+        return {start: (stop, node, counts[start]) for start, stop, node in self.snapshots}
+
+
+_reading: ContextVar[Reading | None] = ContextVar("header being read", default=None)
+
+
+def current_reading() -> Reading | None:
+    """The header that is being read; None where an unknown snapshot class is an error."""
+    return _reading.get()
+
+
+@contextmanager
+def reading(state: Reading | None) -> Iterator[None]:
+    """Read with `state`; None: an unknown snapshot class is an error."""
+    token = _reading.set(state)
+    try:
+        yield
+    finally:
+        _reading.reset(token)
+
+
+@contextmanager
+def left(kind: str, start: int, number: int) -> Iterator[None]:
+    """Note that the list of a kind that begins at `start` has `number` items from here on."""
+    state = _reading.get()
+    if state is None:
+        yield
+        return
+    state.stage.append((kind, start, number))
+    try:
+        yield
+    finally:
+        state.stage.pop()
+
+
+def take_body(reader: Reader, head: Head, node: Serializer, error: UnsupportedError) -> bytes:
+    """Take the body of a snapshot that has no reader, up to its assumed end.
+
+    Args:
+        reader: stands at the body.
+        head: of the snapshot.
+        node: what is known of the snapshot without its body.
+        error: why it has no reader.
+
+    Raises:
+        OpenBodyError: no end is assumed.
+        FormatError: the body cannot end there.
+        UnsupportedError: `error`, where no header is being read.
+    """
+    state = _reading.get()
+    if state is None:
+        raise error
+    start = reader.position
+    first = start
+    if head.version & 0xFFFFFFFF == ADAPTER_VERSION:
+        # `TypeSerializerConfigSnapshot.writeSnapshot` is final: i32 version and i32 length, then a Java object.
+        reader.i32()
+        reader.skip(reader.count())
+        first = reader.position
+    if state.used == len(state.ends):
+        raised = OpenBodyError(error.what, where=error.where, hint=error.hint)
+        raised.start, raised.node, raised.stage = first, node, tuple(state.stage)
+        raise raised
+    end = state.ends[state.used]
+    state.used += 1
+    if end < first:
+        raise reader.error("the body of a snapshot ends before its Java object does", end)
+    reader.position = start
+    return reader.take(end - start)
+
+
+def read_settled(
+    parse: Callable[[Reader], Parsed],
+    data: bytes,
+    name: str | None,
+    *,
+    start: int = 0,
+    end: int | None,
+    declared: Sequence[DeclaredSerializer] = (),
+) -> Parsed:
+    """Parse a header, and settle where bodies without reader end.
+
+    Args:
+        parse: reads all of it.
+        data: holds the header.
+        name: of the file, for errors.
+        start: offset of the header.
+        end: its end; None when it is not known, so that no unknown body can be settled.
+        declared: snapshot classes that the user declares.
+
+    Returns:
+        What `parse` returns; unknown snapshots are `Opaque` nodes. A snapshot that can be split into nested ones in
+        several ways is one `Opaque` node as a whole.
+
+    Raises:
+        OpenBodyError: the end of an unknown body cannot be proven.
+        FormatError: the bytes are not what `parse` reads.
+    """
+    classes = {each.snapshot_class: each for each in declared}
+
+    def attempt(state: Reading) -> Parsed:
+        reader = Reader(data, name, start, len(data) if end is None else end)
+        with reading(state):
+            parsed = parse(reader)
+        if state.used and end is not None:
+            # Where nothing was assumed, what follows is the matter of the caller.
+            reader.expect_end("the header")
+        return parsed
+
+    try:
+        return attempt(Reading(classes, empty_bodies=True))
+    except OpenBodyError as error:
+        if end is None:
+            raise
+        first = error
+    except FormatError:
+        if end is None or not classes:
+            raise
+        # A declared class whose body is not empty, or damage: the search tells.
+        try:
+            return attempt(Reading(classes))
+        except OpenBodyError as error:
+            first = error
+    search = _Search(data, end, lambda ends, done: Reading(classes, ends, done=done), attempt)
+    try:
+        search.explore((), first, {})
+    except _GivenUpError as stopped:
+        first.what += stopped.what
+    if search.solution is None:
+        raise first
+    if not search.whole:
+        return search.solution[0]
+    ends = search.solution[1].ends
+    kept = tuple(each for each in ends if not any(begin < each <= stop for begin, stop in search.whole.items()))
+    return attempt(Reading(classes, kept, whole=search.whole))
+
+
+class _Search(Generic[Parsed]):
+    """Tries ends of unknown bodies, each body before those after it.
+
+    Args:
+        data: holds the header.
+        end: of the header.
+        assume: makes the state of a parse under assumed ends.
+        attempt: parses.
+
+    Attributes:
+        solution: the first solution; None while there is none, and when others split the header differently.
+        whole: start and end of the snapshots whose inside other solutions split differently.
+    """
+
+    def __init__(
+        self,
+        data: bytes,
+        end: int,
+        assume: Callable[[tuple[int, ...], dict[int, tuple[int, Serializer, int]]], Reading],
+        attempt: Callable[[Reading], Parsed],
+    ) -> None:
+        self._candidates = Candidates(data, end)
+        self._assume = assume
+        self._attempt = attempt
+        self._attempts = 0
+        # By what is left to read: the solution that was found from there; None when there is none.
+        self._known: dict[tuple[object, ...], Reading | None] = {}
+        self.solution: tuple[Parsed, Reading] | None = None
+        self.whole: dict[int, int] = {}
+
+    def explore(
+        self, ends: tuple[int, ...], error: OpenBodyError, done: dict[int, tuple[int, Serializer, int]]
+    ) -> Reading | None:
+        """Try all ends of the body at which a parse under `ends` stopped; a solution, if there is one.
+
+        Args:
+            ends: assumed ends of the bodies before it.
+            error: what stopped the parse.
+            done: snapshots that were read before it.
+
+        Raises:
+            _GivenUpError: the header can be split in several ways, or too many ends would have to be tried.
+        """
+        if len(ends) >= MAX_UNKNOWN:
+            raise _GivenUpError
+        found: Reading | None = None
+        for candidate in self._candidates.find(error.start, error.stage):
+            self._attempts += 1
+            if self._attempts > MAX_ATTEMPTS:
+                self.solution = None
+                raise _GivenUpError
+            state = self._assume((*ends, candidate), done)
+            try:
+                parsed = self._attempt(state)
+            except OpenBodyError as deeper:
+                key = (deeper.start, *deeper.stage)
+                if key not in self._known:
+                    self._known[key] = self.explore(state.ends, deeper, state.finished)
+                    found = found or self._known[key]
+                elif (solution := self._known[key]) is not None:
+                    self._compare(state, solution)
+                    found = found or solution
+            except (FormatError, UnsupportedError):
+                continue
+            else:
+                if self.solution is None:
+                    self.solution = parsed, state
+                self._compare(state, state)
+                found = found or state
+        return found
+
+    def _compare(self, state: Reading, solution: Reading) -> None:
+        """Note where a solution differs from the first one: it begins as `state` does and ends as `solution`."""
+        assert self.solution is not None
+        first = self.solution[1]
+        read = len(state.snapshots)
+        every = (*state.snapshots, *solution.snapshots[read:])
+        if [each[:2] for each in every] != [each[:2] for each in first.snapshots]:
+            self.solution = None
+            raise _GivenUpError("; several ends of its body are possible")
+        self.whole |= {one[0]: one[1] for one, other in zip(every, first.snapshots, strict=True) if one != other}
+        if read < len(every) and state.ends != solution.ends[: len(state.ends)]:
+            self.whole[every[read][0]] = every[read][1]
+
+
+class _GivenUpError(Exception):
+    """The search is over without a proof."""
+
+    def __init__(self, what: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+
+
+class Candidates:
+    """Offsets at which a body may end.
+
+    After a body comes, as the lists around it tell, the class of the next nested snapshot, the key of the next
+    serializer, or the name and kind of the next state; after the last one a number of states, or the end of the header.
+
+    Args:
+        data: holds the header.
+        end: of the header.
+    """
+
+    def __init__(self, data: bytes, end: int) -> None:
+        texts = _find_texts(data, end)
+        words = {offset: data[offset + 2 : stop] for offset, stop in texts.items()}
+        names = [offset for offset, stop in texts.items() if data[stop : stop + 4] in _KINDS]
+        self._after = {
+            PARTS: [offset for offset, word in words.items() if _CLASS_NAME.fullmatch(word)],
+            SERIALIZERS: [offset for offset, word in words.items() if word.endswith(b"_SERIALIZER")],
+            STATES: names,
+        }
+        # The key of a serializer with the version of the outer form: no body holds that, it is the header's own.
+        self._keys = [offset for offset in self._after[SERIALIZERS] if data[texts[offset] :][:4] == _OUTER_VERSION]
+        counted = [offset - 2 for offset in names if offset > 1 and data[offset - 2] < 0x80]
+        empty = [offset for offset in (end - 2,) if data[offset:end] == b"\0\0"]
+        self._last = sorted({*counted, *empty, end})
+
+    def find(self, start: int, stage: tuple[object, ...]) -> list[int]:
+        """Candidates from `start` on, ascending.
+
+        Args:
+            start: first offset at which the body can end.
+            stage: kind, offset and number of items left of each list around it, outermost first.
+        """
+        kind = next((each[0] for each in reversed(stage) if isinstance(each, tuple) and each[2] > 1), None)
+        found = self._last if kind is None else self._after[kind]
+        key = bisect_left(self._keys, start)
+        bound = self._keys[key] if key < len(self._keys) else self._last[-1]
+        return found[bisect_left(found, start) : bisect_right(found, bound)]
+
+
+def _find_texts(data: bytes, end: int) -> dict[int, int]:
+    """Offset and end of everything that may be a text without control characters, behind its u16 length."""
+    if end < 3:
+        return {}
+    raw = np.frombuffer(data, np.uint8, end)
+    control = np.concatenate([[0], np.cumsum((raw < 0x20) | (raw == 0x7F))])
+    sizes = (raw[:-1].astype(np.int64) << 8) | raw[1:]
+    starts = np.arange(2, end + 1)
+    fits = np.flatnonzero((sizes > 0) & (starts + sizes <= end))
+    stops = (starts + sizes)[fits]
+    is_text = control[stops] == control[starts[fits]]
+    return dict(zip(fits[is_text].tolist(), stops[is_text].tolist(), strict=True))
