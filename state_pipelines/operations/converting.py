@@ -21,7 +21,7 @@ from state_pipelines.keyed.heap import HeapFile
 from state_pipelines.keyed.null_timestamps import may_hold_timestamps
 from state_pipelines.keyed.raw_timers import RawTimersFile
 from state_pipelines.keyed.rocksdb import RocksFile
-from state_pipelines.metadata import CheckpointMetadata, CheckpointProperties, write_metadata
+from state_pipelines.metadata import CheckpointMetadata, CheckpointProperties
 from state_pipelines.metadata.keyed import KeyedStateHandle, KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
 from state_pipelines.operations.conversion_tasks import (
@@ -31,6 +31,7 @@ from state_pipelines.operations.conversion_tasks import (
 )
 from state_pipelines.operations.keyed_formats import FORST, find_keyed_formats
 from state_pipelines.operations.moving import Removal, plan_removal
+from state_pipelines.operations.own_files import publish_snapshot
 from state_pipelines.operations.processes import run_pieces
 from state_pipelines.operations.publishing import (
     FIRST_RELATIVE_VERSION,
@@ -331,7 +332,8 @@ def _plan_in_flight(snapshot: Snapshot, choice: InFlight, notes: list[str]) -> C
         raise UnsupportedError(
             f"the checkpoint holds {of}, which no savepoint carries",
             where=Where(file=str(snapshot.location.metadata)),
-            hint="Keep it, and the result is a checkpoint as before (keep), or lose these records (drop)",
+            hint="Keep it with --in-flight keep, and the result is a checkpoint as before, or lose these records with "
+            "--in-flight drop",
         )
     if choice is InFlight.KEEP:
         notes.append(f"{of} is kept as it is; the result is a checkpoint, not a savepoint")
@@ -479,7 +481,7 @@ def run_conversion(plan: ConversionPlan, run: Runner | None = None) -> Conversio
         written = [each for each in run(plan.tasks, "keyed state cannot be written") if isinstance(each, WrittenState)]
         metadata, copies = plan.assemble(written, writer.target)
         copied = [each for each in run(copies, "files cannot be copied") if isinstance(each, int)]
-        writer.publish(write_metadata(metadata))
+        publish_snapshot(writer, metadata, needs_others=plan.files is FileMode.REFERENCE)
     removed = plan.removal.run() if plan.removal is not None else None
     return ConversionResult(
         path=str(plan.target),

@@ -73,7 +73,7 @@ def plan_removal(snapshot: Snapshot, target: Location) -> Removal:
             raise UnsupportedError(
                 "the snapshot has files outside its directory, which other checkpoints may need",
                 where=Where(file=str(place)),
-                hint="Copy it without moving, and let Flink or `retain` remove the old one",
+                hint="Copy it without moving, and let Flink remove the old one",
             )
         files[str(place)] = place
     _refuse_neighbours(snapshot, {_identify(place) for place in files.values()})

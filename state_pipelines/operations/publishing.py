@@ -22,6 +22,7 @@ from state_pipelines.metadata import (
     with_version,
 )
 from state_pipelines.metadata.handles import (
+    ByteStreamStateHandle,
     EmptySegmentFileStateHandle,
     FileStateHandle,
     RelativeFileStateHandle,
@@ -217,9 +218,12 @@ def plan_copies(
     sizes = _find_sizes(metadata)
     names: dict[tuple[str, int], str] = {}
     copies: list[FileCopy] = []
+    inlined = _InlinedNames()
 
     def relocate(reference: StreamReference) -> StreamStateHandle:
         handle = reference.handle
+        if isinstance(handle, ByteStreamStateHandle):
+            return replace(handle, handle_name=inlined.shorten(handle.handle_name))
         if not isinstance(handle, _FileHandle):
             return handle
         if isinstance(handle, RelativeFileStateHandle) and handle.relative_path in new:
@@ -263,6 +267,24 @@ def note_files(files: FileMode) -> str | None:
                 "the result is not self-contained: it needs the files of the old snapshot where they lie; do not move "
                 "or remove that, and do not restore the result with claim mode CLAIM, which would remove them"
             )
+
+
+class _InlinedNames:
+    """Names of inlined handles without their directories, which are those of the old snapshot.
+
+    Flink compares such handles by name, so that different names stay different.
+    """
+
+    def __init__(self) -> None:
+        self._new: dict[str, str] = {}
+        self._taken: set[str] = set()
+
+    def shorten(self, name: str) -> str:
+        if name not in self._new:
+            short = name.rpartition("/")[2]
+            self._new[name] = make_file_name() if short in self._taken else short
+            self._taken.add(self._new[name])
+        return self._new[name]
 
 
 _FileHandle = FileStateHandle | RelativeFileStateHandle | SegmentFileStateHandle

@@ -12,13 +12,13 @@ from state_pipelines.keyed.encoding import RecordEncoder
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.raw_timers import RawTimersFile
 from state_pipelines.keyed.records import derive_keyed_layout
-from state_pipelines.metadata import CheckpointMetadata, write_metadata
 from state_pipelines.operations.migration import UPGRADE, Migration, ValuePlan
 from state_pipelines.operations.migration import flows as flowing
 from state_pipelines.operations.migration.drafts import refuse_drafts
 from state_pipelines.operations.migration.flows import Read
 from state_pipelines.operations.migration.planning import Chain, describe_copied, plan_operator
 from state_pipelines.operations.migration.shapes import find_shapes
+from state_pipelines.operations.own_files import publish_snapshot
 from state_pipelines.operations.publishing import (
     NewFile,
     make_file_name,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from state_pipelines.keyed.files import KeyedFile
+    from state_pipelines.metadata import CheckpointMetadata
     from state_pipelines.operations.migration.plans import OperatorPlan
     from state_pipelines.serializers.metainfo import StateMetaInfo
     from state_pipelines.snapshot import Operator
@@ -160,7 +161,7 @@ def migrate(
             location = SnapshotLocation(writer.target, writer.locate(METADATA_FILE))
             result = Snapshot(location, new, snapshot.path_mapping, snapshot.declarations)
             proofs = tuple(report for work in works for report in _prove(spark, work, result)) if prove else ()
-            writer.publish(write_metadata(new))
+            publish_snapshot(writer, new)
     finally:
         for work in works:
             work.reader.release()

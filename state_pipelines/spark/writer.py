@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from state_pipelines.errors import TargetExistsError, UsageError, Where
 from state_pipelines.keyed.encoding import RecordEncoder
-from state_pipelines.metadata import write_metadata
+from state_pipelines.operations.own_files import publish_snapshot
 from state_pipelines.operations.publishing import NewFile
 from state_pipelines.operations.rewriting import PartFile, merge_parts
 from state_pipelines.operations.writing import StateDescription, WritePlan, plan_write
@@ -85,7 +85,7 @@ class StateWriter(DataSourceArrowWriter):
                 metadata, copies = self.plan.assemble(files, writer.target)
                 for copy in copies:
                     copy.run()
-                writer.publish(write_metadata(metadata))
+                publish_snapshot(writer, metadata)
         finally:
             remove_directory(self.parts)
 
@@ -121,7 +121,7 @@ def write_state(frame: DataFrame, target: str, **options: str) -> str:
         metadata, copies = plan.assemble(files, writer.target)
         run_tasks(spark, copies, "the files of the base cannot be copied")
         remove_directory(directory)
-        writer.publish(write_metadata(metadata))
+        publish_snapshot(writer, metadata)
     return target
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -98,6 +99,21 @@ def find_case(line: str, name: str) -> Case:
 
 def line_of(version: str) -> str:
     return version.rpartition(".")[0]
+
+
+@pytest.mark.parametrize("name", ["rocksdb-incremental", "rocksdb-file-merging", "changelog-rocksdb-materialized"])
+def test_flink_restores_a_copy_whose_original_is_gone(version: str, name: str, tmp_path: Path) -> None:
+    case = find_case(line_of(version), name)
+    old, target = tmp_path / "old", tmp_path / "copied"
+    shutil.copytree(case.folder, old)
+    there = replace(case, folder=old, path=old / case.path.relative_to(case.folder))
+    convert(there.open_told(), str(target), "keep")
+    shutil.rmtree(old)
+    result = harness.restore(
+        version, target, JOBS[case.job](case.max_parallelism), backend="rocksdb", parallelism=case.parallelism
+    )
+    assert result.ok, result.error
+    assert not (difference := harness.diff_entries(case.entries(), result.entries)), str(difference)
 
 
 @pytest.mark.parametrize(("version", "conversion"), ALL, ids=str)

@@ -13,6 +13,7 @@ from state_pipelines.metadata import CheckpointMetadata, read_metadata, write_me
 from state_pipelines.metadata.handles import RelativeFileStateHandle
 from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
 from state_pipelines.operations.converting import choose_properties
+from state_pipelines.operations.own_files import publish_snapshot
 from state_pipelines.operations.processes import run_pieces
 from state_pipelines.operations.publishing import FileCopy, FileMode, note_files, place_keyed_state, plan_copies
 from state_pipelines.operations.rescaling.editing import EditedSnapshot, edit_operators
@@ -239,7 +240,7 @@ def run_rescale(plan: RescalePlan, run: Runner | None = None, *, prove: bool = T
         result = Snapshot(location, read_metadata(content, str(location.metadata)), old.path_mapping, old.declarations)
         _check_chosen_keys(plan, moved)
         proof = _prove(plan, moved, result, run) if prove else None
-        writer.publish(content)
+        publish_snapshot(writer, metadata, needs_others=plan.files is FileMode.REFERENCE)
     return RescaleResult(
         path=str(plan.target),
         plan=plan,
