@@ -30,6 +30,7 @@ COMMANDS = {
     "revision": ("revision", "Write a new revision file, empty or drafted."),
     "convert": ("convert", "Write a snapshot in another format, or at another place."),
     "rescale": ("rescale", "Write a snapshot for other parallelism, key groups or operators."),
+    "erase": ("erase", "Write a snapshot without some keys, or tell where they are."),
     "prepare": ("prepare", "Make what lets Spark start faster, once."),
     "demo": ("demo", "Run the orders example from end to end."),
 }

@@ -13,6 +13,7 @@ from state_pipelines.metadata import CheckpointMetadata, read_metadata, write_me
 from state_pipelines.metadata.handles import RelativeFileStateHandle
 from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
 from state_pipelines.operations.converting import choose_properties
+from state_pipelines.operations.key_search import search_keys
 from state_pipelines.operations.own_files import publish_snapshot
 from state_pipelines.operations.processes import run_pieces
 from state_pipelines.operations.publishing import FileCopy, FileMode, note_files, place_keyed_state, plan_copies
@@ -239,6 +240,8 @@ def run_rescale(plan: RescalePlan, run: Runner | None = None, *, prove: bool = T
         old = plan.edited.snapshot
         result = Snapshot(location, read_metadata(content, str(location.metadata)), old.path_mapping, old.declarations)
         _check_chosen_keys(plan, moved)
+        if prove:
+            _require_gone(plan, result, run)
         proof = _prove(plan, moved, result, run) if prove else None
         publish_snapshot(writer, metadata, needs_others=plan.files is FileMode.REFERENCE)
     return RescaleResult(
@@ -348,6 +351,22 @@ def _check_chosen_keys(plan: RescalePlan, moved: Sequence[_Moved]) -> None:
                 "none of the chosen keys is there",
                 where=Where(operator=each.change.label),
                 hint="Keys are written as `dump` and `read` show them",
+            )
+
+
+def _require_gone(plan: RescalePlan, result: Snapshot, run: Runner) -> None:
+    """Search the written state for the keys that were to go."""
+    for each in plan.operators:
+        choice = each.edited.request.keys
+        if choice is None or choice.keep:
+            continue
+        after = next(op for op in result.operators if op.metadata.operator_id == each.state.operator_id)
+        search = search_keys(result, choice.keys, [after], run)
+        if left := [found.state for found in search.found] or [reason for _, reason in search.unsearched]:
+            raise ProofError(
+                f"keys that were to go may still be there: {', '.join(dict.fromkeys(left))}",
+                where=Where(operator=each.change.label),
+                hint="Nothing was published; please report this",
             )
 
 

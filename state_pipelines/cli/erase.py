@@ -1,0 +1,194 @@
+"""`erase`: a snapshot without some keys, and where else they are."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from state_pipelines.cli.commands import ANSWER_IS_NO, CANNOT_BE_TOLD
+from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural
+from state_pipelines.cli.options import AS_JSON, Source, source_options
+from state_pipelines.cli.progress import PROCESSES, run_with_bar
+from state_pipelines.errors import UsageError
+from state_pipelines.keyed.key_values import KeyText
+from state_pipelines.operations.erasing import ErasurePlan, plan_erasure, run_erasure, search_below
+from state_pipelines.operations.processes import Processes, choose_processes
+from state_pipelines.operations.rows import compact
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from state_pipelines.operations.key_search import KeySearch
+    from state_pipelines.operations.rescaling import RescaleResult
+    from state_pipelines.spark.value_search import FoundRows
+
+_CELL_SIZE = 120
+
+
+@click.command("erase")
+@click.argument("snapshot", required=False)
+@click.option("--key", "keys", metavar="KEY", multiple=True, help="A key: plain text where keys are text, else JSON.")
+@click.option("--out", "target", metavar="TARGET", help="Directory of the new snapshot; without it nothing is written.")
+@click.option("--root", metavar="DIR", help="Tell which snapshots below DIR hold the keys.")
+@click.option("--also", metavar="SQL", help="Tell in which rows of which states this predicate holds; they stay.")
+@click.option("--strict", is_flag=True, help="Exit with 3 where some state cannot be searched.")
+@PROCESSES
+@AS_JSON
+@source_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    snapshot: str | None,
+    *,
+    keys: tuple[str, ...],
+    target: str | None,
+    root: str | None,
+    also: str | None,
+    strict: bool,
+    processes: int | None,
+    as_json: bool,
+    source: Source,
+) -> None:
+    """Write a snapshot like SNAPSHOT without the entries and timers of some keys, in any operator keyed by them.
+
+    Without --out, only say where they are. The new snapshot is read back before it is published: the keys are in
+    none of its states, and everything else is as it was.
+
+    Exit code 1: the keys are nowhere. 3: they were not found, but some state cannot be searched.
+    """
+    _require_use(snapshot, keys, target, root)
+    texts = [KeyText(key) for key in keys]
+    progress = make_console(stderr=True)
+    plan = result = None
+    searches: list[KeySearch] = []
+    rows: list[FoundRows] = []
+    opened = None if snapshot is None else source.open(snapshot)
+    with Processes(processes or choose_processes(0 if opened is None else opened.file_size)) as shared:
+        run = partial(run_with_bar, shared, progress)
+        if opened is not None:
+            plan = plan_erasure(opened, texts, target, run=run)
+            result = run_erasure(plan, run) if target is not None else None
+        if root is not None:
+            searches = list(search_below(root, texts, open_other=source.open, run=run))
+    if also is not None:
+        paths = [*([snapshot] if snapshot and result is None else []), *([result.path] if result else [])]
+        paths += [search.path for search in searches if search.checkpoint_id is not None]
+        rows = _find_rows(list(dict.fromkeys(paths)), source, also)
+    if as_json:
+        click.echo(json.dumps(_to_json(keys, plan, result, searches if root else None, also, rows), indent=2))
+    else:
+        _show(keys, plan, result, searches, rows, make_console())
+    every = [*([plan.search] if plan is not None else []), *searches]
+    unsearched = any(search.unsearched for search in every)
+    if unsearched and (strict or not any(search.found for search in every)):
+        ctx.exit(CANNOT_BE_TOLD)
+    if not any(search.found for search in every) and not any(row.rows for row in rows):
+        ctx.exit(ANSWER_IS_NO)
+
+
+def _require_use(snapshot: str | None, keys: tuple[str, ...], target: str | None, root: str | None) -> None:
+    if not keys:
+        raise UsageError("which key is not said (--key)", hint="Such as --key order-1; it may be given several times")
+    if snapshot is None and root is None:
+        raise UsageError("neither a snapshot nor a directory is named", hint="Give SNAPSHOT, --root DIR, or both")
+    if snapshot is None and target is not None:
+        raise UsageError("--out needs the snapshot that keys are erased from", hint="Give SNAPSHOT")
+
+
+def _find_rows(paths: Sequence[str], source: Source, predicate: str) -> list[FoundRows]:
+    from state_pipelines.spark import create_session
+    from state_pipelines.spark.value_search import find_rows
+
+    session = create_session("state-pipelines")
+    return [found for path in paths for found in find_rows(session, source.open(path), predicate)]
+
+
+def _show(
+    keys: Sequence[str],
+    plan: ErasurePlan | None,
+    result: RescaleResult | None,
+    searches: Sequence[KeySearch],
+    rows: Sequence[FoundRows],
+    console: Console,
+) -> None:
+    if plan is not None:
+        _show_search(keys, plan.search, console)
+        if result is not None:
+            entries = sum(each.entries for each in plan.search.found)
+            console.print(
+                f"{entries:,} entries and timers erased, {format_bytes(result.bytes)} written or copied in "
+                f"{result.seconds:.1f} s"
+            )
+            console.print("proven: the keys are in no keyed state, every other entry is as it was")
+            console.print(f"new snapshot: {result.path}", style="bold", soft_wrap=True)
+        elif plan.search.found:
+            console.print("nothing was written; --out TARGET writes a snapshot without them")
+        else:
+            console.print("the keys are in no keyed state of the snapshot; nothing was written")
+    for search in searches:
+        _show_search(keys, search, console, title=True)
+    if searches:
+        holding = sum(bool(search.found) for search in searches)
+        console.print(f"{holding} of {plural(len(searches), 'snapshot')} hold the keys")
+    for found in rows:
+        _show_rows(found, console)
+
+
+def _show_search(keys: Sequence[str], search: KeySearch, console: Console, *, title: bool = False) -> None:
+    if title and (search.found or search.unsearched):
+        console.print(search.path, style="bold cyan", soft_wrap=True)
+    if search.found:
+        table = make_table("operator", "state", "kind", "key", "entries", right=("entries",))
+        for each in search.found:
+            table.add_row(each.operator, each.state, each.kind, crop(keys[each.key], _CELL_SIZE), f"{each.entries:,}")
+        console.print(indent(table))
+    for operator, reason in search.unsearched:
+        place = f"operator {operator}: " if operator else ""
+        console.print(f"  {place}not searched: {reason}", style="yellow", soft_wrap=True)
+
+
+def _show_rows(found: FoundRows, console: Console) -> None:
+    if found.rows:
+        console.print(f"{found.path}: {found.operator} / {found.state}: {plural(found.rows, 'row')}", soft_wrap=True)
+        for row in found.examples:
+            console.print(indent(crop(compact(row), _CELL_SIZE)))
+
+
+def _to_json(
+    keys: Sequence[str],
+    plan: ErasurePlan | None,
+    result: RescaleResult | None,
+    searches: Sequence[KeySearch] | None,
+    also: str | None,
+    rows: Sequence[FoundRows],
+) -> dict[str, object]:
+    return {
+        "keys": list(keys),
+        "snapshot": None if plan is None else _search_to_json(keys, plan.search),
+        "written": None if result is None else result.to_json(),
+        "root": None if searches is None else [_search_to_json(keys, each) for each in searches],
+        "also": None if also is None else [found.to_json() for found in rows],
+    }
+
+
+def _search_to_json(keys: Sequence[str], search: KeySearch) -> dict[str, object]:
+    return {
+        "path": search.path,
+        "checkpoint_id": search.checkpoint_id,
+        "found": [
+            {
+                "operator": each.operator,
+                "state": each.state,
+                "kind": each.kind,
+                "key": keys[each.key],
+                "entries": each.entries,
+            }
+            for each in search.found
+        ],
+        "unsearched": [{"operator": operator or None, "reason": reason} for operator, reason in search.unsearched],
+    }

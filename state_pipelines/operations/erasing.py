@@ -1,0 +1,124 @@
+"""Erasing keys: a new snapshot without them, and the snapshots below a directory that still hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.errors import StateError
+from state_pipelines.operations.key_search import KeySearch, search_keys
+from state_pipelines.operations.publishing import make_file_name
+from state_pipelines.operations.rescaling import OperatorRequest, RescaleRequest, plan_rescale, run_rescale
+from state_pipelines.operations.rescaling.request import KeyChoice
+from state_pipelines.snapshot import open_snapshot
+from state_pipelines.storage import join, parent, resolve
+from state_pipelines.storage.snapshot_listing import find_snapshots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from state_pipelines.operations.rescaling import RescalePlan, RescaleResult
+    from state_pipelines.snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class ErasurePlan:
+    """The erasure of keys from one snapshot.
+
+    Attributes:
+        search: where the snapshot holds them.
+        rescaling: what writes the new snapshot; None where the keys are nowhere.
+    """
+
+    search: KeySearch
+    rescaling: RescalePlan | None
+
+
+def plan_erasure(
+    snapshot: Snapshot,
+    keys: Sequence[object],
+    target: str | None = None,
+    *,
+    run: Callable[[Sequence[Any], str], list[Any]] | None = None,
+) -> ErasurePlan:
+    """Search a snapshot for keys and plan a new one without them; nothing is written.
+
+    Args:
+        snapshot: the snapshot.
+        keys: as `key_values.encode_keys` takes them; those that are not of the type of an operator's keys do not
+            concern that operator.
+        target: directory of the new snapshot; None only plans.
+        run: runs the pieces of work; default one after the other in this process.
+
+    Raises:
+        UnsupportedError: an operator that holds a key has state whose records cannot move.
+        TargetExistsError: there is something at the target.
+        StateError: the snapshot cannot be read.
+    """
+    search = search_keys(snapshot, keys, run=run)
+    chosen = [(operator, search.keys_of(operator.label)) for operator in snapshot.operators]
+    requests = tuple(
+        OperatorRequest(operator=operator.id, keys=KeyChoice(keys=tuple(keys[index] for index in found), keep=False))
+        for operator, found in chosen
+        if found
+    )
+    if not requests:
+        return ErasurePlan(search, None)
+    place = resolve(target) if target else join(parent(snapshot.location.directory), make_file_name())
+    return ErasurePlan(search, plan_rescale(snapshot, place, RescaleRequest(operators=requests)))
+
+
+def run_erasure(
+    plan: ErasurePlan, run: Callable[[Sequence[Any], str], list[Any]] | None = None
+) -> RescaleResult | None:
+    """Write the new snapshot; None where there is nothing to erase.
+
+    Operators that do not hold the keys are copied as bytes. Before `_metadata` is written both sides are read: every
+    state must hold what it held but for the entries of the keys, and the keys must be in none of them.
+
+    Raises:
+        ProofError: the proof failed; nothing is left at the target.
+        TargetExistsError: there is something at the target.
+        StateError: the snapshot cannot be read, or the new one not be written.
+    """
+    return None if plan.rescaling is None else run_rescale(plan.rescaling, run)
+
+
+def erase(
+    snapshot: Snapshot,
+    keys: Sequence[object],
+    target: str,
+    *,
+    run: Callable[[Sequence[Any], str], list[Any]] | None = None,
+) -> tuple[KeySearch, RescaleResult | None]:
+    """Write a new snapshot without keys; where they were, and what was written (see `plan_erasure`, `run_erasure`)."""
+    plan = plan_erasure(snapshot, keys, target, run=run)
+    return plan.search, run_erasure(plan, run)
+
+
+def search_below(
+    root: str,
+    keys: Sequence[object],
+    *,
+    open_other: Callable[[str], Snapshot] = open_snapshot,
+    run: Callable[[Sequence[Any], str], list[Any]] | None = None,
+) -> Iterator[KeySearch]:
+    """Search every snapshot below a directory for keys.
+
+    A snapshot that cannot be read is one of the results, with the reason.
+
+    Args:
+        root: the directory.
+        keys: as for `plan_erasure`.
+        open_other: opens the snapshots.
+        run: runs the pieces of work.
+
+    Raises:
+        MissingFileError: a directory cannot be listed.
+    """
+    for entry in find_snapshots(resolve(root)):
+        path = str(entry.location.directory)
+        try:
+            yield search_keys(open_other(path), keys, run=run)
+        except StateError as error:
+            yield KeySearch(path, None, (), (("", str(error)),))

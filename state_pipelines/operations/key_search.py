@@ -1,0 +1,184 @@
+"""Searching keyed state for keys: which states of a snapshot hold entries of them, and how many.
+
+All records are looked at, whatever key group they are in; no value is decoded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from state_pipelines.codecs.serializer_layouts import derive_layout
+from state_pipelines.errors import StateError, UsageError, ValueRangeError, at
+from state_pipelines.keyed.key_filter import TIMESTAMP, KeyFilter
+from state_pipelines.keyed.key_values import encode_keys
+from state_pipelines.operations.processes import count_kernel_threads, run_pieces
+from state_pipelines.serializers.metainfo import StateKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from state_pipelines.keyed.files import KeyedFile, RecordContext
+    from state_pipelines.snapshot import Operator, Snapshot
+
+SPLIT_SIZE = 128 << 20
+"""Bytes of a file that one piece of work reads."""
+
+
+@dataclass(frozen=True)
+class FindKeys:
+    """Search for keys in one file of keyed state, or in a part of it.
+
+    Attributes:
+        operator: label, for errors.
+        file: the file.
+        context: of the operator.
+        keys: index of each key by its bytes.
+    """
+
+    operator: str
+    file: KeyedFile
+    context: RecordContext
+    keys: Mapping[bytes, int]
+
+    @property
+    def threads(self) -> int:
+        """As `Work` says."""
+        return count_kernel_threads([self.file])
+
+    def run(self) -> Counter[tuple[str, int]]:
+        """Number of entries by (name of the state, index of the key).
+
+        Raises:
+            StateError: the file cannot be read.
+        """
+        found: Counter[tuple[str, int]] = Counter()
+        wanted = KeyFilter(frozenset(self.keys))
+        states = self.file.header.states
+        with at(operator=self.operator):
+            for state_id, records in self.file.scan(range(len(states)), self.context):
+                info = states[state_id]
+                skip = TIMESTAMP if info.kind is StateKind.PRIORITY_QUEUE else 0
+                rows = np.flatnonzero(wanted.select(records, timers=bool(skip)))
+                for start, end in zip(records.key_starts[rows] + skip, records.key_ends[rows], strict=True):
+                    found[info.name, self._identify(records.data[start:end].tobytes())] += 1
+        return found
+
+    def _identify(self, data: bytes) -> int:
+        """The key with which the key bytes of a record begin."""
+        return next(index for key, index in self.keys.items() if data.startswith(key))
+
+
+@dataclass(frozen=True)
+class KeyEntries:
+    """Entries of one key in one state.
+
+    Attributes:
+        operator: label of the operator.
+        state: name of the state.
+        kind: as `State.kind` says.
+        key: index of the key among those that were searched for.
+        entries: records of keyed state, or timers.
+    """
+
+    operator: str
+    state: str
+    kind: str
+    key: int
+    entries: int
+
+
+@dataclass(frozen=True)
+class KeySearch:
+    """Where a snapshot holds keys.
+
+    Attributes:
+        path: of the snapshot.
+        checkpoint_id: its id; None when its metadata cannot be read.
+        found: in the order of the operators and states.
+        unsearched: by label of the operator why some of its state cannot be searched; under an empty label why the
+            snapshot cannot be read at all.
+    """
+
+    path: str
+    checkpoint_id: int | None
+    found: tuple[KeyEntries, ...]
+    unsearched: tuple[tuple[str, str], ...] = ()
+
+    def keys_of(self, operator: str) -> tuple[int, ...]:
+        """Indices of the keys that an operator holds."""
+        return tuple(dict.fromkeys(each.key for each in self.found if each.operator == operator))
+
+
+def search_keys(
+    snapshot: Snapshot,
+    keys: Sequence[object],
+    operators: Sequence[Operator] | None = None,
+    run: Callable[[Sequence[Any], str], list[Any]] | None = None,
+) -> KeySearch:
+    """Search the keyed state of a snapshot for keys.
+
+    Args:
+        snapshot: the snapshot.
+        keys: as `key_values.encode_keys` takes them. A key that is not of the type of an operator's keys is not there.
+        operators: some of its operators; default all.
+        run: runs the pieces of work; default one after the other in this process.
+
+    Raises:
+        StateError: a file that was opened is damaged.
+    """
+    unsearched: list[tuple[str, str]] = []
+    pieces: list[FindKeys] = []
+    kinds: dict[tuple[str, str], str] = {}
+    for operator in snapshot.operators if operators is None else operators:
+        label = operator.label
+        unsearched += ((label, reason) for reason in _find_unsearched(operator))
+        try:
+            pieces += _plan(operator, keys)
+            kinds |= {(label, state.name): state.kind for state in operator.keyed_states}
+        except StateError as error:
+            unsearched.append((label, str(error)))
+    found: Counter[tuple[str, str, int]] = Counter()
+    for piece, counted in zip(pieces, (run or run_pieces)(pieces, "keyed state cannot be searched"), strict=True):
+        for (state, key), entries in counted.items():
+            found[piece.operator, state, key] += entries
+    entries = tuple(
+        KeyEntries(operator, state, kind, key, found[operator, state, key])
+        for (operator, state), kind in kinds.items()
+        for key in range(len(keys))
+        if (operator, state, key) in found
+    )
+    return KeySearch(snapshot.path, snapshot.checkpoint_id, entries, tuple(unsearched))
+
+
+def _plan(operator: Operator, keys: Sequence[object]) -> Iterator[FindKeys]:
+    for _, file in operator.keyed_files:
+        with at(operator=operator.label):
+            layout = derive_layout(file.header.key_serializer, operator.snapshot.layout_context)
+        encoded: dict[bytes, int] = {}
+        for index, key in enumerate(keys):
+            try:
+                encoded.update((data, index) for data in encode_keys(layout, [key]))
+            except (UsageError, ValueRangeError):
+                # No key of this type is written like that.
+                continue
+        if encoded:
+            for part in file.split(SPLIT_SIZE, operator.record_context):
+                yield FindKeys(operator.label, part, operator.record_context, encoded)
+
+
+def _find_unsearched(operator: Operator) -> Iterator[str]:
+    """State of an operator that may hold the keys in a form that nobody here reads."""
+    try:
+        unread = operator.snapshot.keyed_files.find_unread(operator.metadata, operator.snapshot.layout_context)
+    except StateError as error:
+        yield str(error)
+        return
+    for reason in dict.fromkeys(each.reason for each in unread.values()):
+        yield f"raw keyed state: {reason}"
+    if operator.in_flight is not None:
+        yield "in-flight data of an unaligned checkpoint hold records, not entries"
