@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from state_pipelines.spark.value_search import FoundRows
 
 _CELL_SIZE = 120
+_ROW_SIZE = 400
 
 
 @click.command("erase")
@@ -134,7 +135,7 @@ def _show(
         _show_search(keys, search, console, title=True)
     if searches:
         holding = sum(bool(search.found) for search in searches)
-        console.print(f"{holding} of {plural(len(searches), 'snapshot')} hold the keys")
+        console.print(f"{holding} of {len(searches)} snapshots hold the keys")
     for found in rows:
         _show_rows(found, console)
 
@@ -156,7 +157,7 @@ def _show_rows(found: FoundRows, console: Console) -> None:
     if found.rows:
         console.print(f"{found.path}: {found.operator} / {found.state}: {plural(found.rows, 'row')}", soft_wrap=True)
         for row in found.examples:
-            console.print(indent(crop(compact(row), _CELL_SIZE)))
+            console.print(indent(crop(compact(row), _ROW_SIZE)))
 
 
 def _to_json(

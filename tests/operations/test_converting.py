@@ -201,6 +201,12 @@ def with_subtasks(snapshot: Snapshot, uid: str, change: Any, target: Path) -> Sn
     return open_snapshot(str(target), path_mapping=snapshot.path_mapping, uids=snapshot.uids)
 
 
+def describe_raw(subtask: SubtaskState) -> tuple[object, ...]:
+    """Raw keyed state without the name of the inlined handle, which loses the old directory."""
+    handle: Any = subtask.raw_keyed_state
+    return handle.key_groups, handle.offsets, handle.delegate.data
+
+
 def test_raw_state_that_is_not_timers_is_copied(tmp_path: Path) -> None:
     case = find("2.2", "rocksdb-heap-timers")
 
@@ -212,9 +218,9 @@ def test_raw_state_that_is_not_timers_is_copied(tmp_path: Path) -> None:
     spoiled = with_subtasks(case.open(), "few-states", spoil, tmp_path / "old")
     result = convert(spoiled, str(tmp_path / "new"), "canonical")
     subtasks = open_snapshot(str(tmp_path / "new"), uids=case.uids).operator("few-states").metadata.subtasks
-    assert [each.raw_keyed_state for each in subtasks] == [
-        each.raw_keyed_state for each in spoiled.operator("few-states").metadata.subtasks
-    ]
+    assert list(map(describe_raw, subtasks)) == list(
+        map(describe_raw, spoiled.operator("few-states").metadata.subtasks)
+    )
     assert "operator few-states: its raw keyed state is not timers and is copied as it is" in result.notes
 
 

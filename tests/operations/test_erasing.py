@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from state_pipelines.errors import ProofError, TargetExistsError
+from state_pipelines.keyed.key_values import KeyText, encode_keys
+from state_pipelines.operations.dump import dump
+from state_pipelines.operations.erasing import erase, plan_erasure, search_below
+from state_pipelines.operations.key_search import search_keys
+from state_pipelines.operations.rescaling import records_planning
+from state_pipelines.snapshot import open_snapshot
+from tests.flink.harness import diff_entries
+from tests.operations.test_converting import with_subtasks
+from tests.snapshot.savepoints import orders
+from tests.snapshots import OWN, RESCALING, Case
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from state_pipelines.metadata import SubtaskState
+
+FORMATS = (
+    *("heap", "heap-native-snappy", "heap-checkpoint", "rocksdb-incremental", "rocksdb-full", "rocksdb-file-merging"),
+    *("rocksdb-heap-timers", "changelog-heap-files", "changelog-rocksdb-materialized"),
+)
+CASES = [case for case in OWN if case.version.startswith("2.2") and case.case in FORMATS]
+
+
+def find_keys(case: Case) -> dict[str, Any]:
+    """The first key of each operator, as `dump` shows it."""
+    keys: dict[str, Any] = {}
+    for entry in case.entries():
+        if "key" in entry:
+            keys.setdefault(entry["op"], entry["key"])
+    return keys
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_key_goes_from_every_state_and_nothing_else(case: Case, tmp_path: Path) -> None:
+    keys = list(find_keys(case).values())
+    search, result = erase(case.open_told(), [KeyText(json.dumps(key)) for key in keys], str(tmp_path / "new"))
+    assert result is not None
+    assert result.proof is not None
+    entries = case.entries()
+    rest = [entry for entry in entries if "key" not in entry or entry["key"] not in keys]
+    assert not diff_entries(rest, dump(open_snapshot(result.path, declarations=case.open_told().declarations)))
+    assert sum(each.entries for each in search.found) == len(entries) - len(rest) > 0
+
+
+@pytest.mark.parametrize("case", RESCALING, ids=str)
+def test_keys_of_every_type_are_found_as_dump_prints_them(case: Case) -> None:
+    snapshot = case.open_told()
+    lines = [line for line in dump(snapshot) if "key" in line]
+    for uid, key in {str(line["op"]): line["key"] for line in lines}.items():
+        search = search_keys(snapshot, [key])
+        wanted = [line for line in lines if line["op"] == uid and line["key"] == key]
+        assert sum(each.entries for each in search.found if each.operator == uid) == len(wanted)
+        assert search.unsearched == ()
+
+
+def test_operators_without_the_key_are_copied(tmp_path: Path) -> None:
+    snapshot = orders().open()
+    _, result = erase(snapshot, [KeyText("order-0064")], str(tmp_path / "new"))
+    assert result is not None
+    assert {change.label: change.keyed for change in result.plan.changes if change.keyed != "none"} == {
+        "orders": "records (only some keys)",
+        "revenue-per-minute": "as it is",
+    }
+    assert result.files_taken > 0
+
+
+def test_each_key_is_counted_by_itself() -> None:
+    search = search_keys(orders().open(), [KeyText("nobody"), KeyText("order-0064"), KeyText("order-0085")])
+    counted = {(each.state, each.key): each.entries for each in search.found}
+    assert counted["order", 1] == counted["order", 2] == 1
+    assert {key for _, key in counted} == {1, 2}
+
+
+def test_a_key_that_is_nowhere_writes_nothing(tmp_path: Path) -> None:
+    search, result = erase(orders().open(), [KeyText("nobody")], str(tmp_path / "new"))
+    assert (search.found, search.unsearched, result) == ((), (), None)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_key_of_another_type_is_not_there() -> None:
+    assert search_keys(orders().open(), [{"a": 1}, 7.5, [1]]).found == ()
+
+
+def test_without_a_target_nothing_is_written() -> None:
+    before = sorted(orders().path.parent.iterdir())
+    assert plan_erasure(orders().open(), [KeyText("order-0064")]).rescaling is not None
+    assert sorted(orders().path.parent.iterdir()) == before
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "something").touch()
+    with pytest.raises(TargetExistsError):
+        erase(orders().open(), [KeyText("order-0064")], str(tmp_path))
+
+
+def test_a_key_that_stays_fails_the_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records_planning, "encode_keys", lambda layout, keys: encode_keys(layout, keys[:1]))
+    with pytest.raises(ProofError, match=r"keys that were to go may still be there: .*order.*operator orders"):
+        erase(orders().open(), [KeyText("order-0064"), KeyText("order-0085")], str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_raw_keyed_state_that_nobody_reads_is_named(tmp_path: Path) -> None:
+    (case,) = (each for each in CASES if each.case == "rocksdb-heap-timers")
+
+    def spoil(subtask: SubtaskState) -> SubtaskState:
+        handle: Any = subtask.raw_keyed_state
+        data = b"\x07" * len(handle.delegate.data)
+        return replace(subtask, raw_keyed_state=replace(handle, delegate=replace(handle.delegate, data=data)))
+
+    spoiled = with_subtasks(case.open(), "few-states", spoil, tmp_path / "old")
+    ((operator, reason),) = search_keys(spoiled, [3]).unsearched
+    assert operator == "few-states"
+    assert reason.startswith("raw keyed state: ")
+
+
+def test_snapshots_below_a_directory_tell_what_they_hold(tmp_path: Path) -> None:
+    erase(orders().open(), [KeyText("order-0064")], str(tmp_path / "a" / "without"))
+    erase(orders().open(), [KeyText("order-0085")], str(tmp_path / "a" / "with"))
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "_metadata").write_bytes(b"nothing")
+    found = {search.path.rpartition("/")[2]: search for search in search_below(str(tmp_path), [KeyText("order-0064")])}
+    assert {name: bool(search.found) for name, search in found.items()} == {
+        "with": True,
+        "without": False,
+        "damaged": False,
+    }
+    assert found["damaged"].unsearched[0][1].startswith("not a _metadata file")
+    assert found["without"].unsearched == ()
