@@ -9,6 +9,7 @@
     sp.migrate(snapshot, "migrations/0001.yaml", "s3://bucket/migrated")
     sp.convert(snapshot, "s3://bucket/canonical", format="canonical")
     sp.rescale(snapshot, "s3://bucket/rescaled", max_parallelism=1024)
+    sp.erase(snapshot, ["order-0001"], "s3://bucket/without")
     sp.spark.register(spark)
 
 Nothing is imported before it is asked for; only `migrate` and `spark` need Spark.
@@ -20,6 +21,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from state_pipelines import errors, spark
     from state_pipelines.operations.check import check
     from state_pipelines.operations.comparing.report import SnapshotDiff
@@ -41,6 +44,7 @@ __all__ = [
     "check",
     "convert",
     "diff",
+    "erase",
     "errors",
     "migrate",
     "open_snapshot",
@@ -214,6 +218,34 @@ def rescale(
     )
     with Processes(processes) as shared:
         return rescale_snapshot(source, target, wanted, files=FileMode(files), prove=prove, run=shared.run)
+
+
+def erase(snapshot: Snapshot | str, keys: Sequence[object], target: str, *, processes: int = 1) -> RescaleResult | None:
+    """Write a snapshot of its own without the entries and timers of some keys, in every operator keyed by them.
+
+    Args:
+        snapshot: the old snapshot, or its path; it is not touched.
+        keys: text where keys are text, else values as `read --json` or `dump` shows them.
+        target: directory of the new one, which must not exist.
+        processes: that share the work; with more than one, the main module of a script must be guarded by
+            `if __name__ == "__main__":`.
+
+    Returns:
+        What was written; None, and nothing is written, where the keys are nowhere.
+
+    Raises:
+        UnsupportedError: an operator that holds a key has state whose records cannot move.
+        ProofError: the proof failed; nothing is left at the target.
+        TargetExistsError: there is something at the target.
+        StateError: the snapshot cannot be read.
+    """
+    from state_pipelines.operations.erasing import plan_erasure, run_erasure
+    from state_pipelines.operations.processes import Processes
+    from state_pipelines.snapshot import open_snapshot
+
+    source = open_snapshot(snapshot) if isinstance(snapshot, str) else snapshot
+    with Processes(processes) as shared:
+        return run_erasure(plan_erasure(source, keys, target, run=shared.run), shared.run)
 
 
 def diff(

@@ -84,18 +84,6 @@ def run_erasure(
     return None if plan.rescaling is None else run_rescale(plan.rescaling, run)
 
 
-def erase(
-    snapshot: Snapshot,
-    keys: Sequence[object],
-    target: str,
-    *,
-    run: Callable[[Sequence[Any], str], list[Any]] | None = None,
-) -> tuple[KeySearch, RescaleResult | None]:
-    """Write a new snapshot without keys; where they were, and what was written (see `plan_erasure`, `run_erasure`)."""
-    plan = plan_erasure(snapshot, keys, target, run=run)
-    return plan.search, run_erasure(plan, run)
-
-
 def search_below(
     root: str,
     keys: Sequence[object],

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import state_pipelines as sp
 from state_pipelines.errors import ProofError, TargetExistsError
 from state_pipelines.keyed.key_values import KeyText, encode_keys
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.erasing import erase, plan_erasure, search_below
+from state_pipelines.operations.erasing import plan_erasure, run_erasure, search_below
 from state_pipelines.operations.key_search import search_keys
 from state_pipelines.operations.rescaling import records_planning
 from state_pipelines.snapshot import open_snapshot
@@ -19,15 +20,24 @@ from tests.snapshot.savepoints import orders
 from tests.snapshots import OWN, RESCALING, Case
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from state_pipelines.metadata import SubtaskState
+    from state_pipelines.operations.key_search import KeySearch
+    from state_pipelines.operations.rescaling import RescaleResult
+    from state_pipelines.snapshot import Snapshot
 
 FORMATS = (
     *("heap", "heap-native-snappy", "heap-checkpoint", "rocksdb-incremental", "rocksdb-full", "rocksdb-file-merging"),
     *("rocksdb-heap-timers", "changelog-heap-files", "changelog-rocksdb-materialized"),
 )
 CASES = [case for case in OWN if case.version.startswith("2.2") and case.case in FORMATS]
+
+
+def erase(snapshot: Snapshot, keys: Sequence[object], target: str) -> tuple[KeySearch, RescaleResult | None]:
+    plan = plan_erasure(snapshot, keys, target)
+    return plan.search, run_erasure(plan)
 
 
 def find_keys(case: Case) -> dict[str, Any]:
@@ -71,6 +81,13 @@ def test_operators_without_the_key_are_copied(tmp_path: Path) -> None:
         "revenue-per-minute": "as it is",
     }
     assert result.files_taken > 0
+
+
+def test_the_public_function_does_the_same(tmp_path: Path) -> None:
+    result = sp.erase(str(orders().path), ["order-0064"], str(tmp_path / "new"))
+    assert result is not None
+    assert search_keys(open_snapshot(result.path), ["order-0064"]).found == ()
+    assert sp.erase(result.path, ["order-0064"], str(tmp_path / "other")) is None
 
 
 def test_each_key_is_counted_by_itself() -> None:
