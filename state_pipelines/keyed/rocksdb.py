@@ -30,6 +30,7 @@ from state_pipelines.rocksdb.cache import TableCache
 from state_pipelines.rocksdb.manifest import ColumnFamily, read_database
 from state_pipelines.rocksdb.scan import Entries, estimate, find_files, scan, split_keys
 from state_pipelines.rocksdb.writer import DEFAULT_FAMILY, DatabaseWriter, list_files
+from state_pipelines.serializers.metainfo import StateKind, as_key_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -53,6 +54,8 @@ class RocksFile:
         name: of the meta stream, for errors.
         key_groups: range of the handle, or the part of it that is read; a database may hold more.
         families: by state id.
+        asynchronous: the states are of the asynchronous API, whose database only ForSt restores; the header describes
+            them as those of the synchronous one.
         first: no key below is read, with its key-group prefix.
         behind: no key from here on is read; None: all to the last.
         tables: those that were opened, also by its parts: each state and part is a scan of its own.
@@ -64,6 +67,7 @@ class RocksFile:
     families: tuple[ColumnFamily, ...]
     first: bytes = b""
     behind: bytes | None = None
+    asynchronous: bool = False
     tables: TableCache = field(default_factory=TableCache, compare=False, repr=False)
 
     @property
@@ -182,7 +186,10 @@ def open_rocksdb(
             where=Where(file=meta.name),
             hint="The files of the handle do not belong together",
         )
-    return RocksFile(meta.name, header, key_groups, tuple(families[name] for name in names))
+    asynchronous = any(info.kind is StateKind.KEY_VALUE_V2 for info in header.states)
+    header = replace(header, states=tuple(map(as_key_value, header.states)))
+    found = tuple(families[name] for name in names)
+    return RocksFile(meta.name, header, key_groups, found, asynchronous=asynchronous)
 
 
 def _to_records(entries: Entries, prefix: int, name: str) -> KeyedRecords:

@@ -10,6 +10,7 @@ from state_pipelines.keyed.canonical import CanonicalFile
 from state_pipelines.keyed.changelog import ChangelogFile
 from state_pipelines.keyed.changes import is_compressed
 from state_pipelines.keyed.heap import HeapFile
+from state_pipelines.keyed.rocksdb import RocksFile
 from state_pipelines.metadata.handles import ByteStreamStateHandle, KeyGroupsStateHandle, SegmentFileStateHandle
 from state_pipelines.metadata.keyed import (
     ChangelogStateBackendHandle,
@@ -144,6 +145,8 @@ def _describe(handle: KeyedStateHandle, file: KeyedFile, databases: _Databases) 
             return _count_files(KeyedFormat(name, [], "snappy" if compressed else "none"), (), (handle.delegate,))
         case IncrementalRemoteKeyedStateHandle():
             store, compression = databases.identify(handle)
+            if isinstance(file, RocksFile) and file.asynchronous:
+                store = FORST
             name = f"{store} {'incremental' if databases.incremental else 'native'}"
             shared = [each.handle for each in handle.shared_state]
             private = [*(each.handle for each in handle.private_state), handle.meta_data_state]

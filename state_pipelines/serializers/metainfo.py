@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import NotFoundError, UsageError, Where, at
 from state_pipelines.serializers.body_ends import SERIALIZERS, STATES, OpenBodyError, current_reading, left
+from state_pipelines.serializers.build import list_of, map_of
 from state_pipelines.serializers.framing import SMALLEST_SNAPSHOT
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
 from state_pipelines.serializers.tree import ListOf, Opaque, Serializer
@@ -24,9 +25,8 @@ KEYED_STATE_TYPE = "KEYED_STATE_TYPE"
 DISTRIBUTION_MODE = "OPERATOR_STATE_DISTRIBUTION_MODE"
 KEY_SERIALIZER = "KEY_SERIALIZER"
 NAMESPACE_SERIALIZER = "NAMESPACE_SERIALIZER"
-VALUE_SERIALIZER = "VALUE_SERIALIZER"
-
 USER_KEY_SERIALIZER = "USER_KEY_SERIALIZER"
+VALUE_SERIALIZER = "VALUE_SERIALIZER"
 
 _SERIALIZER_KEYS = (KEY_SERIALIZER, NAMESPACE_SERIALIZER, VALUE_SERIALIZER, USER_KEY_SERIALIZER)
 
@@ -243,6 +243,23 @@ def keyed_state(name: str, state_type: str, value: Serializer, namespace: Serial
         options=((KEYED_STATE_TYPE, state_type),),
         serializers=((VALUE_SERIALIZER, value), (NAMESPACE_SERIALIZER, namespace)),
     )
+
+
+def as_key_value(info: StateMetaInfo) -> StateMetaInfo:
+    """The meta info of the same records in the synchronous state API; that of other kinds than `KEY_VALUE_V2` itself.
+
+    State of the asynchronous API names the serializers of an element, a user key and a user value, where the
+    synchronous one names those of the whole list or map; keys and values of the database are the same.
+    Source: `org.apache.flink.runtime.state.v2.RegisteredKeyAndUserKeyValueStateBackendMetaInfo`, `ForStMapState`.
+    """
+    if info.kind is not StateKind.KEY_VALUE_V2:
+        return info
+    value = info.value_serializer
+    if info.state_type == "LIST":
+        value = list_of(value)
+    elif info.state_type == "MAP":
+        value = map_of(info._serializer(USER_KEY_SERIALIZER), value)
+    return keyed_state(info.name, info.state_type or "VALUE", value, info.namespace_serializer)
 
 
 def priority_queue(name: str, element: Serializer) -> StateMetaInfo:

@@ -150,6 +150,8 @@ VARIANTS = (
     Variant("unaligned", "hashmap", "checkpoint", "in-flight", settings=UNALIGNED, versions=harness.VERSIONS),
     Variant("finished", "hashmap", "checkpoint", "finished", versions=harness.VERSIONS),
     Variant("rocksdb-async-native", "rocksdb", "native", "async", versions=FLINK_2),
+    # The job does not end after that: stop it, and take the entries of `rocksdb-async-native`.
+    Variant("forst-async", "forst", "checkpoint", "async", settings=FILES_ONLY | INCREMENTAL, versions=("2.3.0",)),
     Variant("on-conflict", "rocksdb", job="conflict", versions=("2.3.0",), group="sql"),
     Variant("forst", "forst", "checkpoint", "few-states", settings=FILES_ONLY | INCREMENTAL, versions=FLINK_2),
     _rescaling("canonical", "hashmap", settings=FILES_ONLY | SOME_KEY_TYPES),

@@ -81,9 +81,14 @@ ACROSS = (
     Conversion("rocksdb-file-merging", "canonical", "hashmap", line="1.20"),
 )
 ONLY_FLINK_2 = (Conversion("forst", "rocksdb", "rocksdb", 3),)
+ONLY_FLINK_2_3 = (
+    Conversion("forst-async", "rocksdb", "rocksdb", 3),
+    Conversion("forst-async", "canonical", "hashmap"),
+)
 ALL = [
     *((version, each) for version in harness.VERSIONS for each in CONVERSIONS),
     *((version, each) for version in FLINK_2 for each in (*ACROSS, *ONLY_FLINK_2)),
+    *(("2.3.0", each) for each in ONLY_FLINK_2_3),
 ]
 """The Flink that restores, and the conversion."""
 

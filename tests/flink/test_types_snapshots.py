@@ -11,7 +11,8 @@ from tests.snapshots import OWN, Case
 pytestmark = pytest.mark.flink
 
 
-@pytest.mark.parametrize("case", OWN, ids=str)
+# The state API of the tests does not reach asynchronous state in ForSt; its conversions are restored by RocksDB.
+@pytest.mark.parametrize("case", [case for case in OWN if case.case != "forst-async"], ids=str)
 def test_snapshot_restores_entry_by_entry(case: Case, parallelism: int) -> None:
     result = harness.restore(
         case.version,
