@@ -231,7 +231,7 @@ def _(node: tree.Variants, value: object) -> Json:
 
 def _variant_parts(node: tree.Variants, value: object) -> Json:
     match node.kind:
-        case "ScalaOption" | "SharedBufferEdges":
+        case "ScalaOption" | "SharedBufferEdges" | "SingleThreadAccessChecking":
             return to_json(node.parts[0], value)
         case "Traversable":
             return [to_json(node.parts[0], item) for item in _items(value)]

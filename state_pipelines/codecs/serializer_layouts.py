@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs import beam_values as beam_values  # registers the layouts of Beam's coders
 from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.beam_layout import VarSized
 from state_pipelines.codecs.extensions import find_layout, has_fixed_length, on_registration
 from state_pipelines.codecs.layout import Layout, Primitive
 from state_pipelines.codecs.layout_text import parse_layout
@@ -112,6 +113,16 @@ _PYTHON_LAYOUTS: dict[str, Layout] = {
     "INSTANT": lay.Logical("instant"),
 }
 """What the coders of PyFlink write (`pyflink.fn_execution.coder_impl_slow`)."""
+
+
+# Lengths of ids are one byte, which is that of a VarInt: both are at most 64 bytes.
+_XID = lay.Struct((("formatId", _I32), ("globalTransactionId", VarSized()), ("branchQualifier", VarSized())))
+_CHECKPOINT_AND_XID = lay.Struct((("checkpointId", _I64), ("attempts", _I32), ("xid", _XID)))
+BASIC_LAYOUTS |= {
+    "JdbcXid": _XID,
+    "JdbcCheckpointAndXid": _CHECKPOINT_AND_XID,
+    "JdbcXaSinkState": lay.Struct((("hanging", lay.Sequence(_XID)), ("prepared", lay.Sequence(_CHECKPOINT_AND_XID)))),
+}
 
 
 @dataclass(frozen=True)
@@ -296,7 +307,7 @@ def _derive_variants(node: tree.Variants, context: LayoutContext) -> Layout:
             return lay.Struct((("target", parts[0]), ("version", parts[1])))
         case "SharedBufferNode":
             return lay.Sequence(lay.Struct((("reference_count", _I32), ("edge", parts[0]))))
-        case "SharedBufferEdges":
+        case "SharedBufferEdges" | "SingleThreadAccessChecking":
             return parts[0]
         case "ScalaOption":
             return lay.Optional(parts[0], null_flag=0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 # Importing a connector registers it.
 from state_pipelines.connectors import (
     beam,
+    cdc,
     committers,
     dynamic_kafka,
     file_sink,
@@ -44,6 +45,7 @@ __all__ = [
     "CoordinatorState",
     "Versioned",
     "beam",
+    "cdc",
     "committers",
     "connector_state",
     "decode_splits",

@@ -10,6 +10,7 @@ from state_pipelines.serializers import (  # noqa: F401  the families register t
     classbound,
     containers,
     enums,
+    jdbc,
     kryo,
     pojo,
     python,

@@ -80,6 +80,7 @@ SNAPSHOT_CLASSES: dict[str, str] = {
 # Names that a class had in other releases or packages; the first name of a kind is the one that is written.
 _OTHER_NAMES = {
     "org.apache.flink.table.api.typeutils.UnitSerializer$UnitSerializerSnapshot": "Unit",
+    "org.apache.flink.table.api.typeutils.NothingSerializerSnapshot": "Nothing",
     "org.apache.flink.queryablestate.client.VoidNamespaceSerializer$VoidNamespaceSerializerSnapshot": "VoidNamespace",
     **{snapshot_class: kind for kind, snapshot_class in _KAFKA_KINDS["FlinkKafkaProducer011"].items()},
 }

@@ -212,6 +212,12 @@ def _write_nothing(writer: Writer, node: Serializer) -> None:
     """The body of a simple snapshot is empty."""
 
 
+def registered_classes() -> frozenset[str]:
+    """Names of all snapshot classes with a reader, plug-ins included."""
+    load_plugins(ENTRY_POINT_GROUP, "serializer")
+    return frozenset(_families)
+
+
 def lookup(head: Head) -> Family:
     """The family of a snapshot class.
 

@@ -65,6 +65,16 @@ def read_ttl_aware(reader: Reader, head: Head) -> TtlAware:
     return TtlAware(**head.marks, ttl_enabled=reader.bool(), inner=read_nested(reader))
 
 
+@register_composite(
+    "org.apache.flink.api.common.typeutils.SingleThreadAccessCheckingTypeSerializer"
+    "$SingleThreadAccessCheckingTypeSerializerSnapshot",
+    arity=1,
+)
+def build_single_thread_access_checking(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+    """The wrapped serializer, whose data it writes."""
+    return Variants(**marks, kind="SingleThreadAccessChecking", parts=parts)
+
+
 @register_composite(f"{_STREAMING}api.datastream.CoGroupedStreams$UnionSerializerSnapshot", arity=2)
 def build_union(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
     """One of two inputs."""

@@ -515,8 +515,8 @@ class Variants(Composite):
     Attributes:
         kind: Union, BufferEntry, StreamElement, NodeId, SharedBufferEdge, SharedBufferNode,
             SharedBufferEdges (before reference counts), Lockable, NFAState,
-            TwoPhaseCommit, ScalaOption, ScalaTry, Traversable; MetaSqnInfo, RowSqnInfo, SequencedNode (sequenced
-            multiset state of SQL in 2.2).
+            SingleThreadAccessChecking, TwoPhaseCommit, ScalaOption, ScalaTry, Traversable; MetaSqnInfo, RowSqnInfo,
+            SequencedNode (sequenced multiset state of SQL in 2.2).
         parts: nested serializers.
         flag: the one boolean some of them store (supportsNullTransaction, supportsPreviousTimestamp).
         text: the one string some of them store (Traversable's builder code).

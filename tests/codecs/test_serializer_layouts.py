@@ -234,6 +234,21 @@ VECTORS = {
         "000000000000000f00000003",
         {"nextFreeTransactionalId": 15, "lastParallelism": 3},
     ),
+    "JdbcXaSinkState": Vector(
+        tree.Basic(snapshot_class="", kind="JdbcXaSinkState"),
+        "00000001000000c902ab01010000000001000000000000000700000002000000c901ff00",
+        {
+            "hanging": [{"formatId": 201, "globalTransactionId": b"\xab\x01", "branchQualifier": b"\0"}],
+            "prepared": [
+                {
+                    "checkpointId": 7,
+                    "attempts": 2,
+                    "xid": {"formatId": 201, "globalTransactionId": b"\xff", "branchQualifier": b""},
+                }
+            ],
+        },
+    ),
+    "SingleThreadAccessChecking": Vector(variants("SingleThreadAccessChecking", LONG), "0000000000000007", 7),
     "TwoPhaseCommit": Vector(
         variants("TwoPhaseCommit", INT, STRING, flag=True),
         "010000000c000000005ace4672000000010000007b000000005d6a1b4a0106666c696e6b",

@@ -170,6 +170,23 @@ SNAPSHOTS = {
         versioned("org.apache.flink.runtime.state.ttl.TtlAwareSerializerSnapshot", 1, b"\1" + STRING),
         "TtlAware<enabled, String>",
     ),
+    "state of the sink of JDBC": (
+        versioned(
+            "org.apache.flink.connector.jdbc.xa.XaSinkStateSerializer$XaSinkStateSimpleXaTypeSerializerSnapshot",
+            3,
+            i32(1),
+        ),
+        "JdbcXaSinkState",
+    ),
+    "single-thread check": (
+        versioned(
+            "org.apache.flink.api.common.typeutils.SingleThreadAccessCheckingTypeSerializer"
+            "$SingleThreadAccessCheckingTypeSerializerSnapshot",
+            3,
+            composite(1, b"", LONG),
+        ),
+        "SingleThreadAccessChecking<Long>",
+    ),
     "two-phase commit": (versioned(SINK, 3, composite(4, b"\1", LONG, STRING)), "TwoPhaseCommit<Long, String>"),
     "two-phase commit, 3": (versioned(SINK, 3, composite(3, b"", LONG, STRING)), "TwoPhaseCommit<Long, String>"),
     "two-phase commit, 2": (versioned(SINK, 3, composite(2, b"", LONG, STRING)), "TwoPhaseCommit<Long, String>"),

@@ -1,0 +1,42 @@
+"""State of the exactly-once sink of JDBC: simple serializers whose snapshot holds one more version.
+
+Source: repository apache/flink-connector-jdbc, package `org.apache.flink.connector.jdbc.xa`: `XaSinkStateSerializer`,
+`CheckpointAndXidSerializer`, `XidSerializer`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import UnsupportedError
+from state_pipelines.serializers.basic import CURRENT_VERSION
+from state_pipelines.serializers.registry import register
+from state_pipelines.serializers.tree import Basic
+
+if TYPE_CHECKING:
+    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.writer import Writer
+    from state_pipelines.serializers.framing import Head
+
+_XA = "org.apache.flink.connector.jdbc.xa."
+_KINDS = {
+    f"{_XA}XaSinkStateSerializer$XaSinkStateSimpleXaTypeSerializerSnapshot": "JdbcXaSinkState",
+    f"{_XA}CheckpointAndXidSerializer$CheckpointAndXidSimpleTypeSerializerSnapshot": "JdbcCheckpointAndXid",
+    f"{_XA}XidSerializer$XidSimpleTypeSerializerSnapshot": "JdbcXid",
+}
+OWN_VERSION = 1
+
+
+def write_xa(writer: Writer, node: Basic) -> None:
+    """Mirror of `read_xa`."""
+    writer.i32(OWN_VERSION)
+
+
+@register(*_KINDS, write=write_xa)
+def read_xa(reader: Reader, head: Head) -> Basic:
+    """Read the version that these snapshots write after the empty body of a simple one."""
+    head.expect(CURRENT_VERSION)
+    version = reader.i32()
+    if version != OWN_VERSION:
+        raise UnsupportedError(f"version {version} of {head.snapshot_class} is not supported (known: {OWN_VERSION})")
+    return Basic(**head.marks, kind=_KINDS[head.snapshot_class])
