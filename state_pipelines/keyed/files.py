@@ -32,10 +32,13 @@ class RecordContext:
     Attributes:
         max_parallelism: number of key groups of the operator.
         layouts: what layouts depend on beyond serializers; formats without lengths are parsed by layouts.
+        by_block: entries that cannot be told apart come as one record per key group, whose key is empty, in place of
+            an error; for what shows records and writes none.
     """
 
     max_parallelism: int
     layouts: LayoutContext
+    by_block: bool = False
 
     @property
     def prefix(self) -> int:

@@ -16,8 +16,9 @@ import numpy as np
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.snappyframed import compress
 from state_pipelines.binary.writer import Writer
-from state_pipelines.errors import FormatError, Where, at
+from state_pipelines.errors import FormatError, UnsupportedError, Where, at
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
+from state_pipelines.keyed.heap_blocks import find_block_end, make_block_record
 from state_pipelines.keyed.heap_entries import EntryForm, make_forms
 from state_pipelines.keyed.heap_pieces import find_runs, read_piece
 from state_pipelines.keyed.pieces import RunIndex, choose_step, cut_run
@@ -169,10 +170,21 @@ class HeapFile:
         raw = read_sections(self.stream, first, group[-1].end)
         for section in group:
             with at(file=self.name):
-                yield section.key_group, self._read_section(raw, first, section, frozenset(state_ids), forms)
+                wanted = frozenset(state_ids)
+                yield (
+                    section.key_group,
+                    self._read_section(raw, first, section, wanted, forms, by_block=context.by_block),
+                )
 
     def _read_section(
-        self, raw: bytes, first: int, section: Section, wanted: frozenset[int], forms: Sequence[EntryForm]
+        self,
+        raw: bytes,
+        first: int,
+        section: Section,
+        wanted: frozenset[int],
+        forms: Sequence[EntryForm],
+        *,
+        by_block: bool,
     ) -> Runs:
         start, end = section.start - first, section.end - first
         if end - start < _KEY_GROUP or raw[start : start + _KEY_GROUP] != section.key_group.to_bytes(_KEY_GROUP, "big"):
@@ -190,15 +202,40 @@ class HeapFile:
         left = set(wanted)
 
         def read(block: Block) -> int:
-            """Read the entries of a state, which are wanted or stand before wanted ones; the position behind them."""
+            """Read the entries of a state, which are wanted or come before wanted ones; the offset after them."""
             with at(state=self.header.states[block.state_id].name):
                 form = forms[block.state_id]
-                entries, stop = form.read(data, start + block.start, end, block.count, offset, self.name)
+                begin = start + block.start
+                try:
+                    entries, stop = form.read(data, begin, end, block.count, offset, self.name)
+                except UnsupportedError as error:
+                    after = block.stop + start if block.stop > block.start else find_end(block, error)
+                    if block.state_id in wanted:
+                        if not (by_block and form.is_opaque):
+                            raise
+                        record = make_block_record(section.key_group, data, begin, after, offset, self.name)
+                        runs.append((block.state_id, record))
+                    return after
                 if block.state_id in wanted:
                     records = entries.to_records(section.key_group, form, data, offset, self.name)
                     if len(records):
                         runs.append((block.state_id, records))
             return stop
+
+        def find_end(block: Block, error: UnsupportedError) -> int:
+            """The end of a block that nothing measures, if the blocks after it prove it."""
+            seen = {each.state_id for each in known} | {block.state_id}
+            others = frozenset(range(len(self.header.states))) - seen
+            found = None if section.is_open else find_block_end(data, start + block.start, end, others, forms)
+            if found is None:
+                name = self.header.states[block.state_id].name
+                raise UnsupportedError(
+                    f"the end of the entries of state {name} in key group {section.key_group} is not known, so that "
+                    f"states after it cannot be found: {error.what}",
+                    where=error.where,
+                    hint=error.hint,
+                ) from error
+            return found
 
         known = self.blocks.of(section.key_group)
         for block in known:

@@ -9,12 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.columns import walk_layout
 from state_pipelines.codecs.opcodes import MAX_EMPTY_ITEMS
 from state_pipelines.codecs.sizes import smallest_size
-from state_pipelines.errors import FormatError, Where, at
+from state_pipelines.errors import FormatError, UnsupportedError, Where, at
 from state_pipelines.keyed import heap_kernels as kernels
 from state_pipelines.keyed.measuring import Measure, take_bytes
 from state_pipelines.keyed.records import KeyedLayout, KeyedRecords, cut_nulls, derive_keyed_layout
+from state_pipelines.serializers.build import basic
+from state_pipelines.serializers.tree import Declared, Opaque
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +30,14 @@ Spans = npt.NDArray[np.int64]
 
 _NO_OFFSETS = np.zeros(1, np.int64)
 _NO_SPANS = np.zeros((2, 0), np.int64)
+_NOTHING = KeyedLayout(
+    lay.Struct((("state_key", lay.Rest()), ("state_namespace", lay.Rest()))),
+    lay.Rest(),
+    "VALUE",
+    ttl=False,
+    key_serializer=basic("Void"),
+    max_parallelism=1,
+)
 
 
 @dataclass(frozen=True)
@@ -124,6 +135,7 @@ class EntryForm:
         self.entries = Measure(_entry_layout(layout))
         self._smallest = smallest_size(_entry_layout(layout))
         self.keys = Measure(_key_spans(layout))
+        self.is_opaque = has_opaque(layout)
         self.elements: Measure | None = None
         if isinstance(layout.value, lay.Delimited):
             self.elements = Measure(lay.Delimited(lay.Span(layout.value.element)))
@@ -176,14 +188,48 @@ class EntryForm:
         return Entries(self.kind, keys[:, heads], namespaces[:, heads], offsets, user_keys[:, order], values[:, order])
 
 
+class UnmeasuredForm(EntryForm):
+    """The form of a state whose entries nothing can measure.
+
+    Args:
+        error: why not.
+    """
+
+    def __init__(self, error: UnsupportedError) -> None:
+        super().__init__(_NOTHING)
+        self.is_opaque = True
+        self.error = error
+
+    def read(  # noqa: D102
+        self, data: npt.NDArray[np.uint8], start: int, end: int, count: int, offset: int, name: str
+    ) -> tuple[Entries, int]:
+        raise self.error
+
+    def gather(self, records: KeyedRecords) -> Entries:  # noqa: D102
+        raise self.error
+
+
+def has_opaque(layout: KeyedLayout) -> bool:
+    """Whether keys or values hold data of a serializer that nothing reads."""
+    parts = (part for side in (layout.key, layout.value) for part in walk_layout(side))
+    return any(
+        isinstance(part, lay.Dynamic)
+        and isinstance(part.serializer, Opaque)
+        and not isinstance(part.serializer, Declared)
+        for part in parts
+    )
+
+
 def make_forms(header: KeyedHeader, context: RecordContext) -> list[EntryForm]:
     """The forms of all states of a header."""
-    forms = []
+    forms: list[EntryForm] = []
     for info in header.states:
-        with at(state=info.name):
-            forms.append(
-                EntryForm(derive_keyed_layout(info, header.key_serializer, context.max_parallelism, context.layouts))
-            )
+        try:
+            with at(state=info.name):
+                layout = derive_keyed_layout(info, header.key_serializer, context.max_parallelism, context.layouts)
+                forms.append(EntryForm(layout))
+        except UnsupportedError as error:
+            forms.append(UnmeasuredForm(error))
     return forms
 
 

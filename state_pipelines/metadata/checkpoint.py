@@ -9,7 +9,15 @@ from dataclasses import dataclass, field, replace
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.errors import UnsupportedError, ValueRangeError, Where, at, older_than_promised
+from state_pipelines.errors import (
+    FormatError,
+    StateError,
+    UnsupportedError,
+    ValueRangeError,
+    Where,
+    at,
+    older_than_promised,
+)
 from state_pipelines.metadata.channel import (
     ChannelDirection,
     ChannelStateHandle,
@@ -70,6 +78,13 @@ class SubtaskState:
     reference_checkpoint_id: int | None = None
 
 
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
+"""Bytes that a conversion between encodings of text writes in place of those that it cannot read."""
+
+FEWEST_REPLACEMENTS = 8
+"""Replacement characters in a file that cannot be read from which on a conversion of text is the likely cause."""
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorState:
     """State of one operator (`org.apache.flink.runtime.checkpoint.OperatorState`).
@@ -122,9 +137,25 @@ def read_metadata(data: bytes, name: str | None = None) -> CheckpointMetadata:
         name: path or URL of the file, for errors.
 
     Raises:
-        FormatError: the bytes are not a `_metadata` file, end early or go on behind its end.
+        FormatError: the bytes are not a `_metadata` file, end early or go on after its end; also when a text conversion
+            has destroyed the file.
         UnsupportedError: the version is 1 or one not known.
     """
+    try:
+        return _read_metadata(data, name)
+    except StateError as error:
+        replaced = data.count(REPLACEMENT)
+        if replaced < FEWEST_REPLACEMENTS:
+            raise
+        raise FormatError(
+            f"the file was destroyed by a conversion of text: it holds {replaced:,} times the bytes ef bf bd, which "
+            "stand for bytes that are no UTF-8",
+            where=Where(file=name),
+            hint="Copy the snapshot again, as binary data (for git: `*/_metadata binary` in .gitattributes)",
+        ) from error
+
+
+def _read_metadata(data: bytes, name: str | None) -> CheckpointMetadata:
     reader = Reader(data, name)
     if reader.remaining < 8 or reader.i32() != MAGIC:
         raise reader.error(

@@ -158,7 +158,8 @@ def _dump_keyed(state: KeyedState) -> Iterator[Line]:
                 line = dict(head)
                 line["kg"] = int(records.key_groups[row])
                 if layout is None:
-                    line["key"] = _keep(keys, unread)
+                    if keys.remaining:
+                        line["key"] = _keep(keys, unread)
                     line["value"] = _keep(values, unread)
                     yield line
                     continue

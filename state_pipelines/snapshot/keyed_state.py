@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,8 @@ from state_pipelines.codecs.families import unknown_class
 from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.errors import UnsupportedError, at
+from state_pipelines.keyed.heap import HeapFile
+from state_pipelines.keyed.heap_entries import has_opaque
 from state_pipelines.keyed.records import KeyedLayout, KeyedRecords, derive_keyed_layout
 from state_pipelines.keyed.state_columns import StateLayout
 from state_pipelines.keyed.tables import KeyedTable, TableOptions
@@ -211,8 +213,8 @@ class KeyedState(State):
 
     @property
     def context(self) -> RecordContext:
-        """What finding its records takes."""
-        return self.operator.record_context
+        """What finding its records takes, to show them."""
+        return replace(self.operator.record_context, by_block=True)
 
     @property
     def key_groups(self) -> tuple[KeyGroupRange, ...]:
@@ -260,16 +262,29 @@ class KeyedState(State):
         info, layouts = self._declare(header.states[part.state_id]), operator.snapshot.layout_context
         try:
             with at(operator=operator.label, state=self.name):
-                return derive_keyed_layout(info, header.key_serializer, operator.max_parallelism, layouts), ""
+                layout = derive_keyed_layout(info, header.key_serializer, operator.max_parallelism, layouts)
         except UnsupportedError as error:
             return None, explain(error)
+        if isinstance(part.file, HeapFile) and has_opaque(layout):
+            return None, self._explain_blocks()
+        return layout, ""
 
     def find_layout(self) -> tuple[KeyedLayout | None, str]:
         """The layouts of the records, or why there are none."""
         try:
-            return self.layout, ""
+            layout = self.layout
         except UnsupportedError as error:
             return None, explain(error)
+        if has_opaque(layout) and any(isinstance(part.file, HeapFile) for part in self.parts):
+            return None, self._explain_blocks()
+        return layout, ""
+
+    def _explain_blocks(self) -> str:
+        try:
+            _require_known(header for _, header in self._distinct_headers())
+        except UnsupportedError as error:
+            return f"the entries of a key group cannot be told apart: {explain(error)}"
+        return "the entries of a key group cannot be told apart"
 
     @cached_property
     def table_layout(self) -> StateLayout:

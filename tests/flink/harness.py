@@ -122,6 +122,12 @@ def async_job(max_parallelism: int = 128) -> Job:
     return _job_of_types("types.AsyncJob", max_parallelism)
 
 
+def unknown_job(max_parallelism: int = 128) -> Job:
+    """A job of five operators, one of which has a serializer that only its own class reads."""
+    sources = ("tests/flink/java/unknown", "examples/orders/java/v1", "examples/orders/java/job")
+    return Job("unknown.UnknownJob", sources, max_parallelism)
+
+
 def conflict_job(max_parallelism: int = 128) -> Job:
     """A SQL job with `ON CONFLICT` (Flink 2.3), whose sink keeps rows until the watermark passes them."""
     sources = ("tests/flink/java/conflict", "examples/orders/java/v1", "examples/orders/java/job")

@@ -1,4 +1,4 @@
-"""Makes the snapshots under `tests/data/types`, `tests/data/rescaling` and `tests/data/sql` anew.
+"""Makes the snapshots under `types`, `rescaling`, `sql` and `unknown` in `tests/data` again.
 
 `python -m tests.flink.make_data [[GROUP/]CASE...]`
 """
@@ -33,6 +33,7 @@ JOBS: dict[str, Callable[[int], harness.Job]] = {
     "async": harness.async_job,
     "conflict": harness.conflict_job,
     "rescaling": harness.rescaling_job,
+    "unknown": harness.unknown_job,
 }
 
 FILES_ONLY = {"execution.checkpointing.data-inline-threshold": "0"}
@@ -154,6 +155,11 @@ VARIANTS = (
     Variant("forst-async", "forst", "checkpoint", "async", settings=FILES_ONLY | INCREMENTAL, versions=("2.3.0",)),
     Variant("on-conflict", "rocksdb", job="conflict", versions=("2.3.0",), group="sql"),
     Variant("forst", "forst", "checkpoint", "few-states", settings=FILES_ONLY | INCREMENTAL, versions=FLINK_2),
+    Variant("canonical", "hashmap", job="unknown", versions=("2.2.1",), group="unknown"),
+    Variant("heap-native", "hashmap", "native", job="unknown", versions=("2.2.1",), group="unknown"),
+    Variant(
+        "rocksdb-native", "rocksdb", "native", job="unknown", settings=FILES_ONLY, versions=("2.2.1",), group="unknown"
+    ),
     _rescaling("canonical", "hashmap", settings=FILES_ONLY | SOME_KEY_TYPES),
     _rescaling("canonical-other-keys", "rocksdb", settings=FILES_ONLY | SOME_KEY_TYPES | {"rescaling.first": "1000"}),
     _rescaling("canonical-snappy", "rocksdb", max_parallelism=96, settings=SNAPPY | FILES_ONLY | OTHER_KEY_TYPES),

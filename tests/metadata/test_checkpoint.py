@@ -228,3 +228,10 @@ class TestFilesOfFlink:
     def test_properties_are_known(self, path: Path) -> None:
         metadata = read_metadata(path.read_bytes(), str(path))
         assert isinstance(metadata.properties, CheckpointProperties) is (metadata.version >= 4)
+
+
+def test_a_file_that_a_conversion_of_text_destroyed_is_called_so() -> None:
+    destroyed = bytes.fromhex("4960672d 00000003") + bytes(8) + "\N{REPLACEMENT CHARACTER}".encode() * 8
+    with pytest.raises(FormatError, match="destroyed by a conversion of text") as caught:
+        read_metadata(destroyed, "f")
+    assert caught.value.where.file == "f"

@@ -274,7 +274,7 @@ def plan_digests(states: Sequence[KeyedState]) -> list[DigestFile]:
             files.setdefault(id(part.file), (part.file, []))[1].append((part.state_id, state.name))
     with at(operator=operator.label):
         return [
-            DigestFile(operator.label, part, tuple(wanted), operator.record_context)
+            DigestFile(operator.label, part, tuple(wanted), states[0].context)
             for file, wanted in files.values()
             for part in file.split(SPLIT_SIZE, operator.record_context)
         ]
