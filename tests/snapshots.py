@@ -196,6 +196,12 @@ OWN = [_load_own(file) for file in sorted(DATA.glob("types/*/*/case.json"))]
 RESCALING = [_load_own(file) for file in sorted(DATA.glob("rescaling/*/*/case.json"))]
 """Snapshots with keys of many types; their entries have the rows of SQL as bytes (`@rowdata`)."""
 
+UNKNOWN = [_load_own(file) for file in sorted(DATA.glob("unknown/*/*/case.json"))]
+"""Snapshots of five operators, one of which has a serializer that nothing here reads."""
+
+UNKNOWN_SERIALIZER = "unknown.PurseSerializer$PurseSnapshot=Struct(f0: utf, f1: i64)"
+"""The declaration of that serializer."""
+
 SQL = [_load_own(file) for file in sorted(DATA.glob("sql/*/*/case.json"))]
 """Snapshots of SQL jobs; their entries have the rows of SQL as bytes (`@rowdata`)."""
 
