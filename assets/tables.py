@@ -47,8 +47,11 @@ def state_tables(
     tables: list[dg.TableRecord] = []
     columns: list[dg.TableColumn] = []
     lineage: dict[str, list[dg.TableColumnDep]] = {}
+    unread: list[str] = []
     for operator in snapshot.operators:
-        for state in operator.states:
+        survey = operator.survey()
+        unread += [str(failure.error) for failure in survey.failures]
+        for state in survey.states:
             path = storage.place_table(context.partition_key, state)
             undecoded = state.undecoded
             frame = spark.read_state(snapshot, state)
@@ -71,6 +74,7 @@ def state_tables(
             "snapshot": dg.MetadataValue.path(snapshot.path),
             "states": len(tables),
             "undecoded": sum(bool(table.data["undecoded"]) for table in tables),
+            "unread": unread,
             "dagster/row_count": sum(int(str(table.data["rows"])) for table in tables),
             "dagster/column_schema": dg.TableSchema(columns),
             "dagster/column_lineage": dg.TableColumnLineage(lineage),

@@ -54,8 +54,9 @@ def tell_fields(value: Entry) -> Entry:
 
 
 def write_purse(value: Entry) -> str:
-    text = value["f0"].encode()
-    return (struct.pack(">H", len(text)) + text + struct.pack(">q", value["f1"])).hex()
+    text = str(value["f0"]).encode()
+    written = struct.pack(">H", len(text)) + text + struct.pack(">q", value["f1"])
+    return written.hex()
 
 
 def test_there_are_cases_of_three_formats() -> None:
