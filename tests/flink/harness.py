@@ -92,6 +92,14 @@ def orders_job(classes: str = "v1") -> Job:
     return Job("com.acme.orders.OrdersJob", (f"examples/orders/java/{classes}", "examples/orders/java/job"))
 
 
+def shop_job(classes: str = "v1") -> Job:
+    """The job of the example about going from Flink 1.x to 2.x, with the class `Visit` of Kryo (`v1`) or a POJO (`v2`)."""
+    own = ("examples/upgrade/java/job", f"examples/upgrade/java/{classes}")
+    # The source of the orders example, and what else lies in its folders.
+    orders = ("examples/orders/java/v1", "examples/orders/java/job")
+    return Job("com.acme.shop.ShopJob", (*own, *orders), settings={"pipeline.generic-types": "true"})
+
+
 def types_job(max_parallelism: int = 128) -> Job:
     """The job with every type and every kind of state."""
     return _job_of_types("types.TypesJob", max_parallelism)
