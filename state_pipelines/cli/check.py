@@ -30,6 +30,7 @@ from state_pipelines.operations.newtypes import (
     replace_classes,
     replace_type,
 )
+from state_pipelines.operations.upgrading import describe_upgraded_job
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.storage import Location, create_file, is_directory, join, list_directory, resolve
 
@@ -174,7 +175,8 @@ def command(
     """Tell whether the state of the snapshot OLD restores in a new job.
 
     NEW is a snapshot of the new job, or a description of it (.yaml, .json; see docs/checking.md). Without NEW the new
-    job is the old one with the classes, types and schemas of the options.
+    job is the old one with the classes, types and schemas of the options, or with --target alone the old one on that
+    release of Flink.
 
     Exit code 0: it does. 1: it does not. 2: wrong use, or unreadable. 3: it cannot be told.
     """
@@ -183,7 +185,8 @@ def command(
     release = parse_release(target)
     snapshot = source.open(old)
     before = describe_job(snapshot)
-    after = describe_new(new, code, before, release, source)
+    upgrade = ctx.get_parameter_source("target") is not click.core.ParameterSource.DEFAULT
+    after = describe_new(new, code, before, release, source, upgrade=upgrade)
     report = check_jobs(
         before,
         after,
@@ -206,6 +209,8 @@ def command(
             click.echo(f"state would be lost: {' / '.join(filter(None, (each.operator, each.state)))}")
         for remark in remarks:
             click.echo(f"note: {remark}")
+        if draft is not None and not drafted:
+            click.echo(f"nothing was drafted: {'see the notes' if remarks else 'no state needs a migration'}")
         for path in drafted:
             click.echo(f"drafted: {path}")
     if report.verdict is Verdict.TO_BE_DETERMINED:
@@ -270,16 +275,29 @@ def show_group(group: CheckGroup, console: Console) -> None:
         console.print(indent(crop(f"Flink says: {shorten_classes(each.error)}", 400)), style="dim")
 
 
-def describe_new(new: str | None, code: NewCode, old: Job, release: tuple[int, int], source: Source) -> Job:
-    """The new job: that of a snapshot, of a description, or the old one with the new code.
+def describe_new(
+    new: str | None, code: NewCode, old: Job, release: tuple[int, int], source: Source, *, upgrade: bool
+) -> Job:
+    """The new job: that of a snapshot, of a description, or the old one with the new code or on a newer Flink.
+
+    Args:
+        new: a snapshot or a description; None for the old job.
+        code: the new code.
+        old: the old job.
+        release: of Flink that runs the new job.
+        source: how snapshots are opened.
+        upgrade: the old job without changes is meant, if nothing else is given.
 
     Raises:
         UsageError: nothing describes it, or a snapshot and types do.
     """
+    if new is None and not code and upgrade:
+        return describe_upgraded_job(old, release)
     if new is None and not code:
         raise UsageError(
             "there is no new job to check against",
-            hint="Name a snapshot or a description of it, or give --job-classes, --type or --avro",
+            hint="Name a snapshot or a description of it, give --job-classes, --type or --avro, or --target for the "
+            "same job on another Flink",
         )
     if new is not None and not new.lower().endswith(_DESCRIPTIONS):
         if code.types or code.schemas:

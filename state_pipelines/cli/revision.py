@@ -44,7 +44,9 @@ _NUMBER = re.compile(r"\d{1,9}")
 )
 @AS_JSON
 @source_options
+@click.pass_context
 def command(
+    ctx: click.Context,
     directory: str,
     old: str | None,
     new: str | None,
@@ -81,7 +83,8 @@ def command(
         chain = []
         if revisions is not None:
             chain = revisions.between(start or revisions.current(snapshot).require(), HEAD)
-        world = describe_new(new, code, job, parse_release(target), source)
+        upgrade = ctx.get_parameter_source("target") is not click.core.ParameterSource.DEFAULT
+        world = describe_new(new, code, job, parse_release(target), source, upgrade=upgrade)
         draft = draft_revision(snapshot, world, name, before=chain, revises=revises, description=message)
         text = format_revision(draft)
     path = write_revision(join(place, f"{name}.yaml"), text)

@@ -21,6 +21,7 @@ from state_pipelines.operations.migrated_job import migrate_job
 from state_pipelines.operations.migration import UPGRADE, Migration
 from state_pipelines.operations.restore import Restore, judge_places
 from state_pipelines.operations.snapshot_classes import judge_snapshot_classes
+from state_pipelines.operations.upgrading import FLINK_2, judge_removed, list_unnamed_operators
 from state_pipelines.operations.written_classes import WrittenClasses
 from state_pipelines.serializers.compatibility import Outcome
 
@@ -145,7 +146,9 @@ def check_jobs(
     for operator in old.operators:
         successor = successors.pop(operator.id, None)
         if successor is not None:
-            checks += _check_operator(operator, successor, old, restore)
+            # Of a job that took a snapshot on the same line of Flink the classes are known to be there.
+            is_observed = new.kryo_version == restore.kryo_version
+            checks += _check_operator(operator, successor, old, restore, is_observed=is_observed)
         elif operator.has_state:
             checks.append(_missing_operator(operator, old, allowed=allow_non_restored_state))
     if isinstance(new.classes, ClassFieldLists):
@@ -158,7 +161,7 @@ def check_jobs(
         target=target,
         backend=backend,
         checks=tuple(checks),
-        notes=tuple(_list_notes(new, restore)),
+        notes=tuple(_list_notes(old, new, restore)),
     )
 
 
@@ -241,8 +244,10 @@ def _check_metadata(old: Job, restore: Restore) -> Iterator[StateCheck]:
     )
 
 
-def _list_notes(new: Job, restore: Restore) -> Iterator[str]:
+def _list_notes(old: Job, new: Job, restore: Restore) -> Iterator[str]:
     yield from new.notes
+    if new.keeps_classes and old.metadata_version is not None:
+        yield from list_unnamed_operators(old)
     if new.kryo_version is not None and new.kryo_version != restore.kryo_version:
         yield (
             f"The new job is described by a snapshot of another major release than {restore}: serializers that the "
@@ -250,7 +255,9 @@ def _list_notes(new: Job, restore: Restore) -> Iterator[str]:
         )
 
 
-def _check_operator(old: JobOperator, new: JobOperator, job: Job, restore: Restore) -> Iterator[StateCheck]:
+def _check_operator(
+    old: JobOperator, new: JobOperator, job: Job, restore: Restore, *, is_observed: bool
+) -> Iterator[StateCheck]:
     yield from _check_max_parallelism(old, new, job)
     for side, operator in (("old", old), ("new", new)):
         if operator.unread:
@@ -260,6 +267,7 @@ def _check_operator(old: JobOperator, new: JobOperator, job: Job, restore: Resto
     if old.key is not None and new.key is not None:
         keys = JobState("", "", {Place.KEY: old.key}), JobState("", "", {Place.KEY: new.key})
         yield from judge_places(old.label, *keys, restore, old)
+    crosses = restore.release >= FLINK_2 and job.kryo_version not in (None, restore.kryo_version) and not is_observed
     successors = {(state.group, state.name): state for state in new.states}
     for state in old.states:
         successor = successors.pop((state.group, state.name), None)
@@ -267,6 +275,8 @@ def _check_operator(old: JobOperator, new: JobOperator, job: Job, restore: Resto
             yield _missing_state(old, new, state)
         elif successor.kind != state.kind:
             yield _other_kind(old, state, successor)
+        elif crosses and (removed := judge_removed(old, state)) is not None:
+            yield removed
         else:
             yield from judge_places(old.label, state, successor, restore, old)
     yield from (_starts_empty(old, state) for state in successors.values())

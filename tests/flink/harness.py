@@ -93,7 +93,7 @@ def orders_job(classes: str = "v1") -> Job:
 
 
 def shop_job(classes: str = "v1") -> Job:
-    """The job of the example about going from Flink 1.x to 2.x, with the class `Visit` of Kryo (`v1`) or a POJO (`v2`)."""
+    """The job of the example about Flink 1.x to 2.x; its class `Visit` goes by Kryo (`v1`) or is a POJO (`v2`)."""
     own = ("examples/upgrade/java/job", f"examples/upgrade/java/{classes}")
     # The source of the orders example, and what else lies in its folders.
     orders = ("examples/orders/java/v1", "examples/orders/java/job")

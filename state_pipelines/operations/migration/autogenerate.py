@@ -17,6 +17,7 @@ from state_pipelines.operations.check_report import Action
 from state_pipelines.operations.job import Job, JobOperator, JobState, Place, StateGroup
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.differences import Differences, has_todo, propose
+from state_pipelines.operations.migration.drafts import explain_missing
 from state_pipelines.operations.migration.files import Change, Loss, Migration, dump_migration, parse_migration
 from state_pipelines.operations.migration.planning import KINDS, Chain, make_context, plan_migrations, plan_operator
 from state_pipelines.operations.migration.shapes import StateShape, find_shapes
@@ -108,6 +109,8 @@ def draft_revision(
 def draft_from_report(snapshot: Snapshot, new: Job, report: CheckReport, revision: str) -> Draft:
     """A revision for the states that a check finds refused, lost or gone; others are left to Flink.
 
+    What cannot be drafted is a remark, with the reason and the remedy of the check.
+
     Args:
         snapshot: the old state.
         new: the new job.
@@ -119,7 +122,8 @@ def draft_from_report(snapshot: Snapshot, new: Job, report: CheckReport, revisio
     """
     wanted = [each for each in report.checks if _wants_migration(each)]
     only = {(each.operator, each.state) for each in wanted if each.operator is not None and each.state is not None}
-    return draft_revision(snapshot, new, revision, description="Drafted by check.", only=only)
+    draft = draft_revision(snapshot, new, revision, description="Drafted by check.", only=only)
+    return replace(draft, remarks=(*draft.remarks, *explain_missing(report, new, draft.migration, draft.remarks)))
 
 
 def _wants_migration(check: StateCheck) -> bool:

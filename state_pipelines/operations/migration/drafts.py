@@ -1,4 +1,4 @@
-"""Revisions that are not finished: what only people know is still to be filled in."""
+"""What is left to people in a drafted revision: expressions to fill in, and states that no draft covers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import MigrationError, Where
 from state_pipelines.operations.migration.steps import TODO
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.compatibility import Outcome
+from state_pipelines.serializers.compatibility.kryo import find_kryo
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from state_pipelines.operations.check_report import CheckReport, StateCheck
+    from state_pipelines.operations.job import Job
+    from state_pipelines.operations.migration.files import Migration
     from state_pipelines.operations.migration.planning import Chain
 
 
@@ -38,3 +45,40 @@ def _says_todo(value: object) -> bool:
     if is_dataclass(value) and not isinstance(value, tree.Serializer):
         return any(_says_todo(getattr(value, each.name)) for each in fields(value))
     return False
+
+
+def explain_missing(report: CheckReport, new: Job, drafted: Migration, remarks: Iterable[str]) -> Iterator[str]:
+    """Remarks about what a check refuses or leaves open and a draft does not change, each with reason and remedy.
+
+    Args:
+        report: the check.
+        new: the new job.
+        drafted: the draft.
+        remarks: what is said of it already.
+    """
+    changed = {(each.operator, each.state) for each in drafted.changes}
+    said = tuple(remarks)
+    kept = {
+        (operator.label, state.name, path)
+        for operator in new.operators
+        for state in operator.states
+        for place, node in state.serializers.items()
+        for path, _ in find_kryo(node, place.replace(" ", "_"))
+    }
+    for check in report.checks:
+        label = " / ".join(filter(None, (check.operator, check.state)))
+        if check.outcome not in (Outcome.INCOMPATIBLE, Outcome.UNDETERMINED):
+            continue
+        if (check.operator, check.state) not in changed:
+            if not any(each.startswith(f"{label}:") for each in said):
+                yield f"{label or report.old}: not drafted: {_sum_up(check)}"
+            continue
+        for finding in check.findings:
+            if finding.unnoticed and (check.operator, check.state, finding.path) in kept:
+                yield f"{label}: {finding.path} is left as it is: {finding.reason}. {finding.remedy}"
+
+
+def _sum_up(check: StateCheck) -> str:
+    reasons = [check.reason] if check.reason else [each.reason for each in check.findings]
+    remedies = [each.remedy for each in check.findings if each.remedy] or [check.remedy]
+    return ". ".join(dict.fromkeys(filter(None, (*reasons, *remedies))))

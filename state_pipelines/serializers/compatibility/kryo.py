@@ -17,6 +17,7 @@ from state_pipelines.serializers.tree import Kryo, KryoRegistration, Pojo, Seria
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_COLLECTIONS = frozenset(f"java.util.{name}" for name in ("Collection", "List", "Map", "Set"))
 _MAPS = {
     "registrations": "registered class",
     "default_serializers": "class with a default serializer",
@@ -132,6 +133,21 @@ def refuse_other_kryo(path: str, node: Kryo, written_by: int, read_by: int) -> F
         outcome=Outcome.INCOMPATIBLE,
         reason=f"Kryo {read_by} does not read what Kryo {written_by} wrote; the snapshots look alike, so Flink fails "
         "while reading or reads wrong values",
-        remedy="Change the serializer family (to POJO, Avro or a type that Flink knows) in a migration",
+        remedy=_advise(node),
         unnoticed=True,
+    )
+
+
+def _advise(node: Kryo) -> str:
+    name = node.type_class
+    if name in _COLLECTIONS:
+        return (
+            f"Migrate {name} with `collections: {{FIELD: ELEMENT}}` in fields of POJOs, else with `convert`; the "
+            "classes of the job say the element types (--classes)"
+        )
+    if name.startswith(("java.", "javax.")):
+        return f"Use a type that Flink has a serializer for in place of {name}, and `convert` or `cast` in a migration"
+    return (
+        f"Make {name} a POJO in the new job (public, with a public constructor without arguments, fields public or "
+        "with getters and setters), give its class by --job-classes, and `convert` in a migration"
     )
