@@ -1,0 +1,56 @@
+"""Commands with their defaults over every snapshot of Flink's own tests and of other projects: exit code 0."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.cli.conftest import Called
+
+ROOTS = {"flink": os.environ.get("FLINK_STATE_FIXTURES"), "wild": os.environ.get("FLINK_STATE_WILD")}
+SNAPSHOTS = [
+    *(sorted(Path(ROOTS["flink"], "flink").rglob("_metadata")) if ROOTS["flink"] else ()),
+    *(sorted(Path(ROOTS["wild"]).rglob("_metadata")) if ROOTS["wild"] else ()),
+]
+COMMANDS = ("inspect", "read", "dump", "diff", "convert", "keep", "erase")
+MAPS = {"494ff033-chk-6": "file:/state/checkpoint"}
+"""Directories that absolute paths of a snapshot name, by the folder that has them now."""
+
+DAMAGED = dict.fromkeys(COMMANDS, 2)
+EXPECTED = {
+    # A text conversion has destroyed its bytes.
+    "2022-06-02-scala2.12-a0313de2": DAMAGED,
+    # In-flight data are not dropped, and not kept, before the user says so; their keys cannot be searched.
+    "stateful-udf-migration-itcase-flink1.17-rocksdb-checkpoint": {"convert": 2, "keep": 2, "erase": 3},
+    # Heap native entries say no lengths: where a user's serializer ends only a declaration tells.
+    "type-serializer-snapshot-migration-itcase-flink1.16-hashmap-checkpoint": {"diff": 1, "convert": 2, "erase": 3},
+}
+"""By a folder of the snapshot the exit codes that are not 0; of `erase`, which finds no such key, not 1."""
+
+
+@pytest.mark.skipif(not SNAPSHOTS, reason="FLINK_STATE_FIXTURES and FLINK_STATE_WILD are unset: they name snapshots")
+@pytest.mark.parametrize("metadata", SNAPSHOTS, ids=lambda path: "/".join(path.parts[-4:-1]))
+def test_defaults_do(metadata: Path, call: Callable[..., Called], tmp_path: Path) -> None:
+    path, arguments = metadata.parent, []
+    for folder in path.parents:
+        if folder.name in MAPS:
+            arguments = ["--map", f"{MAPS[folder.name]}={folder}"]
+    codes = {
+        "inspect": call("inspect", path, *arguments),
+        "read": call("read", path, *arguments),
+        "dump": call("dump", path, *arguments),
+        "diff": call("diff", path, path, *arguments),
+        "convert": call("convert", path, "--out", tmp_path / "canonical", *arguments),
+        "keep": call("convert", path, "--format", "keep", "--out", tmp_path / "copy", *arguments),
+        "erase": call("erase", path, "--key", "no-such-key", *arguments),
+    }
+    unlike = next((codes for name, codes in EXPECTED.items() if name in metadata.parts), {})
+    expected = {**dict.fromkeys(COMMANDS, 0), "erase": 1, **unlike}
+    assert {name: called.code for name, called in codes.items()} == expected, [each.err for each in codes.values()]
+    assert "Traceback" not in "".join(each.err for each in codes.values())
