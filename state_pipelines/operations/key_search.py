@@ -30,6 +30,19 @@ SPLIT_SIZE = 128 << 20
 
 
 @dataclass(frozen=True)
+class FoundKeys:
+    """Result of a search in one file.
+
+    Attributes:
+        entries: their number by (name of the state, index of the key).
+        unsearched: why states cannot be searched.
+    """
+
+    entries: Mapping[tuple[str, int], int]
+    unsearched: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class FindKeys:
     """Search for keys in one file of keyed state, or in a part of it.
 
@@ -50,22 +63,32 @@ class FindKeys:
         """As `Work` says."""
         return count_kernel_threads([self.file])
 
-    def run(self) -> Counter[tuple[str, int]]:
-        """Number of entries by (name of the state, index of the key).
+    def run(self) -> FoundKeys:
+        """Search it; states whose records cannot be found do not hide the others."""
+        states = range(len(self.file.header.states))
+        try:
+            return FoundKeys(self._search(states))
+        except StateError:
+            pass  # Each state says it for itself.
+        found: Counter[tuple[str, int]] = Counter()
+        unsearched: dict[str, None] = {}
+        for state_id in states:
+            try:
+                with at(operator=self.operator, state=self.file.header.states[state_id].name):
+                    found += self._search([state_id])
+            except StateError as error:
+                unsearched[str(error)] = None
+        return FoundKeys(found, tuple(unsearched))
 
-        Raises:
-            StateError: the file cannot be read.
-        """
+    def _search(self, states: Sequence[int]) -> Counter[tuple[str, int]]:
         found: Counter[tuple[str, int]] = Counter()
         wanted = KeyFilter(frozenset(self.keys))
-        states = self.file.header.states
-        with at(operator=self.operator):
-            for state_id, records in self.file.scan(range(len(states)), self.context):
-                info = states[state_id]
-                skip = TIMESTAMP if info.kind is StateKind.PRIORITY_QUEUE else 0
-                rows = np.flatnonzero(wanted.select(records, timers=bool(skip)))
-                for start, end in zip(records.key_starts[rows] + skip, records.key_ends[rows], strict=True):
-                    found[info.name, self._identify(records.data[start:end].tobytes())] += 1
+        for state_id, records in self.file.scan(states, self.context):
+            info = self.file.header.states[state_id]
+            skip = TIMESTAMP if info.kind is StateKind.PRIORITY_QUEUE else 0
+            rows = np.flatnonzero(wanted.select(records, timers=bool(skip)))
+            for start, end in zip(records.key_starts[rows] + skip, records.key_ends[rows], strict=True):
+                found[info.name, self._identify(records.data[start:end].tobytes())] += 1
         return found
 
     def _identify(self, data: bytes) -> int:
@@ -127,9 +150,6 @@ def search_keys(
         keys: as `key_values.encode_keys` takes them. A key that is not of the type of an operator's keys is not there.
         operators: some of its operators; default all.
         run: runs the pieces of work; default one after the other in this process.
-
-    Raises:
-        StateError: a file that was opened is damaged.
     """
     unsearched: list[tuple[str, str]] = []
     pieces: list[FindKeys] = []
@@ -144,8 +164,9 @@ def search_keys(
             unsearched.append((label, str(error)))
     found: Counter[tuple[str, str, int]] = Counter()
     for piece, counted in zip(pieces, (run or run_pieces)(pieces, "keyed state cannot be searched"), strict=True):
-        for (state, key), entries in counted.items():
-            found[piece.operator, state, key] += entries
+        unsearched += ((piece.operator, reason) for reason in counted.unsearched)
+        for (state, key), number in counted.entries.items():
+            found[piece.operator, state, key] += number
     entries = tuple(
         KeyEntries(operator, state, kind, key, found[operator, state, key])
         for (operator, state), kind in kinds.items()

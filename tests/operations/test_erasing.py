@@ -17,7 +17,7 @@ from state_pipelines.snapshot import open_snapshot
 from tests.flink.harness import diff_entries
 from tests.operations.test_converting import with_subtasks
 from tests.snapshot.savepoints import orders
-from tests.snapshots import OWN, RESCALING, Case
+from tests.snapshots import OWN, RESCALING, UNKNOWN, Case
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,6 +138,27 @@ def test_raw_keyed_state_that_nobody_reads_is_named(tmp_path: Path) -> None:
     ((operator, reason),) = search_keys(spoiled, [3]).unsearched
     assert operator == "few-states"
     assert reason.startswith("raw keyed state: ")
+
+
+@pytest.mark.parametrize("case", UNKNOWN, ids=str)
+def test_an_unknown_serializer_hides_no_key_of_another_state(case: Case) -> None:
+    snapshot = case.open()
+    keys = [line["key"] for line in dump(snapshot) if "key" in line]
+    search = search_keys(snapshot, keys[:1])
+    assert {each.operator for each in search.found} == {"tallies", "purses"}
+    # Where heap native entries end only their serializers tell.
+    unsearched = {"purses"} if case.case == "heap-native" else set()
+    assert {operator for operator, _ in search.unsearched} == unsearched
+    assert all("state purse" in reason for _, reason in search.unsearched)
+
+
+def test_values_that_nobody_reads_are_carried(tmp_path: Path) -> None:
+    (case,) = (each for each in UNKNOWN if each.case == "rocksdb-native")
+    keys = [line["key"] for line in dump(case.open()) if "key" in line][:1]
+    _, result = erase(case.open(), keys, str(tmp_path / "new"))
+    assert result is not None
+    rest = [line for line in dump(case.open()) if line.get("key") != keys[0]]
+    assert not diff_entries(rest, dump(open_snapshot(result.path, uids=case.uids)))
 
 
 def test_snapshots_below_a_directory_tell_what_they_hold(tmp_path: Path) -> None:
