@@ -1,0 +1,90 @@
+"""The page about Flink 1.x to 2.x: its commands run as they are written, and a real Flink 2 takes what they leave."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.flink import harness
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EXAMPLE = harness.ROOT / "examples" / "upgrade"
+PAGE = (harness.ROOT / "docs" / "from-1.x-to-2.x.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^state-pipelines (.+?) +# exit code (\d)$", PAGE, re.MULTILINE)
+EXPECTED = "expected.jsonl.gz"
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which somebody has followed the page."""
+    if shutil.which("javac") is None:
+        pytest.skip("needs a JDK: there is no javac on the PATH")
+    folder = tmp_path_factory.mktemp("upgrade")
+    (savepoint,) = (EXAMPLE / "savepoint").iterdir()
+    shutil.copytree(savepoint, folder / savepoint.name)
+    for number in (1, 2):
+        _make_jar(folder / f"shop-{number}.jar", folder / f"classes-{number}", number)
+    for line, code in COMMANDS:
+        command = [sys.executable, "-m", "state_pipelines", *shlex.split(line)]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == int(code), f"{line}\n{done.stdout}{done.stderr}"
+    return folder
+
+
+def _make_jar(target: Path, classes: Path, number: int) -> None:
+    """The classes of the states; compiling the job itself needs Flink."""
+    names = (f"v{number}/com/acme/shop/Visit.java", "job/com/acme/shop/Customer.java")
+    subprocess.run(["javac", "-d", classes, *(EXAMPLE / "java" / name for name in names)], check=True)
+    with zipfile.ZipFile(target, "w") as jar:
+        for file in classes.rglob("*.class"):
+            jar.write(file, file.relative_to(classes))
+
+
+def test_the_page_has_a_command_for_each_step() -> None:
+    assert [line.split()[0] for line, _ in COMMANDS] == ["check", "check", "migrate", "check"]
+
+
+@pytest.mark.spark
+def test_the_draft_is_the_one_on_the_page(followed: Path) -> None:
+    (shown,) = re.findall(r"^```yaml\n(.+?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert (followed / "migrations" / "0001_draft.yaml").read_text(encoding="utf-8") == shown
+
+
+@pytest.mark.spark
+def test_the_result_is_what_the_new_job_would_have_written(followed: Path) -> None:
+    command = [sys.executable, "-m", "state_pipelines", "dump", "savepoint-2.3", "--uid", "customers", "--uid", "views"]
+    done = subprocess.run(command, cwd=followed, capture_output=True, text=True, check=True)
+    (followed / "dump.jsonl").write_text(done.stdout, encoding="utf-8")
+    kept = [each for each in harness.read_entries(followed / "dump.jsonl") if each["kind"] in harness.ENTRY_KINDS]
+    expected = harness.read_entries(EXAMPLE / EXPECTED)
+    keyed = [[each for each in entries if each["kind"] == "keyed"] for entries in (expected, kept)]
+    difference = harness.diff_entries(*keyed)
+    assert not difference, str(difference)
+    assert keyed[0]
+
+
+@pytest.mark.flink
+@pytest.mark.spark
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize("version", [each for each in harness.VERSIONS if not each.startswith("1.")])
+def test_flink_2_restores_the_result(followed: Path, version: str, backend: str) -> None:
+    job = harness.shop_job("v2")
+    result = harness.restore(version, followed / "savepoint-2.3", job, backend=backend, parallelism=3)
+    assert result.ok, result.error
+    difference = harness.diff_entries(harness.read_entries(EXAMPLE / EXPECTED), result.entries)
+    assert not difference, str(difference)
+
+
+@pytest.mark.flink
+def test_flink_2_refuses_the_savepoint_as_it_was() -> None:
+    (savepoint,) = (EXAMPLE / "savepoint").iterdir()
+    assert not harness.restore("2.3.0", savepoint, harness.shop_job("v2")).ok
