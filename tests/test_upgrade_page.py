@@ -66,10 +66,10 @@ def test_the_result_is_what_the_new_job_would_have_written(followed: Path) -> No
     (followed / "dump.jsonl").write_text(done.stdout, encoding="utf-8")
     kept = [each for each in harness.read_entries(followed / "dump.jsonl") if each["kind"] in harness.ENTRY_KINDS]
     expected = harness.read_entries(EXAMPLE / EXPECTED)
-    keyed = [[each for each in entries if each["kind"] == "keyed"] for entries in (expected, kept)]
-    difference = harness.diff_entries(*keyed)
+    wanted, found = ([each for each in entries if each["kind"] == "keyed"] for entries in (expected, kept))
+    difference = harness.diff_entries(wanted, found)
     assert not difference, str(difference)
-    assert keyed[0]
+    assert wanted
 
 
 @pytest.mark.flink

@@ -287,3 +287,31 @@ def test_what_is_said_of_several_states_is_said_once(call: Callable[..., Called]
     called = call("check", old, new)
     assert called.out.count("the max parallelism was 128 and the job sets it to 1024") == 1
     assert called.out.count("Set the max parallelism to 128") == 1
+
+
+SHOP = ORDERS.parent / "upgrade" / "savepoint"
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "code", "text"),
+    [
+        ("1.20", (), 0, "fully compatible"),
+        ("2.3", (), 1, "Make com.acme.shop.Visit a POJO in the new job"),
+        ("2.3", ("--draft",), 1, "nothing was drafted: see the notes"),
+    ],
+)
+def test_the_same_job_on_another_flink(
+    call: Callable[..., Called], tmp_path: Path, target: str, options: tuple[str, ...], code: int, text: str
+) -> None:
+    (path,) = SHOP.iterdir()
+    values = (tmp_path / "drafts",) if options else ()
+    called = call("check", path, "--uid", "customers", "--uid", "views", "--target", target, *options, *values)
+    assert called.code == code
+    assert text in " ".join(called.out.split())
+
+
+def test_without_a_release_there_is_no_new_job(call: Callable[..., Called]) -> None:
+    (path,) = SHOP.iterdir()
+    called = call("check", path)
+    assert called.code == 2
+    assert "--target for the same job on another Flink" in " ".join(called.err.split())

@@ -143,7 +143,8 @@ def _advise(node: Kryo) -> str:
     if name in _COLLECTIONS:
         return (
             f"Migrate {name} with `collections: {{FIELD: ELEMENT}}` in fields of POJOs, else with `convert`; the "
-            "classes of the job say the element types (--classes)"
+            "classes of the job say the element types (--classes). Where Flink 2 keeps Kryo (elements that have type "
+            "arguments themselves), change the type of the field in the new job"
         )
     if name.startswith(("java.", "javax.")):
         return f"Use a type that Flink has a serializer for in place of {name}, and `convert` or `cast` in a migration"
