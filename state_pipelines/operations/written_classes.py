@@ -230,15 +230,17 @@ class _Walk:
 
     def _kryo(self, node: Kryo, declared: JavaType | None, path: str) -> None:
         custom = dict(_list_custom(node))
-        for name in sorted({name for name, serializer in custom.items() if serializer == _JAVA_SERIALIZER}):
-            self.java_serializers.append(_refuse_java_serializer(name, path))
         matches = declared is not None and declared.name == node.type_class
         self._type(declared if declared is not None and matches else JavaType(node.type_class), path, custom, {})
 
     def _type(self, of: JavaType, path: str, custom: dict[str, str], seen: dict[JavaType, None]) -> None:
-        if of in seen or of.name in PRIMITIVES or of.name in custom:
+        if of in seen or of.name in PRIMITIVES:
             return
         seen[of] = None
+        if of.name in custom:
+            if custom[of.name] == _JAVA_SERIALIZER:
+                self.java_serializers.append(_refuse_java_serializer(of.name, path))
+            return
         name, component = of.name, component_type(of.name)
         if component is not None:
             self._type(component, path, custom, seen)
@@ -300,7 +302,7 @@ def _read_name(value: bytes | None) -> str:
 def _refuse_java_serializer(name: str, path: str) -> Finding:
     return Finding(
         path=path,
-        old=f"{name} by {_JAVA_SERIALIZER}",
+        old=None,
         new=None,
         outcome=Outcome.UNDETERMINED,
         reason=f"Kryo's own JavaSerializer writes {name}: it looks classes up by the class loader of Kryo, and fails "

@@ -315,3 +315,28 @@ def test_without_a_release_there_is_no_new_job(call: Callable[..., Called]) -> N
     called = call("check", path)
     assert called.code == 2
     assert "--target for the same job on another Flink" in " ".join(called.err.split())
+
+
+CUSTOMER = "com.acme.shop.Customer: [name: String, tags: List<String>, articles: 'Map<String, Long>']"
+VISIT = "final com.acme.shop.Visit: [page: String, millis: long, articles: List<String>]"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "text"),
+    [
+        (VISIT, VISIT, 0, ""),
+        (VISIT, VISIT.replace("long", "Long"), 1, "the fields differ (millis has another type)"),
+        (VISIT, VISIT.replace("page", "url"), 1, "(page is gone, url is new)"),
+        ("", VISIT, 3, "Flink does not verify the fields of com.acme.shop.Visit, and those of the snapshot"),
+    ],
+)
+def test_fields_that_kryo_wrote(
+    call: Callable[..., Called], tmp_path: Path, old: str, new: str, code: int, text: str
+) -> None:
+    (tmp_path / "old.yaml").write_text(f"{CUSTOMER}\n{old}", encoding="utf-8")
+    (tmp_path / "new.yaml").write_text(f"{CUSTOMER}\n{new}", encoding="utf-8")
+    (path,) = SHOP.iterdir()
+    declared = ("--classes", tmp_path / "old.yaml", "--job-classes", tmp_path / "new.yaml")
+    called = call("check", path, path, "--target", "1.20", *declared)
+    assert called.code == code
+    assert text in " ".join(called.out.split())

@@ -174,6 +174,12 @@ def test_the_java_serializer_of_kryo_is_named_with_that_of_flink() -> None:
     assert "org.apache.flink.api.java.typeutils.runtime.kryo.JavaSerializer" in finding.remedy
 
 
+def test_a_class_of_the_java_serializer_that_a_state_does_not_hold() -> None:
+    serializer = "com.esotericsoftware.kryo.serializers.JavaSerializer"
+    node = Kryo(type_class="java.util.UUID", registrations=(registration("a.Item", serializer),))
+    assert judge(node) == []
+
+
 def test_a_class_with_another_serializer_is_not_written_field_by_field() -> None:
     node = Kryo(type_class="a.Item", registrations=(registration("a.Item", "a.ItemSerializer"),))
     assert judge(node) == []

@@ -146,6 +146,8 @@ def _advise(node: Kryo) -> str:
             "classes of the job say the element types (--classes). Where Flink 2 keeps Kryo (elements that have type "
             "arguments themselves), change the type of the field in the new job"
         )
+    if name.startswith("org.apache.avro."):
+        return "Give the state Avro's type information (`GenericRecordAvroTypeInfo`) in the new job, and `convert` it"
     if name.startswith(("java.", "javax.")):
         return f"Use a type that Flink has a serializer for in place of {name}, and `convert` or `cast` in a migration"
     return (
