@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.commands import ANSWER_IS_NO
+from state_pipelines.cli.commands import ANSWER_IS_NO, CANNOT_BE_TOLD
 from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural, shorten_classes
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
@@ -64,7 +64,8 @@ def command(
     Operators are found by id, states by name, records by key. Where, when and in which format a snapshot was taken is
     shown and does not count.
 
-    Exit code 0: they are the same. 1: they are not, or something could not be compared. 2: wrong use.
+    Exit code 0: they are the same. 1: they are not. 2: wrong use. 3: no difference was found, but something could not
+    be compared.
     """
     snapshots = source.open(one), source.open(other)
     progress = make_console(stderr=True)
@@ -83,12 +84,14 @@ def command(
     else:
         show_diff(report, make_console())
     if not report.same:
-        ctx.exit(ANSWER_IS_NO)
+        ctx.exit(ANSWER_IS_NO if report.differs else CANNOT_BE_TOLD)
 
 
 def show_diff(report: SnapshotDiff, console: Console) -> None:
     """Print what is different, and how much is not."""
-    console.print(report.summary, style="bold green" if report.same else "bold red")
+    console.print(
+        report.summary, style="bold green" if report.same else "bold red" if report.differs else "bold yellow"
+    )
     console.print(f"  one:   {report.one}", soft_wrap=True)
     console.print(f"  other: {report.other}", soft_wrap=True)
     _show_facts(report.facts, console)

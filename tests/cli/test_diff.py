@@ -11,6 +11,7 @@ from state_pipelines.operations.writing import StateDescription
 from state_pipelines.serializers.build import basic
 from tests.operations.comparing.test_diff import write, write_totals
 from tests.snapshot.savepoints import orders
+from tests.snapshots import select
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,3 +125,16 @@ def test_spark_is_not_imported() -> None:
     code = "import sys, state_pipelines.cli.diff; print({'pyspark', 'dagster'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_what_could_not_be_compared_is_no_difference(call: Callable[..., Called]) -> None:
+    path = select("2.2", "heap-native")[0].path
+    arguments = ("diff", path, path, "--operator", "composite-types", "--uid", "composite-types")
+    called = call(*arguments)
+    assert called.code == 3
+    assert called.out.startswith(
+        "the same as far as compared: 1 of 1 operators, 1 of 16 states, 1 of them not compared"
+    )
+    assert "person-or-guest: not compared: " in called.out
+    report = call(*arguments, "--json").json
+    assert (report["same"], report["differs"]) == (False, False)

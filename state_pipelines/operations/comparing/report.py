@@ -121,6 +121,14 @@ class StateDiff:
         return self.presence is Presence.BOTH and facts and (self.contents is None or self.contents.same is True)
 
     @property
+    def differs(self) -> bool:
+        """Whether a difference was found, in what was compared."""
+        facts = any(each.counts and each.differs for each in self.facts)
+        return (
+            self.presence is not Presence.BOTH or facts or (self.contents is not None and self.contents.same is False)
+        )
+
+    @property
     def kind(self) -> str:
         """Kind in the one, or in the other when only that has the state."""
         (kind,) = (fact.one or fact.other for fact in self.facts if fact.name == "kind")
@@ -154,6 +162,12 @@ class OperatorDiff:
         states = all(state.same for state in self.states)
         return self.presence is Presence.BOTH and facts and states and not self.error
 
+    @property
+    def differs(self) -> bool:
+        """Whether a difference was found, in what was compared."""
+        facts = any(each.counts and each.differs for each in self.facts)
+        return self.presence is not Presence.BOTH or facts or any(state.differs for state in self.states)
+
 
 @dataclass(frozen=True)
 class SnapshotDiff:
@@ -181,6 +195,12 @@ class SnapshotDiff:
         )
 
     @property
+    def differs(self) -> bool:
+        """Whether a difference was found; neither that nor `same` where all that was compared is the same."""
+        facts = any(each.counts and each.differs for each in self.facts)
+        return facts or any(operator.differs for operator in self.operators)
+
+    @property
     def same_contents(self) -> bool | None:
         """Whether both have the same states with the same records, whatever else differs.
 
@@ -199,6 +219,8 @@ class SnapshotDiff:
         """One line."""
         if self.same:
             return "the same, contents not compared" if self.metadata_only else "the same"
+        if not self.differs:
+            return f"the same as far as compared: {', '.join(self._tell_differences())}"
         return f"different: {', '.join(self._tell_differences())}"
 
     def _tell_differences(self) -> Iterator[str]:
@@ -219,6 +241,7 @@ class SnapshotDiff:
             "one": self.one,
             "other": self.other,
             "same": self.same,
+            "differs": self.differs,
             "same_contents": self.same_contents,
             "metadata_only": self.metadata_only,
             "facts": _facts_to_json(self.facts),
