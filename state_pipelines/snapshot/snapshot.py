@@ -82,6 +82,10 @@ class Snapshot:
         keys = {find_operator_id(name): key for name, key in self.declarations.key_serializers.items()}
         self.keyed_files = KeyedFiles(metadata, self.handles, keys)
 
+    def with_declarations(self, declarations: Declarations) -> Snapshot:
+        """The same snapshot, opened with other declarations."""
+        return Snapshot(self.location, self.metadata, self.path_mapping, declarations)
+
     @property
     def uids(self) -> tuple[str, ...]:
         """Declared uids."""

@@ -17,6 +17,7 @@ from state_pipelines.operations.migration import flows as flowing
 from state_pipelines.operations.migration.drafts import refuse_drafts
 from state_pipelines.operations.migration.flows import Read
 from state_pipelines.operations.migration.planning import Chain, describe_copied, plan_operator
+from state_pipelines.operations.migration.python_values import carry_declared_pickles, redeclare
 from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.own_files import publish_snapshot
 from state_pipelines.operations.publishing import (
@@ -159,7 +160,8 @@ def migrate(
         with SnapshotWriter(resolve(target)) as writer:
             new, rows = _write(spark, snapshot, works, writer)
             location = SnapshotLocation(writer.target, writer.locate(METADATA_FILE))
-            result = Snapshot(location, new, snapshot.path_mapping, snapshot.declarations)
+            shapes = {work.operator.metadata.operator_id: work.whole.new_shapes for work in works}
+            result = Snapshot(location, new, snapshot.path_mapping, redeclare(snapshot.declarations, shapes))
             proofs = tuple(report for work in works for report in _prove(spark, work, result)) if prove else ()
             publish_snapshot(writer, new)
     finally:
@@ -177,6 +179,7 @@ def plan_snapshot(snapshot: Snapshot, chain: Chain) -> list[tuple[Operator, Oper
         MigrationError: a step does not fit; NotFoundError: the snapshot has no such operator or state.
     """
     operators: dict[str, Operator] = {}
+    snapshot = carry_declared_pickles(snapshot)
     refuse_drafts(chain)
     for migration, direction in chain:
         for change in migration.changes:

@@ -13,6 +13,7 @@ from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.avro_schema import compact_schema
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import avro
+from state_pipelines.serializers.python_types import parse_python_type
 from state_pipelines.serializers.text import parse
 
 if TYPE_CHECKING:
@@ -333,8 +334,17 @@ def take_text(body: object, name: str, place: str) -> str:
     return str(value)
 
 
+_PYTHON_TYPE = re.compile(
+    r"Types\.|(ROW|TUPLE|ARRAY|PRIMITIVE_ARRAY|MAP)<|PICKLED|(TINYINT|SMALLINT|INT|BIGINT|FLOAT|DOUBLE|BOOLEAN|STRING"
+    r"|BYTES|DECIMAL|DATE|TIME|TIMESTAMP|INSTANT)\b"
+)
+"""Types of PyFlink (see `serializers.python_types`)."""
+
+
 def parse_field_type(text: str, place: str) -> st.FieldType:
     """The type of a field: a serializer, or a SQL type in capitals."""
+    if text.startswith("Types."):
+        return _parse_python(text, place)
     if _SQL_WORD.fullmatch(text):
         return st.SqlType(text)
     return parse_type(text, place)
@@ -366,7 +376,16 @@ def parse_type(text: str, place: str, *, collections: bool = False) -> tree.Seri
         except StateError:
             return parse(f"Map<{plain}>")
     except StateError as error:
+        if _PYTHON_TYPE.match(plain):
+            return _parse_python(plain, place)
         raise MigrationError(f"{text!r} is not a type: {error.what}", where=Where(path=place)) from None
+
+
+def _parse_python(text: str, place: str) -> tree.Serializer:
+    try:
+        return parse_python_type(text)
+    except StateError as error:
+        raise MigrationError(error.what, where=Where(path=place), hint=error.hint) from None
 
 
 def make_literal(value: object, place: str) -> str:

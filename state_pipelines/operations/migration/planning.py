@@ -31,6 +31,12 @@ from state_pipelines.operations.migration.fields import apply_field_step
 from state_pipelines.operations.migration.files import Change, Migration, RowExpectation
 from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read, Stage
 from state_pipelines.operations.migration.plans import OperatorPlan
+from state_pipelines.operations.migration.python_values import (
+    adopt_python_payload,
+    find_java_name,
+    make_java_name,
+    wrap_python_key,
+)
 from state_pipelines.operations.migration.reshaping import plan_kind, plan_split_part
 from state_pipelines.operations.migration.shapes import UNKEYED, explain_unread
 from state_pipelines.operations.migration.steps import DOWNGRADE, UPGRADE
@@ -38,6 +44,7 @@ from state_pipelines.operations.migration.structs import PlanContext, known_sql_
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.keyed_state import TIMER
+from state_pipelines.snapshot.python_states import python_name
 
 if TYPE_CHECKING:
     from state_pipelines.operations.migration.shapes import StateShape
@@ -176,7 +183,7 @@ class _Planner:
         )
 
     def _change(self, change: Change, direction: str, migration: Migration) -> None:
-        subject = find_subject(change, direction)
+        subject = find_java_name(find_subject(change, direction), self.states)
         place = {"operator": change.operator, "state": subject or None, "file": migration.path or None}
         with at(**place):
             if subject != _ALL:
@@ -206,7 +213,8 @@ class _Planner:
         return flow
 
     def _touched(self, subject: str, change: Change) -> list[Flow]:
-        others = [name for step in change.upgrade if isinstance(step, st.Merge) for name in step.others]
+        named = [name for step in change.upgrade if isinstance(step, st.Merge) for name in step.others]
+        others = [find_java_name(name, self.states) for name in named]
         return [self.states[name] for name in (subject, *others) if name in self.states]
 
     def _check_losses(self, change: Change, subject: str, *, before: bool) -> None:
@@ -237,6 +245,7 @@ class _Planner:
             flow = self._complete(flow)
         match step:
             case st.RenameState(name=name):
+                name = make_java_name(name, flow.shape)
                 self._require_free(name)
                 renamed = replace(flow, shape=flow.shape.with_name(name))
                 self.states = {name if each == subject else each: old for each, old in self.states.items()}
@@ -286,7 +295,9 @@ class _Planner:
             case st.Kind():
                 return plan_kind(flow, step, context)
             case st.Python(function=function, type=of):
-                new = shape if of is None else self._with_payload(shape, resolve_type(of, context))
+                new = shape
+                if of is not None:
+                    new = self._with_payload(shape, adopt_python_payload(shape.payload, resolve_type(of, context)))
                 return Apply(flow, flows.Call(function, nondeterministic=not step.deterministic), new)
             case _:
                 raise UsageError(f"{type(step).__name__} is no step on a state")
@@ -297,7 +308,7 @@ class _Planner:
 
     def _convert(self, subject: str, flow: Flow, step: st.Convert) -> Flow:
         shape = flow.shape
-        new = resolve_type(step.type, self.context)
+        new = adopt_python_payload(shape.payload, resolve_type(step.type, self.context))
         lost = find_lost_fields(shape.payload, new, step.expression, self.context)
         hidden = sorted(set(lost) - set(step.discard))
         if hidden:
@@ -344,10 +355,11 @@ class _Planner:
         used: set[str] = set()
         news: dict[str, Flow] = {}
         for part in step.into:
-            if part.name != subject:
-                self._require_free(part.name)
-            with at(state=part.name):
-                news[part.name], fields = plan_split_part(flow, part, step, self.context)
+            name = make_java_name(part.name, flow.shape)
+            if name != subject:
+                self._require_free(name)
+            with at(state=name):
+                news[name], fields = plan_split_part(flow, part, step, self.context)
             used |= fields
         names = [name for name in list_columns(flow.shape.payload, self.context) if name not in ("class", "row_kind")]
         hidden = sorted(set(names) - used - set(step.discard))
@@ -357,14 +369,16 @@ class _Planner:
             )
         self._note(subject, step.discard, "discarded by `split`")
         self._put([subject], news)
-        return step.into[0].name
+        return next(iter(news))
 
     def _merge(self, subject: str, flow: Flow, step: st.Merge) -> str:
-        sources = {subject: flow} | {name: self._complete(self._find(name)) for name in step.others}
+        others = [find_java_name(name, self.states) for name in step.others]
+        sources = {subject: flow} | {name: self._complete(self._find(name)) for name in others}
+        into = make_java_name(step.into, flow.shape)
         for each in sources.values():
             _require_meaning(step, each.shape)
-        if step.into not in sources:
-            self._require_free(step.into)
+        if into not in sources:
+            self._require_free(into)
         kinds = {("VALUE" if each.shape.kind in KINDS[3:] else each.shape.kind) for each in sources.values()}
         if len(kinds) > 1 or kinds == {"LIST"}:
             raise MigrationError(
@@ -378,15 +392,19 @@ class _Planner:
             ):
                 if one != other:
                     raise MigrationError(f"{subject} and {name} have different serializers of the {what}")
-        shape = self._with_payload(flow.shape.with_name(step.into), resolve_type(step.type, self.context))
+        payload = adopt_python_payload(flow.shape.payload, resolve_type(step.type, self.context))
+        shape = self._with_payload(flow.shape.with_name(into), payload)
         shape = shape.with_kind(next(iter(kinds)), shape.payload, shape.map_key)
         shape = shape.with_ttl(enabled=any(each.shape.ttl for each in sources.values()))
-        merged = Merge(tuple(sources.items()), step.expression, shape, step.nondeterministic)
-        self._put(list(sources), {step.into: merged})
-        return step.into
+        # SQL names the states as the migration does.
+        named = tuple((python_name(each.shape.info) or name, each) for name, each in sources.items())
+        merged = Merge(named, step.expression, shape, step.nondeterministic)
+        self._put(list(sources), {into: merged})
+        return into
 
     def _rekey(self, step: st.Key) -> None:
-        key = resolve_type(step.type, self.context)
+        shapes = {name: flow.shape for name, flow in self.states.items()}
+        key, sql = wrap_python_key(resolve_type(step.type, self.context), step.expression, shapes)
         kind = payload_type(key, self.context)
         try:
             hash_codes(key, pa.array([], kind))
@@ -398,15 +416,15 @@ class _Planner:
         keyed = {name: flow for name, flow in self.states.items() if flow.shape.is_keyed}
         if not keyed:
             raise MigrationError("the operator has no keyed state, whose key could change")
-        unknown = sorted({name for name, _ in step.on_equal} - set(keyed))
+        rules = {find_java_name(name, keyed): rule for name, rule in step.on_equal}
+        unknown = sorted(set(rules) - set(keyed))
         if unknown:
             raise MigrationError(f"`on_equal` names {', '.join(unknown)}", hint=f"States are {', '.join(keyed)}")
-        rules = dict(step.on_equal)
         for name, flow in keyed.items():
             if flow.shape.kind not in (*KINDS, TIMER):
                 raise UnsupportedError(f"{flow.shape.kind} state cannot follow another key", where=Where(state=name))
             flow = self._complete(flow)
-            stage = flows.Rekey(step.expression, rules.get(name, flows.ERROR), step.nondeterministic)
+            stage = flows.Rekey(sql, rules.get(name, flows.ERROR), step.nondeterministic)
             self.states[name] = Apply(flow, stage, flow.shape.with_key(key))
 
 

@@ -16,6 +16,7 @@ from state_pipelines.operations.migration.conversion import (
     resolve_type,
 )
 from state_pipelines.operations.migration.flows import Apply, Flow
+from state_pipelines.operations.migration.python_values import adopt_python_payload, make_java_name
 from state_pipelines.operations.migration.structs import PlanContext, open_struct, quote_name
 from state_pipelines.serializers import tree
 
@@ -30,7 +31,9 @@ def plan_kind(flow: Flow, step: st.Kind, context: PlanContext) -> Flow:
     before = "VALUE" if shape.kind not in ("LIST", "MAP") else shape.kind
     if step.to == shape.kind:
         raise MigrationError(f"the state is {step.to} state already")
-    payload = shape.payload if step.type is None else resolve_type(step.type, context)
+    payload = shape.payload
+    if step.type is not None:
+        payload = adopt_python_payload(payload, resolve_type(step.type, context))
     payload_type(payload, context)
     if step.to == "VALUE" and before != "VALUE" and step.expression is None:
         column = "values" if before == "LIST" else "entries"
@@ -57,7 +60,7 @@ def plan_split_part(flow: Flow, part: st.SplitPart, step: st.Split, context: Pla
     Raises:
         MigrationError: the part names what is not there.
     """
-    shape = flow.shape.with_name(part.name)
+    shape = flow.shape.with_name(make_java_name(part.name, flow.shape))
     columns = set(list_columns(shape.payload, context))
     if part.fields:
         struct = open_struct(shape.payload, "", context)
@@ -68,7 +71,7 @@ def plan_split_part(flow: Flow, part: st.SplitPart, step: st.Split, context: Pla
         stage: flows.Stage = flows.Project(kept, step.nondeterministic)
         return Apply(flow, stage, shape.with_payload(payload)), set(part.fields)
     assert part.type is not None
-    payload = resolve_type(part.type, context)
+    payload = adopt_python_payload(shape.payload, resolve_type(part.type, context))
     payload_type(payload, context)
     if part.expression is None:
         sql = convert_by_name(shape.payload, payload, context)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import StateError
+from state_pipelines.errors import MigrationError, StateError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import list_of, map_of, ttl
 from state_pipelines.serializers.metainfo import KEYED_STATE_TYPE, VALUE_SERIALIZER, StateKind, StateMetaInfo
+from state_pipelines.serializers.python_types import PythonValue
 from state_pipelines.snapshot.keyed_state import TIMER
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class StateShape:
                 return BROADCAST
             case StateKind.OPERATOR:
                 return self.info.distribution_mode or OPERATOR_LISTS[0]
+        if isinstance(payload := payload_serializer(self.info), PythonValue):
+            return payload.kind
         return self.info.state_type or str(self.info.kind)
 
     @property
@@ -108,7 +111,18 @@ class StateShape:
         return replace(self, info=_with_value(self.info, _replace_inside(self.info.value_serializer, outermost, inner)))
 
     def with_kind(self, kind: str, payload: tree.Serializer, map_key: tree.Serializer | None = None) -> StateShape:
-        """As VALUE, LIST or MAP state; TTL stays."""
+        """As VALUE, LIST or MAP state; TTL stays.
+
+        Raises:
+            MigrationError: a state of a Python function would become a map, or stop being one.
+        """
+        if isinstance(payload, PythonValue):
+            if "MAP" in (kind, self.kind):
+                raise MigrationError(
+                    "map state of Python functions does not become state of another kind, or the reverse"
+                )
+            # Java has a list of byte arrays for both.
+            return self.with_payload(replace(payload, kind=kind))
         inner = ttl(payload) if self.ttl else payload
         value: tree.Serializer = inner
         if kind == "LIST":

@@ -24,9 +24,11 @@ from state_pipelines.operations.migration.avro_schema import (
     render_schema,
     with_record,
 )
+from state_pipelines.operations.migration.python_values import adopt_python_type
 from state_pipelines.operations.migration.steps import FieldType, SqlType
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import tuple_of
+from state_pipelines.serializers.python_types import PythonType, PythonValue
 from state_pipelines.serializers.text import describe, describe_type
 
 if TYPE_CHECKING:
@@ -154,15 +156,20 @@ def open_struct(node: Node, base: str, context: PlanContext) -> Struct:
             return _Positional(node, base)
         case tree.RowData():
             return _RowData(node, base, context)
+        case PythonValue(type=PythonType(word="ROW" | "TUPLE")) | PythonType(word="ROW" | "TUPLE"):
+            return PythonStruct(node, base)
         case tree.Avro():
             return _Avro(node, base)
         case AvroType():
             return _AvroRecord(node, base)
         case tree.Nullable(inner=inner):
             return _Wrapped(node, open_struct(inner, base, context))
+    is_bytes = isinstance(node, tree.Basic) and node.kind == "BytePrimitiveArray"
     raise MigrationError(
         f"steps on fields need a POJO, Row, Tuple, Avro record or RowData, this is {_describe(node)}",
-        hint="`convert` takes values of any family",
+        hint="State of a Python function has fields once its type is declared (--python-types, option pythonTypes)"
+        if is_bytes
+        else "`convert` takes values of any family",
     )
 
 
@@ -357,6 +364,32 @@ class _Positional(Struct):
             )
         tuple_class = tuple_of(*fields).tuple_class
         return replace(node, tuple_class=tuple_class, fields=fields), columns
+
+
+class PythonStruct(Struct):
+    """ROW and TUPLE of PyFlink."""
+
+    def __init__(self, node: PythonValue | PythonType, base: str) -> None:
+        self._node = node
+        self._type = node.type if isinstance(node, PythonValue) else node
+        self.named = bool(self._type.names)
+        fields = zip(self._type.field_names, self._type.children, strict=True)
+        self.slots = tuple(Slot(name, of, f"{base}{quote_name(name)}", name) for name, of in fields)
+        if self._type.word == "ROW":
+            self.extra = (("row_kind", f"{base}`row_kind`"),)
+
+    @override
+    def adopt(self, of: FieldType, *, nullable: bool) -> SlotType:
+        return adopt_python_type(of)
+
+    @override
+    def rebuild(self, slots: Iterable[Slot]) -> tuple[Node, Columns]:
+        slots = tuple(slots)
+        children = tuple(slot.type for slot in slots if isinstance(slot.type, PythonType))
+        names = tuple(slot.name for slot in slots) if self.named else ()
+        changed = replace(self._type, children=children, names=names)
+        columns = (*zip(changed.field_names, (slot.sql for slot in slots), strict=True), *self.extra)
+        return (replace(self._node, type=changed) if isinstance(self._node, PythonValue) else changed), columns
 
 
 def _positional(types: Iterable[SlotType], base: str) -> tuple[Slot, ...]:
