@@ -13,6 +13,7 @@ from state_pipelines.operations.migration.flows import Read, find_reads
 from state_pipelines.operations.migration.planning import find_subject
 from state_pipelines.operations.migration.structs import PlanContext, SqlColumn, open_struct
 from state_pipelines.serializers.text import describe, describe_type
+from state_pipelines.snapshot.python_states import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -152,7 +153,8 @@ def show_changes(changes: list[FieldChange], console: Console) -> None:
 
 
 def _find_steps(state: str, changes: Sequence[tuple[Change, str]]) -> list[Step]:
-    mine = [(change, direction) for change, direction in changes if find_subject(change, direction) == state]
+    names = (state, state.removeprefix(PREFIX))
+    mine = [(change, direction) for change, direction in changes if find_subject(change, direction) in names]
     return [step for change, direction in mine for step in change.steps(direction)]
 
 
