@@ -128,7 +128,7 @@ class States(KeyedProcessFunction):
         self.items = context.get_list_state(with_ttl(ListStateDescriptor("items", item)))
         self.map = context.get_map_state(MapStateDescriptor("map", Types.STRING(), Types.LONG()))
         pair = Types.TUPLE([Types.INT(), Types.STRING()])
-        self.pairs = context.get_map_state(with_ttl(MapStateDescriptor("pairs", pair, item)))
+        self.pairs = context.get_map_state(with_ttl(MapStateDescriptor("pairs", pair, ITEM)))
         self.sum = context.get_reducing_state(ReducingStateDescriptor("sum", Sum(), Types.LONG()))
         accumulator = Types.TUPLE([Types.LONG(), Types.LONG()])
         self.average = context.get_aggregating_state(AggregatingStateDescriptor("average", Average(), accumulator))
@@ -172,8 +172,8 @@ class States(KeyedProcessFunction):
             "all": repr(self.all.value()),
             "ttl": self.ttl.value(),
             "plain": self.plain.value(),
-            "list": list(self.list),
-            "items": [each.as_dict() for each in self.items],
+            "list": list(self.list.get()),
+            "items": [each.as_dict() for each in self.items.get()],
             "map": dict(sorted(self.map.items())),
             "pairs": [[list(name), each.as_dict()] for name, each in sorted(self.pairs.items())],
             "sum": self.sum.get(),
