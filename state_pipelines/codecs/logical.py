@@ -92,7 +92,7 @@ def split(name: str, array: pa.Array) -> Parts:
         nanos = np.where(null, 0, _numbers(array, np.int64))
         if bool((nanos % _NANOS_OF_MILLI).any()):
             raise ValueRangeError("a time of PyFlink has milliseconds, and no part of one")
-        return [nanos // _NANOS_OF_MILLI]
+        return [(nanos // _NANOS_OF_MILLI).astype(np.int32)]
     if pa.types.is_struct(array.type) and max(array.field(0).null_count, array.field(1).null_count) > 0:
         _check_parts(array, ~null)
     if name == "date_millis":

@@ -52,6 +52,17 @@ def test_values_of_every_type(text: str, raw: str, value: Any) -> None:
     assert writer.getvalue().hex() == raw
 
 
+@pytest.mark.parametrize("name", ["epoch_day", "milli_of_day"])
+def test_columns_of_days_and_times_are_written_as_they_were_read(name: str) -> None:
+    columns = plan_columns(lay.Optional(lay.Logical(name)))
+    raw = bytes.fromhex("000000000101000001234500052658ff")
+    starts, stops = np.array([0, 5, 6, 11], np.int64), np.array([5, 6, 11, 16], np.int64)
+    array = columns.decode(np.frombuffer(raw, np.uint8), starts, stops).array
+
+    assert array.is_null().to_pylist() == [False, True, False, False]
+    assert columns.encode(array).data.tobytes()[: len(raw)] == raw
+
+
 def test_the_mask_of_a_wide_row_takes_two_bytes() -> None:
     of = parse_python_type(f"ROW<{', '.join(['TINYINT'] * 7)}>")
     layout = derive_layout(of, LayoutContext())
