@@ -22,13 +22,12 @@ from state_pipelines.operations.job import Job, describe_job
 from state_pipelines.operations.jobfile import load_job
 from state_pipelines.operations.migration.autogenerate import draft_from_report, format_revision
 from state_pipelines.operations.newtypes import (
+    declare_type,
     extract_types,
     list_assumed,
     read_schema,
-    read_type,
     replace_avro,
     replace_classes,
-    replace_type,
 )
 from state_pipelines.operations.upgrading import describe_upgraded_job
 from state_pipelines.serializers.compatibility import Outcome
@@ -96,7 +95,7 @@ class NewCode:
             job = load_job(file, old, release, classes)
         for text in self.types:
             place, kind = _split(text, "--type")
-            job = replace_type(job, place, read_type(kind, extraction))
+            job = declare_type(job, place, kind, extraction)
         for text in self.schemas:
             place, path = _split(text, "--avro")
             job = replace_avro(job, place, read_schema(path))

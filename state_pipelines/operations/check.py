@@ -19,6 +19,7 @@ from state_pipelines.operations.data_classes import scan_snapshot
 from state_pipelines.operations.job import Job, JobOperator, JobState, Place, StateGroup, describe_job
 from state_pipelines.operations.migrated_job import migrate_job
 from state_pipelines.operations.migration import UPGRADE, Migration
+from state_pipelines.operations.python_checks import judge_undeclared
 from state_pipelines.operations.restore import Restore, judge_places
 from state_pipelines.operations.snapshot_classes import judge_snapshot_classes
 from state_pipelines.operations.upgrading import FLINK_2, judge_removed, list_unnamed_operators
@@ -149,6 +150,8 @@ def check_jobs(
             # Of a job that took a snapshot on the same line of Flink the classes are known to be there.
             is_observed = new.kryo_version == restore.kryo_version
             checks += _check_operator(operator, successor, old, restore, is_observed=is_observed)
+            if new.name != old.name:
+                checks += judge_undeclared(operator, successor)
         elif operator.has_state:
             checks.append(_missing_operator(operator, old, allowed=allow_non_restored_state))
     if isinstance(new.classes, ClassFieldLists):

@@ -185,11 +185,17 @@ def _describe_operator(operator: Operator) -> JobOperator:
         parallelism=operator.parallelism,
         max_parallelism=operator.max_parallelism,
         key=next(keys, None),
-        states=tuple(JobState(state.name, state.kind, list_places(state.kind, state.info)) for state in states),
+        states=tuple(map(_describe_state, states)),
         has_state=_has_state(operator.metadata),
         unread=unread,
         lists_subclasses=not unread and all(isinstance(file, RocksFile) for _, file in operator.keyed_files),
     )
+
+
+def _describe_state(state: State) -> JobState:
+    # What Flink compares of a state of a Python function is the list or map that it is in Java.
+    kind = (state.info.state_type if state.python_name else None) or state.kind
+    return JobState(state.name, kind, list_places(kind, state.info))
 
 
 def list_places(kind: str, info: StateMetaInfo) -> dict[Place, Serializer]:

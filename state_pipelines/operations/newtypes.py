@@ -19,8 +19,10 @@ from state_pipelines.operations.undescribed import Undescribed
 from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import build
 from state_pipelines.serializers.parsing import parse
+from state_pipelines.serializers.python_types import PythonType, PythonValue, parse_python_declaration
 from state_pipelines.serializers.tree import (
     Avro,
+    Basic,
     Enum,
     Kryo,
     ListOf,
@@ -31,6 +33,7 @@ from state_pipelines.serializers.tree import (
     TtlAware,
     Tuple,
 )
+from state_pipelines.snapshot.python_states import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -100,6 +103,44 @@ def replace_type(job: Job, place: str, serializer: Serializer) -> Job:
         UsageError: `place` has another form.
     """
     return _change_state(job, place, lambda state: replace_state_type(state, serializer))
+
+
+def declare_type(job: Job, place: str, text: str, extraction: TypeExtraction) -> Job:
+    """The job with another type in one state, as text; of a state of a Python function a type of PyFlink.
+
+    Raises:
+        NotFoundError: the job has no such operator or state.
+        UsageError: `place` has another form, or the text is no type.
+    """
+
+    def change(state: JobState) -> JobState:
+        if not state.name.startswith(PREFIX):
+            return replace_state_type(state, read_type(text, extraction))
+        return _declare_python(state, parse_python_declaration(text).type)
+
+    return _change_state(job, place, change)
+
+
+def _declare_python(state: JobState, of: PythonType) -> JobState:
+    whole = state.serializers.get(Place.VALUE)
+    if not isinstance(whole, MapOf):
+        return replace_state_type(state, _type_bytes(payload_of(state), of))
+    if of.word != "MAP":
+        raise UsageError(f"{state.name} is map state, whose type is MAP<K, V>", where=Where(state=state.name))
+    key, value = of.children
+    payload = payload_of(state)
+    typed = replace(whole, key=_type_bytes(whole.key, key))
+    changed = replace(state, serializers={**state.serializers, Place.VALUE: typed})
+    return replace_state_type(changed, _type_bytes(payload, value))
+
+
+def _type_bytes(node: Serializer, of: PythonType) -> PythonValue:
+    """The serializer of byte arrays with a type of their content."""
+    stored = node.stored if isinstance(node, PythonValue) else node
+    if not isinstance(stored, Basic):
+        raise UsageError("the state does not hold byte arrays, as state of Python functions does")
+    kind = node.kind if isinstance(node, PythonValue) else "VALUE"
+    return PythonValue(snapshot_class=stored.snapshot_class, stored=stored, type=of, kind=kind)
 
 
 def replace_avro(job: Job, place: str, schema_json: str) -> Job:
@@ -245,6 +286,8 @@ def _change_state(job: Job, place: str, change: Callable[[JobState], JobState]) 
     if not slash or not name or not state_name:
         raise UsageError(f"{place!r} does not name a state", hint="Write OPERATOR/STATE")
     operator = job.find(name)
+    if PREFIX + state_name in (each.name for each in operator.states):
+        state_name = PREFIX + state_name
     if state_name not in (each.name for each in operator.states):
         known = ", ".join(sorted(each.name for each in operator.states))
         raise NotFoundError(

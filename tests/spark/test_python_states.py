@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import MigrationError
-from state_pipelines.operations.dump import dump
 from state_pipelines.operations.migration import load_migration
 from state_pipelines.snapshot import declare, open_snapshot
 from state_pipelines.spark import register
 from state_pipelines.spark.migrating import migrate, plan_snapshot
-from tests.conformance.test_pyflink import SAVEPOINT, TYPES, open_typed, values
+from tests.conformance.test_pyflink import SAVEPOINT, TYPES, dump_state, open_typed, values
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,9 +100,9 @@ def test_a_field_more_a_cast_and_another_time_to_live(spark: SparkSession, tmp_p
     assert values(new, "states", "typed")["key-3", "None"]["@row"] == {"n": 27, "text": "s27", "grade": 2}
     assert [each["@row"]["amount"] for each in values(new, "states", "items")["key-3", "None"]] == [3, 15, 27]
     assert values(new, "states", "pickled")["key-3", "None"]["number"] == 27
-    assert {line["ttl_ts"] for line in dump(new, operator="states", state="pickled")} == {1_767_225_600_000}
+    assert {line["ttl_ts"] for line in dump_state(new, "states", "pickled")} == {1_767_225_600_000}
     assert values(new, "states", "pairs")["key-3", "{'@tuple': [3, 'p']}"]["@row"]["unit"] == "kg"
-    broadcast = [dict(line) for line in dump(new, operator="rules", state="rules")]
+    broadcast = dump_state(new, "rules", "rules")
     assert [line["value"]["@row"] for line in broadcast] == [{"amount": 0}, {"amount": 1}] * 2
 
 

@@ -8,7 +8,7 @@ the finding says so (`unnoticed`). A family of one's own adds a rule with `rule.
 
 from __future__ import annotations
 
-from state_pipelines.serializers.compatibility import avro, classes, composites, kryo, pojo, table, ttl
+from state_pipelines.serializers.compatibility import avro, classes, composites, kryo, pojo, python_values, table, ttl
 from state_pipelines.serializers.compatibility.classes import compare_class
 from state_pipelines.serializers.compatibility.outcome import Compatibility, Finding, Outcome, combine
 from state_pipelines.serializers.compatibility.rules import (
@@ -32,6 +32,7 @@ __all__ = [
     "composites",
     "kryo",
     "pojo",
+    "python_values",
     "register_successor",
     "resolve",
     "resolve_nested",

@@ -18,6 +18,7 @@ from state_pipelines.serializers.compatibility.outcome import (
     single,
 )
 from state_pipelines.serializers.practices import is_flinks
+from state_pipelines.serializers.python_types import PythonValue
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import (
     Basic,
@@ -67,6 +68,9 @@ def resolve_nested(old: Serializer, new: Serializer) -> Compatibility:
     """As `resolve`, with paths relative to the two serializers."""
     if isinstance(old, Opaque) or isinstance(new, Opaque):
         return _compare_opaque(old, new)
+    if isinstance(new, PythonValue):
+        # Its snapshot is that of plain bytes.
+        return rule.dispatch(PythonValue)(old, new)
     if _family(old) != _family(new):
         succeed = _successors.get((old.snapshot_class, new.snapshot_class))
         return succeed(old, new) if succeed else compare_families(old, new)
