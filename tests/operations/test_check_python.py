@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.javaclasses import ClassPath
@@ -57,3 +58,10 @@ def test_two_jobs_without_declared_types_are_undetermined(tmp_path: Path) -> Non
 
     assert check(open_snapshot(str(SAVEPOINT)), open_snapshot(str(other))).verdict is Verdict.TO_BE_DETERMINED
     assert check(open_snapshot(str(SAVEPOINT)), open_snapshot(str(SAVEPOINT))).verdict is Verdict.FULLY_COMPATIBLE
+
+
+def test_states_that_the_new_job_leaves_alone_need_no_declaration() -> None:
+    old = describe_job(open_typed("states.typed=ROW<n BIGINT, s STRING>"))
+    new = declare_type(old, "states/typed", "ROW<n BIGINT, s STRING>", extract_types(old, ClassPath(()), (2, 2)))
+
+    assert check_jobs(old, replace(new, name="new")).verdict is Verdict.FULLY_COMPATIBLE
