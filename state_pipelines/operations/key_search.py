@@ -158,8 +158,8 @@ def search_keys(
         label = operator.label
         unsearched += ((label, reason) for reason in _find_unsearched(operator))
         try:
-            pieces += _plan(operator, keys)
             kinds |= {(label, state.name): state.kind for state in operator.keyed_states}
+            pieces += list(_plan(operator, keys))
         except StateError as error:
             unsearched.append((label, str(error)))
     found: Counter[tuple[str, str, int]] = Counter()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from state_pipelines import erase
 from state_pipelines.metadata.keyed import IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.operations.converting import convert
@@ -119,6 +120,24 @@ def test_flink_restores_a_copy_whose_original_is_gone(version: str, name: str, t
     )
     assert result.ok, result.error
     assert not (difference := harness.diff_entries(case.entries(), result.entries)), str(difference)
+
+
+@pytest.mark.parametrize("name", ["rocksdb-incremental", "rocksdb-heap-timers"])
+def test_flink_restores_what_erasing_a_key_leaves(version: str, name: str, tmp_path: Path) -> None:
+    """Operators without the key stay RocksDB databases, the others become canonical."""
+    case = find_case(line_of(version), name)
+    key = next(entry["key"] for entry in case.entries() if entry["kind"] == "keyed")
+    assert erase(case.open_told(), [key], str(tmp_path / "erased")) is not None
+    result = harness.restore(
+        version,
+        tmp_path / "erased",
+        JOBS[case.job](case.max_parallelism),
+        backend="rocksdb",
+        parallelism=case.parallelism,
+    )
+    assert result.ok, result.error
+    rest = [entry for entry in case.entries() if entry.get("key") != key]
+    assert not (difference := harness.diff_entries(rest, result.entries)), str(difference)
 
 
 @pytest.mark.parametrize(("version", "conversion"), ALL, ids=str)
