@@ -80,7 +80,7 @@ def read_stream(reader: Reader) -> JavaContent:
     start = reader.position
     if reader.take(min(4, reader.remaining)) != HEADER:
         raise reader.error("a Java serialization stream does not begin with AC ED 00 05", start)
-    return _StreamReader(reader).content(0)
+    return StreamReader(reader).content(0)
 
 
 def write_stream(content: JavaContent) -> bytes:
@@ -89,19 +89,23 @@ def write_stream(content: JavaContent) -> bytes:
     Raises:
         ValueRangeError: a value does not fit its class descriptor.
     """
-    writer = _StreamWriter()
+    writer = StreamWriter()
     writer.content(content)
     return writer.out.getvalue()
 
 
-class _StreamReader:
-    """Reads contents and keeps the table of handles; None stands for an object that is not complete yet."""
+class StreamReader:
+    """Reads the contents of one stream after its header, which may follow at different offsets of the reader.
+
+    Keeps the table of handles; None stands for an object that is not complete yet.
+    """
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
         self.handles: list[JavaContent] = []
 
     def content(self, depth: int) -> JavaContent:
+        """Read the next content; 0 is the depth of what is not inside another one."""
         reader, start = self.reader, self.reader.position
         if depth > MAX_DEPTH:
             raise reader.error(f"Java objects lie more than {MAX_DEPTH} deep", start)
@@ -258,8 +262,8 @@ class _StreamReader:
         return tuple(self._value(typecode, depth) for _ in range(number))
 
 
-class _StreamWriter:
-    """Writes contents and keeps the handle of each object by its identity."""
+class StreamWriter:
+    """Writes the contents of one stream, after its header, and keeps the handle of each object by its identity."""
 
     def __init__(self) -> None:
         self.out = Writer()
@@ -267,6 +271,7 @@ class _StreamWriter:
         self.handles: dict[int, int] = {}
 
     def content(self, value: JavaValue, depth: int = 0) -> None:
+        """Mirror of `StreamReader.content`."""
         out = self.out
         if depth > MAX_DEPTH:
             raise ValueRangeError(f"Java objects lie more than {MAX_DEPTH} deep")

@@ -8,7 +8,10 @@ twice. `plain` reduces them to lists, dicts and numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,21 @@ class MapValue:
 
 
 @dataclass(frozen=True)
+class MessageValue:
+    """A message of Protobuf or Thrift, which its own library wrote.
+
+    Attributes:
+        class_name: its Java class.
+        raw: the bytes of the message, which are what is written.
+        fields: its fields by name, where the message is declared; None where it is not.
+    """
+
+    class_name: str
+    raw: bytes
+    fields: Mapping[str, object] | None = field(default=None, compare=False, hash=False)
+
+
+@dataclass(frozen=True)
 class BackReference:
     """A mention of an object that encloses it; `index` counts the objects of the graph from 0."""
 
@@ -119,6 +137,8 @@ def plain(value: object) -> object:
             return [plain(item) for item in value.items]
         case MapValue():
             return [(plain(key), plain(item)) for key, item in value.entries]
+        case MessageValue():
+            return value.raw if value.fields is None else {"class": value.class_name, **value.fields}
         case ObjectValue():
             return {"class": value.class_name, **{name: plain(item) for name, item in value.fields}}
         case _:

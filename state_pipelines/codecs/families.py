@@ -72,7 +72,7 @@ def read_dynamic(layout: Dynamic, reader: Reader, *, tail: bool) -> object:
             raise
         reader.position = start
         if isinstance(layout.serializer, tree.Kryo):
-            return read_kryo_span(reader, layout.serializer, _version(layout), _classes(layout))
+            return read_kryo_span(reader, layout.serializer, _version(layout), _classes(layout), layout.messages)
         return _keep(layout.serializer, reader, error)
 
 
@@ -88,7 +88,7 @@ def write_dynamic(layout: Dynamic, writer: Writer, value: Any) -> None:
         return
     match layout.serializer:
         case tree.Kryo() as kryo:
-            write_kryo(writer, kryo, value, _version(layout), _classes(layout))
+            write_kryo(writer, kryo, value, _version(layout), _classes(layout), layout.messages)
         case tree.Avro(schema_json=schema):
             write_avro(writer, parse_avro_schema(schema), value)
         case tree.RowData(types=types):
@@ -127,7 +127,7 @@ def write_dynamic(layout: Dynamic, writer: Writer, value: Any) -> None:
 def _read(layout: Dynamic, reader: Reader) -> object:
     match layout.serializer:
         case tree.Kryo() as kryo:
-            return read_kryo(reader, kryo, _version(layout), _classes(layout))
+            return read_kryo(reader, kryo, _version(layout), _classes(layout), layout.messages)
         case tree.Avro(schema_json=schema):
             return read_avro(reader, parse_avro_schema(schema))
         case tree.RowData(types=types):

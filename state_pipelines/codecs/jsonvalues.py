@@ -28,6 +28,7 @@ from state_pipelines.codecs.dynamic import (
     CollectionValue,
     EnumValue,
     MapValue,
+    MessageValue,
     ObjectValue,
     TypedValue,
     Undecoded,
@@ -219,6 +220,13 @@ def _(value: TypedValue) -> Json:
 @value_json.register(EnumValue)
 def _(value: EnumValue) -> Json:
     return tagged("@enum", value.constant)
+
+
+@value_json.register(MessageValue)
+def _(value: MessageValue) -> Json:
+    if value.fields is None:
+        return {"@class": value.class_name, "@bytes": value.raw.hex()}
+    return _object(value.class_name, value.fields.items())
 
 
 @value_json.register(ObjectValue)

@@ -36,6 +36,7 @@ from state_pipelines.errors import UnsupportedError, ValueRangeError
 
 if TYPE_CHECKING:
     from state_pipelines.codecs.kryo.wire import Version
+    from state_pipelines.codecs.messages import MessageTypes
     from state_pipelines.serializers import tree
 
 Change = Callable[[Any], Any]
@@ -86,12 +87,12 @@ def find_kryo(layout: lay.Dynamic) -> Form:
     """Form of the values of a Kryo serializer; they are never null here."""
     version: Version = 2 if layout.kryo_version == 2 else 5
     serializer: tree.Kryo = layout.serializer  # type: ignore[assignment]
-    return _find(serializer, version, layout.classes or _NONE_DECLARED)
+    return _find(serializer, version, layout.classes or _NONE_DECLARED, layout.messages)
 
 
 @cache
-def _find(serializer: tree.Kryo, version: Version, classes: FieldLists) -> Form:
-    table = ClassTable(serializer, version, classes)
+def _find(serializer: tree.Kryo, version: Version, classes: FieldLists, messages: MessageTypes | None) -> Form:
+    table = ClassTable(serializer, version, classes, messages)
     return _Forms(table).find(JavaType(serializer.type_class), ())
 
 
@@ -103,7 +104,7 @@ class _Forms:
 
     def find(self, of: JavaType, above: tuple[str, ...]) -> Form:
         name = of.name
-        if name in self.table.custom or name in above or len(above) > _MAX_DEPTH:
+        if self.table.find_serializer(name) is not None or name in above or len(above) > _MAX_DEPTH:
             return _as_json(name)
         if name in PRIMITIVES or name in WRAPPERS:
             return _number(name)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from state_pipelines.codecs.kryo.fieldlists import FieldLists
+    from state_pipelines.codecs.messages import MessageTypes
     from state_pipelines.serializers import tree
 
 
@@ -285,11 +286,13 @@ class Dynamic(Layout):
     Attributes:
         kryo_version: 2 up to Flink 1.20, 5 from 2.0.
         classes: field lists of the user's classes, for Kryo; None when there are none.
+        messages: declared messages of Protobuf and Thrift, for Kryo; None when there are none.
     """
 
     serializer: tree.Serializer
     kryo_version: int = 5
     classes: FieldLists | None = None
+    messages: MessageTypes | None = None
 
 
 def fixed_width(layout: Layout) -> int | None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from state_pipelines.codecs.kryo.fieldlists import FieldLists
+    from state_pipelines.codecs.messages import MessageTypes
 
 _I32, _I64 = Primitive("i32"), Primitive("i64")
 _PRECISION_OF_MILLIS = 3
@@ -135,11 +136,13 @@ class LayoutContext:
             The heap backend writes objects of such classes without listing the class in the state's own serializer.
         classes: what the user declares of classes that the snapshot does not describe: fields of classes behind Kryo,
             and subclasses of POJOs.
+        messages: declared messages of Protobuf and Thrift inside Kryo.
     """
 
     kryo_version: int = 5
     subclasses: tuple[tuple[str, tuple[tree.PojoSubclass, ...]], ...] = field(default=())
     classes: FieldLists | None = None
+    messages: MessageTypes | None = None
 
 
 @lru_cache(maxsize=4096)
@@ -247,8 +250,9 @@ def walk(serializer: tree.Serializer) -> Iterator[tree.Serializer]:
 
 def _dynamic(serializer: tree.Serializer, context: LayoutContext) -> lay.Dynamic:
     # Only Kryo asks for the field lists; without them equal layouts stay equal.
-    classes = context.classes if isinstance(serializer, tree.Kryo) else None
-    return lay.Dynamic(serializer, context.kryo_version, classes)
+    if not isinstance(serializer, tree.Kryo):
+        return lay.Dynamic(serializer, context.kryo_version)
+    return lay.Dynamic(serializer, context.kryo_version, context.classes, context.messages)
 
 
 def _positional(fields: tuple[tree.Serializer, ...], context: LayoutContext) -> tuple[tuple[str, Layout], ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.codecs.layout_text import check_layout
+from state_pipelines.codecs.messages import MessageTypes, compile_proto
 from state_pipelines.errors import UsageError, at
 from state_pipelines.javaclasses import load_field_lists
 from state_pipelines.metadata import find_operator_id, format_operator_id
@@ -41,6 +42,8 @@ class Declarations:
         connectors: the connector that wrote the list states of each operator, where several could have.
         python_types: types of the states of Python functions (PyFlink) of each operator, by name of the state.
         serializers: serializer snapshot classes that no family reads, with the layout of their data.
+        protos: descriptor sets of Protobuf messages that Kryo values hold (chill's `ProtobufSerializer`).
+        thrifts: Thrift files of structs that Kryo values hold (chill's `TBaseSerializer`).
         texts: the texts that were parsed, by name of the kind; empty of declarations that were not parsed.
     """
 
@@ -50,7 +53,14 @@ class Declarations:
     connectors: Mapping[str, str] = field(default_factory=dict)
     python_types: Mapping[str, Mapping[str, PythonDeclaration]] = field(default_factory=dict)
     serializers: tuple[DeclaredSerializer, ...] = ()
+    protos: tuple[bytes, ...] = ()
+    thrifts: tuple[str, ...] = ()
     texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
+
+    @property
+    def messages(self) -> MessageTypes | None:
+        """Declared messages of Protobuf and Thrift; None where there are none."""
+        return MessageTypes(self.protos, self.thrifts) if self.protos or self.thrifts else None
 
     def of_operator(self, old: bytes, new: bytes) -> Declarations:
         """The declarations about operator `old` alone, under the operator id `new`."""
@@ -139,6 +149,41 @@ def parse_connectors(texts: Iterable[str]) -> dict[str, str]:
         UsageError: a text has another form.
     """
     return dict(_split(texts, "OPERATOR=NAME", "order-source=kafka"))
+
+
+def parse_protos(texts: Iterable[str]) -> tuple[bytes, ...]:
+    """Read descriptor sets of Protobuf; `.proto` files are compiled by the `protoc` on the PATH.
+
+    Raises:
+        UsageError: a file is no descriptor set, or there is no `protoc`, or it fails.
+        MissingFileError: there is no such file.
+    """
+    found = []
+    for text in texts:
+        with at(file=text):
+            raw = compile_proto(text) if text.endswith(".proto") else read_file(resolve(text))
+            MessageTypes(protobuf=(raw,)).check()
+        found.append(raw)
+    return tuple(found)
+
+
+def parse_thrifts(texts: Iterable[str]) -> tuple[str, ...]:
+    """Read Thrift files.
+
+    Raises:
+        UsageError: a file is not one of Thrift.
+        MissingFileError: there is no such file.
+    """
+    found = []
+    for text in texts:
+        with at(file=text):
+            try:
+                content = read_file(resolve(text)).decode()
+            except UnicodeDecodeError:
+                raise UsageError("the file is not text, so it is none of Thrift") from None
+            MessageTypes(thrift=(content,)).check()
+        found.append(content)
+    return tuple(found)
 
 
 def parse_python_types(texts: Iterable[str]) -> dict[str, dict[str, PythonDeclaration]]:
@@ -249,6 +294,21 @@ KINDS = (
         "What a serializer snapshot class that nothing reads writes, such as "
         "'com.acme.Money$Snap=Struct(currency: utf, cents: i64)'.",
         parse_serializers,
+    ),
+    DeclarationKind(
+        "protos",
+        "--proto",
+        "FILE",
+        "Protobuf messages inside Kryo: a descriptor set (protoc --include_imports --descriptor_set_out) or a .proto "
+        "file.",
+        parse_protos,
+    ),
+    DeclarationKind(
+        "thrifts",
+        "--thrift",
+        "FILE",
+        "Thrift structs inside Kryo: a .thrift file.",
+        parse_thrifts,
     ),
 )
 """Every kind of declaration, in the order of `--help`."""

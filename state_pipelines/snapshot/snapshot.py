@@ -181,7 +181,8 @@ class Snapshot:
                     continue
                 infos = () if source is None else (*source.header.lists, *source.header.broadcasts)
                 serializers += [serializer for info in infos for _, serializer in info.serializers]
-        return LayoutContext(self.kryo_version, collect_subclasses(serializers), self.classes)
+        subclasses = collect_subclasses(serializers)
+        return LayoutContext(self.kryo_version, subclasses, self.classes, self.declarations.messages)
 
 
 class Operator:

@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import pytest
+from google.protobuf import descriptor_pb2
 
 from resources.environment import DEFAULTS
 from state_pipelines.errors import MissingFileError, UsageError
@@ -27,6 +28,27 @@ def test_every_kind_is_a_field() -> None:
 
 def test_every_kind_has_an_environment_variable() -> None:
     assert {kind.variable for kind in KINDS} <= set(DEFAULTS)
+
+
+def test_messages_are_read_from_their_files(tmp_path: Path) -> None:
+    descriptors, structs = tmp_path / "shop.desc", tmp_path / "orders.thrift"
+    files = descriptor_pb2.FileDescriptorSet()
+    files.file.add(name="shop.proto").message_type.add(name="Order")
+    descriptors.write_bytes(files.SerializeToString())
+    structs.write_text("namespace java shop struct Item { 1: i32 count }")
+    messages = declare({"protos": [str(descriptors)], "thrifts": [str(structs)]}).messages
+    assert messages is not None
+    assert messages.knows("protobuf", "Shop$Order")
+    assert messages.knows("thrift", "shop.Item")
+    assert declare({}).messages is None
+
+
+@pytest.mark.parametrize("kind", ["protos", "thrifts"])
+def test_files_that_declare_no_messages_are_wrong_use(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"struct A { string \xff }")
+    with pytest.raises(UsageError, match="file"):
+        declare({kind: [str(file)]})
 
 
 def test_the_name_of_a_spark_option() -> None:

@@ -3,8 +3,9 @@
 Kryo 2.24 (up to Flink 1.20) and Kryo 5 (from Flink 2.0) write different bytes; the snapshot does not tell them apart.
 The version of `_metadata` does: up to 4 it is Kryo 2, from 5 on Kryo 5 (`kryo_version`).
 
-Read are the JDK classes of `classes` and `leaves` and the classes of field lists. Not read are classes with a Kryo
-serializer of their own, the additional registrations of the Scala API, a second object by Java serialization in one
+Read are the JDK classes of `classes` and `leaves`, the classes of field lists, and those that Flink's or Kryo's own
+`JavaSerializer` or chill's serializers of Protobuf and Thrift write. Not read are classes with another Kryo serializer
+of their own, the additional registrations of the Scala API, a second object by Java serialization in one
 graph (such as a second `Locale` of Kryo 2), and in Kryo 2 a collection of arrays of a generic class behind a field of
 that array class, whose type arguments Kryo's serializer remembers by mistake.
 """
@@ -32,6 +33,7 @@ from state_pipelines.errors import UnsupportedError
 if TYPE_CHECKING:
     from state_pipelines.binary.reader import Reader
     from state_pipelines.binary.writer import Writer
+    from state_pipelines.codecs.messages import MessageTypes
     from state_pipelines.serializers import tree
 
 __all__ = [
@@ -52,8 +54,8 @@ _NONE_DECLARED = FieldLists()
 
 
 @lru_cache(maxsize=256)
-def _table(serializer: tree.Kryo, version: Version, classes: FieldLists) -> ClassTable:
-    return ClassTable(serializer, version, classes)
+def _table(serializer: tree.Kryo, version: Version, classes: FieldLists, messages: MessageTypes | None) -> ClassTable:
+    return ClassTable(serializer, version, classes, messages)
 
 
 def kryo_version(metadata_version: int) -> Version:
@@ -61,7 +63,13 @@ def kryo_version(metadata_version: int) -> Version:
     return 2 if metadata_version <= 4 else 5
 
 
-def read_kryo(reader: Reader, serializer: tree.Kryo, version: Version, classes: FieldLists = _NONE_DECLARED) -> object:
+def read_kryo(
+    reader: Reader,
+    serializer: tree.Kryo,
+    version: Version,
+    classes: FieldLists = _NONE_DECLARED,
+    messages: MessageTypes | None = None,
+) -> object:
     """Read exactly one graph; its end need not be known.
 
     Args:
@@ -69,6 +77,7 @@ def read_kryo(reader: Reader, serializer: tree.Kryo, version: Version, classes: 
         serializer: its registrations say which class has which id.
         version: release line of Kryo.
         classes: field lists of the user's classes.
+        messages: declared messages of Protobuf and Thrift.
 
     Returns:
         A plain Python value or one of `state_pipelines.codecs.dynamic`.
@@ -77,11 +86,15 @@ def read_kryo(reader: Reader, serializer: tree.Kryo, version: Version, classes: 
         FormatError: the bytes are no Kryo graph.
         UnsupportedError: a class without field list, or with a serializer of its own; nothing behind it can be read.
     """
-    return GraphReader(reader, _table(serializer, version, classes)).any()
+    return GraphReader(reader, _table(serializer, version, classes, messages)).any()
 
 
 def read_kryo_span(
-    reader: Reader, serializer: tree.Kryo, version: Version, classes: FieldLists = _NONE_DECLARED
+    reader: Reader,
+    serializer: tree.Kryo,
+    version: Version,
+    classes: FieldLists = _NONE_DECLARED,
+    messages: MessageTypes | None = None,
 ) -> object:
     """As `read_kryo`, for a graph that reaches to the end of `reader`: what cannot be decoded comes as `Undecoded`.
 
@@ -89,7 +102,7 @@ def read_kryo_span(
         FormatError: the bytes are no Kryo graph, or some are left over.
     """
     start = reader.position
-    graph = GraphReader(reader, _table(serializer, version, classes))
+    graph = GraphReader(reader, _table(serializer, version, classes, messages))
     try:
         value = graph.any()
     except UnsupportedError as error:
@@ -101,7 +114,12 @@ def read_kryo_span(
 
 
 def write_kryo(
-    writer: Writer, serializer: tree.Kryo, value: object, version: Version, classes: FieldLists = _NONE_DECLARED
+    writer: Writer,
+    serializer: tree.Kryo,
+    value: object,
+    version: Version,
+    classes: FieldLists = _NONE_DECLARED,
+    messages: MessageTypes | None = None,
 ) -> None:
     """Mirror of `read_kryo`: the bytes that Kryo would write for the same graph.
 
@@ -109,4 +127,4 @@ def write_kryo(
         ValueRangeError: a value has no Java class, or does not fit the declared fields.
         UnsupportedError: a class without field list, or with a serializer of its own.
     """
-    GraphWriter(writer, _table(serializer, version, classes)).any(value)
+    GraphWriter(writer, _table(serializer, version, classes, messages)).any(value)

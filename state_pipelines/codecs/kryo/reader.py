@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.javastream import HEADER, read_stream
+from state_pipelines.binary.javastream import HEADER, StreamReader, read_stream
 from state_pipelines.codecs.dynamic import (
     ArrayValue,
     BackReference,
     CollectionValue,
     EnumValue,
     MapValue,
+    MessageValue,
     ObjectValue,
     TypedValue,
 )
@@ -18,13 +19,22 @@ from state_pipelines.codecs.kryo import wire
 from state_pipelines.codecs.kryo.classes import WRAPPERS, Shape
 from state_pipelines.codecs.kryo.fieldlists import ARRAY, OBJECT, ClassDeclaration, JavaType
 from state_pipelines.codecs.kryo.leaves import OBJECTS_5, SCALARS, TEXT
-from state_pipelines.codecs.kryo.table import Bindings, ClassTable, class_name, component_type, resolve
-from state_pipelines.errors import UnsupportedError, Where
+from state_pipelines.codecs.kryo.table import (
+    JAVA_SERIALIZERS,
+    Bindings,
+    ClassTable,
+    class_name,
+    component_type,
+    resolve,
+)
+from state_pipelines.codecs.messages import SERIALIZERS
+from state_pipelines.errors import FormatError, UnsupportedError, Where
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from state_pipelines.binary.reader import Reader
+    from state_pipelines.codecs.messages import MessageFormat
 
 MAX_DEPTH = 64
 """How deep objects may lie in objects."""
@@ -53,6 +63,7 @@ class GraphReader:
         self.depth = 0
         self.limit = _EXPANSION + 16 * reader.remaining
         self.streams = 0
+        self.java_streams: dict[str, StreamReader] = {}
 
     def any(self, arguments: tuple[JavaType, ...] = ()) -> object:
         """A class, then an object of it."""
@@ -142,9 +153,14 @@ class GraphReader:
 
     def _content(self, name: str, arguments: tuple[JavaType, ...], declared: bool) -> object:
         reader, table, version = self.reader, self.table, self.version
-        if name in table.custom:
+        if (serializer := table.find_serializer(name)) is not None:
+            if serializer in JAVA_SERIALIZERS:
+                return self._java(name)
+            if (format := SERIALIZERS.get(serializer)) is not None:
+                return self._message(name, format)
+            own = f"by {serializer}" if serializer else "by a Kryo serializer of its own"
             raise UnsupportedError(
-                f"class {name} inside a Kryo value was written by a Kryo serializer of its own",
+                f"class {name} inside a Kryo value was written {own}",
                 where=Where(file=self.reader.name, offset=self.reader.position),
                 hint="Only the program that has this serializer can read it; the bytes can be copied as they are",
             )
@@ -170,6 +186,28 @@ class GraphReader:
         if (fields := table.find(name)) is not None and fields.kind in ("class", "final", "record"):
             return self._fields(name, fields, table.bind(fields, arguments))
         return self._stream(name)
+
+    def _java(self, name: str) -> TypedValue:
+        """An object by `JavaSerializer`: later ones of the class and graph go on in the stream of the first."""
+        reader, stream = self.reader, self.java_streams.get(name)
+        if stream is None:
+            start = reader.position
+            if reader.take(min(4, reader.remaining)) != HEADER:
+                raise reader.error(f"an object of class {name}, written by JavaSerializer, is no Java stream", start)
+            stream = self.java_streams[name] = StreamReader(reader)
+        return TypedValue(name, stream.content(0))
+
+    def _message(self, name: str, format: MessageFormat) -> MessageValue:
+        """A length and the bytes of a message."""
+        raw = self.reader.take(self._size())
+        try:
+            return MessageValue(name, raw, self.table.messages.decode(format, name, raw))
+        except FormatError as error:
+            raise UnsupportedError(
+                f"class {name} inside a Kryo value does not fit its declaration: {error.what}",
+                where=Where(file=self.reader.name, offset=self.reader.position),
+                hint=f"Give the {format} file that the job was built with",
+            ) from None
 
     def _size(self, minimum: int = 1) -> int:
         """A varint count of things of at least `minimum` bytes each."""

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from state_pipelines.binary.javastream import read_stream
+from state_pipelines.binary.javavalues import JavaObject
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs.kryo.classes import (
     BARE_BASE,
@@ -25,7 +27,8 @@ from state_pipelines.codecs.kryo.classes import (
 )
 from state_pipelines.codecs.kryo.fieldlists import ARRAY, OBJECT, PRIMITIVES, ClassDeclaration, FieldLists, JavaType
 from state_pipelines.codecs.kryo.leaves import TEXT, Leaf, find_leaf
-from state_pipelines.errors import UnsupportedError
+from state_pipelines.codecs.messages import SERIALIZERS, MessageTypes
+from state_pipelines.errors import FormatError, UnsupportedError
 
 if TYPE_CHECKING:
     from state_pipelines.codecs.kryo.wire import Version
@@ -35,6 +38,11 @@ _LETTERS = {letter: name for name, letter in PRIMITIVES.items()}
 _AVRO_SCHEMA = re.compile(r"org\.apache\.avro\.Schema(\$\w+)?")
 _SCHEMA_SERIALIZER = b".AvroKryoSerializerUtils$AvroSchemaSerializer"
 _BODY_CLASS = re.compile(r"(.+)\$\d+")
+JAVA_SERIALIZERS = (
+    "org.apache.flink.api.java.typeutils.runtime.kryo.JavaSerializer",
+    "com.esotericsoftware.kryo.serializers.JavaSerializer",
+)
+"""Kryo serializers that write objects by Java serialization, all of one graph and class into one stream."""
 _FIXED_IDS = {name: FLINK_BASE + index for index, name in enumerate(FLINK_IDS)} | {
     name: index for index, name in enumerate(FIRST_IDS)
 }
@@ -49,19 +57,40 @@ class ClassTable:
         serializer: its registrations give ids to classes.
         version: release line of Kryo.
         classes: what the user declares.
+        messages: messages of Protobuf and Thrift that the user declares.
     """
 
-    def __init__(self, serializer: tree.Kryo, version: Version, classes: FieldLists) -> None:
+    def __init__(
+        self,
+        serializer: tree.Kryo,
+        version: Version,
+        classes: FieldLists,
+        messages: MessageTypes | None = None,
+    ) -> None:
         self.version = version
         self.classes = classes
         self.known = known_classes(version)
         # Registering a class again keeps its id and takes no new one.
         self.registered = [each.class_name for each in serializer.registrations if each.class_name not in _FIXED_IDS]
         self.ids = {name: USER_BASE + index for index, name in enumerate(self.registered)} | _FIXED_IDS
-        self.custom = {each.class_name for each in serializer.registrations if _has_serializer(each)}
+        self.messages = messages or MessageTypes()
+        named = ((each.class_name, _find_serializer(each)) for each in serializer.registrations)
+        self.custom = {name: found for name, found in named if found is not None}
         self.avro = any(map(_writes_schemas, serializer.default_serializer_classes))
-        for defaults in (serializer.default_serializers, serializer.default_serializer_classes):
-            self.custom |= {each.class_name for each in defaults}
+        # A default serializer is for subclasses, too, which only a declaration tells.
+        self.defaults = {each.class_name: _find_instance(each.value) for each in serializer.default_serializers}
+        self.defaults |= {each.class_name: _read_name(each.value) for each in serializer.default_serializer_classes}
+        self.custom = {**self.defaults, **self.custom}
+
+    def find_serializer(self, name: str) -> str | None:
+        """Return the Kryo serializer of its own that a class has; empty where its name is not known, None for none."""
+        if name in self.custom:
+            return self.custom[name]
+        for serializer in self.defaults.values():
+            format = SERIALIZERS.get(serializer)
+            if format is not None and self.messages.knows(format, name):
+                return serializer
+        return None
 
     def class_of_id(self, number: int) -> str | None:
         """The class of a registration id, or None."""
@@ -188,10 +217,32 @@ def _writes_schemas(default: tree.KryoRegistration) -> bool:
     return default.class_name == "org.apache.avro.Schema" and (default.value or b"").endswith(_SCHEMA_SERIALIZER)
 
 
-def _has_serializer(registration: tree.KryoRegistration) -> bool:
-    """Whether a registration names a serializer of its own (kind CLASS or INSTANCE)."""
+def _find_serializer(registration: tree.KryoRegistration) -> str | None:
+    """Return the serializer that a registration names (kind CLASS or INSTANCE); None where it names none."""
     if registration.value is None:
-        return False
+        return None
     reader = Reader(registration.value, "Kryo registration")
     reader.utf()
-    return reader.i32() != 0
+    match reader.i32():
+        case 0:
+            return None
+        case 1:
+            return reader.utf()
+        case _:
+            return _find_instance(registration.value[reader.position :])
+
+
+def _read_name(value: bytes | None) -> str:
+    return Reader(value, "Kryo registration").utf() if value else ""
+
+
+def _find_instance(value: bytes | None) -> str:
+    """Return the class of a serializer inside Flink's `SerializableSerializer`; empty where it is not known."""
+    if not value:
+        return ""
+    try:
+        content = read_stream(Reader(value, "Kryo registration"))
+    except (FormatError, UnsupportedError):
+        return ""
+    inner = content.fields.get("serializer") if isinstance(content, JavaObject) else None
+    return inner.class_name if isinstance(inner, JavaObject) else ""

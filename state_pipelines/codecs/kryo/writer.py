@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from state_pipelines.binary.javastream import write_stream
+from state_pipelines.binary.javastream import StreamWriter, write_stream
 from state_pipelines.codecs.dynamic import (
     ArrayValue,
     BackReference,
     CollectionValue,
     EnumValue,
     MapValue,
+    MessageValue,
     ObjectValue,
     TypedValue,
 )
@@ -18,7 +19,15 @@ from state_pipelines.codecs.kryo import wire
 from state_pipelines.codecs.kryo.classes import WRAPPERS, Shape
 from state_pipelines.codecs.kryo.fieldlists import ARRAY, OBJECT, ClassDeclaration, JavaType
 from state_pipelines.codecs.kryo.leaves import OBJECTS_5, SCALARS
-from state_pipelines.codecs.kryo.table import Bindings, ClassTable, class_name, component_type, resolve
+from state_pipelines.codecs.kryo.table import (
+    JAVA_SERIALIZERS,
+    Bindings,
+    ClassTable,
+    class_name,
+    component_type,
+    resolve,
+)
+from state_pipelines.codecs.messages import SERIALIZERS
 from state_pipelines.errors import UnsupportedError, ValueRangeError
 
 if TYPE_CHECKING:
@@ -43,7 +52,7 @@ def class_of(value: object) -> str:
     Raises:
         ValueRangeError: a Python value without a Java class.
     """
-    if isinstance(value, TypedValue | ObjectValue | ArrayValue | CollectionValue | MapValue):
+    if isinstance(value, TypedValue | ObjectValue | ArrayValue | CollectionValue | MapValue | MessageValue):
         return value.class_name
     if isinstance(value, EnumValue):
         return value.body_class or value.class_name
@@ -67,6 +76,7 @@ class GraphWriter:
         self.met: dict[int, int] = {}
         self.met_objects: list[object] = []
         self.streams = 0
+        self.java_streams: dict[str, StreamWriter] = {}
 
     def any(self, value: object, arguments: tuple[JavaType, ...] = ()) -> None:
         """Mirror of `GraphReader.any`."""
@@ -132,9 +142,9 @@ class GraphWriter:
         writer, table, version = self.writer, self.table, self.version
         inner = value.value if isinstance(value, TypedValue) else value
         shape = table.shape(name)
-        if name in table.custom:
-            raise UnsupportedError(f"class {name} has a Kryo serializer of its own")
-        if name == "java.lang.String":
+        if (serializer := table.find_serializer(name)) is not None:
+            self._custom(value, name, serializer)
+        elif name == "java.lang.String":
             wire.write_string(writer, _expect(inner, str, name), version)
         elif name in WRAPPERS:
             SCALARS[WRAPPERS[name]].write(writer, inner, version)
@@ -160,6 +170,20 @@ class GraphWriter:
             self._object(value, arguments)
         else:
             self._stream(inner, name)
+
+    def _custom(self, value: object, name: str, serializer: str) -> None:
+        """Mirror of `GraphReader._java` and `GraphReader._message`."""
+        if isinstance(value, MessageValue) and serializer in SERIALIZERS:
+            self.writer.varint(len(value.raw))
+            self.writer.take(value.raw)
+        elif isinstance(value, TypedValue) and serializer in JAVA_SERIALIZERS:
+            known = self.java_streams.get(name)
+            stream = known or self.java_streams.setdefault(name, StreamWriter())
+            start = 0 if known is None else len(stream.out)
+            stream.content(value.value)  # type: ignore[arg-type]
+            self.writer.take(stream.out.getvalue()[start:])
+        else:
+            raise UnsupportedError(f"class {name} has a Kryo serializer of its own")
 
     def _array(self, value: object, name: str, component: JavaType, arguments: tuple[JavaType, ...]) -> None:
         writer = self.writer
