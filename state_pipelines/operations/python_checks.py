@@ -20,8 +20,7 @@ def judge_undeclared(old: JobOperator, new: JobOperator) -> Iterator[StateCheck]
     known = {state.name: state for state in new.states}
     for state in old.states:
         successor = known.get(state.name)
-        # A new job that is the old one with other types in some states has the others as they are.
-        if not state.name.startswith(PREFIX) or successor is None or successor is state:
+        if not state.name.startswith(PREFIX) or successor is None:
             continue
         if not (_is_typed(state) or _is_typed(successor)):
             yield StateCheck(
