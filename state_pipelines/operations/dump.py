@@ -3,10 +3,10 @@
 Lines: `keyed` (kind, op, state, type, kg, key, ns, [ukey], value, [ttl_ts]), `timer` (kind, op, service, domain, kg,
 key, ns, ts), `operator` (kind, op, state, mode, subtask, index, value), `broadcast` (kind, op, state, subtask, ukey,
 value). A state of a Python function (PyFlink) goes by its name there, with `java_state` beside it; of one whose type
-nobody declares, `guess` shows what look like pickles. Values in the form of `codecs.jsonlines`. A key or value that
-cannot be decoded is `@bytes` hex with its `@reason`: of a broadcast state all entries of a subtask from there on, of
-keyed state without a readable header a key group. What cannot be decoded inside a Kryo value is `@undecoded` hex with
-its `@reason`. State that cannot be read at all is one line `unread` (kind, op, [state], [subtask], error, damaged).
+nobody declares, `guess` shows what look like pickles, as `key_guess` does of keys. Values in the form of
+`codecs.jsonlines`. A key or value that cannot be decoded is `@bytes` hex with its `@reason`: of a broadcast state all
+entries of a subtask from there on, of keyed state without a readable header a key group. What cannot be decoded inside
+a Kryo value is `@undecoded` hex with its `@reason`. State that cannot be read at all is one line `unread` (kind, op, [state], [subtask], error, damaged).
 State that only its operator or Flink knows, as it is stored: `raw_keyed` (kind, op, subtask, range, offsets, hex),
 `raw_operator` (kind, op, subtask, offsets, hex), `inflight` (kind, op, subtask, handle, size, info, offsets, buffers),
 `coordinator` (kind, op, hex), `master` (kind, name, version, bytes).
@@ -169,6 +169,8 @@ def _dump_keyed(state: KeyedState) -> Iterator[Line]:
                     keys.expect_end("the key")
                     line["key"] = to_json(key_serializer, key["state_key"])
                     line["ns"] = to_json(namespace, key["state_namespace"])
+                    if state.python_name and (guess := _guess_key(key["state_key"])) is not None:
+                        line["key_guess"] = guess
                     if user_key is not None:
                         line["ukey"] = to_json(user_key, key["map_key"])
                 except UnsupportedError as error:
@@ -194,6 +196,12 @@ def _guess_pickles(value: Json) -> Json:
     raw = value.get("@bytes") if isinstance(value, dict) else None
     data = bytes.fromhex(raw)[_LENGTH_SIZE:] if isinstance(raw, str) else b""
     return value_json(Pickled(data)) if is_pickle(data) else None
+
+
+def _guess_key(key: object) -> Json:
+    """The literals of a key that looks like a pickle, as keys without a `key_type` are in PyFlink; else None."""
+    raw = key.get("f0") if isinstance(key, dict) else None
+    return value_json(Pickled(raw)) if isinstance(raw, bytes) and is_pickle(raw) else None
 
 
 def _dump_timers(state: KeyedState) -> Iterator[Line]:

@@ -210,6 +210,15 @@ def test_keys_of_every_type(operator: str) -> None:
     assert len(set(map(str, table.column("state_key").to_pylist()))) == KEYS
 
 
+def test_keys_that_look_like_pickles_have_their_literals_beside_them() -> None:
+    lines = dump_state(open_typed(), "by-pickle", "value")
+
+    assert {line["value"]: line["key_guess"] for line in lines} == {
+        f"v{number}": {"@tuple": ["p", number]} for number in range(KEYS)
+    }
+    assert "key_guess" not in dump_state(open_typed(), "by-long", "value")[0]
+
+
 def test_tables_have_columns_of_the_declared_types() -> None:
     table = open_typed().operator("states").state("all").to_arrow()
     row = next(each for each in table.to_pylist() if each["state_key"]["f0"] == "key-0")["value"]
