@@ -6,7 +6,8 @@ value). A state of a Python function (PyFlink) goes by its name there, with `jav
 nobody declares, `guess` shows what look like pickles, as `key_guess` does of keys. Values in the form of
 `codecs.jsonlines`. A key or value that cannot be decoded is `@bytes` hex with its `@reason`: of a broadcast state all
 entries of a subtask from there on, of keyed state without a readable header a key group. What cannot be decoded inside
-a Kryo value is `@undecoded` hex with its `@reason`. State that cannot be read at all is one line `unread` (kind, op, [state], [subtask], error, damaged).
+a Kryo value is `@undecoded` hex with its `@reason`. State that cannot be read at all is one line `unread` (kind, op,
+[state], [subtask], error, damaged).
 State that only its operator or Flink knows, as it is stored: `raw_keyed` (kind, op, subtask, range, offsets, hex),
 `raw_operator` (kind, op, subtask, offsets, hex), `inflight` (kind, op, subtask, handle, size, info, offsets, buffers),
 `coordinator` (kind, op, hex), `master` (kind, name, version, bytes).
