@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +13,7 @@ from state_pipelines.cli.check import NewCode, code_options, describe_new, write
 from state_pipelines.cli.display import make_console
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.check import parse_release
+from state_pipelines.operations.check import check_jobs, parse_release
 from state_pipelines.operations.job import describe_job
 from state_pipelines.operations.migration import Change, Migration, Set
 from state_pipelines.operations.migration.autogenerate import (
@@ -21,6 +22,7 @@ from state_pipelines.operations.migration.autogenerate import (
     format_migration,
     format_revision,
 )
+from state_pipelines.operations.migration.drafts import explain_missing
 from state_pipelines.operations.migration.history import BASE, HEAD, RevisionDirectory
 from state_pipelines.operations.migration.steps import TODO
 from state_pipelines.storage import is_directory, join, resolve
@@ -86,6 +88,11 @@ def command(
         upgrade = ctx.get_parameter_source("target") is not click.core.ParameterSource.DEFAULT
         world = describe_new(new, code, job, parse_release(target), source, upgrade=upgrade)
         draft = draft_revision(snapshot, world, name, before=chain, revises=revises, description=message)
+        if world.keeps_classes and not chain:
+            # Serializers that stay the same may have other bytes on another Flink, which only a check knows.
+            report = check_jobs(job, world, target=target)
+            missing = explain_missing(report, world, draft.migration, draft.remarks)
+            draft = replace(draft, remarks=(*draft.remarks, *missing))
         text = format_revision(draft)
     path = write_revision(join(place, f"{name}.yaml"), text)
     if as_json:

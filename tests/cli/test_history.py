@@ -243,3 +243,14 @@ def test_a_revision_that_is_not_said(
     called = call("revision", tmp_path, *arguments)
     assert called.code == 2
     assert message in called.err
+
+
+def test_a_draft_for_another_flink_says_what_it_leaves_out(call: Callable[..., Called], tmp_path: Path) -> None:
+    (path,) = (ORDERS.parent / "upgrade" / "savepoint").iterdir()
+    classes = tmp_path / "classes.yaml"
+    classes.write_text("com.acme.shop.Customer: [name: String, tags: List<String>, articles: 'Map<String, Long>']")
+    where = ("--target-release", "2.3", "--uid", "customers", "--classes", classes)
+    called = call("revision", tmp_path / "revisions", path, "--autogenerate", "-m", "to flink 2", *where, "--json")
+    assert called.code == 0
+    (remark,) = called.json["remarks"]
+    assert remark.startswith("customers / visits: not drafted: Kryo 5 does not read what Kryo 2 wrote")

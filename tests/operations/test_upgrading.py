@@ -11,9 +11,11 @@ from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.operations.check import Verdict, check_jobs
 from state_pipelines.operations.job import Job, JobOperator, JobState, Place, describe_job
 from state_pipelines.operations.migration.autogenerate import draft_from_report
+from state_pipelines.operations.migration.drafts import explain_missing
+from state_pipelines.operations.migration.files import Change, Migration
 from state_pipelines.operations.upgrading import describe_upgraded_job
 from state_pipelines.serializers import build
-from state_pipelines.serializers.compatibility import Outcome
+from state_pipelines.serializers.compatibility import Finding, Outcome
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import ClassBound, Kryo, Serializer
 from state_pipelines.snapshot import declare, open_snapshot
@@ -123,3 +125,28 @@ def test_a_field_that_a_draft_leaves_to_kryo_is_said() -> None:
     draft = draft_from_report(snapshot, new, check_jobs(old, new, target="2.3"), "r")
     assert [each.state for each in draft.migration.changes] == ["customer"]
     assert any("customers / customer: value.articles is left as it is" in remark for remark in draft.remarks)
+
+
+def test_fields_in_elements_of_lists_are_named_as_the_check_names_them() -> None:
+    declared = load_classes("com.acme.shop.Visit: [page: String, millis: long, articles: List<String>]")
+    (path,) = SHOP.iterdir()
+    snapshot = open_snapshot(str(path), uids=["customers"], classes=declared)
+    old = describe_job(snapshot)
+    kept = {"page": build.basic("String"), "millis": build.basic("Long"), "articles": Kryo(type_class="java.util.List")}
+    visits = JobState(
+        "visits",
+        "LIST",
+        {Place.NAMESPACE: build.VOID_NAMESPACE, Place.VALUE: build.list_of(build.pojo("com.acme.shop.Visit", kept))},
+    )
+    new = replace(old, operators=tuple(replace(each, states=(visits,)) for each in old.operators if each.states))
+    report = check_jobs(old, new, target="2.3")
+    finding = Finding(
+        path="element.articles", old=None, new=None, outcome=Outcome.INCOMPATIBLE, reason="why", unnoticed=True
+    )
+    checks = tuple(
+        replace(each, findings=(finding,)) if each.state == "visits" and each.place is Place.ELEMENT else each
+        for each in report.checks
+    )
+    drafted = Migration("r", None, "", (Change("customers", "visits", (), (), impossible="not asked"),))
+    remarks = list(explain_missing(replace(report, checks=checks), new, drafted, ()))
+    assert any("customers / visits: element.articles is left as it is: why" in remark for remark in remarks)

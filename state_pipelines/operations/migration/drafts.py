@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from state_pipelines.operations.check_report import CheckReport, StateCheck
-    from state_pipelines.operations.job import Job
+    from state_pipelines.operations.job import Job, JobState
     from state_pipelines.operations.migration.files import Migration
     from state_pipelines.operations.migration.planning import Chain
 
@@ -62,8 +62,8 @@ def explain_missing(report: CheckReport, new: Job, drafted: Migration, remarks: 
         (operator.label, state.name, path)
         for operator in new.operators
         for state in operator.states
-        for place, node in state.serializers.items()
-        for path, _ in find_kryo(node, place.replace(" ", "_"))
+        for place, node in _list_judged(state)
+        for path, _ in find_kryo(node, place)
     }
     for check in report.checks:
         label = " / ".join(filter(None, (check.operator, check.state)))
@@ -76,6 +76,18 @@ def explain_missing(report: CheckReport, new: Job, drafted: Migration, remarks: 
         for finding in check.findings:
             if finding.unnoticed and (check.operator, check.state, finding.path) in kept:
                 yield f"{label}: {finding.path} is left as it is: {finding.reason}. {finding.remedy}"
+
+
+def _list_judged(state: JobState) -> Iterator[tuple[str, tree.Serializer]]:
+    """The serializers of a state as `check` names their places: those of list and map state by element, key, value."""
+    for place, node in state.serializers.items():
+        match state.kind, node:
+            case "LIST", tree.ListOf():
+                yield "element", node.element
+            case "MAP", tree.MapOf():
+                yield from (("map_key", node.key), ("map_value", node.value))
+            case _:
+                yield place.replace(" ", "_"), node
 
 
 def _sum_up(check: StateCheck) -> str:
