@@ -110,6 +110,8 @@ class Declaring:
                 return LogicalPart(columns[0], name, columns)
             case lay.Text():
                 return TextPart(column(0, null=nullable or layout.nullable, data=True))
+            case lay.JavaText():
+                return TextPart(column(0, data=True))
             case lay.Sized(text=text):
                 return SizedPart(column(0, data=True), text)
             case lay.Rest():

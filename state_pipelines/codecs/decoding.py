@@ -124,6 +124,63 @@ def skip_text(position, end, units):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, inline="never")
+def decode_java_text(position, end, target):  # type: ignore[no-untyped-def]
+    """Modified UTF-8 from `position` to `end` as UTF-8 at `target`; bytes written, no more than there are, or -1."""
+    start = target
+    while position + 8 <= end:
+        word = load_i64(position)
+        # A zero byte has a form of its own, so that bytes without the high bit are ASCII.
+        if word & _HIGH_BITS:
+            break
+        store_64(target, word)
+        position += 8
+        target += 8
+    high = 0
+    while position < end:
+        byte = load_u8(position)
+        if byte < 0x80:
+            size, unit = 1, byte
+        elif byte & 0xE0 == 0xC0:
+            size, unit = 2, byte & 0x1F
+        elif byte & 0xF0 == 0xE0:
+            size, unit = 3, byte & 0x0F
+        else:
+            return -1
+        if position + size > end:
+            return -1
+        for i in range(1, size):
+            following = load_u8(position + i)
+            if following & 0xC0 != 0x80:
+                return -1
+            unit = unit << 6 | following & 0x3F
+        if (size == 2 and 0 < unit < 0x80) or (size == 3 and unit < 0x800):
+            return -1
+        position += size
+        if high:
+            if unit < 0xDC00 or unit > 0xDFFF:
+                return -1
+            point = 0x10000 + ((high - 0xD800) << 10) + (unit - 0xDC00)
+            store_8(target, 0xF0 | point >> 18)
+            store_8(target + 1, 0x80 | point >> 12 & 0x3F)
+            store_8(target + 2, 0x80 | point >> 6 & 0x3F)
+            store_8(target + 3, 0x80 | point & 0x3F)
+            target += 4
+            high = 0
+        elif 0xD800 <= unit <= 0xDBFF:
+            high = unit
+        elif 0xDC00 <= unit <= 0xDFFF:
+            return -1
+        elif unit < 0x80:
+            store_8(target, unit)
+            target += 1
+        else:
+            for i in range(size):
+                store_8(target + i, load_u8(position - size + i))
+            target += size
+    return -1 if high else target - start
+
+
+@njit(cache=True, inline="never")
 def append_null(columns, column):  # type: ignore[no-untyped-def]
     """A value that is not there: zero bits, no bytes, no elements. False when the column is full."""
     count = columns[op.COUNT, column]
@@ -335,6 +392,28 @@ def decode(program, pool, columns, base, starts, ends, sequential, exact, stops)
                     if columns[op.VALIDITY, column]:
                         store_8(columns[op.VALIDITY, column] + count, 1)
                     columns[op.COUNT, column] = count + 1
+                pc += 1
+            elif code == op.JAVA_TEXT:
+                if position + 2 > end:
+                    return op.TRUNCATED, record, position - base, pc
+                size = load_u16_big(position)
+                if size > end - position - 2:
+                    return op.BAD_LENGTH, record, position - base, pc
+                if column >= 0:
+                    count = columns[op.COUNT, column]
+                    used = columns[op.DATA_SIZE, column]
+                    if count >= columns[op.CAPACITY, column] or used + size > columns[op.DATA_CAPACITY, column]:
+                        return op.FULL, record, position - base, column
+                    written = decode_java_text(position + 2, position + 2 + size, columns[op.DATA, column] + used)
+                    if written < 0:
+                        return op.BAD_TEXT, record, position - base, pc
+                    used += written
+                    columns[op.DATA_SIZE, column] = used
+                    store_32(columns[op.VALUES, column] + 4 * (count + 1), used)
+                    if columns[op.VALIDITY, column]:
+                        store_8(columns[op.VALIDITY, column] + count, 1)
+                    columns[op.COUNT, column] = count + 1
+                position += 2 + size
                 pc += 1
             elif code == op.FLAG:
                 if position >= end:

@@ -80,6 +80,8 @@ class Compiler(Declaring):
                     self.add(op.FIXED, column, lay.PRIMITIVE_WIDTHS[wire], reserved)
             case (lay.Text(nullable=nullable), TextPart()):
                 self.add(op.TEXT, part.main, int(nullable))
+            case (lay.JavaText(), TextPart()):
+                self.add(op.JAVA_TEXT, part.main)
             case (lay.Sized(), SizedPart()):
                 self.add(op.SIZED, part.main)
             case (lay.Rest(), SizedPart()):

@@ -92,6 +92,43 @@ def encode_text(source, size, extra, target):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, inline="never")
+def encode_java_text(source, size, target):  # type: ignore[no-untyped-def]
+    """UTF-8 at `source` as modified UTF-8 at `target`; at most 2 * size bytes; address after it, or -1."""
+    i = 0
+    while i < size:
+        byte = load_u8(source + i)
+        if byte == 0:
+            store_8(target, 0xC0)
+            store_8(target + 1, 0x80)
+            target += 2
+            i += 1
+        elif byte < 0xF0:
+            length = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3
+            if i + length > size:
+                return -1
+            for k in range(length):
+                store_8(target + k, load_u8(source + i + k))
+            target += length
+            i += length
+        else:
+            if i + 4 > size:
+                return -1
+            point = (
+                (byte & 7) << 18
+                | (load_u8(source + i + 1) & 0x3F) << 12
+                | (load_u8(source + i + 2) & 0x3F) << 6
+                | load_u8(source + i + 3) & 0x3F
+            ) - 0x10000
+            for unit in (0xD800 + (point >> 10), 0xDC00 + (point & 0x3FF)):
+                store_8(target, 0xE0 | unit >> 12)
+                store_8(target + 1, 0x80 | unit >> 6 & 0x3F)
+                store_8(target + 2, 0x80 | unit & 0x3F)
+                target += 3
+            i += 4
+    return target
+
+
+@njit(cache=True, inline="never")
 def is_null(columns, column, cursor):  # type: ignore[no-untyped-def]
     """Whether the value under the cursor is null."""
     validity = columns[op.VALIDITY, column]
@@ -203,6 +240,23 @@ def encode(program, pool, columns, count, base, capacity, stops):  # type: ignor
                     out = encode_text(columns[op.DATA, column] + start, size, program[pc, 2], out)
                     if out < 0:
                         return op.BAD_TEXT, record, 0, pc
+                pc += 1
+            elif code == op.JAVA_TEXT:
+                columns[op.COUNT, column] = cursor + 1
+                if is_null(columns, column, cursor):
+                    return op.NULL_VALUE, record, out - base, pc
+                offsets = columns[op.VALUES, column]
+                start = load_i32(offsets + 4 * cursor)
+                size = load_i32(offsets + 4 * (cursor + 1)) - start
+                if out + 16 + 2 * size > limit:
+                    return op.FULL, record, out - base, pc
+                stop = encode_java_text(columns[op.DATA, column] + start, size, out + 2)
+                if stop < 0:
+                    return op.BAD_TEXT, record, 0, pc
+                if stop - out - 2 > 0xFFFF:
+                    return op.TOO_LONG, record, out - base, pc
+                store_16_big(out, stop - out - 2)
+                out = stop
                 pc += 1
             elif code == op.FLAG:
                 if is_null(columns, column, cursor):

@@ -63,7 +63,7 @@ class Sized(Layout):
 
 @dataclass(frozen=True)
 class JavaText(Layout):
-    """`DataOutput.writeUTF`, as classes that write themselves use it: u16 length, modified UTF-8; scalar codec only."""
+    """`DataOutput.writeUTF`, as classes that write themselves use it: u16 length, modified UTF-8."""
 
 
 @dataclass(frozen=True)

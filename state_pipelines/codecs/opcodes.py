@@ -33,6 +33,7 @@ LENGTH = 22  # length of what was written since the mark, little-endian base 256
 CLASS = 23  # class column, number of the class: which class a struct has
 REST = 24  # column: the rest of the span
 POSITION = 25  # column: where the cursor is (decoding only)
+JAVA_TEXT = 26  # column: u16 length, modified UTF-8
 
 # Avro (`avro_layout`) and other layouts of the stream.
 FRAME = 40  # i32 length; what follows up to UNFRAME uses exactly that many bytes
@@ -108,6 +109,7 @@ NULL_VALUE = 10  # encoding: null where the layout has no form for it
 NOT_NULL = 11  # encoding: a value in a part that the object does not have
 BAD_SIZE = 12  # encoding: bytes of another length than the type has
 BAD_KIND = 13  # a row inside another one that is no insertion
+TOO_LONG = 14  # encoding: text of more than 65,535 bytes, which `writeUTF` has no form for
 
 MESSAGES = {
     TRUNCATED: "the bytes end before the value does",
@@ -120,6 +122,7 @@ MESSAGES = {
     BAD_CONSTANT: "a constant byte is not what the serializer writes",
     NULL_VALUE: "a value is null where the serializer has no form for null",
     BAD_SIZE: "the bytes are longer or shorter than the type says",
+    TOO_LONG: "a text takes more than the 65,535 bytes that `writeUTF` has room for",
     BAD_KIND: "a row inside another one has a row kind of its own, for which there is no column",
     NOT_NULL: "there is a value where the object has none (the other side of an Either, a field of another class)",
 }

@@ -21,6 +21,8 @@ def smallest_size(layout: lay.Layout) -> int:
             return 4 + (smallest_size(inner) if isinstance(layout, lay.Framed) else 0)
         case lay.NullMasked():
             return 4
+        case lay.JavaText():
+            return 2
         case lay.Delimited():
             return 0
         case lay.Span(inner=inner):

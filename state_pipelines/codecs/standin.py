@@ -46,8 +46,6 @@ def find_stand_in(layout: Layout) -> StandIn | None:
     match layout:
         case lay.Dynamic():
             return None if _runs(layout) else _wrap_unknown(_find_dynamic(layout))
-        case lay.JavaText():
-            return StandIn(lay.Text(), _same, _same)
         case beam.VarFramed(inner=inner):
             return find_stand_in(inner) or StandIn(inner, _same, _same)
         case beam.Counted(element=element):
