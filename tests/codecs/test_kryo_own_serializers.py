@@ -10,15 +10,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2, duration_pb2, timestamp_pb2
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
+from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.dynamic import CollectionValue, MessageValue, TypedValue, Undecoded
 from state_pipelines.codecs.jsonvalues import value_json
 from state_pipelines.codecs.kryo import read_kryo, read_kryo_span, write_kryo
 from state_pipelines.codecs.messages import MessageTypes
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers.registry import read_nested
 from state_pipelines.serializers.tree import Kryo
@@ -113,6 +116,22 @@ def test_declared_messages_have_the_default_serializer_of_their_super_class(vers
     ]
     with pytest.raises(UnsupportedError, match=r"com\.google\.protobuf\.Duration"):
         read(version, "messages", None)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("one", '{"@class":"shop.Legacy","a":7,"b":"x"}'),
+        ("message", '{"@class":"com.google.protobuf.Timestamp","nanos":-1,"seconds":5}'),
+    ],
+)
+def test_in_columns_they_are_the_json_of_dump(version: Version, name: str, text: str) -> None:
+    raw, serializer = vector(version, name)
+    layout = derive_layout(serializer, LayoutContext(kryo_version=version, messages=DECLARED))
+    starts, ends = np.array([0]), np.array([len(raw)])
+    found = plan_columns(layout).decode(np.frombuffer(raw, np.uint8), starts, ends)
+    assert found.array.to_pylist() == [text]
 
 
 def test_a_message_that_does_not_fit_its_declaration_keeps_its_bytes() -> None:
