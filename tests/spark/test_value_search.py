@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
+from state_pipelines.cli import main
 from state_pipelines.errors import UsageError
 from state_pipelines.spark.value_search import find_rows
 from tests.snapshot.savepoints import orders
 from tests.snapshots import select
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
 
@@ -43,3 +48,15 @@ def test_files_that_were_moved_are_found(spark: SparkSession) -> None:
 def test_a_predicate_that_fits_nothing_is_refused(spark: SparkSession, predicate: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         list(find_rows(spark, orders().open(), predicate))
+
+
+@pytest.mark.usefixtures("spark")
+def test_erase_tells_which_rows_hold_a_value(tmp_path: Path) -> None:
+    arguments = ["--key", "order-0064", "--out", str(tmp_path / "new"), "--also", "value.customer = 'Zoë'", "--json"]
+    result = CliRunner().invoke(main, ["erase", str(orders().path), *arguments])
+    assert result.exit_code == 0, result.stderr
+    (found,) = json.loads(result.stdout)["also"]
+    assert (found["path"], found["operator"], found["state"]) == (str(tmp_path / "new"), "orders", "order")
+    # The rows of the key itself are gone.
+    assert "order-0064" not in [row["state_key"] for row in found["examples"]]
+    assert found["rows"] > 0
