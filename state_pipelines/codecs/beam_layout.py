@@ -118,6 +118,7 @@ SIMPLE_CODERS: dict[str, Layout] = {
     f"{_WINDOWING}GlobalWindow$Coder": lay.Constant(b"", empty=True),
     f"{_WINDOWING}IntervalWindow$IntervalWindowCoder": IntervalWindow(),
     f"{_WINDOWING}PaneInfo$PaneInfoCoder": Pane(),
+    f"{_SDK}io.range.OffsetRange$Coder": lay.Struct((("from", _LONG), ("to", _LONG))),
     f"{_SDK}io.kafka.TopicPartitionCoder": lay.Struct((("topic", _TEXT), ("partition", _INT))),
     f"{_TIMERS}TimerDataCoder": lay.Struct(
         (("timer_id", _TEXT), ("namespace", _TEXT), ("timestamp", _INSTANT), ("domain", _TEXT))

@@ -1,8 +1,8 @@
-"""Kafka sources of Apache Beam's pipelines: each element is a source, and how far it has read.
+"""Sources of Apache Beam's pipelines: each element is a source, and how far it has read.
 
-Facts from repository apache/beam: list state `_default_` of
-`org.apache.beam.runners.flink.translation.wrappers.streaming.io.UnboundedSourceWrapper`, and
-`org.apache.beam.sdk.io.kafka.KafkaCheckpointMark`, which an `AvroCoder` writes.
+Facts from repository apache/beam, package `org.apache.beam.runners.flink.translation.wrappers.streaming.io`: list state
+`_default_` of `UnboundedSourceWrapper`, with `org.apache.beam.sdk.io.kafka.KafkaCheckpointMark`, which an `AvroCoder`
+writes; `source.FlinkSourceSplit` (version 0), a serialized Java object.
 """
 
 from __future__ import annotations
@@ -13,24 +13,28 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
+from state_pipelines.binary.javastream import read_stream
+from state_pipelines.binary.javavalues import JavaArray, JavaObject
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.avro import AvroRecord
 from state_pipelines.codecs.scalar import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.connectors.framing import check_name, require
+from state_pipelines.connectors.framing import Versioned, check_name, require
 from state_pipelines.connectors.kafka import check_topic_partition
-from state_pipelines.connectors.registry import connector_state
+from state_pipelines.connectors.registry import connector_state, versioned_state
 from state_pipelines.errors import FormatError
 from state_pipelines.serializers.beam import BeamSerializer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from state_pipelines.binary.javavalues import JavaValue
     from state_pipelines.connectors.states import Row
     from state_pipelines.serializers.tree import Serializer
 
 _MARK = "KafkaCheckpointMark"
+_SPLIT = "org.apache.beam.runners.flink.translation.wrappers.streaming.io.source.FlinkSourceSplit"
 
 COLUMNS = pa.schema(
     [
@@ -41,6 +45,22 @@ COLUMNS = pa.schema(
     ]
 )
 """`watermark` in epoch milliseconds, of which Beam's smallest and largest lie outside of what timestamps hold."""
+
+SPLIT_COLUMNS = pa.schema(
+    [
+        pa.field("split_id", pa.int32(), False),
+        pa.field("source", pa.string(), False),
+        pa.field("checkpoint_mark", pa.binary()),
+    ]
+)
+"""`source`: its class; `checkpoint_mark`: as the coder of the source wrote it, which the split does not name."""
+
+
+@dataclass(frozen=True)
+class BeamSplit:
+    """A split of a source of the current interface; `stream` is the serialized `FlinkSourceSplit`."""
+
+    stream: bytes
 
 
 @dataclass(frozen=True)
@@ -114,3 +134,49 @@ def read_beam_kafka_mark(element: bytes, serializer: Serializer, context: Layout
         check_topic_partition(reader, topic, cast("int", each.get("partition")))
         require(reader, cast("int", each.get("nextOffset")) >= 0, "an offset of Kafka is negative")
     return mark
+
+
+def split_rows(split: BeamSplit) -> Iterator[Row]:
+    """One row of `SPLIT_COLUMNS`."""
+    fields = _read_split_object(split.stream)
+    source, mark = fields["beamSplitSource"], fields["splitState"]
+    yield {
+        "split_id": fields["splitIndex"],
+        "source": source.class_name if isinstance(source, JavaObject) else "",
+        "checkpoint_mark": mark.values if isinstance(mark, JavaArray) else None,
+    }
+
+
+def write_beam_split(split: BeamSplit) -> Versioned:
+    """Mirror of `read_beam_split`."""
+    return Versioned(0, split.stream)
+
+
+@versioned_state(
+    "beam",
+    kind="split",
+    operator_state_names=["SourceReaderState"],
+    write=write_beam_split,
+    rows=split_rows,
+    columns=SPLIT_COLUMNS,
+)
+def read_beam_split(versioned: Versioned) -> BeamSplit:
+    """Read a split: the Java stream of a `FlinkSourceSplit`.
+
+    Raises:
+        FormatError: it could not be one of Beam.
+        UnsupportedError: an unknown version.
+    """
+    versioned.expect("a split of Beam", 0)
+    _read_split_object(versioned.data)
+    return BeamSplit(versioned.data)
+
+
+def _read_split_object(stream: bytes) -> dict[str, JavaValue]:
+    reader = Reader(stream)
+    content = read_stream(reader)
+    reader.expect_end("a split of Beam")
+    fields = content.fields if isinstance(content, JavaObject) and content.class_name == _SPLIT else {}
+    if not {"splitIndex", "beamSplitSource", "splitState"} <= fields.keys():
+        raise FormatError("a Java object of Beam's FlinkSourceSplit is expected")
+    return fields

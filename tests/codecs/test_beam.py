@@ -158,6 +158,9 @@ VECTORS = {
         "0174 ffffffff0f ffffffffffffffff7f 00000000 016107",
         {"topic": "t", "partition": -1, "timestamp": (1 << 63) - 1, "headers": [], "kv": {"key": "a", "value": 7}},
     ),
+    "range of offsets": Vector(
+        coder("org.apache.beam.sdk.io.range.OffsetRange$Coder"), "07ac02", {"from": 7, "to": 300}
+    ),
     "partition of Kafka": Vector(coder(f"{KAFKA}TopicPartitionCoder"), "017403", {"topic": "t", "partition": 3}),
     # Numbers zigzag, little-endian floats, lengths and counts as numbers.
     "Avro": Vector(

@@ -1,11 +1,23 @@
-"""Kafka sources of Beam's pipelines."""
+"""Sources of Beam's pipelines."""
 
 from __future__ import annotations
 
+import pytest
+
 from state_pipelines.binary.javastream import write_stream
+from state_pipelines.binary.javavalues import (
+    SERIALIZABLE,
+    JavaArray,
+    JavaClassData,
+    JavaClassDesc,
+    JavaField,
+    JavaObject,
+    JavaString,
+)
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.connectors import ConnectorState, decode_splits, encode_elements, recognise
 from state_pipelines.serializers.beam import LEGACY, BeamSerializer, Coder
+from tests.connectors.vectors import BYTES, element
 from tests.serializers.javacoders import CODERS, java_object
 
 MARK = """{"type": "record", "name": "KafkaCheckpointMark", "namespace": "org.apache.beam.sdk.io.kafka", "fields": [
@@ -46,3 +58,31 @@ def test_a_negative_offset_is_none_of_kafka() -> None:
 
 def test_other_marks_are_not_those_of_kafka() -> None:
     assert recognise("_default_", serializer(MARK.replace("KafkaCheckpointMark", "OtherMark")), [SOURCE]) is None
+
+
+SPLIT = "org.apache.beam.runners.flink.translation.wrappers.streaming.io.source.FlinkSourceSplit"
+
+
+def split_stream(name: str = SPLIT) -> bytes:
+    members = (
+        JavaField("I", "splitIndex"),
+        JavaField("L", "beamSplitSource", JavaString("Lorg/apache/beam/sdk/io/Source;")),
+        JavaField("[", "splitState", JavaString("[B")),
+    )
+    desc = JavaClassDesc(name, 1, SERIALIZABLE, members)
+    mark = JavaArray(JavaClassDesc("[B", 2, SERIALIZABLE), b"\1\2")
+    return write_stream(JavaObject(desc, (JavaClassData((3, java_object("shop.OrderSource"), mark)),)))
+
+
+def test_splits_of_the_current_interface_are_rows_and_written_as_they_were() -> None:
+    raw = element(0, split_stream())
+    state = recognise("SourceReaderState", BYTES, [raw])
+    assert isinstance(state, ConnectorState)
+    assert state.connector == "beam"
+    assert state.rows == (({"split_id": 3, "source": "shop.OrderSource", "checkpoint_mark": b"\1\2"},),)
+    assert encode_elements(state, BYTES) == (raw,)
+
+
+@pytest.mark.parametrize("data", [split_stream("shop.Split"), split_stream() + b"\0"])
+def test_other_objects_are_no_splits_of_beam(data: bytes) -> None:
+    assert recognise("SourceReaderState", BYTES, [element(0, data)]) is None
