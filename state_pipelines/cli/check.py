@@ -29,12 +29,13 @@ from state_pipelines.operations.newtypes import (
     replace_avro,
     replace_classes,
 )
+from state_pipelines.operations.operator_matching import OperatorMatch, format_rename_request, match_operators
 from state_pipelines.operations.upgrading import describe_upgraded_job
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.storage import Location, create_file, is_directory, join, list_directory, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
@@ -152,6 +153,11 @@ def code_options(command: Callable[..., None]) -> Callable[..., None]:
 @AS_JSON
 @click.option("--markdown", metavar="FILE", help="Write the report for a pull request, too; - is the standard output.")
 @click.option("--draft", metavar="DIR", help="Draft the migration that is needed, into a new directory.")
+@click.option(
+    "--rename-request",
+    metavar="FILE",
+    help="Write the operators that the new job has under other uids as a request for `rescale`.",
+)
 @source_options
 @click.pass_context
 def command(
@@ -169,6 +175,7 @@ def command(
     as_json: bool,
     markdown: str | None,
     draft: str | None,
+    rename_request: str | None,
     source: Source,
 ) -> None:
     """Tell whether the state of the snapshot OLD restores in a new job.
@@ -196,14 +203,23 @@ def command(
         row_names=row_names,
     )
     losses = find_losses(report, before)
+    matches = match_operators(before, after)
+    if rename_request is not None:
+        write_revision(resolve(rename_request), format_rename_request(matches))
     drafted, remarks = ([], []) if draft is None else _write_draft(snapshot, after, report, draft)
     if markdown is not None:
         _write_markdown(report, markdown)
     if as_json:
-        extra = {"loses_state": bool(losses), "drafts": drafted, "remarks": remarks}
+        extra = {
+            "loses_state": bool(losses),
+            "drafts": drafted,
+            "remarks": remarks,
+            "matches": [each.to_json() for each in matches],
+        }
         click.echo(json.dumps({**report.to_json(), **extra}, indent=2))
     elif markdown != _STDOUT:
         show_check(report, make_console())
+        show_matches(matches, rename_request, make_console())
         for each in losses:
             click.echo(f"state would be lost: {' / '.join(filter(None, (each.operator, each.state)))}")
         for remark in remarks:
@@ -249,6 +265,22 @@ def show_check(report: CheckReport, console: Console) -> None:
     same = len(report.checks) - len(remarkable)
     if same:
         console.print(f"  {plural(same, 'place')} restored as they are" if same > 1 else "  1 place restored as it is")
+
+
+def show_matches(matches: Sequence[OperatorMatch], request: str | None, console: Console) -> None:
+    """Print which operators of the new job could have the state of those that it lacks, and what renames them."""
+    for each in matches:
+        if each.new is not None:
+            console.print(f"{each.old} is probably {each.new} now: {each.reason}", soft_wrap=True)
+        elif each.candidates:
+            names = ", ".join(each.candidates)
+            console.print(f"{each.old} could be one of {names} now: {each.reason}", soft_wrap=True)
+        if each.candidates and each.hint:
+            console.print(indent(each.hint), soft_wrap=True)
+    if request is not None:
+        console.print(f"request for rescale: {request}", soft_wrap=True)
+    elif any(each.new is not None for each in matches):
+        console.print("  --rename-request FILE writes a request with which `rescale` renames them", style="dim")
 
 
 def is_remarkable(each: StateCheck) -> bool:

@@ -15,8 +15,8 @@ from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError, at
 from state_pipelines.operations.processes import Processes, choose_processes
 from state_pipelines.operations.publishing import FileMode
-from state_pipelines.operations.rescaling import plan_rescale, run_rescale
-from state_pipelines.operations.rescaling.change_texts import tell_label, tell_number
+from state_pipelines.operations.rescaling import plan_rescale, rehearse, run_rescale
+from state_pipelines.operations.rescaling.change_texts import tell_label, tell_moved, tell_number
 from state_pipelines.operations.rescaling.merging import MergeRule
 from state_pipelines.operations.rescaling.request import parse_request, read_keys, read_request
 from state_pipelines.storage import resolve
@@ -59,9 +59,10 @@ def _several(name: str, metavar: str, help: str) -> Callable[..., Any]:
     show_default=True,
     help="What becomes of files that stay as they are.",
 )
+@click.option("--allow-idle-sources", is_flag=True, help="A named source may get more subtasks than it knows splits.")
 @click.option("--no-proof", is_flag=True, help="Do not read both sides and compare before it is published.")
 @PROCESSES
-@click.option("--dry-run", is_flag=True, help="Only say what would be done, and how.")
+@click.option("--dry-run", is_flag=True, help="Check everything and say what would be done; nothing is kept.")
 @AS_JSON
 @source_options
 def command(
@@ -71,6 +72,7 @@ def command(
     file: str | None,
     on_equal: str | None,
     files: str,
+    allow_idle_sources: bool,
     no_proof: bool,
     processes: int | None,
     dry_run: bool,
@@ -89,6 +91,8 @@ def command(
     with at(file=file):
         parse_request(content, directory)  # What the file says must be right before anything is added to it.
     content = _add_wishes(content, wishes, on_equal)
+    if allow_idle_sources:
+        content["allow_idle_sources"] = True
     plan = plan_rescale(
         source.open(snapshot),
         resolve(target or "rescaled"),
@@ -101,6 +105,8 @@ def command(
     for note in plan.notes:
         progress.print(f"note: {note}", soft_wrap=True)
     if dry_run:
+        with Processes(processes or choose_processes(plan.size)) as shared:
+            rehearse(plan, partial(run_with_bar, shared, progress))
         if as_json:
             click.echo(json.dumps(plan.to_json(), indent=2))
         else:
@@ -191,6 +197,9 @@ def _show_changes(plan: RescalePlan, console: Console) -> None:
         table.add_row(label, "", "", "dropped", "dropped")
     console.print(indent(table))
     for change in plan.changes:
+        if change.moved is not None and change.parallelism[0] != change.parallelism[1]:
+            moved = tell_moved(change.moved, change.max_parallelism[1], format_bytes)
+            console.print(f"{change.label}: {moved}", soft_wrap=True)
         for proof in change.hashes:
             console.print(f"{change.label}: {proof}", soft_wrap=True)
 

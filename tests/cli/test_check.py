@@ -340,3 +340,24 @@ def test_fields_that_kryo_wrote(
     called = call("check", path, path, "--target", "1.20", *declared)
     assert called.code == code
     assert text in " ".join(called.out.split())
+
+
+def test_operators_under_other_uids_are_found_and_renamed(
+    call: Callable[..., Called], savepoint: Path, tmp_path: Path
+) -> None:
+    new, request, renamed = tmp_path / "new-job", tmp_path / "renames.yaml", tmp_path / "renamed"
+    call("rescale", savepoint, "--out", new, "--rename", "orders=orders-v2", "--rename", "order-counter=counter")
+    found = call("check", savepoint, new, "--rename-request", request)
+    assert found.code == 1
+    assert "orders is probably orders-v2 now: both have the states " in found.out
+    assert "order-counter is probably counter now: " in found.out
+    assert f"request for rescale: {request}" in found.out
+    assert call("rescale", savepoint, "--request", request, "--out", renamed).code == 0
+    checked = call("check", renamed, new, "--json")
+    assert (checked.code, checked.json["verdict"], checked.json["matches"]) == (0, "fully compatible", [])
+
+
+def test_a_rename_request_is_not_overwritten(call: Callable[..., Called], savepoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "renames.yaml").write_text("mine")
+    assert call("check", savepoint, savepoint, "--rename-request", tmp_path / "renames.yaml").code == 2
+    assert (tmp_path / "renames.yaml").read_text() == "mine"

@@ -6,7 +6,7 @@ rescale(open_snapshot("s3://bucket/savepoint-1a2b"), "s3://bucket/rescaled", req
 
 from __future__ import annotations
 
-from state_pipelines.operations.rescaling.plans import OperatorChange
+from state_pipelines.operations.rescaling.plans import OperatorChange, RescalePlan
 from state_pipelines.operations.rescaling.request import (
     KeyChoice,
     OperatorRequest,
@@ -16,9 +16,9 @@ from state_pipelines.operations.rescaling.request import (
     parse_request,
 )
 from state_pipelines.operations.rescaling.running import (
-    RescalePlan,
     RescaleResult,
     plan_rescale,
+    rehearse,
     rescale,
     run_rescale,
 )
@@ -34,6 +34,7 @@ __all__ = [
     "load_request",
     "parse_request",
     "plan_rescale",
+    "rehearse",
     "rescale",
     "run_rescale",
 ]

@@ -17,10 +17,12 @@ from state_pipelines.metadata.operator import OperatorStateMode
 from state_pipelines.operations.publishing import FileMode
 from state_pipelines.operations.rescaling.assembly import hand_on_keyed
 from state_pipelines.operations.rescaling.keyed_assembly import NeedsRecords
+from state_pipelines.operations.rescaling.moved_key_groups import MovedKeyGroups, find_moved_key_groups
 from state_pipelines.operations.rescaling.operator_assembly import assemble_operator
 from state_pipelines.operations.rescaling.pieces import Assembler, FileAssembly
 from state_pipelines.operations.rescaling.plans import KeyedHandles, OperatorChange, OperatorPlan, RecordsPlan
 from state_pipelines.operations.rescaling.records_planning import RecordMove, has_keyed_state
+from state_pipelines.operations.rescaling.source_splits import count_splits
 from state_pipelines.operations.rescaling.stored_elements import digest_pairs, measure_union
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.held_key_groups import follows_formula
@@ -107,6 +109,7 @@ class _Planner:
         """Choose the way."""
         compute_key_group_range(0, self.parallelism, self.max_parallelism)
         self._check_states()
+        self._check_splits()
         if self.metadata.fully_finished:
             return self._plan_finished()
         resized = (self.parallelism, self.max_parallelism) != (self.metadata.parallelism, self.metadata.max_parallelism)
@@ -304,6 +307,28 @@ class _Planner:
         """Whether operator state comes to other subtasks, or some of it goes."""
         return bool(self.parallelism != self.metadata.parallelism or self.edited.merged or self.dropped)
 
+    def _find_moved(self, state: OperatorState) -> MovedKeyGroups | None:
+        if state.max_parallelism != self.metadata.max_parallelism or state.fully_finished:
+            return None
+        return find_moved_key_groups(self.operator, state.parallelism)
+
+    def _check_splits(self) -> None:
+        """Refuse, or note, more subtasks of a source than it has splits."""
+        if self.parallelism <= self.metadata.parallelism or self.request.allow_idle_sources:
+            return
+        known = sum(count_splits(each) or 0 for each in self._sources)
+        if not known or self.parallelism <= known:
+            return
+        idle = f"of its {self.parallelism} subtasks {self.parallelism - known} would have nothing to read"
+        what = f"the source knows {known} split{'' if known == 1 else 's'}, so that {idle}"
+        if self.own.parallelism is not None:
+            raise UnsupportedError(
+                what,
+                hint=f"Choose at most {known} subtasks, or allow it (--allow-idle-sources, allow_idle_sources in the "
+                "request) if the source will find more splits",
+            )
+        self.notes.append(f"operator {self.operator.label}: {what}; a watermark without idleness waits for these")
+
     def _describe_keyed(self, way: str) -> str:
         raw = any(each.raw_keyed_state for each in self.metadata.subtasks)
         return way if raw or any(each.managed_keyed_state for each in self.metadata.subtasks) else "none"
@@ -330,5 +355,6 @@ class _Planner:
             keyed=self._describe_keyed(keyed) if keyed == "as it is" else keyed,
             operator_state=self._describe_operator(operator_state) if operator_state == "as it is" else operator_state,
             hashes=hashes,
+            moved=self._find_moved(state),
         )
         return OperatorPlan(self.edited, change, state, pieces, records, self.dropped, tuple(self.notes))

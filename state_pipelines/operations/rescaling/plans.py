@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.key_hashing import KeyHasher
     from state_pipelines.metadata import OperatorState
     from state_pipelines.metadata.keyed import KeyedStateHandle
-    from state_pipelines.operations.rescaling.editing import EditedOperator
+    from state_pipelines.operations.publishing import FileMode
+    from state_pipelines.operations.rescaling.editing import EditedOperator, EditedSnapshot
+    from state_pipelines.operations.rescaling.moved_key_groups import MovedKeyGroups
     from state_pipelines.operations.rescaling.pieces import FileAssembly
     from state_pipelines.operations.rescaling.regrouping import Collect, Shuffle
     from state_pipelines.operations.rescaling.request import RescaleRequest
@@ -45,6 +47,7 @@ class OperatorChange:
         keyed: how its keyed state gets there.
         operator_state: how its operator state gets there.
         hashes: of user classes in the keys, which hash code was found and what proves it.
+        moved: key groups that change subtask; None without keyed state, and where all records move to other key groups.
     """
 
     former: str
@@ -54,6 +57,7 @@ class OperatorChange:
     keyed: str
     operator_state: str
     hashes: tuple[str, ...] = ()
+    moved: MovedKeyGroups | None = None
 
 
 @dataclass(frozen=True)
@@ -119,3 +123,63 @@ class OperatorPlan:
             )
             for subtask in range(self.state.parallelism)
         ]
+
+
+@dataclass(frozen=True)
+class RescalePlan:
+    """What a rescaling does.
+
+    Attributes:
+        edited: the old state under the new operators.
+        request: what was asked for.
+        target: directory of the new snapshot.
+        operators: one per operator of the new snapshot.
+        files: what becomes of files that stay as they are.
+        verify: whatever is copied is read again and compared.
+        notes: what users should know.
+    """
+
+    edited: EditedSnapshot
+    request: RescaleRequest
+    target: Location
+    operators: tuple[OperatorPlan, ...]
+    files: FileMode
+    verify: bool
+    notes: tuple[str, ...]
+
+    @property
+    def changes(self) -> tuple[OperatorChange, ...]:
+        """What becomes of each operator."""
+        return tuple(plan.change for plan in self.operators)
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Labels of the operators that go."""
+        return self.edited.dropped
+
+    @property
+    def size(self) -> int:
+        """Bytes of the old state."""
+        return self.edited.snapshot.file_size
+
+    def to_json(self) -> dict[str, object]:
+        """For machines."""
+        return {
+            "path": None,
+            "operators": [_change_to_json(change) for change in self.changes],
+            "dropped": list(self.dropped),
+            "notes": list(self.notes),
+        }
+
+
+def _change_to_json(change: OperatorChange) -> dict[str, object]:
+    return {
+        "operator": change.label,
+        "former": change.former,
+        "parallelism": list(change.parallelism),
+        "max_parallelism": list(change.max_parallelism),
+        "keyed_state": change.keyed,
+        "operator_state": change.operator_state,
+        "hashes": list(change.hashes),
+        "moved": None if change.moved is None else change.moved.to_json(),
+    }

@@ -322,14 +322,22 @@ def check_sources(edited: EditedSnapshot) -> None:
                     pass
 
 
+def count_keyed(
+    operator: Operator, file: KeyedFile, hasher: KeyHasher | None = None, key_groups: KeyGroupRange | None = None
+) -> Iterator[CountKeyed]:
+    """The tasks that count the records of a file of an operator."""
+    for part in file.split(SPLIT_SIZE, operator.record_context):
+        yield CountKeyed(operator.label, part, operator.record_context, key_groups, hasher)
+
+
 def _plan_counts(operator: Operator, side: ProofSide, *, is_after: bool) -> Iterator[CountKeyed | CountOperatorState]:
-    context = operator.record_context
-    for subtask, file in operator.keyed_files if is_after else ((None, file) for file in operator.stored_files):
-        wanted = None
-        if subtask is not None:
+    if is_after:
+        for subtask, file in operator.keyed_files:
             wanted = compute_key_group_range(subtask, operator.parallelism, operator.max_parallelism)
-        for part in file.split(SPLIT_SIZE, context):
-            yield CountKeyed(operator.label, part, context, wanted, side.hasher if is_after else None)
+            yield from count_keyed(operator, file, side.hasher, wanted)
+    else:
+        for file in operator.stored_files:
+            yield from count_keyed(operator, file)
     delegates = find_delegates(side.planned) if is_after else {}
     elements = tuple(list_stored_elements(operator, name_elements(side.before), delegates))
     raw = [state for state in operator.raw_states if isinstance(state, RawKeyedState)]

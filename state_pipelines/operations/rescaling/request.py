@@ -18,6 +18,7 @@
     merge:
       with: [s3://bucket/eu-savepoint]
       on_equal: error                 # or first, or last: what becomes of keys that several have
+    allow_idle_sources: true          # sources may get more subtasks than they know splits
     union_limit: 1073741824           # bytes of union state that a restored job may hold in all its subtasks together
 
 JSON is YAML, too.
@@ -111,6 +112,7 @@ class RescaleRequest:
         merge: paths of snapshots of the same job whose state comes in.
         on_equal: what becomes of entries that several of them have.
         union_limit: bytes of union state that a restored job may hold altogether; every subtask gets all of it.
+        allow_idle_sources: sources that are named may get more subtasks than they know splits.
     """
 
     parallelism: int | None = None
@@ -120,14 +122,17 @@ class RescaleRequest:
     merge: tuple[str, ...] = ()
     on_equal: MergeRule = MergeRule.ERROR
     union_limit: int = UNION_LIMIT
+    allow_idle_sources: bool = False
 
     @property
     def is_empty(self) -> bool:
         """Whether it asks for nothing."""
-        return self == RescaleRequest(on_equal=self.on_equal, union_limit=self.union_limit)
+        return self == RescaleRequest(
+            on_equal=self.on_equal, union_limit=self.union_limit, allow_idle_sources=self.allow_idle_sources
+        )
 
 
-_REQUEST = ("parallelism", "max_parallelism", "operators", "take", "merge", "union_limit")
+_REQUEST = ("parallelism", "max_parallelism", "operators", "take", "merge", "union_limit", "allow_idle_sources")
 _OPERATOR = (
     *("parallelism", "max_parallelism", "uid", "operator_id", "drop", "drop_states"),
     *("keep_keys", "drop_keys", "key_hash"),
@@ -178,6 +183,8 @@ def parse_request(content: object, directory: Path = Path()) -> RescaleRequest:
     operators = _open(known.get("operators"), None, "operators")
     taken = _open(known.get("take"), None, "take")
     limit = _read_number(known, "union_limit", "the request")
+    if known.get("allow_idle_sources") not in (None, True, False):
+        raise UsageError("allow_idle_sources of the request is true or false")
     return RescaleRequest(
         parallelism=_read_number(known, "parallelism", "the request"),
         max_parallelism=_read_number(known, "max_parallelism", "the request"),
@@ -186,6 +193,7 @@ def parse_request(content: object, directory: Path = Path()) -> RescaleRequest:
         merge=_read_texts(merge, "with", "merge"),
         on_equal=_read_rule(merge),
         union_limit=UNION_LIMIT if limit is None else limit,
+        allow_idle_sources=bool(known.get("allow_idle_sources")),
     )
 
 

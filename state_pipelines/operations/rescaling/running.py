@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from state_pipelines.errors import NotFoundError, ProofError, TargetExistsError, UsageError, Where
-from state_pipelines.keyed.digest import RecordDigest, sum_digests
+from state_pipelines.errors import ProofError, TargetExistsError, UnsupportedError, UsageError, Where
+from state_pipelines.keyed.canonical import CanonicalFile
+from state_pipelines.keyed.digest import sum_digests
+from state_pipelines.keyed.rocksdb import RocksFile
 from state_pipelines.metadata import CheckpointMetadata, read_metadata, write_metadata
 from state_pipelines.metadata.handles import RelativeFileStateHandle
 from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
@@ -17,71 +19,27 @@ from state_pipelines.operations.key_search import search_keys
 from state_pipelines.operations.own_files import publish_snapshot
 from state_pipelines.operations.processes import run_pieces
 from state_pipelines.operations.publishing import FileCopy, FileMode, note_files, place_keyed_state, plan_copies
-from state_pipelines.operations.rescaling.editing import EditedSnapshot, edit_operators
+from state_pipelines.operations.rescaling.editing import edit_operators
 from state_pipelines.operations.rescaling.planning import plan_operator
-from state_pipelines.operations.rescaling.plans import SPILLS, OperatorChange, OperatorPlan
-from state_pipelines.operations.rescaling.proof import ProofSide, RescaleProof, check_sources, prove_rescaling
+from state_pipelines.operations.rescaling.plans import SPILLS, OperatorPlan, RescalePlan
+from state_pipelines.operations.rescaling.proof import (
+    CountKeyed,
+    ProofSide,
+    RescaleProof,
+    check_sources,
+    count_keyed,
+    prove_rescaling,
+)
+from state_pipelines.operations.rescaling.record_stages import MovedRecords, check_chosen_keys, move_records
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.storage import METADATA_FILE, Location, SnapshotLocation, SnapshotWriter, join, resolve
 from state_pipelines.storage.files import is_directory, list_directory, remove_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Sequence
 
-    from state_pipelines.operations.processes import Work
-    from state_pipelines.operations.rescaling.regrouping import Collect, Gather
+    from state_pipelines.operations.rescaling.record_stages import Runner
     from state_pipelines.operations.rescaling.request import RescaleRequest
-    from state_pipelines.operations.rewriting import WrittenFile
-
-Runner = Callable[[Sequence["Work[Any]"], str], list[Any]]
-"""Runs pieces of work and gives their results in order; the text says what failed."""
-
-
-@dataclass(frozen=True)
-class RescalePlan:
-    """What a rescaling does.
-
-    Attributes:
-        edited: the old state under the new operators.
-        request: what was asked for.
-        target: directory of the new snapshot.
-        operators: one per operator of the new snapshot.
-        files: what becomes of files that stay as they are.
-        verify: whatever is copied is read again and compared.
-        notes: what users should know.
-    """
-
-    edited: EditedSnapshot
-    request: RescaleRequest
-    target: Location
-    operators: tuple[OperatorPlan, ...]
-    files: FileMode
-    verify: bool
-    notes: tuple[str, ...]
-
-    @property
-    def changes(self) -> tuple[OperatorChange, ...]:
-        """What becomes of each operator."""
-        return tuple(plan.change for plan in self.operators)
-
-    @property
-    def dropped(self) -> tuple[str, ...]:
-        """Labels of the operators that go."""
-        return self.edited.dropped
-
-    @property
-    def size(self) -> int:
-        """Bytes of the old state."""
-        return self.edited.snapshot.file_size
-
-    def to_json(self) -> dict[str, object]:
-        """For machines."""
-        return {
-            "path": None,
-            "operators": [_change_to_json(change) for change in self.changes],
-            "dropped": list(self.dropped),
-            "notes": list(self.notes),
-        }
 
 
 @dataclass(frozen=True)
@@ -132,18 +90,6 @@ class RescaleResult:
         }
 
 
-def _change_to_json(change: OperatorChange) -> dict[str, object]:
-    return {
-        "operator": change.label,
-        "former": change.former,
-        "parallelism": list(change.parallelism),
-        "max_parallelism": list(change.max_parallelism),
-        "keyed_state": change.keyed,
-        "operator_state": change.operator_state,
-        "hashes": list(change.hashes),
-    }
-
-
 def plan_rescale(
     snapshot: Snapshot,
     target: Location,
@@ -187,12 +133,13 @@ def plan_rescale(
     check_sources(edited)
     notes = [*edited.notes, *(note for plan in plans for note in plan.notes)]
     notes += _note_conflicts(plans)
+    notes += _note_max_parallelism(plans)
     if (noted := note_files(files)) is not None:
         notes.append(noted)
     plan = RescalePlan(edited, request, target, plans, files, verify, tuple(notes))
     if files is FileMode.LINK:
         # What cannot be linked is refused before anything is written.
-        _assemble(plan, [_Moved([], []) for _ in plans], target)
+        _assemble(plan, [MovedRecords([], []) for _ in plans], target)
     return plan
 
 
@@ -208,6 +155,20 @@ def _note_conflicts(plans: Sequence[OperatorPlan]) -> list[str]:
         + "; if any of these are chained, Flink loses state without a word"
         for parallelism, numbers in found.items()
         if len(numbers) > 1
+    ]
+
+
+def _note_max_parallelism(plans: Sequence[OperatorPlan]) -> list[str]:
+    """Reminder that the job decides what it restores with."""
+    changed: dict[int, list[str]] = {}
+    for change in (plan.change for plan in plans):
+        before, after = change.max_parallelism
+        if before != after and change.keyed != "none":
+            changed.setdefault(after, []).append(change.label)
+    return [
+        f"the job must set the same max parallelism, {number} for {', '.join(labels)}, or none at all "
+        "(setMaxParallelism of the operator, pipeline.max-parallelism); Flink refuses keyed state with another one"
+        for number, labels in changed.items()
     ]
 
 
@@ -230,7 +191,7 @@ def run_rescale(plan: RescalePlan, run: Runner | None = None, *, prove: bool = T
     with SnapshotWriter(plan.target) as writer:
         pieces = [piece for each in plan.operators for piece in each.pieces]
         size = sum(run(pieces, "files cannot be put together"))
-        moved = _move_records(plan, writer.target, run)
+        moved = move_records(plan, writer.target, run)
         remove_directory(join(writer.target, SPILLS))
         size += sum(file.size for each in moved for _, file in each.files)
         metadata, copies = _assemble(plan, moved, writer.target)
@@ -239,7 +200,7 @@ def run_rescale(plan: RescalePlan, run: Runner | None = None, *, prove: bool = T
         content = write_metadata(metadata)
         old = plan.edited.snapshot
         result = Snapshot(location, read_metadata(content, str(location.metadata)), old.path_mapping, old.declarations)
-        _check_chosen_keys(plan, moved)
+        check_chosen_keys(plan, moved)
         if prove:
             _require_gone(plan, result, run)
         proof = _prove(plan, moved, result, run) if prove else None
@@ -254,6 +215,51 @@ def run_rescale(plan: RescalePlan, run: Runner | None = None, *, prove: bool = T
         proof=proof,
         seconds=time.monotonic() - started,
     )
+
+
+def rehearse(plan: RescalePlan, run: Runner | None = None) -> None:
+    """Check what only the records decide, as `run_rescale` will find them; nothing is left behind.
+
+    Old records are read where their keys are hashed, where chosen keys or merged snapshots decide which of them stay,
+    and where only their values say where they end. What is merged or chosen is written to a temporary directory.
+
+    Args:
+        plan: from `plan_rescale`.
+        run: as for `run_rescale`.
+
+    Raises:
+        StateError: `run_rescale` would raise the same.
+    """
+    run = run or run_pieces
+    counts = [piece for each in plan.operators for piece in _plan_rehearsal(each)]
+    for piece, counted in zip(counts, run(counts, "the old records cannot be read"), strict=True):
+        if counted.unread or sum(counted.misfiled.values()):
+            raise UnsupportedError(
+                counted.unread or "keys lie in other key groups than their hash gives",
+                where=Where(file=piece.file.name, operator=piece.operator),
+                hint="" if counted.unread else "Say the hash with --key-hash OPERATOR:CLASS=EXPRESSION",
+            )
+    operators = [each.change.label for each in plan.operators if each.edited.request.keys or each.edited.merged]
+    if not operators:
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        target = resolve(directory)
+        plans = tuple(
+            plan_operator(each.edited, plan.request, target, files=plan.files, verify=False)
+            for each in plan.operators
+            if each.change.label in operators
+        )
+        chosen = replace(plan, operators=plans, verify=False)
+        check_chosen_keys(chosen, move_records(chosen, target, run))
+
+
+def _plan_rehearsal(plan: OperatorPlan) -> Iterator[CountKeyed]:
+    if plan.records is None:
+        return
+    for operator in (plan.edited.operator, *plan.edited.merged):
+        for file in operator.stored_files:
+            if plan.records.hasher is not None or not isinstance(file, CanonicalFile | RocksFile):
+                yield from count_keyed(operator, file, plan.records.hasher)
 
 
 def rescale(
@@ -274,54 +280,8 @@ def rescale(
     return run_rescale(plan, run, prove=prove)
 
 
-@dataclass
-class _Moved:
-    """Records of an operator that were written.
-
-    Attributes:
-        files: the pieces of work and what they wrote.
-        dropped: what was left out, by state.
-    """
-
-    files: list[tuple[Gather | Collect, WrittenFile]]
-    dropped: list[Mapping[str, RecordDigest]]
-
-
-def _move_records(plan: RescalePlan, target: Location, run: Runner) -> list[_Moved]:
-    """What was written for each operator of the plan."""
-    shuffles = [
-        (number, source, piece)
-        for number, each in enumerate(plan.operators)
-        if each.records is not None
-        for source, pieces in enumerate(each.records.shuffles)
-        for piece in pieces
-    ]
-    spilled = run([piece for *_, piece in shuffles], "records cannot be sorted for their new key groups")
-    spills: dict[int, dict[int, list[Any]]] = {}
-    for (number, source, _), spill in zip(shuffles, spilled, strict=True):
-        spills.setdefault(number, {}).setdefault(source, []).append(spill)
-    writing: list[tuple[int, Gather | Collect]] = []
-    for number, each in enumerate(plan.operators):
-        if each.records is None:
-            continue
-        if each.records.collects:
-            writing += [(number, piece) for piece in each.records.collects]
-        else:
-            found = [spills.get(number, {}).get(source, []) for source in range(len(each.records.shuffles))]
-            writing += [(number, piece) for piece in each.gather(target, found, plan.request, verify=plan.verify)]
-    results = run([piece for _, piece in writing], "keyed state cannot be written")
-    moved = [
-        _Moved(files=[], dropped=[each.dropped for found in spills.get(number, {}).values() for each in found])
-        for number, _ in enumerate(plan.operators)
-    ]
-    for (number, piece), file in zip(writing, results, strict=True):
-        moved[number].files.append((piece, file))
-        moved[number].dropped += [file.dropped, file.duplicates]
-    return moved
-
-
 def _assemble(
-    plan: RescalePlan, moved: Sequence[_Moved], target: Location
+    plan: RescalePlan, moved: Sequence[MovedRecords], target: Location
 ) -> tuple[CheckpointMetadata, list[FileCopy]]:
     """Metadata of the new snapshot, and the files that it takes over."""
     metadata = replace(plan.edited.snapshot.metadata, operator_states=tuple(each.state for each in plan.operators))
@@ -336,22 +296,6 @@ def _assemble(
     return plan_copies(
         plan.edited.snapshot, metadata, target, choose_properties(metadata), files=plan.files, verify=plan.verify
     )
-
-
-def _check_chosen_keys(plan: RescalePlan, moved: Sequence[_Moved]) -> None:
-    """Refuse a choice of keys of which none is there."""
-    for each, own in zip(plan.operators, moved, strict=True):
-        choice = each.edited.request.keys
-        if choice is None:
-            continue
-        left = sum(number for _, file in own.files for _, number in file.records)
-        gone = sum(digest.records for found in own.dropped for digest in found.values())
-        if (gone and not left) if choice.keep else (left and not gone):
-            raise NotFoundError(
-                "none of the chosen keys is there",
-                where=Where(operator=each.change.label),
-                hint="Keys are written as `dump` and `read` show them",
-            )
 
 
 def _require_gone(plan: RescalePlan, result: Snapshot, run: Runner) -> None:
@@ -370,7 +314,7 @@ def _require_gone(plan: RescalePlan, result: Snapshot, run: Runner) -> None:
             )
 
 
-def _prove(plan: RescalePlan, moved: Sequence[_Moved], result: Snapshot, run: Runner) -> RescaleProof:
+def _prove(plan: RescalePlan, moved: Sequence[MovedRecords], result: Snapshot, run: Runner) -> RescaleProof:
     sides = []
     for each, own in zip(plan.operators, moved, strict=True):
         sides.append(

@@ -1,0 +1,98 @@
+"""Every snapshot of Flink, rescaled and converted: all entries are there again, and a dry run says the same before."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from state_pipelines.errors import StateError
+from state_pipelines.operations.converting import Format, convert
+from state_pipelines.operations.dump import dump
+from state_pipelines.operations.rescaling import parse_request, plan_rescale, rehearse, run_rescale
+from state_pipelines.snapshot import open_snapshot
+from state_pipelines.storage import resolve
+from tests.operations.rescaling.test_rescaling import Entries, gather
+from tests.snapshots import MADE, OWN, RESCALING, Case
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from state_pipelines.snapshot import Snapshot
+
+CASES = [case for case in [*OWN, *RESCALING, *MADE] if not case.drained]
+UNDESCRIBED = [case for case in [*OWN, *MADE] if case.drained or case in MADE or "types-2.2" in case.name]
+"""Snapshots with records in flight, and with classes that they do not describe."""
+
+
+@cache
+def entries_of(name: str) -> Entries:
+    return gather(dump(next(each for each in CASES if each.name == name).open_told()))
+
+
+def make_request(snapshot: Snapshot, name: str) -> dict[str, Any]:
+    most = max(each.max_parallelism for each in snapshot.operators)
+    return {
+        "parallelism": {"parallelism": 7},
+        "max-parallelism": {"max_parallelism": most + 123},
+        "fewer-key-groups": {"max_parallelism": most // 2},
+    }[name]
+
+
+@pytest.mark.parametrize("request_name", ["parallelism", "max-parallelism"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_snapshot_is_rescaled(case: Case, request_name: str, tmp_path: Path) -> None:
+    snapshot = case.open_told()
+    content = make_request(snapshot, request_name)
+    plan = plan_rescale(snapshot, resolve(str(tmp_path / "new")), parse_request(content))
+    rehearse(plan)
+    assert not (tmp_path / "new").exists()
+    new = open_snapshot(run_rescale(plan).path, snapshot.declarations)
+    assert gather(dump(new)) == entries_of(case.name)
+    for operator in new.operators:
+        if operator.max_parallelism != 1 and not operator.metadata.fully_finished:
+            assert operator.parallelism == content.get("parallelism", operator.parallelism)
+            assert operator.max_parallelism == content.get("max_parallelism", operator.max_parallelism)
+
+
+def list_conversions() -> list[Any]:
+    # Those of this tree are converted by `tests.operations.test_converting`.
+    return [
+        pytest.param(case, each.value, id=f"{case}-{each.value}")
+        for case in MADE
+        if not case.drained
+        for each in Format
+    ]
+
+
+@pytest.mark.parametrize(("case", "format"), list_conversions())
+def test_every_snapshot_is_converted(case: Case, format: str, tmp_path: Path) -> None:
+    snapshot = case.open_told()
+    target = str(tmp_path / "new")
+    result = convert(snapshot, target, format)
+    assert gather(dump(open_snapshot(result.path, snapshot.declarations))) == entries_of(case.name)
+
+
+@pytest.mark.parametrize("request_name", ["parallelism", "fewer-key-groups"])
+@pytest.mark.parametrize("case", UNDESCRIBED, ids=str)
+def test_what_a_dry_run_accepts_the_run_does(case: Case, request_name: str, tmp_path: Path) -> None:
+    """Without the declarations of `open_told`: some snapshots hold classes that they do not describe."""
+    snapshot = case.open()
+    request = parse_request(make_request(snapshot, request_name))
+    try:
+        plan = plan_rescale(snapshot, resolve(str(tmp_path / "new")), request)
+        rehearse(plan)
+    except StateError as refusal:
+        assert not (tmp_path / "new").exists()
+        try:
+            plan = plan_rescale(snapshot, resolve(str(tmp_path / "new")), request)
+            with pytest.raises(type(refusal)):
+                run_rescale(plan)
+        except type(refusal):
+            pass
+        assert not (tmp_path / "new").exists()
+        return
+    proof = run_rescale(plan).proof
+    assert proof is not None
+    assert proof.ok

@@ -1,0 +1,66 @@
+"""More subtasks of a source than it has splits: refused where it was named, noted where all operators were."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from state_pipelines.connectors.kafka import KafkaAssignment, KafkaEnumerator, KafkaSplit, write_kafka_enumerator
+from state_pipelines.errors import UnsupportedError
+from state_pipelines.operations.rescaling import parse_request, plan_rescale
+from state_pipelines.operations.rescaling.source_splits import count_splits
+from state_pipelines.storage import resolve
+from tests.connectors.vectors import versioned
+from tests.serializers.literals import i32
+from tests.snapshot.built import build_snapshot, list_operator
+from tests.snapshot.test_connector_columns import encode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from state_pipelines.snapshot import Snapshot
+
+SPLITS = [KafkaSplit("orders", number, 17) for number in range(4)]
+STATUSES = ("assigned", "assigned", "unassigned", "tombstoned")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Snapshot:
+    """Two partitions that readers have, one that waits at the enumerator, one that was removed."""
+    assignments = tuple(KafkaAssignment(split, status) for split, status in zip(SPLITS, STATUSES, strict=True))
+    enumerator = write_kafka_enumerator(KafkaEnumerator(3, assignments))
+    read = encode("kafka", *SPLITS[:2])
+    operator = list_operator(
+        "source", "SourceReaderState", read[:1], read[1:], coordinator=i32(1) + versioned(3, enumerator.data)
+    )
+    other = list_operator("other", "elements", [b"abc"])
+    return build_snapshot(tmp_path, operator, other, uids=["source", "other"])
+
+
+def plan(snapshot: Snapshot, **content: Any) -> tuple[str, ...]:
+    return plan_rescale(snapshot, resolve("new"), parse_request(content)).notes
+
+
+def test_splits_of_readers_and_those_that_wait_are_known(source: Snapshot) -> None:
+    assert [count_splits(each) for each in source.operators] == [3, None]
+
+
+def test_a_named_source_gets_no_more_subtasks_than_splits(source: Snapshot) -> None:
+    assert plan(source, operators={"source": {"parallelism": 3}}) == ()
+    with pytest.raises(UnsupportedError, match="the source knows 3 splits, so that of its 5 subtasks 2") as caught:
+        plan(source, operators={"source": {"parallelism": 5}})
+    assert "--allow-idle-sources" in caught.value.hint
+
+
+def test_idle_subtasks_are_permitted(source: Snapshot) -> None:
+    assert plan(source, operators={"source": {"parallelism": 5}}, allow_idle_sources=True) == ()
+
+
+def test_with_all_operators_it_is_a_note(source: Snapshot) -> None:
+    (note,) = plan(source, parallelism=5)
+    assert note.startswith("operator source: the source knows 3 splits, so that of its 5 subtasks 2 would have nothing")
+
+
+def test_operators_without_splits_are_not_asked(source: Snapshot) -> None:
+    assert plan(source, operators={"other": {"parallelism": 100}}) == ()
