@@ -27,7 +27,7 @@ class KeyText:
     """A key as text of a command line or of a Spark option.
 
     A JSON string is the key between its quotes. Where keys are text, anything else is the key itself (`order-1`, `42`,
-    `null`); where they are not, it is JSON.
+    `null`); where they are not, it is JSON. A key of PyFlink, a Row of one field, is that field.
 
     Attributes:
         text: the text.
@@ -44,6 +44,9 @@ class KeyText:
         Raises:
             UsageError: the keys are not text, and the text is not JSON.
         """
+        if (only := _find_only_field(kind)) is not None:
+            field = self.read(only)
+            return field if isinstance(field, Mapping) else {"row_kind": "+I", "f0": field}
         try:
             value: object = json.loads(self.text)
         except (json.JSONDecodeError, RecursionError):
@@ -56,6 +59,13 @@ class KeyText:
         if pa.types.is_string(kind) and not isinstance(value, str | Mapping):
             return self.text
         return value
+
+
+def _find_only_field(kind: pa.DataType) -> pa.DataType | None:
+    """Type of the only field of a Row, as the keys of PyFlink are (`KeyByKeySelector`); None of other types."""
+    if pa.types.is_struct(kind) and [each.name for each in kind] == ["row_kind", "f0"]:
+        return kind.field("f0").type
+    return None
 
 
 def encode_keys(layout: Layout, keys: Sequence[object]) -> list[bytes]:

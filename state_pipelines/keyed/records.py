@@ -7,6 +7,7 @@ prefix: key, namespace, and the user key of a map. Source: `SerializedCompositeK
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from state_pipelines.serializers.metainfo import StateKind, StateMetaInfo
 from state_pipelines.serializers.python_types import PythonValue
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -39,6 +40,7 @@ class KeyedLayout:
         ttl: values (elements, map values) carry the time of their last access.
         key_serializer: of the keys.
         max_parallelism: number of key groups.
+        is_declared: the types of the values are declared, not stored (state of Python functions).
     """
 
     key: lay.Struct
@@ -47,11 +49,23 @@ class KeyedLayout:
     ttl: bool
     key_serializer: tree.Serializer
     max_parallelism: int
+    is_declared: bool = False
 
     @property
     def prefix(self) -> int:
         """Bytes of the key-group prefix, 1 or 2."""
         return key_group_prefix_size(self.max_parallelism)
+
+
+@contextmanager
+def blame_declared(layout: KeyedLayout | None) -> Iterator[None]:
+    """Say of bytes that do not fit a declared type that the type may be wrong."""
+    try:
+        yield
+    except FormatError as error:
+        if layout is not None and layout.is_declared and not error.hint:
+            error.hint = "The declared type may not be that of the state (--python-types, option pythonTypes)"
+        raise
 
 
 @dataclass(frozen=True)
@@ -184,7 +198,9 @@ def derive_keyed_layout(
         value = value.value
         layout = lay.Optional(derive_layout(value, context), rest_is_null=True)
     layout = layout or derive_layout(value, context)
-    return KeyedLayout(lay.Struct(tuple(fields)), layout, state_type, _has_ttl(value), key_serializer, max_parallelism)
+    declared = _python_value(value) is not None
+    key_layout = lay.Struct(tuple(fields))
+    return KeyedLayout(key_layout, layout, state_type, _has_ttl(value), key_serializer, max_parallelism, declared)
 
 
 def _timer_layout(info: StateMetaInfo, max_parallelism: int, context: LayoutContext) -> KeyedLayout:

@@ -27,6 +27,7 @@ from state_pipelines.errors import UnsupportedError, UsageError, at
 from state_pipelines.keyed.assignment import assign_key_groups
 from state_pipelines.keyed.key_values import encode_keys
 from state_pipelines.keyed.matching import match_prefix
+from state_pipelines.keyed.records import blame_declared
 
 if TYPE_CHECKING:
     from state_pipelines.keyed.records import KeyedLayout, KeyedRecords
@@ -124,7 +125,7 @@ class KeyedTable:
             "key_group": pa.array(records.key_groups, pa.int32()),
             "subtask": pa.array(np.full(len(records), subtask, np.int32)),
         }
-        with at(file=records.file):
+        with at(file=records.file), blame_declared(self._layout):
             keys = self._add_key(records, columns)
             values, repeat = self._add_value(records, columns)
             self._add_reasons(records, columns, keys, values)

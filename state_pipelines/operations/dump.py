@@ -28,6 +28,7 @@ from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.codecs.subclasses import complete
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, at
 from state_pipelines.keyed.raw_timers import NEVER_STARTED
+from state_pipelines.keyed.records import blame_declared
 from state_pipelines.metadata.channel import ChannelDirection
 from state_pipelines.metadata.channel_data import channel_states
 from state_pipelines.metadata.streams import read_whole_stream
@@ -178,7 +179,8 @@ def _dump_keyed(state: KeyedState) -> Iterator[Line]:
                     keys.position = start
                     line = {**head, "kg": line["kg"]}
                     line["key"] = _keep(keys, _reason(error))
-                _add_value(line, user_value, values, partial(_read_span, layout.value))
+                with blame_declared(layout):
+                    _add_value(line, user_value, values, partial(_read_span, layout.value))
                 if guessed:
                     line["guess"] = _guess_pickles(line["value"])
                 yield line

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.errors import FormatError, UsageError
+from state_pipelines.keyed.key_values import KeyText
+from state_pipelines.keyed.tables import TableOptions
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.inspect import PythonReport, inspect
 from state_pipelines.snapshot import declare, open_snapshot
@@ -264,9 +266,24 @@ def test_a_map_that_is_declared_as_a_value_is_refused() -> None:
         open_typed("states.map=ValueState<BIGINT>").operator("states").state("map").to_arrow()
 
 
-def test_a_type_that_does_not_fit_names_the_state_and_the_file() -> None:
-    with pytest.raises(FormatError, match="python-state-typed"):
-        open_typed("states.typed=ValueState<ROW<s STRING>>").operator("states").state("typed").to_arrow()
+def test_a_type_that_does_not_fit_names_the_state_and_the_option() -> None:
+    snapshot = open_typed("states.typed=ValueState<ROW<s STRING>>")
+
+    with pytest.raises(FormatError, match=r"python-state-typed.*--python-types"):
+        snapshot.operator("states").state("typed").to_arrow()
+    last = dump_state(snapshot, "states", "typed")[-1]
+    assert last["kind"] == "unread"
+    assert "--python-types" in last["error"]
+
+
+def test_a_key_is_found_by_the_only_field_of_its_row() -> None:
+    operator = open_typed().operator("states")
+    tables = [
+        operator.state("typed").to_arrow(TableOptions(key=key))
+        for key in (KeyText("key-3"), {"row_kind": "+I", "f0": "key-3"})
+    ]
+
+    assert [table.column("value").to_pylist()[0]["n"] for table in tables] == [27, 27]
 
 
 def test_dump_and_tables_agree_on_every_state() -> None:
