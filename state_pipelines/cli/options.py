@@ -23,7 +23,7 @@ _MAP = click.option(
     help="Where a directory lies now that the snapshot names.",
 )
 _DEBUG = click.option("--debug", is_flag=True, expose_value=False, callback=set_debug, hidden=True)
-STRICT = click.option("--strict", is_flag=True, help="Exit code 3 when something could not be shown or compared.")
+STRICT = click.option("--strict", is_flag=True, help="Exit code 3 when something could not be shown decoded.")
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 
 

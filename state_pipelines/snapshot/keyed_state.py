@@ -275,9 +275,19 @@ class KeyedState(State):
             layout = self.layout
         except UnsupportedError as error:
             return None, explain(error)
-        if has_opaque(layout) and any(isinstance(part.file, HeapFile) for part in self.parts):
+        if self.comes_by_key_group:
             return None, self._explain_blocks()
         return layout, ""
+
+    @cached_property
+    def comes_by_key_group(self) -> bool:
+        """Whether the entries of a key group are one record, because nothing measures those of the heap backend."""
+        if not any(isinstance(part.file, HeapFile) for part in self.parts):
+            return False
+        try:
+            return has_opaque(self.layout)
+        except UnsupportedError:
+            return False
 
     def _explain_blocks(self) -> str:
         try:

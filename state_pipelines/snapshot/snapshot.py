@@ -326,6 +326,13 @@ class Operator:
             if keyed:
                 hint = "It has timers, which take part when asked for (--timers, readRegisteredTimers of Spark)"
             raise UsageError("the operator has no keyed state", where=Where(operator=self.label), hint=hint)
+        for state in chosen:
+            if state.comes_by_key_group:
+                raise UnsupportedError(
+                    state.find_layout()[1],
+                    where=Where(operator=self.label, state=state.name),
+                    hint="Read this state alone (--state, stateVarName), and the others by name (--states, states)",
+                )
         layouts = [state.table_layout for state in chosen]
         if len({unmeasured(dict(each.key.fields)["state_key"]) for each in layouts}) > 1:
             raise UnsupportedError(

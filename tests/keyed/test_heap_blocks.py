@@ -1,0 +1,52 @@
+"""Blocks of the heap backend whose entries nothing measures: their ends, as far as they can be proven."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from state_pipelines.codecs.serializer_layouts import LayoutContext
+from state_pipelines.keyed.files import RecordContext
+from state_pipelines.keyed.header import KeyedHeader
+from state_pipelines.keyed.heap_blocks import find_block_end
+from state_pipelines.keyed.heap_entries import make_forms
+from state_pipelines.serializers.build import VOID_NAMESPACE, basic
+from state_pipelines.serializers.metainfo import keyed_state
+from state_pipelines.serializers.tree import Opaque
+
+UNKNOWN = Opaque(snapshot_class="a.B", snapshot_version=1, unknown_class="a.B", raw=b"")
+HEADER = KeyedHeader(
+    key_serializer=basic("Int"),
+    states=tuple(
+        keyed_state(name, "VALUE", value, VOID_NAMESPACE)
+        for name, value in (("unknown", UNKNOWN), ("ints", basic("Int")), ("longs", basic("Long")))
+    ),
+)
+FORMS = make_forms(HEADER, RecordContext(128, LayoutContext()))
+INTS = bytes.fromhex("0001 00000001 00 00000007 00000063")
+LONGS = bytes.fromhex("0002 00000001 00 00000007 0000000000000063")
+NO_LONGS = bytes.fromhex("0002 00000000")
+
+
+def find(data: bytes, left: set[int]) -> int | None:
+    return find_block_end(np.frombuffer(data, np.uint8), 0, len(data), frozenset(left), FORMS)
+
+
+@pytest.mark.parametrize("entries", [b"\x09" * 5, b"", bytes(30), INTS[:6] + b"x"])
+@pytest.mark.parametrize("after", [INTS + LONGS, LONGS + INTS, INTS + NO_LONGS])
+def test_the_blocks_after_it_prove_the_end(entries: bytes, after: bytes) -> None:
+    assert find(entries + after, {1, 2}) == len(entries)
+
+
+def test_the_last_block_ends_with_the_section() -> None:
+    assert find(b"abc", set()) == 3
+
+
+def test_an_end_that_is_not_the_only_one_is_none() -> None:
+    """A block of one entry, whose value ends with what is a block without entries."""
+    ambiguous = bytes.fromhex("0002 00000001 00 00000007") + bytes(2) + NO_LONGS
+    assert find(b"x" + ambiguous, {2}) is None
+
+
+def test_without_the_other_blocks_there_is_no_end() -> None:
+    assert find(b"x" * 20 + INTS, {1, 2}) is None
