@@ -97,6 +97,7 @@ _HEADERS = ("headers", Counted(lay.Struct((("key", _TEXT), ("value", _BYTES)))))
 SIMPLE_CODERS: dict[str, Layout] = {
     f"{_CODERS}StringUtf8Coder": _TEXT,
     f"{_CODERS}TextualIntegerCoder": _TEXT,
+    f"{_CODERS}StringDelegateCoder": _TEXT,
     f"{_CODERS}ByteArrayCoder": _BYTES,
     f"{_CODERS}BitSetCoder": _BYTES,
     BYTE_BUFFER_CODER: _BYTES,
@@ -176,7 +177,6 @@ COMPOSITE_CODERS: dict[str, Callable[[Derive], Layout]] = {
     f"{_CODERS}KvCoder": _key_value,
     f"{_CODERS}NullableCoder": lambda inner: lay.Optional(inner("valueCoder"), null_flag=0),
     f"{_CODERS}DelegateCoder": lambda inner: inner("coder"),
-    f"{_CODERS}StringDelegateCoder": lambda inner: inner("delegateCoder"),
     f"{_CODERS}LengthPrefixCoder": lambda inner: VarFramed(inner("valueCoder")),
     **{f"{_CODERS}{kind}Coder": _counted for kind in ("Iterable", "Collection", "List", "Set", "Deque")},
     f"{_CODERS}MapCoder": _mapping,

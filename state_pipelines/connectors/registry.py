@@ -41,7 +41,7 @@ class Codec:
 
     Attributes:
         connector: its name.
-        kind: `split`, `writer`, `committer` or `enumerator`.
+        kind: `split`, `writer`, `committer`, `transactional-ids` or `enumerator`.
         state_names: names of the operator list states that hold it; none for an enumerator.
         accepts: whether the state could be stored with a serializer.
         read: (element, serializer, layout context) -> value.

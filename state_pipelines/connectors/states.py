@@ -25,7 +25,7 @@ class ConnectorState:
 
     Attributes:
         connector: such as `kafka`.
-        kind: `split`, `writer`, `committer` or `enumerator`.
+        kind: `split`, `writer`, `committer`, `transactional-ids` or `enumerator`.
         values: what each element holds, as the module of the connector defines it.
         rows: rows of each element; a committer has many per element.
         columns: schema of the rows.

@@ -158,6 +158,7 @@ VECTORS = {
         "0174 ffffffff0f ffffffffffffffff7f 00000000 016107",
         {"topic": "t", "partition": -1, "timestamp": (1 << 63) - 1, "headers": [], "kv": {"key": "a", "value": 7}},
     ),
+    "objects as text": Vector(coder("StringDelegateCoder", coder=TEXT), "0161", "a"),
     "range of offsets": Vector(
         coder("org.apache.beam.sdk.io.range.OffsetRange$Coder"), "07ac02", {"from": 7, "to": 300}
     ),
