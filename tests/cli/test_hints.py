@@ -90,7 +90,7 @@ def _find_wrong(path: str, text: str) -> list[str]:
     for found in OPTION.finditer(text):
         before = text[: found.start()]
         named = [name for name in COMMANDS if re.search(rf"(`|\(|state-pipelines ){name}\b[^`;()]*$", before)]
-        if re.search(r"`flink \w+[^`]*$", before):
+        if re.search(r"(`flink \w+|\bprotoc)\b[^`;]*$", before):
             continue
         commands = {named[-1]} if named else _find_printers(path)
         wrong += [f"{name} has no {found.group()}" for name in sorted(commands) if found.group() not in OPTIONS[name]]
