@@ -96,3 +96,28 @@ def test_what_a_dry_run_accepts_the_run_does(case: Case, request_name: str, tmp_
     proof = run_rescale(plan).proof
     assert proof is not None
     assert proof.ok
+
+
+WILD = [
+    "TouK+nussknacker/2022-06-02-scala2.12-723d8ee9",
+    "TouK+nussknacker/2024-02-29-2.12-dcc3c22a",
+    "apache+flink-connector-kafka/enum2-split0",
+    "classic-examples",
+    "gimral+flink-state-offset-translator/494ff033-chk-6",
+    "older-ranges",
+    "pyflink-2.2.1",
+]
+
+
+@pytest.mark.parametrize("request_name", ["parallelism", "max-parallelism"])
+@pytest.mark.parametrize("name", WILD)
+def test_snapshots_of_other_projects_are_rescaled(wild: Path, name: str, request_name: str, tmp_path: Path) -> None:
+    """Unknown serializers, exactly-once sinks and legacy sources included: nothing of operator state is decoded."""
+    (metadata,) = (wild / name).rglob("_metadata")
+    snapshot = open_snapshot(str(metadata.parent))
+    plan = plan_rescale(snapshot, resolve(str(tmp_path / "new")), parse_request(make_request(snapshot, request_name)))
+    rehearse(plan)
+    proof = run_rescale(plan).proof
+    assert proof is not None
+    assert proof.ok
+    assert sum(row.after.records for row in proof.rows) > 0
