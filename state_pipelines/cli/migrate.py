@@ -203,6 +203,9 @@ def _run(old: Snapshot, route: Route, target: str, *, prove: bool) -> MigrationR
     # Whatever is wrong with names and steps is told before Spark starts.
     plans = plan_snapshot(old, route.chain)
     progress = make_console(stderr=True)
+    for operator, plan in plans:
+        for note in plan.notes:
+            progress.print(f"note: operator {operator.label}: {note}", soft_wrap=True)
     with progress.status("starting Spark"):
         bar = str(sys.stderr.isatty()).lower()
         session = create_session("state-pipelines migrate", conf={"spark.ui.showConsoleProgress": bar})
@@ -270,6 +273,7 @@ def _to_json(result: MigrationResult, route: Route, changes: list[StateChange]) 
         "states": [asdict(each) for each in changes],
         "rows": result.rows,
         "seconds": result.seconds,
+        "notes": [note for plan in result.plans.values() for note in plan.notes],
         "proof": None if result.proof is None else _proof_to_json(result.proof),
     }
 

@@ -135,6 +135,7 @@ def plan_columns(layout: lay.Layout, wanted: Wanted = None) -> Columns:
     if isinstance(layout, lay.Runs):
         # Without the values nothing says how many elements an array has.
         return RunColumns(plan_columns(layout.stored, None if layout.ttl else wanted), plan_columns(layout.written))
+    _require_ends(layout, tail=True)
     stand_in = find_stand_in(layout)
     if stand_in is None:
         return KernelColumns(compile_layout(layout, wanted))
@@ -392,6 +393,15 @@ def _children(layout: lay.Layout) -> list[lay.Layout]:
             return []
 
 
+def is_known(layout: lay.Dynamic) -> bool:
+    """Return whether something here reads the values."""
+    try:
+        _require_known(layout)
+    except UnsupportedError:
+        return False
+    return True
+
+
 def _require_known(layout: lay.Dynamic) -> None:
     """Raise unless something here reads the values: those whose code is not in the snapshot fail without any bytes."""
     try:
@@ -405,6 +415,33 @@ def _require_known(layout: lay.Dynamic) -> None:
             f"there is no columnar form: {error.what}",
             hint="Tables give the raw bytes, which can be copied as they are",
         ) from None
+
+
+def _require_ends(layout: lay.Layout, *, tail: bool) -> None:
+    """Raise unless the end of all values that are carried is known, as the scalar codec finds it.
+
+    Args:
+        layout: of a value.
+        tail: it reaches to the end of its record.
+    """
+    match layout:
+        case lay.Carried(inner=lay.Dynamic() as inner):
+            if not tail:
+                _require_known(inner)
+        case lay.Struct(fields=fields) | lay.Masked(fields=fields) | lay.PojoObject(fields=fields):
+            for index, (_, child) in enumerate(fields):
+                # The last fields of a row may be null, so that the one before them is the last.
+                _require_ends(child, tail=tail and index == len(fields) - 1)
+            for variant in layout.variants if isinstance(layout, lay.PojoObject) else ():
+                _require_ends(variant.layout, tail=tail)
+        case lay.Framed(inner=inner):
+            _require_ends(inner, tail=True)
+        case lay.Optional() | lay.Choice() | lay.Tagged():
+            for child in _children(layout):
+                _require_ends(child, tail=tail)
+        case _:
+            for child in _children(layout):
+                _require_ends(child, tail=False)
 
 
 def _move(error: StateError, offset: int) -> None:

@@ -276,6 +276,17 @@ class Tagged(Layout):
     width: int = 1
 
 
+CARRIED = "@bytes"
+"""The only field of the structs that `Carried` values are."""
+
+
+@dataclass(frozen=True)
+class Carried(Layout):
+    """A value as its bytes, a struct of one field `@bytes`, whatever it means: for values that are passed on."""
+
+    inner: Layout
+
+
 @dataclass(frozen=True)
 class Dynamic(Layout):
     """Data whose shape is not fixed by the serializer (Kryo, Avro, binary rows, Java objects).

@@ -157,6 +157,19 @@ def _(layout: lay.Span, reader: Reader, tail: bool) -> Value:
 
 
 @_read.register
+def _(layout: lay.Carried, reader: Reader, tail: bool) -> Value:
+    start = reader.position
+    _read(layout.inner, reader, tail)
+    return {lay.CARRIED: bytes(reader.data[start : reader.position])}
+
+
+@_write.register
+def _(layout: lay.Carried, writer: Writer, value: Value) -> None:
+    fields = _expect_fields(((lay.CARRIED, lay.Rest()),), value)
+    writer.take(expect(fields[lay.CARRIED], bytes, "bytes"))
+
+
+@_read.register
 def _(layout: lay.MeasuredKey, reader: Reader, tail: bool) -> Value:
     start = reader.position
     value = _read(layout.inner, reader, False)

@@ -5,16 +5,19 @@ Sources: the `serialize` method of each Flink serializer, named by the node's do
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs import beam_values as beam_values  # registers the layouts of Beam's coders
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.beam_layout import VarSized
+from state_pipelines.codecs.columns import is_known, walk_layout
 from state_pipelines.codecs.extensions import find_layout, has_fixed_length, on_registration
 from state_pipelines.codecs.layout import Layout, Primitive
 from state_pipelines.codecs.layout_text import parse_layout
+from state_pipelines.codecs.standin import runs
 from state_pipelines.codecs.subclasses import find_subclasses
 from state_pipelines.codecs.writables import WRITABLE_LAYOUTS
 from state_pipelines.errors import UnsupportedError
@@ -126,12 +129,23 @@ BASIC_LAYOUTS |= {
 }
 
 
+class Carrying(Enum):
+    """Values that are kept as their bytes (`layout.Carried`), in place of being decoded."""
+
+    NOTHING = 0
+    UNKNOWN = 1
+    """Those that nothing here decodes."""
+    OPAQUE = 2
+    """All whose shape does not follow from their serializer: Kryo, Java objects, serializers of the user's own."""
+
+
 @dataclass(frozen=True)
 class LayoutContext:
     """What the data depend on beyond their serializer snapshot.
 
     Attributes:
         kryo_version: 2 for snapshots of Flink 1.x, 5 from 2.0 (nothing in the serializer snapshot tells).
+        carried: the values that are kept as their bytes.
         subclasses: non-registered POJO subclasses by POJO class, as far as any serializer of the snapshot lists them.
             The heap backend writes objects of such classes without listing the class in the state's own serializer.
         classes: what the user declares of classes that the snapshot does not describe: fields of classes behind Kryo,
@@ -143,6 +157,7 @@ class LayoutContext:
     subclasses: tuple[tuple[str, tuple[tree.PojoSubclass, ...]], ...] = field(default=())
     classes: FieldLists | None = None
     messages: MessageTypes | None = None
+    carried: Carrying = Carrying.NOTHING
 
 
 @lru_cache(maxsize=4096)
@@ -248,11 +263,32 @@ def walk(serializer: tree.Serializer) -> Iterator[tree.Serializer]:
         yield from walk(nested)
 
 
-def _dynamic(serializer: tree.Serializer, context: LayoutContext) -> lay.Dynamic:
+def _dynamic(serializer: tree.Serializer, context: LayoutContext) -> lay.Dynamic | lay.Carried:
     # Only Kryo asks for the field lists; without them equal layouts stay equal.
-    if not isinstance(serializer, tree.Kryo):
-        return lay.Dynamic(serializer, context.kryo_version)
-    return lay.Dynamic(serializer, context.kryo_version, context.classes, context.messages)
+    layout = lay.Dynamic(serializer, context.kryo_version)
+    if isinstance(serializer, tree.Kryo):
+        layout = lay.Dynamic(serializer, context.kryo_version, context.classes, context.messages)
+    match context.carried:
+        case Carrying.OPAQUE if not runs(layout):
+            return lay.Carried(layout)
+        case Carrying.UNKNOWN if not runs(layout) and not is_known(layout):
+            return lay.Carried(layout)
+    return layout
+
+
+def contains_carried(serializer: tree.Serializer, context: LayoutContext) -> bool:
+    """Return whether values of `serializer` are opaque, or hold any that are."""
+    return any(isinstance(each, lay.Carried) for each in walk_layout(derive_layout(serializer, carry_all(context))))
+
+
+def carry_all(context: LayoutContext) -> LayoutContext:
+    """`context` for values that are passed on: all that are opaque are carried."""
+    return replace(context, carried=Carrying.OPAQUE)
+
+
+def carry_unknown(context: LayoutContext) -> LayoutContext:
+    """`context` for values that are looked into: only those that nothing decodes are carried."""
+    return replace(context, carried=Carrying.UNKNOWN)
 
 
 def _positional(fields: tuple[tree.Serializer, ...], context: LayoutContext) -> tuple[tuple[str, Layout], ...]:

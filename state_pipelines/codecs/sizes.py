@@ -37,6 +37,8 @@ def smallest_size(layout: lay.Layout) -> int:
             return 1
         case FixedBytes(size=size):
             return size
+        case lay.Carried(inner=inner):
+            return smallest_size(inner)
         case lay.Dynamic(serializer=serializer):
             return _smallest_dynamic(serializer)
         case _:

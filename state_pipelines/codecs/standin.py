@@ -45,7 +45,7 @@ def find_stand_in(layout: Layout) -> StandIn | None:
     """What stands in for `layout`; None when it stands for itself."""
     match layout:
         case lay.Dynamic():
-            return None if _runs(layout) else _wrap_unknown(_find_dynamic(layout))
+            return None if runs(layout) else _wrap_unknown(_find_dynamic(layout))
         case beam.VarFramed(inner=inner):
             return find_stand_in(inner) or StandIn(inner, _same, _same)
         case beam.Counted(element=element):
@@ -54,6 +54,8 @@ def find_stand_in(layout: Layout) -> StandIn | None:
             return _or_itself(lay.Tagged(cases, width=4))
         case _ if type(layout) in _BEAM_LEAVES:
             return StandIn(_BEAM_LEAVES[type(layout)](layout), _same, _same)
+        case lay.Carried():
+            return StandIn(lay.Struct(((lay.CARRIED, lay.Sized()),)), _same, _same)
         case lay.Optional(inner=inner) | lay.MeasuredKey(inner=inner) | lay.Framed(inner=inner):
             found = find_stand_in(inner)
             return found and StandIn(replace(layout, inner=found.layout), found.read, found.write)
@@ -101,7 +103,8 @@ _BEAM_LEAVES: dict[type[Layout], Callable[[Any], Layout]] = {
 }
 
 
-def _runs(layout: Layout) -> bool:
+def runs(layout: Layout) -> bool:
+    """Return whether the kernels run a layout."""
     try:
         compile_layout(layout)
     except UnsupportedError:

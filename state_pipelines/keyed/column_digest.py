@@ -17,6 +17,7 @@ import pyarrow as pa
 from state_pipelines.binary.compiling import njit
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import plan_columns
+from state_pipelines.codecs.conform import dense_offsets, flatten_entries
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.keyed.digest import MODULUS, hash_bytes, hash_number
 
@@ -95,13 +96,25 @@ def identify_rows(columns: Sequence[pa.Array]) -> Hashes:
 
 
 def drop_fields(array: pa.Array, paths: Collection[str]) -> pa.Array:
-    """Structs without the fields at dotted paths; what is no struct stays."""
-    if not paths or not pa.types.is_struct(array.type):
+    """Structs without the fields at dotted paths; `[]` stands for elements and map values. What is no struct stays."""
+    if not paths:
+        return array
+    if pa.types.is_list(array.type) or pa.types.is_map(array.type):
+        inside = tuple(each.removeprefix("[]").removeprefix(".") for each in paths if each.startswith("[]"))
+        mask = array.is_null() if array.null_count else None
+        if pa.types.is_map(array.type):
+            entries, offsets = flatten_entries(array), dense_offsets(array)
+            values = drop_fields(entries.field(1), inside)
+            return pa.MapArray.from_arrays(offsets, entries.field(0), values, mask=mask)
+        return pa.ListArray.from_arrays(dense_offsets(array), drop_fields(array.flatten(), inside), mask=mask)
+    if not pa.types.is_struct(array.type):
         return array
     kept = [each.name for each in array.type if each.name not in paths]
     children = []
     for name in kept:
-        below = tuple(each.removeprefix(f"{name}.") for each in paths if each.startswith(f"{name}."))
+        below = tuple(
+            each.removeprefix(name).removeprefix(".") for each in paths if each.startswith((f"{name}.", f"{name}["))
+        )
         children.append(drop_fields(array.field(name), below))
     if not children:
         return array.is_valid()

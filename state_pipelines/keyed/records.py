@@ -8,13 +8,13 @@ prefix: key, namespace, and the user key of a map. Source: `SerializedCompositeK
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, fixed_length
+from state_pipelines.codecs.serializer_layouts import Carrying, LayoutContext, derive_layout, fixed_length
 from state_pipelines.errors import FormatError, UnsupportedError, Where
 from state_pipelines.keyed.assignment import key_group_prefix_size
 from state_pipelines.serializers import tree
@@ -165,11 +165,12 @@ def cut_nulls(records: KeyedRecords) -> npt.NDArray[np.int64]:
 def derive_keyed_layout(
     info: StateMetaInfo, key_serializer: tree.Serializer, max_parallelism: int, context: LayoutContext
 ) -> KeyedLayout:
-    """Layouts of the records of the state that `info` describes.
+    """Layouts of the records of the state that `info` describes; of keys nothing is carried.
 
     Raises:
         UnsupportedError: the kind of state has no records of its own here, or a serializer was lost at write time.
     """
+    values, context = context, replace(context, carried=Carrying.NOTHING)
     if info.kind is StateKind.PRIORITY_QUEUE:
         return _timer_layout(info, max_parallelism, context)
     if info.kind is not StateKind.KEY_VALUE:
@@ -187,7 +188,7 @@ def derive_keyed_layout(
         value = info.element
         typed = _python_value(value)
         if typed is None:
-            layout = lay.Delimited(derive_layout(value, context))
+            layout = lay.Delimited(derive_layout(value, values))
         else:
             # A single array has the bytes of a value.
             state_type = typed.kind
@@ -196,8 +197,8 @@ def derive_keyed_layout(
     elif state_type == "MAP" and isinstance(value, tree.MapOf):
         fields.append(("map_key", derive_layout(value.key, context)))
         value = value.value
-        layout = lay.Optional(derive_layout(value, context), rest_is_null=True)
-    layout = layout or derive_layout(value, context)
+        layout = lay.Optional(derive_layout(value, values), rest_is_null=True)
+    layout = layout or derive_layout(value, values)
     declared = _python_value(value) is not None
     key_layout = lay.Struct(tuple(fields))
     return KeyedLayout(key_layout, layout, state_type, _has_ttl(value), key_serializer, max_parallelism, declared)

@@ -24,7 +24,7 @@ from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columnar import Encoded
 from state_pipelines.codecs.columns import Decoded, plan_columns
 from state_pipelines.codecs.program import smallest_size
-from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.codecs.serializer_layouts import Carrying, LayoutContext, derive_layout
 from state_pipelines.errors import FormatError, NotFoundError, StateError, UsageError, Where, at
 from state_pipelines.metadata.operator import OperatorStateMetaInfo, OperatorStateMode
 from state_pipelines.operatorstate.header import OperatorHeader, read_operator_header, write_operator_header
@@ -265,6 +265,7 @@ def lay_out_entry(info: StateMetaInfo, key: LayoutContext, value: LayoutContext)
     Raises:
         UnsupportedError: a serializer has no layout.
     """
+    key = replace(key, carried=Carrying.NOTHING)
     parts = (("key", derive_layout(info.key_serializer, key)), ("value", derive_layout(info.value_serializer, value)))
     return lay.Struct(parts)
 

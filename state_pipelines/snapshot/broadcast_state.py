@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from state_pipelines.codecs.columns import explain
+from state_pipelines.codecs.serializer_layouts import Carrying
 from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.tables import TableOptions
 from state_pipelines.operatorstate.backend import read_broadcast_state
@@ -29,7 +30,8 @@ class BroadcastTable(NonKeyedTable):
     @cached_property
     def key(self) -> ValueColumn:
         """Columns for the keys of all subtasks."""
-        return ValueColumn((each.key_serializer for each in self.infos), self.options, self.context)
+        context = replace(self.context, carried=Carrying.NOTHING)
+        return ValueColumn((each.key_serializer for each in self.infos), self.options, context)
 
     @property
     def undecoded(self) -> str:  # noqa: D102

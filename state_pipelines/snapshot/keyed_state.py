@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.keyed.files import KeyedFile, RecordContext
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.metadata.key_groups import KeyGroupRange
@@ -228,6 +229,10 @@ class KeyedState(State):
         Raises:
             UnsupportedError: there are none.
         """
+        return self.derive_layout(self.operator.snapshot.layout_context)
+
+    def derive_layout(self, context: LayoutContext) -> KeyedLayout:
+        """Layouts of the records, where they depend on something else than the snapshot says; errors as of `layout`."""
         operator = self.operator
         found: dict[KeyedLayout, int] = {}
         with at(operator=operator.label, state=self.name):
@@ -236,7 +241,7 @@ class KeyedState(State):
                     self._declare(header.states[part.state_id]),
                     header.key_serializer,
                     operator.max_parallelism,
-                    operator.snapshot.layout_context,
+                    context,
                 )
                 found.setdefault(layout, part.subtask)
             if len(found) > 1:

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from state_pipelines.errors import at
 from state_pipelines.keyed.records import derive_keyed_layout
 from state_pipelines.keyed.tables import KeyedTable, TableOptions
+from state_pipelines.operations.migration.flows import Read, walk_flow
 from state_pipelines.operations.migration.shapes import BROADCAST
 from state_pipelines.spark.flows import PAYLOAD, STORED, FlowRunner, hidden, name_columns
 from state_pipelines.spark.operator_state import make_encoder
@@ -34,16 +35,14 @@ def analyse_plans(spark: SparkSession, plans: Iterable[tuple[Operator, OperatorP
         MigrationError: Spark refuses an expression, or a constant cannot be evaluated; names operator, state and step.
     """
     for operator, plan in plans:
-        shapes = plan.shapes
         for each in (plan, plan.back):
-            if each is None:
-                continue
-            reader = EmptyReader(spark, operator, shapes, each.context.layouts)
-            runner = FlowRunner(reader, each.context.layouts, folding=True)
-            with at(operator=operator.label):
-                for flow in each.changed.values():
-                    runner.build(flow)
-            shapes = plan.new_shapes
+            for flow in () if each is None else each.changed.values():
+                assert each is not None
+                # The shapes of what is read list the subclasses that real readers know from the whole snapshot.
+                shapes = {read.state: read.shape for read in walk_flow(flow) if isinstance(read, Read)}
+                reader = EmptyReader(spark, operator, shapes, each.row_layouts)
+                with at(operator=operator.label):
+                    FlowRunner(reader, each.row_layouts, folding=True).build(flow)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ which; Spark itself says what an expression refers to.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,11 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StructField, StructType, TimestampType
 
+from state_pipelines.codecs.carrying import carries, find_fields
 from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.conform import conform
-from state_pipelines.codecs.serializer_layouts import derive_layout
+from state_pipelines.codecs.layout import Carried
+from state_pipelines.codecs.serializer_layouts import Carrying, carry_unknown, derive_layout
 from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.tables import TTL_COLUMN, TTL_TYPE
 from state_pipelines.operations.migration.flows import (
@@ -32,6 +33,7 @@ from state_pipelines.operations.migration.flows import (
     names_column,
     walk_flow,
 )
+from state_pipelines.operations.migration.structs import RAW, find_bare, quote_name
 from state_pipelines.snapshot.keyed_state import TIMER
 from state_pipelines.spark.arrow_expressions import ArrowExpression, list_sequence, translate_expression
 from state_pipelines.spark.casting import cast_by_name
@@ -66,8 +68,10 @@ def list_fields(shape: StateShape, layouts: LayoutContext) -> dict[str, pa.DataT
     Raises:
         UnsupportedError: it has no columnar form.
     """
-    kind = column_type(derive_layout(shape.payload, layouts))
-    return {each.name: each.type for each in kind} if pa.types.is_struct(kind) else {}
+    layout = derive_layout(shape.payload, layouts)
+    kind = column_type(layout)
+    has_fields = pa.types.is_struct(kind) and not isinstance(layout, Carried)
+    return {each.name: each.type for each in kind} if has_fields else {}
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class FieldStage:
         return made.select(*kept, *cast)
 
     def _compute(self, sql: str, present: list[str]) -> Column:
-        bare = _find_bare(sql)
+        bare = find_bare(sql)
         if bare is not None and field_column(bare) in present:
             return F.col(field_column(bare))
         return F.when(F.col(PRESENT), F.expr(sql))
@@ -211,8 +215,7 @@ class _Finder:
         stamp = stamps[-1]
         assert isinstance(stamp.stage, Stamp)
         assert stamp.stage.sql is not None
-        types = self._find_types(stamp.source.shape) or {}
-        used = self._find_used(self._make_frame(read.shape, stamp.source.shape, types), [stamp.stage.sql])
+        used = self._find_used(self._make_frame(read.shape, stamp.source.shape), [stamp.stage.sql])
         if used is None or used[0]:
             return pa.scalar(None, TTL_TYPE)
         found = self.spark.range(1).select(F.expr(stamp.stage.sql).cast("timestamp").alias("time")).toArrow()
@@ -229,9 +232,10 @@ class _Finder:
         columns = []
         for index, each in enumerate(applied):
             if isinstance(each.stage, Project):
-                found = self._analyze(each.stage, read.shape, each.source.shape, types[index], types[index + 1])
+                shapes = (read.shape, each.source.shape, each.shape)
+                found = self._analyze(each.stage, *shapes, types[index], types[index + 1])
             else:
-                found = {name: _Column(_quote(name), name, frozenset([name])) for name in types[index]}
+                found = {name: _Column(quote_name(name), name, frozenset([name])) for name in types[index]}
             if found is None:
                 return None
             columns.append(found)
@@ -260,22 +264,29 @@ class _Finder:
         stage: Project,
         read: StateShape,
         before: StateShape,
+        after: StateShape,
         types: dict[str, pa.DataType],
         wanted: dict[str, pa.DataType],
     ) -> dict[str, _Column] | None:
         """The columns of a stage; None when one of them reads the payload as a whole."""
+        olds, news = (find_fields(derive_layout(each.payload, self.layouts)) for each in (before, after))
+        opaque = {name for name, layout in olds.items() if carries(layout)}
         found: dict[str, _Column] = {}
         rest = []
         for name, sql in stage.columns:
-            bare = _find_bare(sql)
+            bare = find_bare(sql)
+            stays = bare in opaque and name in news and olds[bare] == news[name]
+            if RAW in sql or (not stays and (bare in opaque or (name in news and carries(news[name])))):
+                # Values that are decoded or made of decoded ones are for Spark's rows.
+                return None
             if bare in types:
                 same = wanted.get(name) == types[bare]
                 found[name] = _Column(sql, bare if same else None, frozenset([bare]))
             else:
                 rest.append((name, sql))
         if rest:
-            used = self._find_used(self._make_frame(read, before, types), [sql for _, sql in rest])
-            if used is None or any("value" in each - set(types) for each in used):
+            used = self._find_used(self._make_frame(read, before), [sql for _, sql in rest])
+            if used is None or any("value" in each - set(types) or not opaque.isdisjoint(each) for each in used):
                 return None
             found |= {name: _Column(sql, None, each) for (name, sql), each in zip(rest, used, strict=True)}
         return {name: found[name] for name, _ in stage.columns}
@@ -300,9 +311,11 @@ class _Finder:
             used.append(frozenset(names[each] for each in columns))
         return used
 
-    def _make_frame(self, read: StateShape, before: StateShape, types: dict[str, pa.DataType]) -> DataFrame:
-        """No rows, with the columns that SQL may name."""
-        others = {"value": spark_type(before.payload, self.layouts)} | self._list_visible(read)
+    def _make_frame(self, read: StateShape, before: StateShape) -> DataFrame:
+        """No rows, with the columns that SQL may name; opaque values are decoded there."""
+        decoded = carry_unknown(self.layouts)
+        types = list_fields(before, decoded)
+        others = {"value": spark_type(before.payload, decoded)} | self._list_visible(read)
         schema = spark_schema(pa.schema(list(types.items())))
         for name, kind in others.items():
             if name not in types:
@@ -316,7 +329,8 @@ class _Finder:
             "state_namespace": read.info.namespace_serializer,
             "map_key": read.map_key,
         }
-        kinds = {name: spark_type(each, self.layouts) for name, each in serializers.items() if each is not None}
+        layouts = replace(self.layouts, carried=Carrying.NOTHING)
+        kinds = {name: spark_type(each, layouts) for name, each in serializers.items() if each is not None}
         kinds |= {"list_index": IntegerType()} if read.kind == "LIST" else {}
         return kinds | ({TTL_COLUMN: TimestampType()} if read.ttl else {})
 
@@ -388,16 +402,6 @@ class _Finder:
 
 def _pass(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
-
-
-def _find_bare(sql: str) -> str | None:
-    """The name that SQL is, in backquotes as `structs.quote` gives them."""
-    match = re.fullmatch(r"`((?:[^`]|``)+)`", sql)
-    return None if match is None else match[1].replace("``", "`")
-
-
-def _quote(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def _names_keys(expression: ArrowExpression) -> bool:

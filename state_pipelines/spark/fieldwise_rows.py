@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.conform import conform
-from state_pipelines.codecs.serializer_layouts import derive_layout
+from state_pipelines.codecs.serializer_layouts import Carrying, derive_layout
 from state_pipelines.errors import StateError
 from state_pipelines.keyed.tables import TTL_COLUMN, KeyedTable, TableOptions
 from state_pipelines.snapshot.keyed_state import KeyedState
@@ -157,11 +157,12 @@ class FieldwiseRows:
         return pa.StructArray.from_arrays(arrays, fields=list(self.type), mask=mask)
 
 
-def split_rows(operator: Operator, name: str) -> tuple[KeyedSplit, ...]:
+def split_rows(operator: Operator, name: str, carried: Carrying = Carrying.OPAQUE) -> tuple[KeyedSplit, ...]:
     """The splits of a keyed state, without columns yet."""
     state = operator.state(name)
     assert isinstance(state, KeyedState)
-    return tuple(split_state(state, choose_whole(state, TableOptions())))
+    layout = state.derive_layout(replace(operator.snapshot.layout_context, carried=carried))
+    return tuple(replace(split, layout=layout) for split in split_state(state, choose_whole(state, TableOptions())))
 
 
 def choose_fields(kind: pa.DataType, wanted: Collection[str]) -> tuple[str, ...]:

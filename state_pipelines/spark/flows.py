@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,20 +28,29 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from state_pipelines.codecs.carrying import carries, find_fields
 from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.conform import conform
-from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.codecs.layout import Carried
+from state_pipelines.codecs.serializer_layouts import Carrying, LayoutContext, contains_carried, derive_layout
 from state_pipelines.errors import MigrationError, at
-from state_pipelines.keyed.tables import TTL_COLUMN, TableOptions
+from state_pipelines.keyed.tables import TTL_COLUMN, KeyedTable, TableOptions
 from state_pipelines.operations.migration import flows
 from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read
 from state_pipelines.operations.migration.shapes import OPERATOR_LISTS
-from state_pipelines.operations.migration.structs import quote_name
+from state_pipelines.operations.migration.structs import RAW, find_bare, name_raw, quote_name
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
 from state_pipelines.spark.casting import cast_by_name
 from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.splits import choose_whole
-from state_pipelines.spark.tasks import read_frame
+from state_pipelines.spark.opaque_values import (
+    conform_value,
+    find_layouts,
+    layout_type,
+    reinterpret_column,
+    reinterpret_rows,
+)
+from state_pipelines.spark.splits import choose_whole, split_state
+from state_pipelines.spark.tasks import read_splits
 from state_pipelines.spark.types import spark_arrow_schema, spark_schema
 
 if TYPE_CHECKING:
@@ -90,11 +99,13 @@ class StateReader:
     Attributes:
         operator: the operator; its snapshot need not be published.
         shared: states that several flows need.
+        carried: the values that are passed on as their bytes.
     """
 
     spark: SparkSession
     operator: Operator
     shared: frozenset[str] = frozenset()
+    carried: Carrying = Carrying.OPAQUE
     _frames: dict[tuple[str, tuple[str, ...]], DataFrame] = field(default_factory=dict)
 
     def read(self, name: str, keys: tuple[str, ...], *, stored: bool = False) -> DataFrame:
@@ -119,8 +130,14 @@ class StateReader:
         state = self.operator.state(name)
         assert isinstance(state, KeyedState)
         names = name_columns(state.layout, keys)
-        frame = read_frame(self.spark, state, choose_whole(state, TableOptions(columns=tuple(names), key_bytes=True)))
-        return frame.withColumnsRenamed(names)
+        return self._read_columns(state, TableOptions(columns=tuple(names), key_bytes=True)).withColumnsRenamed(names)
+
+    def _read_columns(self, state: KeyedState, options: TableOptions) -> DataFrame:
+        layout = state.derive_layout(replace(self.operator.snapshot.layout_context, carried=self.carried))
+        with at(operator=self.operator.label, state=state.name):
+            schema = KeyedTable(layout, options).schema
+        splits = split_state(state, choose_whole(state, options))
+        return read_splits(self.spark, (replace(split, layout=layout) for split in splits), schema)
 
     def read_lists(self, name: str, keys: tuple[str, ...]) -> DataFrame:
         """The lists of a state without times of the last access, a row each, in `PAYLOAD`; empty ones have no row.
@@ -131,7 +148,7 @@ class StateReader:
         assert isinstance(state, KeyedState)
         columns = ("key_group", "key_bytes", *keys, "value")
         table = TableOptions(columns=columns, key_bytes=True, flatten=False)
-        frame = read_frame(self.spark, state, choose_whole(state, table))
+        frame = self._read_columns(state, table)
         frame = frame.withColumnsRenamed({each: PAYLOAD if each == "value" else hidden(each) for each in columns})
         return frame.where(F.size(PAYLOAD) > 0)
 
@@ -253,11 +270,11 @@ class FlowRunner:
             _fold(exposed.select(F.expr(flow.sql)))
         value = exposed.select(F.expr(flow.sql).alias(PAYLOAD))
         require_deterministic(value, allowed=flow.nondeterministic)
-        target = spark_type(flow.shape.payload, self.layouts)
+        layouts = find_layouts(flow.shape.payload, self.layouts)
         kept = [*identity, *others, *([hidden(TTL_COLUMN)] if flow.shape.ttl else [])]
         merged = exposed.select(*kept, F.expr(flow.sql).alias(PAYLOAD))
         return merged.select(
-            *kept, cast_by_name(F.col(PAYLOAD), merged.schema[PAYLOAD].dataType, target).alias(PAYLOAD)
+            *kept, conform_value(F.col(PAYLOAD), merged.schema[PAYLOAD].dataType, *layouts).alias(PAYLOAD)
         )
 
 
@@ -353,11 +370,13 @@ class _Stage:
         match stage:
             case flows.Project(columns=columns):
                 self._fold_fields(columns)
+                if self._is_opaque:
+                    return self._project_opaque(columns, allowed=stage.nondeterministic)
                 struct = F.struct(*(F.expr(sql).alias(name) for name, sql in columns))
                 return self._with_payload(F.when(F.col(PAYLOAD).isNotNull(), struct), stage.nondeterministic)
             case flows.Replace(sql=sql, over_null=over_null):
                 self._fold(self._exposed, sql)
-                value = F.expr(sql)
+                value = self._find_value(sql)
                 if not over_null:
                     value = F.when(F.col(PAYLOAD).isNotNull(), value)
                 return self._with_payload(value, stage.nondeterministic)
@@ -373,8 +392,70 @@ class _Stage:
                 return self._call(function)
 
     @cached_property
+    def _is_opaque(self) -> bool:
+        """Whether the payload before or after holds opaque values."""
+        shapes = (self.before, self.after) if self.after.kind != TIMER else ()
+        return any(contains_carried(each.payload, self.layouts) for each in shapes)
+
+    @cached_property
     def _exposed(self) -> DataFrame:
         """All columns, and beside them those that SQL may name."""
+        return self._expose_opaque() if self._is_opaque else self._expose_plain()
+
+    def _expose_opaque(self) -> DataFrame:
+        """As `_expose_plain`: opaque values are decoded, and as rows hold them under the names of `name_raw`."""
+        (row, plain), raw = find_layouts(self.before.payload, self.layouts), F.col(PAYLOAD)
+        value, kind = reinterpret_column(raw, row, plain), layout_type(plain)
+        fields = kind.names if isinstance(kind, StructType) and not isinstance(plain, Carried) else []
+        rows, plains = find_fields(row), find_fields(plain)
+        shown = [F.col(hidden(name)).alias(name) for name in VISIBLE if self._has(name) and name not in fields]
+        for name in fields:
+            if row == plain or rows:
+                # The other columns of a struct, such as that of the class, have no layout.
+                of = raw.getField(name)
+                column = reinterpret_column(of, rows[name], plains[name]) if name in rows else of
+                shown.append(F.col(PAYLOAD).getField(name).alias(name_raw(name)))
+            else:
+                column = value.getField(name)
+            shown.append(column.alias(name))
+        shown += [] if "value" in fields else [value.alias("value")]
+        return self.frame.select("*", *shown, raw.alias(RAW))
+
+    def _find_value(self, sql: str) -> Column:
+        """SQL of the payload; where it is but that of before, as rows hold it."""
+        row = derive_layout(self.before.payload, self.layouts)
+        same = sql == "value" and "value" not in find_fields(row)
+        if same and self._is_opaque and row == derive_layout(self.after.payload, self.layouts):
+            return F.col(RAW)
+        return F.expr(sql)
+
+    def _project_opaque(self, columns: Sequence[tuple[str, str]], *, allowed: bool) -> DataFrame:
+        """Other fields, of which opaque ones that stay are passed on."""
+        before = find_fields(derive_layout(self.before.payload, self.layouts))
+        rows, plains = map(find_fields, find_layouts(self.after.payload, self.layouts))
+        made: dict[str, Column] = {}
+        for name, sql in columns:
+            bare = find_bare(sql)
+            stays = bare in before and name in rows and carries(rows[name]) and before[bare] == rows[name]
+            value = F.col(quote_name(name_raw(bare))) if stays and bare is not None else F.expr(sql)
+            made[hidden(f"field_{name}")] = F.when(F.col(PAYLOAD).isNotNull(), value)
+        frame = self._evaluate(self._exposed, made, self.frame.columns, allowed=allowed)
+        fields = []
+        for name, _ in columns:
+            each = quote_name(hidden(f"field_{name}"))
+            kind = frame.schema[hidden(f"field_{name}")].dataType
+            column = conform_value(F.col(each), kind, rows[name], plains[name], name) if name in rows else F.col(each)
+            fields.append(column.alias(name))
+        struct = F.when(F.col(PAYLOAD).isNotNull(), F.struct(*fields))
+        kept = [name for name in self.frame.columns if name != PAYLOAD]
+        return self._conform_payload(frame.select(*kept, struct.alias(PAYLOAD)))
+
+    def _conform_payload(self, frame: DataFrame) -> DataFrame:
+        layouts = find_layouts(self.after.payload, self.layouts)
+        value = conform_value(F.col(PAYLOAD), frame.schema[PAYLOAD].dataType, *layouts)
+        return frame.withColumn(PAYLOAD, value)
+
+    def _expose_plain(self) -> DataFrame:
         kind = self.frame.schema[PAYLOAD].dataType
         fields = kind.names if isinstance(kind, StructType) else []
         shown = [F.col(hidden(name)).alias(name) for name in VISIBLE if self._has(name) and name not in fields]
@@ -393,14 +474,15 @@ class _Stage:
     def _fold_fields(self, columns: Iterable[tuple[str, str]]) -> None:
         """As `_fold`, down to the types of the fields."""
         if self.folding:
+            sqls = dict(columns)
             made = self._exposed.select(*(F.expr(sql).alias(name) for name, sql in columns))
-            wanted = spark_type(self.after.payload, self.layouts)
+            wanted = layout_type(find_layouts(self.after.payload, self.layouts)[1])
             assert isinstance(wanted, StructType)
             known = {each.name: each.dataType for each in wanted}
             cast = [
                 cast_by_name(F.col(quote_name(each.name)), each.dataType, known[each.name], each.name)
                 for each in made.schema
-                if each.name in known
+                if each.name in known and RAW not in sqls[each.name]
             ]
             _fold(made.select(*cast))
 
@@ -412,13 +494,12 @@ class _Stage:
         return exposed.select(*kept, *(each.alias(name) for name, each in columns.items()))
 
     def _conform(self, frame: DataFrame, name: str, serializer: Serializer, what: str) -> DataFrame:
-        target = spark_type(serializer, self.layouts)
+        target = spark_type(serializer, replace(self.layouts, carried=Carrying.NOTHING))
         return frame.withColumn(name, cast_by_name(F.col(name), frame.schema[name].dataType, target, what))
 
     def _with_payload(self, value: Column, allowed: bool) -> DataFrame:
         kept = [name for name in self.frame.columns if name != PAYLOAD]
-        frame = self._evaluate(self._exposed, {PAYLOAD: value}, kept, allowed=allowed)
-        return self._conform(frame, PAYLOAD, self.after.payload, "the value")
+        return self._conform_payload(self._evaluate(self._exposed, {PAYLOAD: value}, kept, allowed=allowed))
 
     def _keep(self, sql: str, *, allowed: bool) -> DataFrame:
         flag = hidden("keep")
@@ -451,12 +532,12 @@ class _Stage:
             self._fold(self._exposed, *filter(None, (stage.sql, stage.key_sql)))
         match kinds:
             case ("VALUE", "LIST"):
-                frame = self._with_payload(F.expr(stage.sql or "value"), stage.nondeterministic)
+                frame = self._with_payload(self._find_value(stage.sql or "value"), stage.nondeterministic)
                 return frame.withColumn(hidden("list_index"), F.lit(0))
             case (_, "MAP"):
                 return self._to_map(stage)
             case ("MAP", "LIST"):
-                frame = self._with_payload(F.expr(stage.sql or "value"), stage.nondeterministic)
+                frame = self._with_payload(self._find_value(stage.sql or "value"), stage.nondeterministic)
                 keys = [hidden(name) for name in ("key_group", "state_key", "state_namespace")]
                 order = Window.partitionBy(*keys).orderBy(hidden("map_key"))
                 frame = frame.withColumn(hidden("list_index"), F.row_number().over(order) - 1)
@@ -468,9 +549,9 @@ class _Stage:
         assert stage.key_sql is not None
         assert self.after.map_key is not None
         kept = [name for name in self.frame.columns if name not in (PAYLOAD, hidden("key_bytes"), hidden("list_index"))]
-        columns = {PAYLOAD: F.expr(stage.sql or "value"), hidden("map_key"): F.expr(stage.key_sql)}
+        columns = {PAYLOAD: self._find_value(stage.sql or "value"), hidden("map_key"): F.expr(stage.key_sql)}
         frame = self._evaluate(self._exposed, columns, kept, allowed=stage.nondeterministic)
-        frame = self._conform(frame, PAYLOAD, self.after.payload, "the value")
+        frame = self._conform_payload(frame)
         frame = self._conform(frame, hidden("map_key"), self.after.map_key, "the user key")
         if self.before.kind != "LIST":
             return frame
@@ -511,7 +592,7 @@ class _Stage:
         exposed = grouped.select("*", *shown)
         self._fold(exposed, stage.sql)
         frame = self._evaluate(exposed, {PAYLOAD: F.expr(stage.sql)}, kept, allowed=stage.nondeterministic)
-        return self._conform(frame, PAYLOAD, self.after.payload, "the value")
+        return self._conform_payload(frame)
 
     def _change_keys(self, stage: flows.Rekey, *, others: Sequence[Column] = ()) -> DataFrame:
         """The rows under their new keys, with what they are ordered by, before any are united."""
@@ -559,15 +640,16 @@ class _Stage:
             window = Window.partitionBy(*keys).orderBy(hidden("order"), hidden("list_index"))
             return frame.withColumn(hidden("list_index"), F.row_number().over(window) - 1).drop(hidden("order"))
         united = _unite(keys, frame, stage.rule, "key", "state_key")
-        return self._conform(united, PAYLOAD, self.after.payload, "the value")
+        return self._conform_payload(united)
 
     def _call(self, function: str | Callable[..., Any]) -> DataFrame:
-        target = column_type(derive_layout(self.after.payload, self.layouts))
+        befores, afters = (find_layouts(each.payload, self.layouts) for each in (self.before, self.after))
+        target = column_type(afters[1])
         names = {PAYLOAD: self.after.column} | {
             name: name.removeprefix(PREFIX) for name in self.frame.columns if name != PAYLOAD
         }
         public = self.frame.withColumnsRenamed(names)
-        kind = spark_type(self.after.payload, self.layouts)
+        kind = layout_type(afters[0])
         schema = StructType(
             [
                 type(each)(each.name, kind if each.name == self.after.column else each.dataType, True)
@@ -580,15 +662,25 @@ class _Stage:
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             call = _find_function(function)
             for batch in batches:
+                if befores[0] != befores[1]:
+                    batch = _change_column(batch, column, reinterpret_rows(batch.column(column), *befores))
                 result = call(batch)
                 arrays = [
                     conform(result.column(name), arrow if name == column else batch.schema.field(name).type, name)
                     for name in batch.schema.names
                 ]
-                yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+                made = pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+                if afters[0] != afters[1]:
+                    made = _change_column(made, column, reinterpret_rows(made.column(column), afters[1], afters[0]))
+                yield made
 
         frame = public.mapInArrow(work, schema)
         return frame.withColumnsRenamed({public_name: name for name, public_name in names.items()})
+
+
+def _change_column(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
+    columns = {each: values if each == name else batch.column(each) for each in batch.schema.names}
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def _fold(frame: DataFrame) -> None:

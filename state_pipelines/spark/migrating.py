@@ -243,7 +243,7 @@ def _encode(work: _Work, name: str, directory: Location) -> tuple[PartFile, ...]
     flow = work.plan.changed[name]
     operator = work.operator
     assert flow.shape.key is not None
-    layouts = work.plan.context.layouts
+    layouts = work.plan.row_layouts
     layout = derive_keyed_layout(flow.shape.info, flow.shape.key, operator.max_parallelism, layouts)
     writer = PartWriter(RecordEncoder(layout, name), directory, operator.label)
     with at(operator=operator.label, state=name):

@@ -6,11 +6,14 @@ broadcast state is compared with the copy of every subtask.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
+from state_pipelines.codecs.serializer_layouts import Carrying
 from state_pipelines.keyed.column_digest import KEYS, ROWS
+from state_pipelines.operations.migration.flows import keeps_rows
 from state_pipelines.operations.migration.round_trips import describe_filters, describe_losses, plan_round_trips
 from state_pipelines.operations.migration.shapes import BROADCAST
 from state_pipelines.spark.comparisons import (
@@ -21,9 +24,11 @@ from state_pipelines.spark.comparisons import (
     judge_rows,
     name_values,
 )
+from state_pipelines.spark.differing_rows import EXAMPLES, find_failed, find_rows
 from state_pipelines.spark.digest_tasks import digest_frame
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.flows import PAYLOAD, FlowRunner, hidden
+from state_pipelines.spark.opaque_values import compares_bytes
 from state_pipelines.spark.operator_state import (
     OperatorStateReader,
     choose_elements,
@@ -97,9 +102,7 @@ class _Prover:
     ) -> None:
         self.spark, self.before, self.after = spark, before, after
         self.plan, self.meant = plan, meant
-        self.old = OperatorStateReader(spark, before)
-        self.new = OperatorStateReader(spark, after, all_copies=True)
-        self.back_layouts = (plan if plan.back is None else plan.back).context.layouts
+        self.back_plan = plan if plan.back is None else plan.back
         self.trips = plan_round_trips(plan)
         self.notes = {name: trip.note for name, trip in self.trips.items() if trip.note}
 
@@ -113,6 +116,7 @@ class _Prover:
             for name in self.plan.changed:
                 own += self._judge_own(name)
         made = [self._make_check(name, results, judgements[name]) for name in COMPARED]
+        made = [each if each.ok else replace(each, sample=self._find_rows(each.name, results)) for each in made]
         hashes = ProofCheck(KEY_HASHES, True, _DESCRIPTIONS[KEY_HASHES], "", "", "operator state has no keys")
         checks = (*made[:2], hashes, *made[2:], *own)
         total = sum(each.records or 0 for each in results)
@@ -121,7 +125,8 @@ class _Prover:
     def _compare(self, name: str, flow: Flow) -> Iterator[GroupResult]:
         """What was meant with what was written, and the old state with what comes back of it."""
         meant, shape = self.meant[name], flow.shape
-        written = self._digest(self.new.read(name, ()), shape, self.plan.context.layouts).sums
+        rows = self._read_new(Carrying.OPAQUE).read(name, ())
+        written = self._digest(rows, shape, self.plan.row_layouts).sums
         for subtask, left, right in self._pair(name, shape, meant.digested.sums, written):
             values = {
                 ROW_COUNTS: compare_sums({ROWS: "elements"}, left, right),
@@ -130,19 +135,25 @@ class _Prover:
             }
             yield GroupResult(name, subtask, values, 0 if right is None else right[ROWS], 0, 0)
         for back in self.trips[name].returns:
-            yield from self._compare_returned(name, back)
+            yield from self._compare_returned(name, flow, back)
 
-    def _compare_returned(self, name: str, back: Return) -> Iterator[GroupResult]:
-        layouts, lost = self.plan.context.layouts, frozenset(back.lost)
-        frame = FlowRunner(self.new, self.back_layouts).build(back.way)
-        returned = self._digest(frame, back.way.shape, self.back_layouts, lost)
+    def _read_new(self, carried: Carrying) -> OperatorStateReader:
+        return OperatorStateReader(self.spark, self.after, all_copies=True, carried=carried)
+
+    def _compare_returned(self, name: str, flow: Flow, back: Return) -> Iterator[GroupResult]:
+        carried = Carrying.OPAQUE if compares_bytes(flow, back, self.plan) else Carrying.UNKNOWN
+        lost = frozenset(back.lost)
+        layouts, back_layouts = (replace(each.context.layouts, carried=carried) for each in (self.plan, self.back_plan))
+        frame = FlowRunner(self._read_new(carried), back_layouts).build(back.way)
+        returned = self._digest(frame, back.way.shape, back_layouts, lost)
         if self.meant[name].source == back.old:
             old = self.meant[name].old
         else:
-            old = self._digest(self.old.read(back.old, ()), back.shape, layouts, lost)
+            rows = OperatorStateReader(self.spark, self.before, carried=carried).read(back.old, ())
+            old = self._digest(rows, back.shape, layouts, lost)
         columns = (
             self._choose(back.shape, layouts, lost),
-            self._choose(back.way.shape, self.back_layouts, lost),
+            self._choose(back.way.shape, back_layouts, lost),
         )
         names = {ROWS: f"records of {back.old}"} | name_values(columns[0]) | name_values(columns[1])
         for subtask, left, right in self._pair(name, back.shape, old.sums, returned.sums):
@@ -167,6 +178,33 @@ class _Prover:
             before = {part.subtask: copy for part in find_state(self.after, name).parts} if copy else {}
         for subtask in sorted(before.keys() | after.keys()):
             yield subtask, before.get(subtask), after.get(subtask)
+
+    def _find_rows(self, check: str, results: list[GroupResult]) -> list[dict[str, Any]]:
+        """Examples of what a failed check is about."""
+        rows: list[dict[str, Any]] = []
+        with translate_failures("the proof cannot read the state"):
+            for name, flow in self.plan.changed.items():
+                fields, places = find_failed(results, check, name)
+                place = ("subtask", places)
+                if not places:
+                    continue
+                if check != ROUND_TRIP:
+                    sides = {"after": self._read_new(Carrying.OPAQUE).read(name, ())}
+                    old = OperatorStateReader(self.spark, self.before, all_copies=True)
+                    sides["expected"] = FlowRunner(old, self.plan.row_layouts).build(flow)
+                    rows += [{"state": name, **row} for row in find_rows(sides, ("after", "expected"), place, fields)]
+                    continue
+                for back in self.trips[name].returns:
+                    carried = Carrying.OPAQUE if compares_bytes(flow, back, self.plan) else Carrying.UNKNOWN
+                    layouts = replace(self.back_plan.context.layouts, carried=carried)
+                    before = OperatorStateReader(self.spark, self.before, all_copies=True, carried=carried)
+                    sides = {"before": before.read(back.old, ())}
+                    sides |= {"after": self._read_new(carried).read(name, ())} if keeps_rows(flow) else {}
+                    sides["comes back as"] = FlowRunner(self._read_new(carried), layouts).build(back.way)
+                    names = fields - set(back.lost)
+                    found = find_rows(sides, ("before", "comes back as"), place, names, kept=back.kept)
+                    rows += [{"state": name, **row, "expected": row["before"]} for row in found]
+        return rows[:EXAMPLES]
 
     def _make_check(self, name: str, results: list[GroupResult], judgement: Judgement) -> ProofCheck:
         different: dict[str, list[int]] = {}
@@ -208,7 +246,7 @@ class _Prover:
         wanted = self.plan.expectations.get(name, ())
         if not wanted:
             return
-        frame = OperatorStateReader(self.spark, self.after).read(name, ())
+        frame = OperatorStateReader(self.spark, self.after, carried=Carrying.UNKNOWN).read(name, ())
         shown = [
             F.col(hidden(each)).alias(each)
             for each in ("subtask", "list_index", "map_key")

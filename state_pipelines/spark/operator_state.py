@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from state_pipelines.codecs.serializer_layouts import Carrying, derive_layout
 from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.tables import TableOptions
 from state_pipelines.operations.migration.flows import Read, find_reads
@@ -34,6 +35,7 @@ from state_pipelines.snapshot.list_state import NonKeyedState, OperatorPart
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.flows import PAYLOAD, STORED, FlowRunner, hidden
 from state_pipelines.spark.meant import Meant
+from state_pipelines.spark.opaque_values import compares_bytes, reinterpret_column
 from state_pipelines.spark.row_digests import Digested, RowColumns, RowDigests, WrittenDigest, choose_payload, combine
 from state_pipelines.spark.splits import NonKeyedSplit
 from state_pipelines.spark.tasks import read_splits, run_tasks
@@ -66,11 +68,13 @@ class OperatorStateReader:
     Attributes:
         operator: the operator; its snapshot need not be published.
         all_copies: every subtask's copy of broadcast state, not only the first.
+        carried: the values that are passed on as their bytes.
     """
 
     spark: SparkSession
     operator: Operator
     all_copies: bool = False
+    carried: Carrying = Carrying.OPAQUE
 
     def read(self, name: str, keys: tuple[str, ...], *, stored: bool = False) -> DataFrame:
         """The rows of a state, one task per subtask.
@@ -88,9 +92,12 @@ class OperatorStateReader:
         broadcast = isinstance(state, BroadcastState)
         columns = ("subtask", "map_key", "map_value") if broadcast else ("subtask", "list_index", "value")
         with at(operator=self.operator.label, state=name):
-            if state.undecoded:
-                raise UnsupportedError(f"the state cannot be migrated: {state.undecoded}")
-            table = state.make_table(TableOptions(columns=columns))
+            # Which columns there are depends on what is carried, so the table is asked for with all of them.
+            whole = state.make_table(TableOptions())
+            whole = replace(whole, context=replace(whole.context, carried=self.carried))
+            if whole.undecoded:
+                raise UnsupportedError(f"the state cannot be migrated: {whole.undecoded}")
+            table = replace(whole, options=TableOptions(columns=columns))
             parts = list_copies(state)[:1] if broadcast and not self.all_copies else state.parts
             splits = [NonKeyedSplit((part,), table, (self.operator.label, name)) for part in parts]
             frame = read_splits(self.spark, splits, table.schema)
@@ -159,7 +166,7 @@ class OperatorStateWork:
                     require_equal_copies(parts, digests, name)
 
     def _encode(self, flow: Flow, directory: Location) -> tuple[ElementFile, ...]:
-        shape, name, layouts = flow.shape, flow.shape.name, self.plan.context.layouts
+        shape, name, layouts = flow.shape, flow.shape.name, self.plan.row_layouts
         encoder = make_encoder(self.operator, shape, layouts)
         back = next((each for each in self._trips[name].returns if each.kept), None) if self.prove else None
         with at(operator=self.operator.label, state=name):
@@ -167,7 +174,10 @@ class OperatorStateWork:
             frame = FlowRunner(reader, layouts, stored=back is not None).build(flow)
             old = None
             if back is not None:
-                before = make_encoder(self.operator, back.shape, layouts)
+                compared = layouts if compares_bytes(flow, back, self.plan) else self.plan.context.layouts
+                forms = (derive_layout(back.shape.payload, each) for each in (layouts, compared))
+                frame = frame.withColumn(STORED, reinterpret_column(F.col(STORED), *forms))
+                before = make_encoder(self.operator, back.shape, compared)
                 old = replace(choose_elements(before, back.lost), payload=STORED)
             digests = RowDigests(choose_elements(encoder), old) if self.prove else None
             writer = _ElementWriter(encoder, directory, self.operator.label, digests)

@@ -9,14 +9,15 @@ Great Expectations judges the tables side by side, so that proving costs less th
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
+from state_pipelines.codecs.serializer_layouts import Carrying
 from state_pipelines.keyed.column_digest import KEYS, ROWS, Sums
 from state_pipelines.keyed.records import derive_keyed_layout
 from state_pipelines.keyed.tables import TTL_COLUMN
-from state_pipelines.operations.migration.flows import keeps_rows
+from state_pipelines.operations.migration.flows import find_reads, keeps_rows
 from state_pipelines.operations.migration.round_trips import describe_filters, describe_losses, plan_round_trips
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.keyed_state import TIMER
@@ -28,6 +29,7 @@ from state_pipelines.spark.comparisons import (
     judge_rows,
     name_values,
 )
+from state_pipelines.spark.differing_rows import EXAMPLES, find_failed, find_rows
 from state_pipelines.spark.digest_tasks import digest_back, digest_frame, digest_splits
 from state_pipelines.spark.expectations import SAMPLE_SIZE
 from state_pipelines.spark.failures import translate_failures
@@ -42,6 +44,7 @@ from state_pipelines.spark.meant import (
     find_payload_type,
     share_digests,
 )
+from state_pipelines.spark.opaque_values import compares_bytes
 from state_pipelines.spark.reports import (
     CHECK_NAMES,
     DESCRIPTIONS,
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.keyed.records import KeyedLayout
     from state_pipelines.operations.migration.flows import Flow
     from state_pipelines.operations.migration.plans import OperatorPlan
@@ -102,8 +106,7 @@ class _Prover:
         self.spark = spark
         self.before, self.after = before, after
         self.plan, self.meant = plan, meant
-        self.back_layouts = (plan if plan.back is None else plan.back).context.layouts
-        self.new = StateReader(spark, after)
+        self.back_plan = plan if plan.back is None else plan.back
         self.trips = plan_round_trips(plan)
         self.notes = {name: trip.note for name, trip in self.trips.items() if trip.note}
 
@@ -120,6 +123,9 @@ class _Prover:
         judgements = judge_results(results, self.before.label)
         written = [each for each in results if each.records is not None]
         made = {name: self._make_check(name, results, judgements[name]) for name in COMPARED}
+        made |= {
+            name: replace(each, sample=self._find_rows(name, results)) for name, each in made.items() if not each.ok
+        }
         made[KEY_HASHES] = _make_hash_check(judgements[KEY_HASHES], self.plan, written)
         total = sum(each.records or 0 for each in written)
         groups = len({each.place for each in written if each.records})
@@ -132,15 +138,18 @@ class _Prover:
         written: Digested | None = None
         ways: list[tuple[Return, Digested, dict[str, str]]] = []
         for back in self.trips[name].returns:
-            way = find_fieldwise(self.spark, back.way, self.back_layouts)
+            layouts = self._find_back_layouts(flow, back)
+            way = find_fieldwise(self.spark, back.way, layouts) if layouts.carried is Carrying.OPAQUE else None
             if way is None:
                 continue
-            made, shared = share_digests(self._choose_returned(back), meant.columns, way.carried, whole=way.whole)
+            made, shared = share_digests(
+                self._choose_returned(back, layouts), meant.columns, way.carried, whole=way.whole
+            )
             came = Digested()
             if made.fields != ():
                 # Ways back see the keys as bytes; what was written is digested in the same pass, once.
                 beside = meant.columns if written is None and "key_bytes" in meant.columns.keys else None
-                rows = FieldwiseRows(way, self.back_layouts)
+                rows = FieldwiseRows(way, layouts)
                 came, found = digest_back(self.spark, splits, rows, made, beside)
                 written = found if beside is not None else written
             ways.append((back, came, shared))
@@ -149,21 +158,30 @@ class _Prover:
         returned = {back.old: _join(came, written, shared) for back, came, shared in ways}
         results = [*_compare_written(name, flow.shape, meant, written)]
         for back in self.trips[name].returns:
-            results += self._compare_returned(name, back, meant, returned.get(back.old))
+            results += self._compare_returned(name, flow, back, meant, returned.get(back.old))
         return results
 
-    def _compare_returned(self, name: str, back: Return, meant: Meant, returned: Sums | None) -> list[GroupResult]:
-        columns = choose_old(self.before, back, self.plan.context.layouts)
-        came = self._choose_returned(back)
+    def _find_back_layouts(self, flow: Flow, back: Return) -> LayoutContext:
+        bytewise = compares_bytes(flow, back, self.plan)
+        return self.back_plan.row_layouts if bytewise else self.back_plan.context.layouts
+
+    def _compare_returned(
+        self, name: str, flow: Flow, back: Return, meant: Meant, returned: Sums | None
+    ) -> list[GroupResult]:
+        layouts = self._find_back_layouts(flow, back)
+        columns = choose_old(self.before, back, replace(self.plan.context.layouts, carried=layouts.carried))
+        came = self._choose_returned(back, layouts)
         if returned is None:
-            frame = to_rows(FlowRunner(self.new, self.back_layouts).build(back.way), back.way.shape)
-            came = self._choose_returned(back, frame.columns)
+            reader = StateReader(self.spark, self.after, carried=layouts.carried)
+            frame = to_rows(FlowRunner(reader, layouts).build(back.way), back.way.shape)
+            came = self._choose_returned(back, layouts, frame.columns)
             columns = replace(columns, keys=came.keys, places=came.places)
-            returned = digest_frame(frame, find_types(self._derive_layout(back.way.shape)), came).sums
+            returned = digest_frame(frame, find_types(self._derive_layout(back.way.shape, layouts)), came).sums
         if meant.source == back.old and "key_bytes" in came.keys:
             old = meant.old_sums
         else:
-            old = digest_splits(self.spark, split_rows(self.before, back.old), columns).sums
+            splits = split_rows(self.before, back.old, layouts.carried)
+            old = digest_splits(self.spark, splits, columns).sums
         is_timer = back.shape.kind == TIMER
         names = {KEYS if is_timer else ROWS: f"{'timers' if is_timer else 'records'} of {back.old}"}
         # What one side does not have is not the same.
@@ -173,25 +191,27 @@ class _Prover:
             for group in sorted({*old, *returned})
         ]
 
-    def _choose_returned(self, back: Return, present: Sequence[str] | None = None) -> RowColumns:
+    def _choose_returned(
+        self, back: Return, layouts: LayoutContext, present: Sequence[str] | None = None
+    ) -> RowColumns:
         """What is digested of what comes back; `present` columns of it, by default those with keys as bytes."""
         shape = back.way.shape
         if present is None:
-            columns = choose_row_columns(shape, self.before, self.back_layouts, back.lost)
+            columns = choose_row_columns(shape, self.before, layouts, back.lost)
         else:
-            kind = find_payload_type(shape, self.back_layouts)
+            kind = find_payload_type(shape, layouts)
             columns = choose_columns(shape, kind, present, self.before.max_parallelism, back.lost)
         return replace(columns, times=False)
 
-    def _derive_layout(self, shape: StateShape) -> KeyedLayout:
+    def _derive_layout(self, shape: StateShape, layouts: LayoutContext) -> KeyedLayout:
         assert shape.key is not None
-        return derive_keyed_layout(shape.info, shape.key, self.before.max_parallelism, self.back_layouts)
+        return derive_keyed_layout(shape.info, shape.key, self.before.max_parallelism, layouts)
 
     def _judge_own(self, name: str) -> tuple[ProofCheck, ...]:
         wanted = self.plan.expectations.get(name, ())
         if not wanted:
             return ()
-        frame = self.new.read(name, KEY_PARTS)
+        frame = StateReader(self.spark, self.after, carried=Carrying.UNKNOWN).read(name, KEY_PARTS)
         shape = self.plan.states[name].shape
         shown = [
             F.col(hidden(each)).alias(each)
@@ -200,6 +220,47 @@ class _Prover:
         ]
         frame = frame.select(*shown, F.col(PAYLOAD).alias(shape.column))
         return (judge_rows(frame, name, wanted, DESCRIPTIONS[OWN]),)
+
+    def _find_rows(self, check: str, results: list[GroupResult]) -> list[dict[str, Any]]:
+        """Examples of what a failed check is about."""
+        rows: list[dict[str, Any]] = []
+        with translate_failures("the proof cannot read the state"):
+            for name, flow in self.plan.changed.items():
+                different, places = find_failed(results, check, name)
+                if not places:
+                    continue
+                if check != ROUND_TRIP:
+                    found = self._find_unmeant(name, flow, different, places)
+                else:
+                    backs = self.trips[name].returns
+                    found = [row for back in backs for row in self._find_lost(name, flow, back, different, places)]
+                rows += [{"state": name, **row} for row in found]
+        return rows[:EXAMPLES]
+
+    def _find_unmeant(self, name: str, flow: Flow, fields: set[str], places: list[int]) -> list[dict[str, Any]]:
+        """Rows that were written otherwise than they were meant."""
+        layouts = self.plan.row_layouts
+        reader = StateReader(self.spark, self.before)
+        sides = {"after": StateReader(self.spark, self.after).read(name, KEY_PARTS)}
+        sides["expected"] = FlowRunner(reader, layouts).build(flow)
+        sources = find_reads(flow)
+        if len(sources) == 1 and keeps_rows(flow):
+            sides["before"] = reader.read(sources[0], ())
+        return find_rows(sides, ("after", "expected"), ("key_group", places), fields)
+
+    def _find_lost(
+        self, name: str, flow: Flow, back: Return, fields: set[str], places: list[int]
+    ) -> list[dict[str, Any]]:
+        """Old rows that the way back does not bring back."""
+        layouts = self._find_back_layouts(flow, back)
+        before, after = (StateReader(self.spark, each, carried=layouts.carried) for each in (self.before, self.after))
+        sides = {"before": before.read(back.old, KEY_PARTS)}
+        if keeps_rows(flow):
+            sides["after"] = after.read(name, ())
+        sides["comes back as"] = FlowRunner(after, layouts).build(back.way)
+        kept = fields - set(back.lost)
+        rows = find_rows(sides, ("before", "comes back as"), ("key_group", places), kept, kept=back.kept)
+        return [row | {"expected": row["before"]} for row in rows]
 
     def _make_check(self, name: str, results: list[GroupResult], judgement: Judgement) -> ProofCheck:
         changed = self.plan.changed

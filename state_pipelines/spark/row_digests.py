@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.conform import conform
+from state_pipelines.codecs.layout import CARRIED
 from state_pipelines.keyed.column_digest import ColumnDigest, Sums, add_sums, drop_fields, identify_rows
 from state_pipelines.keyed.tables import TTL_COLUMN, TTL_TYPE
 from state_pipelines.snapshot.keyed_state import TIMER
@@ -75,7 +76,7 @@ class RowColumns:
 
     def has_losses(self, name: str) -> bool:
         """Whether parts of a field do not count."""
-        return any(each.startswith(f"{name}.") for each in self.lost)
+        return any(each.startswith((f"{name}.", f"{name}[")) for each in self.lost)
 
 
 def choose_columns(
@@ -104,7 +105,8 @@ def choose_columns(
 def choose_payload(columns: RowColumns, payload: str, kind: pa.DataType, lost: Iterable[str]) -> RowColumns:
     """The columns and those of a payload; for the arguments see `choose_columns`."""
     away = frozenset(lost)
-    fields = tuple(each.name for each in kind if each.name not in away) if pa.types.is_struct(kind) else None
+    has_fields = pa.types.is_struct(kind) and [each.name for each in kind] != [CARRIED]
+    fields = tuple(each.name for each in kind if each.name not in away) if has_fields else None
     if fields is None and "value" in away:
         fields = ()
     return replace(columns, payload=payload, kind=kind, fields=fields, lost=away)
@@ -187,7 +189,8 @@ class RowDigest:
             places = {each.name: index for index, each in enumerate(payload.type)}
             found = payload.flatten()
             for name in columns.fields:
-                below = [each.removeprefix(f"{name}.") for each in columns.lost if each.startswith(f"{name}.")]
+                inside = (each for each in columns.lost if each.startswith((f"{name}.", f"{name}[")))
+                below = [each.removeprefix(name).removeprefix(".") for each in inside]
                 arrays[name] = drop_fields(found[places[name]], below)
         return arrays
 

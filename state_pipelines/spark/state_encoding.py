@@ -6,6 +6,9 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
+
+from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import IncompatibleError, MigrationError, Where
 from state_pipelines.operations.migration.flows import Apply, Rekey, walk_flow
 from state_pipelines.operations.migration.round_trips import RoundTrip, plan_round_trips
@@ -14,6 +17,7 @@ from state_pipelines.spark.fieldwise import FieldwiseFlow, find_fieldwise
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, split_rows
 from state_pipelines.spark.flows import EQUAL_KEYS, NULL_KEY, STORED, FlowRunner, StateReader, to_rows
 from state_pipelines.spark.meant import Meant, choose_old, choose_row_columns, find_payload_type, share_digests
+from state_pipelines.spark.opaque_values import compares_bytes, reinterpret_column
 from state_pipelines.spark.row_digests import RowDigests, choose_columns
 
 if TYPE_CHECKING:
@@ -21,7 +25,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from state_pipelines.codecs.serializer_layouts import LayoutContext
+    from state_pipelines.operations.migration.flows import Flow
     from state_pipelines.operations.migration.plans import OperatorPlan
+    from state_pipelines.operations.migration.round_trips import Return
     from state_pipelines.operations.rewriting import PartFile
     from state_pipelines.spark.row_digests import RowColumns
 
@@ -60,7 +67,7 @@ def encode_state(
     """
     trip = plan_round_trips(plan)[name] if prove else None
     encoder = _Encoder(reader, plan, name, writer, trip)
-    fieldwise = find_fieldwise(reader.spark, plan.changed[name], plan.context.layouts)
+    fieldwise = find_fieldwise(reader.spark, plan.changed[name], plan.row_layouts)
     return encoder.encode_frame() if fieldwise is None else encoder.encode_fields(fieldwise)
 
 
@@ -76,7 +83,7 @@ class _Encoder:
 
     def encode_frame(self) -> EncodedState:
         """By way of Spark."""
-        flow, layouts, operator = self.plan.changed[self.name], self.plan.context.layouts, self.reader.operator
+        flow, layouts, operator = self.plan.changed[self.name], self.plan.row_layouts, self.reader.operator
         kept = None if self.trip is None else next((each for each in self.trip.returns if each.kept), None)
         runner = FlowRunner(self.reader, layouts, stored=kept is not None)
         frame = to_rows(runner.build(flow), flow.shape)
@@ -84,9 +91,18 @@ class _Encoder:
             return EncodedState(self._encode(frame, runner).parts, None)
         kind = find_payload_type(flow.shape, layouts)
         columns = choose_columns(flow.shape, kind, frame.columns, operator.max_parallelism)
-        old = None if kept is None else replace(choose_old(operator, kept, layouts), payload=STORED)
+        old = None
+        if kept is not None:
+            compared = self._compare_layouts(flow, kept)
+            old = replace(choose_old(operator, kept, compared), payload=STORED)
+            before, after = (derive_layout(kept.shape.payload, each) for each in (layouts, compared))
+            frame = frame.withColumn(STORED, reinterpret_column(F.col(STORED), before, after))
         digests = RowDigests(columns, old)
         return _pack(self._encode(frame, runner, digests), columns, "" if kept is None else kept.old)
+
+    def _compare_layouts(self, flow: Flow, back: Return) -> LayoutContext:
+        """Layouts by which an old state and what comes back of it are compared."""
+        return self.plan.row_layouts if compares_bytes(flow, back, self.plan) else self.plan.context.layouts
 
     def _encode(self, frame: DataFrame, runner: FlowRunner, digests: RowDigests | None = None) -> Written:
         """Encode a frame; of keys that do not fit there are examples.
@@ -115,7 +131,7 @@ class _Encoder:
 
     def encode_fields(self, flow: FieldwiseFlow) -> EncodedState:
         """Field by field; for the proof the old ones are digested on the way."""
-        spark, operator, layouts = self.reader.spark, self.reader.operator, self.plan.context.layouts
+        spark, operator, layouts = self.reader.spark, self.reader.operator, self.plan.row_layouts
         rows, splits = FieldwiseRows(flow, layouts), split_rows(operator, flow.state)
         if self.trip is None:
             return EncodedState(encode_fieldwise(spark, rows, splits, self.writer).parts, None)
@@ -123,7 +139,7 @@ class _Encoder:
         old, source, carried = None, "", dict[str, str]()
         # There is one at most, of the only state that is read.
         back = next(iter(self.trip.returns), None)
-        if back is not None:
+        if back is not None and compares_bytes(self.plan.changed[self.name], back, self.plan):
             source, whole = back.old, choose_old(operator, back, layouts)
             pairs = ((before, after) for after, before in flow.carried)
             old, carried = share_digests(whole, columns, pairs, whole=flow.whole)

@@ -16,6 +16,7 @@ from state_pipelines.serializers.build import (
     VOID_NAMESPACE,
     avro,
     basic,
+    generic_array,
     list_of,
     map_of,
     nullable,
@@ -132,6 +133,54 @@ def test_the_columns_of_a_nested_struct_are_made_anew() -> None:
     assert sql["address"] == (
         "CASE WHEN `address` IS NOT NULL THEN named_struct('city', `address`.`city`, 'code', `address`.`zip`) END"
     )
+
+
+ADDRESSES = pojo(
+    "shop.Customer",
+    {
+        "address": ADDRESS,
+        "addresses": generic_array("shop.Address", ADDRESS),
+        "history": nullable(list_of(nullable(ADDRESS))),
+        "places": nullable(map_of(nullable(STRING), ADDRESS)),
+    },
+)
+PATHS = ("address.zip", "addresses[].zip", "history[].zip", "places[].zip")
+
+
+def test_a_class_that_occurs_twice_changes_everywhere_or_not_at_all() -> None:
+    with pytest.raises(MigrationError, match=r"class shop\.Address changes in address but not in addresses\[\]"):
+        payload_after(ADDRESSES, {"rename": {"address.zip": "code"}})
+    assert payload_after(ADDRESSES, *({"rename": {path: "code"}} for path in PATHS)) == describe(ADDRESSES).replace(
+        "zip", "code"
+    )
+
+
+def test_a_class_may_differ_in_between_and_where_it_differed_before() -> None:
+    other = pojo("shop.Address", {"city": STRING})
+    odd = pojo("shop.Customer", {"address": ADDRESS, "old": other, "n": INT})
+    assert "code" in payload_after(odd, {"rename": {"address.zip": "code"}})
+    renamed = [{"rename": {"address.zip": "code"}}, {"rename": {"address.code": "zip"}}]
+    assert payload_after(ADDRESSES, *renamed) == describe(ADDRESSES)
+
+
+def test_steps_reach_elements_and_map_values() -> None:
+    first = [{"cast": {"field": path, "to": "Int"}} for path in ("address.zip", "addresses[].zip")]
+    last = [{"cast": {"field": path, "to": "Int"}} for path in ("history[].zip", "places[].zip")]
+
+    def columns(*steps: Any) -> dict[str, str]:
+        flow = plan(shape(ADDRESSES), steps=list(steps)).states["s"]
+        assert isinstance(flow, fl.Apply)
+        assert isinstance(flow.stage, fl.Project)
+        return dict(flow.stage.columns)
+
+    inner = "CASE WHEN `element` IS NOT NULL THEN named_struct('city', `element`.`city`, 'zip', `element`.`zip`) END"
+    assert columns(*first, *last[::-1])["history"] == f"transform(`history`, `element` -> {inner})"
+    assert columns(*first, *last)["places"] == f"transform_values(`places`, (`key`, `element`) -> {inner})"
+
+
+def test_elements_are_those_of_collections() -> None:
+    with pytest.raises(MigrationError, match=r"`\[\]` stands for the elements"):
+        payload_after(ADDRESSES, {"drop": {"field": "address[].zip"}})
 
 
 def test_rows_keep_their_kind() -> None:
@@ -438,3 +487,24 @@ def test_a_draft_that_is_not_filled_in_is_refused() -> None:
     with pytest.raises(MigrationError, match="the upgrade of o / s still says TODO"):
         refuse_drafts([(migration(add), UPGRADE)])
     refuse_drafts([(migration({"add": {"field": "todo", "type": "String", "expression": "'TODOS'"}}), UPGRADE)])
+
+
+JAVA_TYPES = {
+    "java.util.List<String>": "Nullable<List<Nullable<String>>>",
+    "java.util.Map<String, java.lang.Long>": "Nullable<Map<Nullable<String>, Long>>",
+    "java.util.Set<Integer>": "Nullable<Set<Int>>",
+    "java.util.Map<String, java.util.List<Long>>": "Kryo<java.util.Map>",
+}
+
+
+@pytest.mark.parametrize(("java", "extracted"), JAVA_TYPES.items())
+def test_generic_types_of_java_are_what_flink_extracts(java: str, extracted: str) -> None:
+    made = plan(shape(STRING), steps=[{"convert": {"to": java, "expression": "NULL"}}])
+    assert describe(made.states["s"].shape.payload) == extracted
+    assert made.notes == ()
+
+
+def test_a_collection_that_flink_would_not_extract_is_noted_with_the_type_that_it_would() -> None:
+    (note,) = plan(shape(STRING), steps=[{"convert": {"to": "List<String>", "expression": "array(value)"}}]).notes
+    assert "state s becomes List<String>" in note
+    assert "Nullable<List<Nullable<String>>>" in note

@@ -175,3 +175,35 @@ def test_large_types_of_arrow_do_not_matter(spark: SparkSession, users: Snapshot
         assert prove(spark, users, tmp_path, [LIST], [VALUE]) == {}
     finally:
         spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+
+
+def fail(spark: SparkSession, old: Snapshot, target: Path, upgrade: list[Any], downgrade: list[Any]) -> list[Any]:
+    """The examples of the check of the round trip, which fails."""
+    place = {"operator": "users", "state": "profile"}
+    migration = parse_migration({"revision": "1", **place, "upgrade": upgrade, "downgrade": downgrade})
+    with pytest.raises(ProofError) as caught:
+        migrate(spark, old, migration, str(target / "new"))
+    assert isinstance(caught.value.report, ProofReport)
+    (check,) = [each for each in caught.value.report.checks if each.name == "round_trip"]
+    assert not check.ok
+    return check.sample
+
+
+def test_a_failed_proof_shows_ten_rows_with_what_was_is_and_comes_back(
+    spark: SparkSession, users: Snapshot, tmp_path: Path
+) -> None:
+    there = [{"set": {"field": "id", "expression": "id + 100"}}]
+    back = [{"set": {"field": "id", "expression": "if(id % 2 = 0, id - 100, id - 99)"}}]
+    rows = fail(spark, users, tmp_path, there, back)
+    assert len(rows) == 10
+    for row in rows:
+        number = int(row["state_key"].removeprefix("user-"))
+        assert number % 2 == 1
+        assert row["before"]["id"] == row["expected"]["id"] == number
+        assert row["after"]["id"] == number + 100
+        assert row["comes back as"]["id"] == number + 1
+        assert row["state"] == "profile"
+
+
+def test_a_failed_proof_of_another_type_shows_rows_too(spark: SparkSession, users: Snapshot, tmp_path: Path) -> None:
+    assert len(fail(spark, users, tmp_path, [CAST, LIST], [VALUE])) == 10

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from state_pipelines.codecs.columns import column_type
-from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, walk
+from state_pipelines.codecs.serializer_layouts import LayoutContext, contains_carried, derive_layout, walk
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration.avro_schema import expand_schema, render_schema
 from state_pipelines.operations.migration.structs import (
+    RAW,
     Columns,
     PlanContext,
     make_struct,
@@ -163,8 +164,9 @@ def rename_classes(
     unused = [old for old, _ in names if old not in renaming.used]
     if unused:
         raise MigrationError(f"the payload has no class {', '.join(unused)}", hint=f"It is {describe(payload)}")
-    sql = _translate("value", payload, new, (context, rename_context(names, context)), 0)
-    return new, None if sql == "value" else sql
+    root = quote_name(RAW) if contains_carried(payload, context.layouts) else "value"
+    sql = _translate(root, payload, new, (context, rename_context(names, context)), 0)
+    return new, None if sql == root else sql
 
 
 def rename_context(names: tuple[tuple[str, str], ...], context: PlanContext) -> PlanContext:

@@ -14,11 +14,14 @@ from state_pipelines.operations.migration.structs import (
     PlanContext,
     Slot,
     Struct,
+    find_root,
     make_struct,
     make_text,
     open_struct,
+    quote_name,
 )
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.text import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -86,7 +89,7 @@ def _apply(node: Node, step: FieldStep, base: str, context: PlanContext) -> tupl
         case Reorder(names=names, path=path):
             slots = _descend(struct, path, step, context) if path else _reorder(struct, names)
         case Add(field=name) | Cast(field=name) | Drop(field=name) | Set(field=name) if "." in name:
-            slots = _descend(struct, name.partition(".")[0], step, context)
+            slots = _descend(struct, name, step, context)
         case Add(field=name):
             if any(slot.name == name for slot in struct.slots):
                 raise MigrationError(f"there is a field {name} already", hint="Use `cast` or `set` to change it")
@@ -133,8 +136,10 @@ def _rename(struct: Struct, names: tuple[tuple[str, str], ...], context: PlanCon
             here[old] = new
     slots = struct.slots
     for head, pairs in inside.items():
-        changed = _change_child(struct.find(head), Rename(tuple(pairs)), context)
-        slots = tuple(changed if slot.name == head else slot for slot in slots)
+        name = head.rstrip("[]")
+        child = next((slot for slot in slots if slot.name == name), None) or struct.find(name)
+        changed = _change_child(child, Rename(tuple(pairs)), context, head.removeprefix(name))
+        slots = tuple(changed if slot.name == name else slot for slot in slots)
     for old in here:
         struct.find(old)
     if here and not struct.named:
@@ -147,21 +152,63 @@ def _rename(struct: Struct, names: tuple[tuple[str, str], ...], context: PlanCon
     return renamed
 
 
-def _descend(struct: Struct, head: str, step: FieldStep, context: PlanContext) -> tuple[Slot, ...]:
-    head, _, rest = head.partition(".")
+def _descend(struct: Struct, path: str, step: FieldStep, context: PlanContext) -> tuple[Slot, ...]:
+    head, _, rest = path.partition(".")
+    name = head.rstrip("[]")
     if isinstance(step, Reorder):
         inner: FieldStep = replace(step, path=rest)
     else:
         assert not isinstance(step, Rename)
         inner = replace(step, field=step.field.partition(".")[2])
-    return _replace(struct, _change_child(struct.find(head), inner, context))
+    return _replace(struct, _change_child(struct.find(name), inner, context, head.removeprefix(name)))
 
 
-def _change_child(slot: Slot, step: FieldStep, context: PlanContext) -> Slot:
+def _change_child(slot: Slot, step: FieldStep, context: PlanContext, into: str) -> Slot:
+    """Apply a step to a struct in a slot, or to those in its collection.
+
+    Args:
+        slot: the slot.
+        step: what to do, with paths from the struct on.
+        context: see there.
+        into: `[]` for every collection between the slot and the struct.
+    """
     if not isinstance(slot.type, tree.Serializer | AvroType):
         raise MigrationError(f"steps do not reach into {slot.name}, a field of RowData")
-    changed, columns = _apply(slot.type, step, f"{slot.sql}.", context)
-    return replace(slot, type=changed, sql=f"CASE WHEN {slot.sql} IS NOT NULL THEN {make_struct(columns)} END")
+    changed, sql = _change_inside(slot.type, find_root(slot, context), step, context, into)
+    return replace(slot, type=changed, sql=sql)
+
+
+def _change_inside(node: Node, sql: str, step: FieldStep, context: PlanContext, into: str) -> tuple[Node, str]:
+    """The serializer of a value after a step on the structs in it, and the SQL of the value."""
+    if not into:
+        changed, columns = _apply(node, step, f"{sql}.", context)
+        return changed, f"CASE WHEN {sql} IS NOT NULL THEN {make_struct(columns)} END"
+    if not into.startswith("[]"):
+        raise MigrationError(f"`{into}` is no part of a path", hint="Elements of a list and values of a map go by `[]`")
+    inner = into.removeprefix("[]")
+    # Lambdas may lie inside of others, each with an element of its own.
+    element = quote_name("element" if not inner else f"element_{len(inner) // 2 + 1}")
+    match node:
+        case tree.Nullable(inner=value):
+            changed, sql = _change_inside(value, sql, step, context, into)
+            return replace(node, inner=_require_serializer(changed)), sql
+        case tree.ListOf(element=value) | tree.SetOf(element=value) | tree.GenericArray(element=value):
+            changed, inside = _change_inside(value, element, step, context, inner)
+            return replace(node, element=_require_serializer(changed)), f"transform({sql}, {element} -> {inside})"
+        case tree.MapOf(value=value) | tree.SortedMapOf(value=value):
+            changed, inside = _change_inside(value, element, step, context, inner)
+            sql = f"transform_values({sql}, (`key`, {element}) -> {inside})"
+            return replace(node, value=_require_serializer(changed)), sql
+    what = describe(node) if isinstance(node, tree.Serializer) else "a part of an Avro schema"
+    raise MigrationError(
+        f"`[]` stands for the elements of a list, set or array, or the values of a map; this is {what}",
+        hint="`convert` takes values of any family",
+    )
+
+
+def _require_serializer(node: Node) -> tree.Serializer:
+    assert isinstance(node, tree.Serializer)
+    return node
 
 
 def _required(sql: str, step: Add | Cast) -> str:

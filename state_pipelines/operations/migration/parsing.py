@@ -11,6 +11,7 @@ from state_pipelines.codecs.avro import parse_avro_schema
 from state_pipelines.errors import MigrationError, StateError, Where
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.avro_schema import compact_schema
+from state_pipelines.operations.migration.extraction import JAVA_COLLECTIONS, make_collection
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import avro
 from state_pipelines.serializers.python_types import parse_python_type
@@ -43,6 +44,7 @@ _SQL_WORD = re.compile(
     r"|TIMESTAMP|TIMESTAMP_LTZ|ARRAY|MAP|ROW|MULTISET)\b[^a-z]*"
 )
 _KRYO = re.compile(r"Kryo<\s*`?([\w.$\[;]+)`?\s*>")
+_GENERIC = re.compile(r"([\w.]+)<(.+)>", re.DOTALL)
 _ALWAYS = "nondeterministic"
 
 
@@ -351,7 +353,7 @@ def parse_field_type(text: str, place: str) -> st.FieldType:
 
 
 def parse_type(text: str, place: str, *, collections: bool = False) -> tree.Serializer:
-    """A type of a file: Java's word, the readable form of a serializer, or `Kryo<class>`.
+    """A type of a file: Java's word or generic type, the readable form of a serializer, or `Kryo<class>`.
 
     Args:
         text: the type; a `?` behind it is ignored here.
@@ -364,6 +366,12 @@ def parse_type(text: str, place: str, *, collections: bool = False) -> tree.Seri
     plain = text.strip().removesuffix("?")
     if kryo := _KRYO.fullmatch(plain):
         return tree.Kryo(type_class=kryo[1])
+    if (generic := _GENERIC.fullmatch(plain)) and generic[1] in JAVA_COLLECTIONS:
+        arguments = [parse_type(each, place) for each in _split_arguments(generic[2])]
+        if len(arguments) != JAVA_COLLECTIONS[generic[1]]:
+            raise MigrationError(f"{text!r} has {len(arguments)} type arguments", where=Where(path=place))
+        return make_collection(generic[1], arguments)
+    plain = plain.removeprefix("java.lang.") if plain.count(".") == 2 else plain
     word = re.compile(rf"(?<![\w.#`$])({'|'.join(JAVA_TYPES)})(?![\w.:#`$])")
     try:
         if not collections:
@@ -386,6 +394,18 @@ def _parse_python(text: str, place: str) -> tree.Serializer:
         return parse_python_type(text)
     except StateError as error:
         raise MigrationError(error.what, where=Where(path=place), hint=error.hint) from None
+
+
+def _split_arguments(text: str) -> list[str]:
+    """Type arguments, at the commas that no brackets enclose."""
+    found, depth = [""], 0
+    for each in text:
+        depth += (each in "<(") - (each in ">)")
+        if each == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += each
+    return [each.strip() for each in found]
 
 
 def make_literal(value: object, place: str) -> str:

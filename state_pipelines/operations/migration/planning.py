@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from state_pipelines.codecs.serializer_layouts import walk
+from state_pipelines.codecs.serializer_layouts import carry_unknown, walk
 from state_pipelines.codecs.subclasses import complete
 from state_pipelines.errors import MigrationError, StateError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.hashing import hash_codes
@@ -27,9 +27,11 @@ from state_pipelines.operations.migration.conversion import (
     rename_classes,
     resolve_type,
 )
+from state_pipelines.operations.migration.extraction import extract_like
 from state_pipelines.operations.migration.fields import apply_field_step
 from state_pipelines.operations.migration.files import Change, Migration, RowExpectation
 from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read, Stage
+from state_pipelines.operations.migration.occurrences import require_equal_classes
 from state_pipelines.operations.migration.plans import OperatorPlan
 from state_pipelines.operations.migration.python_values import (
     adopt_python_payload,
@@ -78,7 +80,7 @@ def make_context(snapshot: Snapshot, shapes: Mapping[str, StateShape]) -> PlanCo
     serializers += [serializer for shape in shapes.values() for _, serializer in shape.info.serializers]
     nodes = [node for serializer in serializers for node in walk(serializer)]
     kryos = tuple(dict.fromkeys(node for node in nodes if isinstance(node, tree.Kryo)))
-    return PlanContext(snapshot.layout_context, tuple(known_sql_types(nodes).items()), kryos)
+    return PlanContext(carry_unknown(snapshot.layout_context), tuple(known_sql_types(nodes).items()), kryos)
 
 
 def find_changes(migration: Migration, operator: Operator) -> tuple[Change, ...]:
@@ -162,6 +164,7 @@ class _Planner:
         self.losses: dict[str, dict[str, str]] = {}
         self.expectations: dict[str, tuple[RowExpectation, ...]] = {}
         self.impossible: dict[str, str] = {}
+        self.notes: list[str] = []
         self._known_fields: set[str] = set()
 
     def run(self, chain: Chain, operators: Collection[str] | None, *, possible: bool = False) -> OperatorPlan:
@@ -171,6 +174,7 @@ class _Planner:
             for change in changes if direction == UPGRADE else reversed(changes):
                 if not (possible and direction == DOWNGRADE and change.impossible):
                     self._change(change, direction, migration)
+        self._require_equal_classes()
         keys = {flow.shape.key for flow in self.states.values() if flow.shape.is_keyed}
         return OperatorPlan(
             shapes=self.shapes,
@@ -180,7 +184,15 @@ class _Planner:
             losses=self.losses,
             expectations=self.expectations,
             context=self.context,
+            notes=tuple(self.notes),
         )
+
+    def _require_equal_classes(self) -> None:
+        for name, flow in self.states.items():
+            if flow.shape.kind in _MIGRATED and not isinstance(flow, Read):
+                reads = [each for each in flows.walk_flow(flow) if isinstance(each, Read)]
+                with at(state=name):
+                    require_equal_classes([each.shape.payload for each in reads], flow.shape.payload)
 
     def _change(self, change: Change, direction: str, migration: Migration) -> None:
         subject = find_java_name(find_subject(change, direction), self.states)
@@ -227,7 +239,7 @@ class _Planner:
         if before or subject == _ALL:
             return
         for loss in change.losses:
-            if loss.field.split(".")[0] not in self._known_fields:
+            if loss.field.split(".")[0].rstrip("[]") not in self._known_fields:
                 names = ", ".join(sorted(self._known_fields - {"value", "ttl_last_access"}))
                 raise MigrationError(f"the declared loss {loss.field} is no field", hint=f"The fields are {names}")
 
@@ -309,6 +321,12 @@ class _Planner:
     def _convert(self, subject: str, flow: Flow, step: st.Convert) -> Flow:
         shape = flow.shape
         new = adopt_python_payload(shape.payload, resolve_type(step.type, self.context))
+        extracted = extract_like(step.type)
+        if extracted != step.type:
+            self.notes.append(
+                f"state {subject} becomes {describe(new)}; from Java's types Flink 2.x makes {describe(extracted)}, "
+                "which does not restore it: convert to that, or let the job name the type (`Types.LIST`, `Types.MAP`)"
+            )
         lost = find_lost_fields(shape.payload, new, step.expression, self.context)
         hidden = sorted(set(lost) - set(step.discard))
         if hidden:

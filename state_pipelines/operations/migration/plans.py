@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from state_pipelines.codecs.serializer_layouts import carry_all
 from state_pipelines.operations.migration.flows import Flow, Read
 from state_pipelines.operations.migration.structs import PlanContext
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.operations.migration.files import RowExpectation
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.serializers import tree
@@ -31,6 +33,7 @@ class OperatorPlan:
         reason: why there is no way back, or none for all states.
         impossible: the states that have none (old names), and why.
         context: what the plan was made with.
+        notes: what the user had better know before anything is written.
     """
 
     shapes: Mapping[str, StateShape]
@@ -43,11 +46,17 @@ class OperatorPlan:
     reason: str = ""
     impossible: Mapping[str, str] = field(default_factory=dict)
     context: PlanContext = field(default_factory=PlanContext)
+    notes: tuple[str, ...] = ()
 
     @property
     def changed(self) -> dict[str, Flow]:
         """The states whose rows are written anew; all others are copied as bytes."""
         return {name: flow for name, flow in self.states.items() if not isinstance(flow, Read)}
+
+    @property
+    def row_layouts(self) -> LayoutContext:
+        """What the layouts of rows depend on: opaque values are passed on as bytes."""
+        return carry_all(self.context.layouts)
 
     @property
     def keyed(self) -> OperatorPlan:

@@ -6,6 +6,7 @@ take, and how a serializer is made of them again.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from state_pipelines.codecs.declaring import variant_fields
-from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.codecs.serializer_layouts import LayoutContext, contains_carried, derive_layout
 from state_pipelines.codecs.subclasses import find_subclasses
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration.avro_schema import (
@@ -176,6 +177,29 @@ def open_struct(node: Node, base: str, context: PlanContext) -> Struct:
 def quote_name(name: str) -> str:
     """A column name for Spark SQL, whatever is in it."""
     return f"`{name.replace('`', '``')}`"
+
+
+def find_bare(sql: str) -> str | None:
+    """The name that SQL is, as `quote_name` writes it; None where it is anything else."""
+    match = re.fullmatch(r"`((?:[^`]|``)+)`", sql)
+    return None if match is None else match[1].replace("``", "`")
+
+
+RAW = "__raw"
+"""Prefix of columns with values as they are passed on, in which opaque ones are bytes; alone, the whole payload."""
+
+
+def name_raw(name: str) -> str:
+    """The column of a field as it is passed on."""
+    return f"{RAW}_{name}"
+
+
+def find_root(slot: Slot, context: PlanContext) -> str:
+    """SQL of a struct or collection whose parts are passed on, but for those that a step changes."""
+    bare = find_bare(slot.sql)
+    if bare is None or not isinstance(slot.type, tree.Serializer) or not contains_carried(slot.type, context.layouts):
+        return slot.sql
+    return quote_name(name_raw(bare))
 
 
 def make_text(text: str) -> str:

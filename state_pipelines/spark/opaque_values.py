@@ -1,0 +1,143 @@
+"""Opaque values in frames: rows hold their bytes (`layout.Carried`), SQL sees them decoded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructType
+
+from state_pipelines.codecs.carrying import carries, find_fields, reinterpret
+from state_pipelines.codecs.columns import column_type
+from state_pipelines.codecs.conform import conform
+from state_pipelines.codecs.layout import CARRIED, Carried, Layout
+from state_pipelines.codecs.serializer_layouts import carry_all, carry_unknown, contains_carried, derive_layout
+from state_pipelines.errors import MigrationError
+from state_pipelines.operations.migration.flows import Apply, Call, Merge, Project, Regroup, Replace, walk_flow
+from state_pipelines.operations.migration.structs import RAW, find_bare
+from state_pipelines.snapshot.keyed_state import TIMER
+from state_pipelines.spark.casting import cast_by_name
+from state_pipelines.spark.types import from_spark, spark_schema, to_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+    from state_pipelines.codecs.serializer_layouts import LayoutContext
+    from state_pipelines.operations.migration.flows import Flow
+    from state_pipelines.operations.migration.plans import OperatorPlan
+    from state_pipelines.operations.migration.round_trips import Return
+    from state_pipelines.serializers.tree import Serializer
+
+
+def find_layouts(serializer: Serializer, layouts: LayoutContext) -> tuple[Layout, Layout]:
+    """Layouts of a value as rows hold it and as SQL sees it."""
+    return derive_layout(serializer, layouts), derive_layout(serializer, carry_unknown(layouts))
+
+
+def layout_type(layout: Layout) -> DataType:
+    """Spark type of the values of a layout."""
+    return spark_schema(pa.schema([("value", column_type(layout))]))["value"].dataType
+
+
+def reinterpret_rows(array: pa.Array, source: Layout, target: Layout) -> pa.Array:
+    """`reinterpret` for arrays in the types of Spark."""
+    kind = column_type(source)
+    found = reinterpret(conform(from_spark(array, kind), kind), source, target)
+    return to_spark(pa.RecordBatch.from_arrays([found], names=["value"])).column(0)
+
+
+def reinterpret_column(column: Column, source: Layout, target: Layout) -> Column:
+    """A column of values of one layout as those of another with the same bytes."""
+    if source == target:
+        return column
+
+    def work(array: pa.Array) -> pa.Array:
+        return reinterpret_rows(array, source, target)
+
+    # Spark tells the kind of function by its type hints, which the stubs do not know.
+    make: Any = arrow_udf
+    found: Column = make(work, layout_type(target))(column)
+    return found
+
+
+def conform_value(column: Column, source: DataType, row: Layout, plain: Layout, path: str = "the value") -> Column:
+    """A column of SQL as rows hold its values.
+
+    Args:
+        column: the column.
+        source: its type.
+        row: layout as rows hold it.
+        plain: layout as SQL sees it.
+        path: for errors.
+
+    Raises:
+        MigrationError: see `cast_by_name`; or the value has opaque parts both as bytes and decoded.
+    """
+    if row == plain or isinstance(source, NullType):
+        return cast_by_name(column, source, layout_type(row), path)
+    if not _holds_bytes(source):
+        return reinterpret_column(cast_by_name(column, source, layout_type(plain), path), plain, row)
+    try:
+        return cast_by_name(column, source, layout_type(row), path)
+    except MigrationError as error:
+        error.hint = "Opaque values (Kryo and the like) are passed on as bytes here; give either all of them or none"
+        raise
+
+
+def _holds_bytes(kind: DataType) -> bool:
+    match kind:
+        case StructType():
+            return kind.names == [CARRIED] or any(_holds_bytes(each.dataType) for each in kind)
+        case ArrayType(elementType=element):
+            return _holds_bytes(element)
+        case MapType(keyType=key, valueType=value):
+            return _holds_bytes(key) or _holds_bytes(value)
+        case _:
+            return False
+
+
+def compares_bytes(flow: Flow, back: Return, plan: OperatorPlan) -> bool:
+    """Return whether opaque values of an old state and of what comes back of it are compared by their bytes.
+
+    They are where all are passed on, on both ways. Else they are compared as decoded.
+
+    Args:
+        flow: the way there.
+        back: the way back.
+        plan: theirs.
+    """
+    layouts = plan.context.layouts
+    return not writes_opaque(flow, layouts) and not writes_opaque(back.way, layouts)
+
+
+def writes_opaque(flow: Flow, layouts: LayoutContext) -> bool:
+    """Return whether a flow makes opaque values out of decoded ones, in place of passing on their bytes.
+
+    Their bytes need not be those of equal values elsewhere: hash maps and shared references have several forms.
+    """
+    return any(_makes_opaque(each, layouts) for each in walk_flow(flow))
+
+
+def _makes_opaque(node: Flow, layouts: LayoutContext) -> bool:
+    if isinstance(node, Merge):
+        return contains_carried(node.shape.payload, layouts)
+    if not isinstance(node, Apply) or node.shape.kind == TIMER or not contains_carried(node.shape.payload, layouts):
+        return False
+    before, after = (derive_layout(each.payload, carry_all(layouts)) for each in (node.source.shape, node.shape))
+    match node.stage:
+        case Project(columns=columns):
+            if isinstance(after, Carried):
+                return True
+            olds, news = find_fields(before), find_fields(after)
+            return any(
+                carries(news[name]) and RAW not in sql and olds.get(find_bare(sql) or "") != news[name]
+                for name, sql in columns
+                if name in news
+            )
+        case Replace(sql=sql) | Regroup(sql=str(sql)):
+            return before != after or (RAW not in sql and find_bare(sql) != "value" and sql != "value")
+        case Call():
+            return True
+        case _:
+            return False

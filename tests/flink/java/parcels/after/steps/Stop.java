@@ -1,0 +1,12 @@
+package steps;
+
+import java.util.List;
+
+/** A POJO that occurs in a field and in an array of another one, with a field that goes through Kryo in Flink 1.x. */
+public class Stop {
+    public String city;
+    public long code;
+    public List<String> notes;
+
+    public Stop() {}
+}
