@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -115,7 +116,7 @@ def raw_lines(directory: Path, **options: object) -> list[Entry]:
     )
     built = build_snapshot(
         directory,
-        operator_of("raw", subtask, coordinator=b"abc"),
+        replace(operator_of("raw", subtask, coordinator=b"abc"), max_parallelism=4),
         uids=["raw"],
         masters=(MasterState("hook", 3, b"xyz"),),
     )

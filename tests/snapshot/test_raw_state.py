@@ -124,7 +124,7 @@ def test_timers_of_types_that_must_be_told_say_so(tmp_path: Path) -> None:
 
 def test_timers_of_an_old_form_say_so(tmp_path: Path) -> None:
     (state,) = open_section(tmp_path, SECTION[:4] + bytes.fromhex("00000001") + SECTION[8:]).states
-    assert "before 1.6" in state.undecoded
+    assert "older than 1.8" in state.undecoded
     assert "Take a canonical savepoint" in state.undecoded
 
 
