@@ -124,8 +124,8 @@ def test_timers_of_types_that_must_be_told_say_so(tmp_path: Path) -> None:
 
 def test_timers_of_an_old_form_say_so(tmp_path: Path) -> None:
     (state,) = open_section(tmp_path, SECTION[:4] + bytes.fromhex("00000001") + SECTION[8:]).states
-    assert "older than 1.8" in state.undecoded
-    assert "Take a canonical savepoint" in state.undecoded
+    assert "a Flink older than 1.8" in state.undecoded
+    assert "take a savepoint there" in state.undecoded
 
 
 def test_raw_keyed_state_without_any_timer_service_is_empty(tmp_path: Path) -> None:
