@@ -13,8 +13,9 @@ from state_pipelines.keyed.records import derive_keyed_layout
 from state_pipelines.keyed.tables import KeyedTable, TableOptions
 from state_pipelines.operations.migration.flows import Read, walk_flow
 from state_pipelines.operations.migration.shapes import BROADCAST
-from state_pipelines.spark.flows import PAYLOAD, STORED, FlowRunner, hidden, name_columns
+from state_pipelines.spark.flows import FlowRunner, name_columns
 from state_pipelines.spark.operator_state import make_encoder
+from state_pipelines.spark.stages import PAYLOAD, STORED, hidden
 from state_pipelines.spark.types import spark_schema
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from state_pipelines.spark.flows import KEYS, PAYLOAD, hidden
+from state_pipelines.spark.stages import KEYS, PAYLOAD, hidden
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

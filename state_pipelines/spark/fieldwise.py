@@ -38,7 +38,7 @@ from state_pipelines.snapshot.keyed_state import TIMER
 from state_pipelines.spark.arrow_expressions import ArrowExpression, list_sequence, translate_expression
 from state_pipelines.spark.casting import cast_by_name
 from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.flows import PREFIX, VISIBLE, hidden, require_deterministic, spark_type
+from state_pipelines.spark.stages import PREFIX, VISIBLE, hidden, require_deterministic, spark_type
 from state_pipelines.spark.types import spark_schema
 
 if TYPE_CHECKING:

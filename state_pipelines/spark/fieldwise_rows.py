@@ -22,8 +22,8 @@ from state_pipelines.keyed.tables import TTL_COLUMN, KeyedTable, TableOptions
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.fieldwise import PRESENT, ROW, FieldwiseFlow, field_column
-from state_pipelines.spark.flows import VISIBLE, hidden
 from state_pipelines.spark.splits import KeyedSplit, choose_whole, split_state
+from state_pipelines.spark.stages import VISIBLE, hidden
 from state_pipelines.spark.tasks import run_tasks
 from state_pipelines.spark.types import from_spark, spark_arrow_schema, spark_schema, to_spark
 

@@ -27,7 +27,7 @@ from state_pipelines.spark.comparisons import (
 from state_pipelines.spark.differing_rows import EXAMPLES, find_failed, find_rows
 from state_pipelines.spark.digest_tasks import digest_frame
 from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.flows import PAYLOAD, FlowRunner, hidden
+from state_pipelines.spark.flows import FlowRunner
 from state_pipelines.spark.opaque_values import compares_bytes
 from state_pipelines.spark.operator_state import (
     OperatorStateReader,
@@ -46,6 +46,7 @@ from state_pipelines.spark.reports import (
     ProofCheck,
     ProofReport,
 )
+from state_pipelines.spark.stages import PAYLOAD, hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

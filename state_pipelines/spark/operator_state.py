@@ -33,11 +33,12 @@ from state_pipelines.operations.publishing import make_file_name
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.list_state import NonKeyedState, OperatorPart
 from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.flows import PAYLOAD, STORED, FlowRunner, hidden
+from state_pipelines.spark.flows import FlowRunner
 from state_pipelines.spark.meant import Meant
 from state_pipelines.spark.opaque_values import compares_bytes, reinterpret_column
 from state_pipelines.spark.row_digests import Digested, RowColumns, RowDigests, WrittenDigest, choose_payload, combine
 from state_pipelines.spark.splits import NonKeyedSplit
+from state_pipelines.spark.stages import PAYLOAD, STORED, hidden
 from state_pipelines.spark.tasks import read_splits, run_tasks
 from state_pipelines.storage import Location, join
 

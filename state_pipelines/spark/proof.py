@@ -35,8 +35,7 @@ from state_pipelines.spark.expectations import SAMPLE_SIZE
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.fieldwise import find_fieldwise
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, split_rows
-from state_pipelines.spark.flows import KEYS as KEY_PARTS
-from state_pipelines.spark.flows import PAYLOAD, FlowRunner, StateReader, hidden, to_rows
+from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
 from state_pipelines.spark.meant import (
     Meant,
     choose_old,
@@ -58,6 +57,8 @@ from state_pipelines.spark.reports import (
     ProofReport,
 )
 from state_pipelines.spark.row_digests import NULLS, Digested, RowColumns, choose_columns, find_types
+from state_pipelines.spark.stages import KEYS as KEY_PARTS
+from state_pipelines.spark.stages import PAYLOAD, hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -20,7 +20,7 @@ from state_pipelines.codecs.layout import CARRIED
 from state_pipelines.keyed.column_digest import ColumnDigest, Sums, add_sums, drop_fields, identify_rows
 from state_pipelines.keyed.tables import TTL_COLUMN, TTL_TYPE
 from state_pipelines.snapshot.keyed_state import TIMER
-from state_pipelines.spark.flows import KEYS as KEY_PARTS
+from state_pipelines.spark.stages import KEYS as KEY_PARTS
 from state_pipelines.spark.types import from_spark
 
 if TYPE_CHECKING:

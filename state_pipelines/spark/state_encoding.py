@@ -15,10 +15,11 @@ from state_pipelines.operations.migration.round_trips import RoundTrip, plan_rou
 from state_pipelines.spark.encoding import PartWriter, Written, encode_fieldwise, encode_frame
 from state_pipelines.spark.fieldwise import FieldwiseFlow, find_fieldwise
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, split_rows
-from state_pipelines.spark.flows import EQUAL_KEYS, NULL_KEY, STORED, FlowRunner, StateReader, to_rows
+from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
 from state_pipelines.spark.meant import Meant, choose_old, choose_row_columns, find_payload_type, share_digests
 from state_pipelines.spark.opaque_values import compares_bytes, reinterpret_column
 from state_pipelines.spark.row_digests import RowDigests, choose_columns
+from state_pipelines.spark.stages import EQUAL_KEYS, NULL_KEY, STORED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
