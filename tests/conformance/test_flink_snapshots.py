@@ -136,8 +136,9 @@ def test_what_is_not_read_is_said(name: str) -> None:
     folders = [folder for folder in FOLDERS if family(folder) == name]
     assert folders
     for folder in folders:
-        with pytest.raises(UnsupportedError, match="no reader is registered"):
-            dump_lines(folder)
+        lines = dump_lines(folder)
+        (unread,) = {json.dumps(line["state"]) for line in lines if "no reader is registered" in json.dumps(line)}
+        assert unread
 
 
 DRAGONS = ("Here be dragons!", "Here be more dragons!", "Here be yet more dragons!", "Here be the mostest dragons!")

@@ -416,26 +416,28 @@ def test_a_state_that_is_not_there_is_told() -> None:
         find("ttl-states").to_arrow(OperatorTableOptions(states=("other",)))
 
 
-def change_second(operator: Operator, **changes: Any) -> None:
-    """Let the header of the second subtask say something else."""
+def change_second(operator: Operator, patch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """Give the second subtask another header."""
     (first, (subtask, file)) = operator.keyed_files
     assert isinstance(file, CanonicalFile)
     changed = replace(file, header=replace(file.header, **changes))
-    operator.__dict__["keyed_files"] = (first, (subtask, changed))
+    files = (first, (subtask, changed))
+    patch.setattr(operator.snapshot.keyed_files, "survey", lambda *_: (files, {}))
 
 
-def test_keys_with_different_serializers_are_told() -> None:
+def test_keys_with_different_serializers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     operator = orders().open().operator("orders")
-    change_second(operator, key_serializer=LONG)
+    change_second(operator, monkeypatch, key_serializer=LONG)
     with pytest.raises(UnsupportedError, match="subtasks 0 and 1 hold the state with different serializers"):
         operator.to_arrow()
 
 
-def test_values_with_different_serializers_are_bytes() -> None:
+def test_values_with_different_serializers_are_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     operator = orders().open().operator("orders")
     states = operator.keyed_files[1][1].header.states
     change_second(
         operator,
+        monkeypatch,
         states=tuple(
             keyed_state(each.name, "VALUE", LONG, VOID_NAMESPACE) if each.name == "order" else each for each in states
         ),

@@ -168,7 +168,7 @@ def test_a_key_that_is_not_there_gives_no_rows() -> None:
 
 
 def test_a_key_of_another_type_is_an_error() -> None:
-    with pytest.raises(UsageError, match="not a key of type string"):
+    with pytest.raises(UsageError, match="not of the type of the keys, string"):
         find_order("order").to_arrow(TableOptions(key=["order-0064"]))
 
 
