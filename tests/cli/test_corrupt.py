@@ -178,5 +178,11 @@ def test_migrate(
     target = tmp_path / "target"
     called = call("migrate", broken, "--migration", MIGRATION, "--out", target)
     *_, last = called.err.splitlines()
-    expect_error(replace(called, err=f"{last}\n"), file, message)
+    if spoil is name_unknown_serializer:
+        # The header was read: no offset in its file is at fault.
+        assert called.code == 2
+        assert message in last
+        assert "[operator orders, state order]" in last
+    else:
+        expect_error(replace(called, err=f"{last}\n"), file, message)
     assert not target.exists()
