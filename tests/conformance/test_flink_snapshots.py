@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.codecs.jsonlines import dumps
-from state_pipelines.errors import UnsupportedError
 from state_pipelines.keyed.tables import TableOptions
 from state_pipelines.metadata import write_metadata
 from state_pipelines.metadata.streams import read_whole_stream
