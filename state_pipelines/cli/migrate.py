@@ -17,6 +17,7 @@ from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.errors import ProofError, UsageError, Where
 from state_pipelines.operations.migration import DOWNGRADE, UPGRADE, load_migration
 from state_pipelines.operations.migration.history import HEAD, RevisionDirectory
+from state_pipelines.snapshot.held_key_groups import explain_older_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -200,9 +201,12 @@ def _run(old: Snapshot, route: Route, target: str, *, prove: bool) -> MigrationR
     from state_pipelines.spark import create_session, migrate
     from state_pipelines.spark.migrating import plan_snapshot
 
-    # Whatever is wrong with names and steps is told before Spark starts.
+    # Errors in names and steps are reported before Spark starts.
     plans = plan_snapshot(old, route.chain)
     progress = make_console(stderr=True)
+    for operator in old.operators:
+        if (older := explain_older_ranges(operator.metadata, operator.label)) is not None:
+            progress.print(f"note: {older}", soft_wrap=True)
     for operator, plan in plans:
         for note in plan.notes:
             progress.print(f"note: operator {operator.label}: {note}", soft_wrap=True)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.flink.harness import ORDERS, diff_entries, read_entries
+from tests.snapshot.older_ranges import make_older_ranges
 from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:
@@ -161,3 +162,11 @@ def test_migrations_that_do_not_fit(
     assert last.startswith("error: ")
     assert message in last
     assert not (tmp_path / "new").exists()
+
+
+def test_key_groups_of_an_older_rule_are_noted(call: Callable[..., Called], tmp_path: Path) -> None:
+    older = make_older_ranges(orders().open(), tmp_path, "canonical")
+    called = call("migrate", older.path, "--migration", MIGRATION, "--out", tmp_path / "target")
+    assert called.code == 0
+    assert "note: operator orders: its subtasks hold other key groups than Flink gives them today" in called.err
+    assert "rescale --parallelism orders=6" in called.err
