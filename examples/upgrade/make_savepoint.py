@@ -1,6 +1,6 @@
 """Makes the savepoint of the example: `python examples/upgrade/make_savepoint.py`.
 
-Beside it lies `expected.jsonl.gz`, every entry as the job with the new code sees it on Flink 2.x after the same input.
+Beside it is `expected.jsonl.gz`: every entry as the job with the new code sees it on Flink 2.x after the same input.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def write_stream(content: JavaContent) -> bytes:
 class StreamReader:
     """Reads the contents of one stream after its header, which may follow at different offsets of the reader.
 
-    Keeps the table of handles; None stands for an object that is not complete yet.
+    Keeps the table of handles; None is an object that is not complete yet.
     """
 
     def __init__(self, reader: Reader) -> None:

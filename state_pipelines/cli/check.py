@@ -317,7 +317,7 @@ def describe_new(
         old: the old job.
         release: of Flink that runs the new job.
         source: how snapshots are opened.
-        upgrade: the old job without changes is meant, if nothing else is given.
+        upgrade: the new job is the old one without changes, if nothing else describes it.
 
     Raises:
         UsageError: nothing describes it, or a snapshot and types do.

@@ -1,7 +1,7 @@
 """The commands, and what they have in common: exit codes and errors.
 
 Exit code 0 is fine, 1 means that the answer is no (incompatible, a check failed), 2 wrong use or unreadable input, 3
-that it cannot be told: with --strict also that something could not be shown.
+that there is no definite answer: with --strict also that something could not be shown.
 """
 
 from __future__ import annotations

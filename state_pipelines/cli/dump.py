@@ -53,7 +53,7 @@ def command(
 
 @dataclass
 class _Unread:
-    """What of the entries that were printed could not be decoded.
+    """Printed entries that could not be decoded, and state that could not be read.
 
     Attributes:
         counts: by operator, state and reason the number of lines.

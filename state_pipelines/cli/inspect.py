@@ -183,7 +183,7 @@ def _show_operator(operator: OperatorReport, console: Console) -> None:
 
 
 def _show_python(operator: OperatorReport, console: Console) -> None:
-    """How to see the states of Python functions whose types nobody declares."""
+    """Print how to declare the types of Python states that have no declared type."""
     bare = {state.name: state.python.guess for state in operator.states if _guess(state) is not None and state.python}
     if not bare:
         return
@@ -267,7 +267,7 @@ def _make_state_table(states: list[StateReport]) -> Table:
 
 
 def _guess(state: StateReport) -> str | None:
-    """What a state of a Python function without a declared type looks like; None of others."""
+    """Return the guessed type of a Python state without a declared type; None for all other states."""
     return None if state.python is None else state.python.guess
 
 

@@ -29,7 +29,7 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for 
 
 @dataclass(frozen=True)
 class Source:
-    """How the snapshots of a command are opened.
+    """Options by which the snapshots of a command are opened.
 
     Attributes:
         path_mapping: texts `FROM=TO`.

@@ -193,7 +193,7 @@ COMPOSITE_CODERS: dict[str, Callable[[Derive], Layout]] = {
     f"{_SDK}io.kafka.KafkaRecordCoder": _kafka_record,
     f"{_SDK}io.kafka.ProducerRecordCoder": _producer_record,
 }
-"""What the coders with other coders inside make of those."""
+"""Functions that make the layout of a coder from the layouts of the coders nested in it, by coder class."""
 
 _AVRO = re.compile(r"org\.apache\.beam\.sdk\.(extensions\.avro\.)?coders\.Avro(Generic|Specific|Reflect)?Coder(\$\w+)?")
 TAGGED_CODERS = frozenset({_TAGGED_KV, f"{_SDK}transforms.join.UnionCoder"})

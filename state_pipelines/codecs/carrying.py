@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def carries(layout: lay.Layout) -> bool:
-    """Return whether any part of a value is carried."""
+    """Return whether a layout keeps a value, or anything nested in it, as bytes (`layout.Carried`)."""
     return any(isinstance(each, lay.Carried) for each in walk_layout(layout))
 
 
@@ -38,7 +38,7 @@ def reinterpret(array: pa.Array, source: lay.Layout, target: lay.Layout) -> pa.A
     Args:
         array: the values, in the type of `source`; null stays null.
         source: their layout.
-        target: the same layout, with other parts of it carried.
+        target: the same layout, except for which nested values are kept as bytes.
 
     Raises:
         UnsupportedError: a value cannot be decoded or written.

@@ -301,7 +301,7 @@ class ScalarColumns(Columns):
 
 @dataclass(frozen=True, eq=False)
 class RunColumns(Columns):
-    """Columns of lists that lie in several arrays each (`layout.Runs`).
+    """Columns of lists that are stored in several arrays each (`layout.Runs`).
 
     Attributes:
         stored: of the arrays, as lists of lists.

@@ -133,7 +133,7 @@ class Delimited(Layout):
 
 @dataclass(frozen=True)
 class Runs(Layout):
-    """A list that lies in several arrays of bytes, each with some elements: a list state of a Python function.
+    """A list that is stored in several arrays of bytes, each with some elements: a list state of a Python function.
 
     PyFlink appends what a bundle has added as one `byte[]`, and Java joins the arrays by a delimiter byte. It is
     written with one array per element, which PyFlink reads as well.
@@ -282,7 +282,7 @@ CARRIED = "@bytes"
 
 @dataclass(frozen=True)
 class Carried(Layout):
-    """A value as its bytes, a struct of one field `@bytes`, whatever it means: for values that are passed on."""
+    """A value that is passed on undecoded: a struct with its bytes in the only field, `@bytes`."""
 
     inner: Layout
 

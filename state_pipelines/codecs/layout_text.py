@@ -30,7 +30,7 @@ WORDS: dict[str, lay.Layout] = {
     "big_decimal": lay.BigDecimal(),
     "void": lay.Constant(b""),
 }
-"""Layout of each word: numbers by width, `utf` (`writeUTF`), `text` (Flink's `StringValue`), `bytes` behind an i32."""
+"""Layout of each word: numbers by width, `utf` (`writeUTF`), `text` (Flink's `StringValue`), `bytes` after an i32."""
 
 MAX_DEPTH = 32
 

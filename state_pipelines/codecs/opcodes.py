@@ -18,7 +18,7 @@ JUMP = 7  # -, target
 NULL = 8  # column, whether encoding checks it: a value that is not there
 LIST = 9  # column, smallest element, target behind the list: i32 count
 NEXT = 10  # -, target of the first instruction of the element
-DELIMITED = 11  # column, delimiter (-1: none), target behind the list
+DELIMITED = 11  # column, delimiter (-1: none), target after the list
 DELIMITED_NEXT = 12  # -, target of the first instruction of the element, delimiter, column of the list
 POJO = 13  # column, target when null, number of CASE rows that follow
 CASE = 14  # class column, tag (-1: by name), pool offset of the name, its length, target
@@ -66,7 +66,7 @@ KEYS = 71  # of a map: the block of its keys
 ITEM_VALUES = 72  # of a map: the block of its values in place of that of its keys
 MAP_END = 73
 
-NO_DELIMITER = -1  # in place of the delimiter of DELIMITED and DELIMITED_NEXT
+NO_DELIMITER = -1  # instead of the delimiter of DELIMITED and DELIMITED_NEXT
 
 ROLE_LIST = 0
 ROLE_KEYS = 1

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 MAX_DEPTH = 64
-"""How deep containers may be nested."""
+"""Largest depth of nested containers."""
 
 MAX_ITEMS = 1_000_000
-"""Values that may be shown of one pickle, those that are named again counted again."""
+"""Largest number of values shown of one pickle; a value that is referred to again counts again."""
 
 _FIRST_PROTOCOL, _LAST_PROTOCOL = 2, 5
 _LONGEST_INTEGER = 1 << 12
@@ -139,7 +139,7 @@ class _Renderer:
     def _dict(self, value: dict[Any, Any]) -> Json:
         if all(isinstance(key, str) and not key.startswith("@") for key in value):
             return {key: self.render(item) for key, item in value.items()}
-        # In the order of the dict, which is part of the value in Python.
+        # In the order of the dict, which belongs to the value in Python.
         return tagged("@map", [[self.render(key), self.render(item)] for key, item in value.items()])
 
 

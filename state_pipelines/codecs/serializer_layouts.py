@@ -116,7 +116,7 @@ _PYTHON_LAYOUTS: dict[str, Layout] = {
     "TIME": lay.Logical("milli_of_day"),
     "INSTANT": lay.Logical("instant"),
 }
-"""What the coders of PyFlink write (`pyflink.fn_execution.coder_impl_slow`)."""
+"""Layouts of the data that PyFlink's coders write (`pyflink.fn_execution.coder_impl_slow`)."""
 
 
 # Lengths of ids are one byte, which is that of a VarInt: both are at most 64 bytes.
@@ -130,13 +130,13 @@ BASIC_LAYOUTS |= {
 
 
 class Carrying(Enum):
-    """Values that are kept as their bytes (`layout.Carried`), in place of being decoded."""
+    """Values that are kept as bytes (`layout.Carried`) instead of being decoded."""
 
     NOTHING = 0
     UNKNOWN = 1
-    """Those that nothing here decodes."""
+    """Values that no codec decodes."""
     OPAQUE = 2
-    """All whose shape does not follow from their serializer: Kryo, Java objects, serializers of the user's own."""
+    """Values whose shape does not follow from their serializer: Kryo, Java objects, serializers of the user's own."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 MAX_DEPTH = 64
-"""How deep values may lie in values."""
+"""Largest depth of nested values."""
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|#[^\n]*", re.DOTALL)
 _TOKEN = re.compile(r"\"[^\"]*\"|'[^']*'|[\w.]+|[^\s]")
 _NAMESPACE = re.compile(r"^\s*namespace\s+java\s+([\w.]+)", re.MULTILINE)
@@ -104,7 +104,7 @@ class ThriftFiles:
         return found
 
     def _value(self, reader: Reader, kind: int, declared: ThriftType | None, depth: int) -> object:
-        """Read a value of a type on the wire; what was declared gives names and tells text from bytes."""
+        """Read a value of a type on the wire; the declaration gives names, and distinguishes text from bytes."""
         if depth > MAX_DEPTH:
             raise reader.error(f"values of Thrift lie more than {MAX_DEPTH} deep")
         of = self._resolve(declared)

@@ -44,7 +44,7 @@ COLUMNS = pa.schema(
         pa.field("watermark", pa.int64()),
     ]
 )
-"""`watermark` in epoch milliseconds, of which Beam's smallest and largest lie outside of what timestamps hold."""
+"""`watermark` is in epoch milliseconds: Beam's smallest and largest one exceed the range of timestamps."""
 
 SPLIT_COLUMNS = pa.schema(
     [
@@ -53,7 +53,7 @@ SPLIT_COLUMNS = pa.schema(
         pa.field("checkpoint_mark", pa.binary()),
     ]
 )
-"""`source`: its class; `checkpoint_mark`: as the coder of the source wrote it, which the split does not name."""
+"""`source`: its class; `checkpoint_mark`: bytes that the coder of the source wrote; the split does not name it."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def rows(mark: BeamKafkaMark) -> Iterator[Row]:
 
 
 def is_beam_kafka(serializer: Serializer) -> bool:
-    """Whether the elements are sources with the checkpoint mark of Beam's Kafka source."""
+    """Return whether the elements are sources with the checkpoint mark of Beam's Kafka source."""
     if not isinstance(serializer, BeamSerializer):
         return False
     mark = serializer.coder.part("valueCoder")

@@ -118,7 +118,7 @@ def hint_rows(hint: TransactionalIdHint) -> Iterator[Row]:
 
 
 def is_hint(serializer: tree.Serializer) -> bool:
-    """Whether the elements are hints, by their own serializer or as a POJO."""
+    """Return whether the elements are hints, by their own serializer or as a POJO."""
     match serializer:
         case tree.Basic(kind="KafkaNextTransactionalIdHint"):
             return True

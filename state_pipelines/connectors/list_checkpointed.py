@@ -51,7 +51,7 @@ def rows(offset: CheckpointedOffset) -> Iterator[Row]:
 
 
 def is_java_object(serializer: tree.Serializer) -> bool:
-    """Whether a state holds serialized Java objects."""
+    """Return whether a state holds serialized Java objects."""
     return isinstance(serializer, tree.Basic) and serializer.kind == "JavaObject"
 
 

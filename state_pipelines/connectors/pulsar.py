@@ -110,7 +110,7 @@ def _partition_row(partition: PulsarPartition) -> Row:
 
 
 def _transaction_text(transaction: tuple[int, int]) -> str:
-    """As `TxnID.toString`."""
+    """Format a transaction id as Pulsar's `TxnID.toString` does."""
     return f"({transaction[0]},{transaction[1]})"
 
 

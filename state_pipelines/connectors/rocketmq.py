@@ -190,7 +190,7 @@ def legacy_rows(offset: LegacyRocketMQOffset) -> Iterator[Row]:
 
 
 def is_legacy_rocketmq(serializer: tree.Serializer) -> bool:
-    """Whether the elements are tuples of a queue and a long."""
+    """Return whether the elements are tuples of a queue and a long."""
     match serializer:
         case tree.Tuple(fields=(tree.Pojo(pojo_class=name) | tree.Kryo(type_class=name), tree.Basic(kind="Long"))):
             return name == _MESSAGE_QUEUE

@@ -74,12 +74,12 @@ def rows(state: TwoPhaseCommitState) -> Iterator[Row]:
 
 
 def is_two_phase_commit(serializer: tree.Serializer) -> bool:
-    """Whether the elements are states of such sinks, other than `FlinkKafkaProducer` (`kafka_producer`)."""
+    """Return whether the elements are states of such sinks, other than `FlinkKafkaProducer` (`kafka_producer`)."""
     return transaction_serializer(serializer) is not None and not is_kafka_producer(serializer)
 
 
 def is_kafka_producer(serializer: tree.Serializer) -> bool:
-    """Whether the elements are states of a `FlinkKafkaProducer`."""
+    """Return whether the elements are states of a `FlinkKafkaProducer`."""
     match transaction_serializer(serializer):
         case tree.Basic(kind="KafkaTransactionState"):
             return True

@@ -204,7 +204,7 @@ def _find_nesting(attributes: dict[str, Reader], pool: _Pool, own: str, flags: i
 
 
 def _has_annotation(attributes: dict[str, Reader], pool: _Pool, kind: str) -> bool:
-    """Whether there is an annotation of a kind that the JVM keeps."""
+    """Return whether the attributes hold an annotation of a kind that is visible at run time."""
     # Values of annotations nest; a class that does not refer to the annotation cannot carry it.
     if "RuntimeVisibleAnnotations" not in attributes or kind not in pool.texts.values():
         return False

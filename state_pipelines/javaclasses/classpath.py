@@ -62,7 +62,7 @@ class ClassPath:
 
     @property
     def has_class_files(self) -> bool:
-        """Whether there is more than field lists."""
+        """Whether the class path has jars, directories or class files, and not only field lists."""
         return any(not isinstance(source, _DeclaredClasses) for source in self.sources)
 
     @cached_property
@@ -82,12 +82,12 @@ def open_class_path(paths: Iterable[str | PathLike[str]], declared: FieldLists |
     """A class path of jars, directories, class files and field lists.
 
     Args:
-        paths: local paths or URLs. Field lists come before class files, whatever their order.
+        paths: local paths or URLs. Field lists come before class files, in any order of the paths.
         declared: a field list that comes first.
 
     Raises:
-        MissingFileError: there is no such file.
-        UsageError: a file is none of these.
+        MissingFileError: a file does not exist.
+        UsageError: a file has none of these formats.
     """
     names = [str(path) for path in paths]
     opened = [(name, _open(name)) for name in names]
@@ -141,7 +141,7 @@ class GivenClass:
         return self.content if self.content.name == name else None
 
     def super_classes(self) -> Iterator[tuple[str, str]]:
-        """Its name and that of its super class, if it has one."""
+        """Yield the name of the class and that of its super class, if it has one."""
         if self.content.parent is not None:
             yield self.content.name, self.content.parent.name
 

@@ -38,11 +38,11 @@ def load_field_lists(paths: Iterable[str | PathLike[str]]) -> FieldLists:
     """The classes of jars, directories, class files and files of field lists.
 
     Args:
-        paths: local paths or URLs; field lists come before class files, whatever their order.
+        paths: local paths or URLs; field lists come before class files, in any order of the paths.
 
     Raises:
-        MissingFileError: there is no such file.
-        UsageError: a file is none of these.
+        MissingFileError: a file does not exist.
+        UsageError: a file has none of these formats.
     """
     return _load(tuple(str(path) for path in paths))
 
@@ -58,7 +58,7 @@ def _load(paths: tuple[str, ...]) -> FieldLists:
 
 @lru_cache(maxsize=16)
 def _load_once(paths: tuple[str, ...]) -> FieldLists:
-    """As `_load`, once per process: many tasks of Spark read the same snapshot."""
+    """Load as `_load` does, once per process: many tasks of Spark read the same snapshot."""
     return _load(paths)
 
 
@@ -181,7 +181,7 @@ def _find_kind(found: JavaClass, classes: ClassPath) -> str:
 
 
 def _find_collection(found: JavaClass, classes: ClassPath) -> str:
-    """The kind of collection that Kryo writes the class as; empty when it is none."""
+    """Return the kind of collection as which Kryo writes a class; empty for other classes."""
     pending, seen = [found], set()
     while pending:
         current = pending.pop()

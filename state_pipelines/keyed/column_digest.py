@@ -96,7 +96,7 @@ def identify_rows(columns: Sequence[pa.Array]) -> Hashes:
 
 
 def drop_fields(array: pa.Array, paths: Collection[str]) -> pa.Array:
-    """Structs without the fields at dotted paths; `[]` stands for elements and map values. What is no struct stays."""
+    """Remove the fields at dotted paths from structs; `[]` is elements and map values. Other arrays stay."""
     if not paths:
         return array
     if pa.types.is_list(array.type) or pa.types.is_map(array.type):

@@ -32,8 +32,8 @@ class RecordContext:
     Attributes:
         max_parallelism: number of key groups of the operator.
         layouts: what layouts depend on beyond serializers; formats without lengths are parsed by layouts.
-        by_block: entries that cannot be told apart come as one record per key group, whose key is empty, in place of
-            an error; for what shows records and writes none.
+        by_block: entries whose ends are not known are one record per key group with an empty key, instead of an error;
+            only for callers that show records and write none.
     """
 
     max_parallelism: int

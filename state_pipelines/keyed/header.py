@@ -97,8 +97,8 @@ def settle_keyed_header(
         declared: snapshot classes that the user declares.
 
     Returns:
-        The header, and its end; -1 where the end is not known. Where not all of it can be read, it has its bytes
-        (`raw`), and stand-ins for the states that cannot be read.
+        The header, and its end; -1 where the end is not known. A header that can be read only
+        in part has its bytes (`raw`), and stand-ins for the states that cannot be read.
 
     Raises:
         OpenBodyError: the end of the key serializer is not known, so that nothing is known of the states.
@@ -121,7 +121,7 @@ def settle_keyed_header(
 
 
 def name_states(header: KeyedHeader, names: Sequence[str]) -> KeyedHeader:
-    """Name the states that the header does not tell, of a database whose column families are `names`."""
+    """Name the states of a database that its header does not name, by its column families `names`."""
     known = {info.name for info in header.states}
     left = iter([name for name in names if name not in known])
     states = (

@@ -1,4 +1,4 @@
-"""Ends of blocks of the heap backend whose entries nothing can measure, because nothing reads their serializer.
+"""Ends of blocks of the heap backend whose entries have no known length, because their serializer has no reader.
 
 A section is a block per state, and nothing says how long an entry is. The end of such a block is proven when the
 blocks after it parse, are those of all other states of the section, and end exactly where the section does, and when
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.heap_entries import EntryForm
 
 HEAD = 6
-"""Bytes of a state id and a number of entries."""
+"""Size in bytes of the head of a block: a state id and a number of entries."""
 
 MAX_ATTEMPTS = 10_000
-"""Offsets of one section that are tried."""
+"""Largest number of offsets that are tried in one section."""
 
 
 def find_block_end(
@@ -56,13 +56,13 @@ def find_block_end(
 def make_block_record(
     key_group: int, data: npt.NDArray[np.uint8], start: int, end: int, offset: int, name: str
 ) -> KeyedRecords:
-    """All entries of a state of a key group as the value of one record, whose key is empty."""
+    """Make one record with an empty key, whose value is all entries of a state in a key group."""
     starts, ends = np.array([start], np.int64), np.array([end], np.int64)
     return KeyedRecords(np.array([key_group], np.int32), data, starts, starts, starts, ends, offset, name)
 
 
 def _find_heads(data: npt.NDArray[np.uint8], start: int, end: int, left: frozenset[int]) -> npt.NDArray[np.int64]:
-    """Offsets at which the block of one of some states can begin."""
+    """Find the offsets at which the block of one of the `left` states can begin."""
     if end - start < HEAD:
         return np.zeros(0, np.int64)
     raw = data[start:end].astype(np.int64)
@@ -75,7 +75,7 @@ def _find_heads(data: npt.NDArray[np.uint8], start: int, end: int, left: frozens
 def _fits(
     data: npt.NDArray[np.uint8], position: int, end: int, left: frozenset[int], forms: Sequence[EntryForm]
 ) -> bool:
-    """Whether the blocks of all `left` states fill the bytes from `position` to `end`."""
+    """Return whether the blocks of all `left` states fill the bytes from `position` to `end`."""
     missing = set(left)
     while missing:
         if end - position < HEAD:

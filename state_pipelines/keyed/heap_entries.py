@@ -210,7 +210,7 @@ class UnmeasuredForm(EntryForm):
 
 
 def has_opaque(layout: KeyedLayout) -> bool:
-    """Whether keys or values hold data of a serializer that nothing reads."""
+    """Return whether keys or values hold data of a serializer without a reader or declaration."""
     parts = (part for side in (layout.key, layout.value) for part in walk_layout(side))
     return any(
         isinstance(part, lay.Dynamic)

@@ -40,11 +40,11 @@ NO_SECTION = 0
 
 @dataclass(frozen=True)
 class HeaderReading:
-    """What helps to read a header with serializer snapshots that nothing reads.
+    """Knowledge from outside of a header about its serializer snapshots without a reader.
 
     Attributes:
         declared: snapshot classes that the user declares.
-        end: of the header, as the offsets of all handles over its stream tell; 0 where they do not.
+        end: end of the header, from the offsets of all handles over its stream; 0 where these do not give it.
     """
 
     declared: tuple[DeclaredSerializer, ...] = ()
@@ -52,7 +52,7 @@ class HeaderReading:
 
 
 PLAIN = HeaderReading()
-"""Nothing is known of the header but its bytes."""
+"""Reading of a header of which only its bytes are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +144,10 @@ def _read(stream: StateStream, end: int) -> bytes:
 def read_first_header(stream: StateStream, end: int, reading: HeaderReading = PLAIN) -> tuple[KeyedHeader, int]:
     """The header at the beginning of a stream, which ends somewhere before `end`, and its end.
 
-    The end is -1 where the header holds a snapshot without reader and nothing tells where that ends.
+    The end is -1 where the header holds a snapshot without reader whose end is not known.
 
     Raises:
-        OpenBodyError: the same of the key serializer, so that nothing is known of the states.
+        OpenBodyError: the end of the key serializer is not known, so that nothing is known of the states.
         FormatError: it is not one.
     """
     size = min(end, _HEADER)
@@ -170,7 +170,7 @@ def parse_header(data: bytes, name: str, declared: tuple[DeclaredSerializer, ...
     """The header that fills `data`; subtasks mostly share its bytes, and then share the header too.
 
     Raises:
-        OpenBodyError: a key serializer without reader, of which nobody knows where it ends.
+        OpenBodyError: the key serializer has no reader, and its end is not known.
         FormatError: it is not a header.
     """
     try:

@@ -79,10 +79,10 @@ class SubtaskState:
 
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
-"""Bytes that a conversion between encodings of text writes in place of those that it cannot read."""
+"""Bytes that a conversion of text encodings writes for bytes that it cannot read."""
 
 FEWEST_REPLACEMENTS = 8
-"""Replacement characters in a file that cannot be read from which on a conversion of text is the likely cause."""
+"""Smallest number of replacement characters in an unreadable file that makes a text conversion the likely cause."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ def check_jobs(
     find_data: Callable[[str, str], DataClasses | None] | None = None,
     row_names: bool = False,
 ) -> CheckReport:
-    """As `check`, on descriptions of the two jobs.
+    """Check descriptions of two jobs, as `check` does snapshots.
 
     Args:
         old: the job that took the snapshot.

@@ -47,14 +47,14 @@ class StateCheck:
         operator: uid, or 32-digit id; None of the snapshot as a whole.
         state: state name; None of what all states of the operator share.
         kind: kind of the state, see `JobState`; empty where there is no state.
-        place: which serializer it is about; `STATE`, `OPERATOR` and `SNAPSHOT` are about the structure,
+        place: the serializer that is judged; `STATE`, `OPERATOR` and `SNAPSHOT` are about the structure,
             `SNAPSHOT_CLASS` is about a class that several states may have.
-        outcome: what Flink makes of it at this place.
+        outcome: how Flink restores it.
         reason: why, one sentence; empty when the findings say it all.
         findings: the differences of the serializers.
         remedy: what to do.
-        error: what Flink raises; empty when it raises nothing, or something that is not known. Serializers stand in
-            it in readable form, where Flink prints Java objects.
+        error: what Flink raises; empty when it raises nothing, or something that is not known. Serializers are
+            in readable form, where Flink prints Java objects.
         partial: state is dropped or starts empty although the restore succeeds.
         old: the serializer of the snapshot at this place, in readable form; empty where there is none.
         new: that of the new job.
@@ -75,7 +75,7 @@ class StateCheck:
 
     @property
     def title(self) -> str:
-        """Operator, state and place."""
+        """Labels of the operator, the state and the judged serializer, such as `orders / order / value`."""
         return " / ".join(filter(None, (self.operator, self.state, str(self.place))))
 
     @property
@@ -147,7 +147,7 @@ def group_checks(checks: Iterable[StateCheck]) -> list[CheckGroup]:
 
 
 def _identify(finding: Finding) -> object:
-    """What a finding says, wherever it was found."""
+    """Return the contents of a finding without its path; equal findings of several states are printed once."""
     return finding.old, finding.new, finding.outcome, finding.reason
 
 

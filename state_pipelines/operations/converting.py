@@ -313,7 +313,7 @@ def _note_operator(operator: Operator, tasks: Sequence[SubtaskConversion], forma
 
 
 def _note_key_groups(operator: Operator) -> list[str]:
-    """What is wrong with the key groups of an operator whose files are copied as they are."""
+    """Note errors in the key-group ranges of an operator whose files are copied as they are."""
     file = str(operator.snapshot.location.metadata)
     try:
         for raw in (False, True):

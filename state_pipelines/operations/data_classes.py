@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Snapshot, State
 
 SCAN_LIMIT = 1 << 20
-"""Bytes of a snapshot up to which `check` looks into the data without being asked."""
+"""Largest size in bytes of a snapshot whose data `check` reads without `--scan`."""
 
 
 @dataclass(frozen=True)
 class DataClasses:
-    """What the data of a state hold.
+    """Classes of the objects in the data of a state.
 
     Attributes:
         names: classes of objects.
@@ -33,7 +33,7 @@ class DataClasses:
 
 
 def scan_snapshot(snapshot: Snapshot, *, scan: bool | None = None) -> Callable[[str, str], DataClasses | None]:
-    """A function that gives the classes in the data of a state, by operator id and state name; of the keys without one.
+    """Make a function that finds the classes in the data of a state, by operator id and state name (empty: the keys).
 
     Args:
         snapshot: the snapshot.

@@ -2,8 +2,8 @@
 
 Lines: `keyed` (kind, op, state, type, kg, key, ns, [ukey], value, [ttl_ts]), `timer` (kind, op, service, domain, kg,
 key, ns, ts), `operator` (kind, op, state, mode, subtask, index, value), `broadcast` (kind, op, state, subtask, ukey,
-value). A state of a Python function (PyFlink) goes by its name there, with `java_state` beside it; of one whose type
-nobody declares, `guess` shows what look like pickles, as `key_guess` does of keys. Values in the form of
+value). A state of a Python function (PyFlink) has its name in Python, and `java_state`; where its type is not
+declared, `guess` shows values that look like pickles, as `key_guess` does of keys. Values in the form of
 `codecs.jsonlines`. A key or value that cannot be decoded is `@bytes` hex with its `@reason`: of a broadcast state all
 entries of a subtask from there on, of keyed state without a readable header a key group. What cannot be decoded inside
 a Kryo value is `@undecoded` hex with its `@reason`. State that cannot be read at all is one line `unread` (kind, op,
@@ -262,7 +262,7 @@ def _dump_broadcast(state: BroadcastState) -> Iterator[Line]:
                 user_key = read_value(derive_layout(key, context), reader, tail=False)
                 value = read_value(derive_layout(stored, context), reader, tail=index == count - 1)
             except UnsupportedError as error:
-                # Nothing but the serializers tells where an entry ends.
+                # Only the serializers know where an entry ends.
                 reader.position = first
                 yield line | {"entries": count - index, "value": _keep(reader, _reason(error))}
                 break
@@ -337,7 +337,7 @@ def _show(serializer: tree.Serializer, value: object) -> Json:
 
 
 def _keep(reader: Reader, reason: str) -> Json:
-    """What is left of `reader` as bytes."""
+    """Take the remaining bytes of `reader`."""
     return {"@bytes": reader.take(reader.remaining).hex(), "@reason": reason}
 
 

@@ -27,7 +27,7 @@ class ErasurePlan:
 
     Attributes:
         search: where the snapshot holds them.
-        rescaling: what writes the new snapshot; None where the keys are nowhere.
+        rescaling: plan that writes the new snapshot; None when no operator holds the keys.
     """
 
     search: KeySearch
@@ -48,7 +48,7 @@ def plan_erasure(
         keys: as `key_values.encode_keys` takes them; those that are not of the type of an operator's keys do not
             concern that operator.
         target: directory of the new snapshot; None only plans.
-        run: runs the pieces of work; default one after the other in this process.
+        run: runs the tasks; default one after the other in this process.
 
     Raises:
         UnsupportedError: an operator that holds a key has state whose records cannot move.
@@ -99,7 +99,7 @@ def search_below(
         root: the directory.
         keys: as for `plan_erasure`.
         open_other: opens the snapshots.
-        run: runs the pieces of work.
+        run: runs the tasks.
 
     Raises:
         MissingFileError: a directory cannot be listed.

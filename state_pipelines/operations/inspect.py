@@ -42,8 +42,8 @@ class PythonReport:
     Attributes:
         java_name: its name.
         java_value: the serializer that the snapshot has.
-        guess: what the bytes look like when nobody declares a type, such as `ValueState<BIGINT>`; empty when nothing
-            fits, None when a type is declared.
+        guess: type guessed from the bytes, such as `ValueState<BIGINT>`; empty when no type fits, None when a type is
+            declared.
     """
 
     java_name: str
@@ -151,7 +151,7 @@ class OperatorReport:
 
     @property
     def notes(self) -> Iterator[str]:
-        """What of the operator cannot be shown decoded although nothing is damaged, and why."""
+        """Undamaged states of the operator that cannot be shown decoded, each with the reason."""
         if self.error and not self.damaged:
             yield self.error
         for state in self.states:
@@ -185,7 +185,7 @@ class SnapshotReport:
 
     @property
     def notes(self) -> list[str]:
-        """What cannot be shown decoded, and why."""
+        """Undamaged states that cannot be shown decoded, each with operator and reason."""
         return [f"operator {each.uid or each.id}: {note}" for each in self.operators for note in each.notes]
 
     @property

@@ -1,6 +1,6 @@
 """Searching keyed state for keys: which states of a snapshot hold entries of them, and how many.
 
-All records are looked at, whatever key group they are in; no value is decoded.
+All records of all key groups are compared; no value is decoded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Operator, Snapshot
 
 SPLIT_SIZE = 128 << 20
-"""Bytes of a file that one piece of work reads."""
+"""Bytes of a file that one task reads."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class FoundKeys:
 
 @dataclass(frozen=True)
 class FindKeys:
-    """Search for keys in one file of keyed state, or in a part of it.
+    """Task that searches one file of keyed state, or a byte range of it, for keys.
 
     Attributes:
         operator: label, for errors.
@@ -60,7 +60,7 @@ class FindKeys:
 
     @property
     def threads(self) -> int:
-        """As `Work` says."""
+        """Threads that the task uses (see `Work`)."""
         return count_kernel_threads([self.file])
 
     def run(self) -> FoundKeys:
@@ -117,7 +117,7 @@ class KeyEntries:
 
 @dataclass(frozen=True)
 class KeySearch:
-    """Where a snapshot holds keys.
+    """States of a snapshot that hold keys, with the numbers of entries.
 
     Attributes:
         path: of the snapshot.
@@ -149,7 +149,7 @@ def search_keys(
         snapshot: the snapshot.
         keys: as `key_values.encode_keys` takes them. A key that is not of the type of an operator's keys is not there.
         operators: some of its operators; default all.
-        run: runs the pieces of work; default one after the other in this process.
+        run: runs the tasks; default one after the other in this process.
     """
     unsearched: list[tuple[str, str]] = []
     pieces: list[FindKeys] = []
@@ -193,7 +193,7 @@ def _plan(operator: Operator, keys: Sequence[object]) -> Iterator[FindKeys]:
 
 
 def _find_unsearched(operator: Operator) -> Iterator[str]:
-    """State of an operator that may hold the keys in a form that nobody here reads."""
+    """Yield why some state of an operator, which may hold the keys, cannot be searched."""
     try:
         unread = operator.snapshot.keyed_files.find_unread(operator.metadata, operator.snapshot.layout_context)
     except StateError as error:

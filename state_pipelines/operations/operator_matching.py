@@ -46,7 +46,7 @@ class OperatorMatch:
 
     @property
     def hint(self) -> str:
-        """Advice about ids that nobody gave."""
+        """Advice to set a uid, where the old operator is known by its id only; else empty."""
         if not is_operator_id(self.old):
             return ""
         given = "" if self.new is None or not is_operator_id(self.new) else ", and so may that of the new operator"
@@ -82,7 +82,7 @@ def match_operators(old: Job, new: Job) -> tuple[OperatorMatch, ...]:
 
 
 def make_rename_request(matches: Iterable[OperatorMatch]) -> dict[str, Any]:
-    """The certain matches as a request that `rescale` takes; empty when there is none."""
+    """Make the request for `rescale` that renames the certain matches; empty without any."""
     operators = {
         each.old: {"operator_id" if is_operator_id(each.new) else "uid": each.new}
         for each in matches
@@ -140,7 +140,7 @@ def _match(
 
 
 def _score(old: JobOperator, new: JobOperator) -> Score | None:
-    """How well two operators fit; None when they do not."""
+    """Score how well two operators fit, for comparison with other pairs; None when they do not fit."""
     before, after = _index(old), _index(new)
     shared = before.keys() & after.keys()
     if not shared or old.unread or new.unread:

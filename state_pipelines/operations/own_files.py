@@ -1,4 +1,4 @@
-"""Publishing a snapshot that stands alone: every file that its metadata name is a file of its directory."""
+"""Publishing of self-contained snapshots: every file that the metadata name is in the directory of the snapshot."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def publish_snapshot(writer: SnapshotWriter, metadata: CheckpointMetadata, *, ne
 
     Raises:
         ProofError: a handle names a file elsewhere; nothing is published.
-        TargetExistsError: somebody else has published into the target meanwhile.
+        TargetExistsError: another process has published into the target meanwhile.
     """
     if not needs_others:
         require_own_files(metadata, writer.target)

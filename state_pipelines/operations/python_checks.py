@@ -1,4 +1,4 @@
-"""What `check` says of states of Python functions whose types nobody declares."""
+"""Results of `check` for states of Python functions without a declared type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def judge_undeclared(old: JobOperator, new: JobOperator) -> Iterator[StateCheck]:
-    """States of Python functions that two jobs have and nobody declares types of: nothing compares their values."""
+    """Yield a result for each Python state of both jobs whose type neither declares: its values are not compared."""
     known = {state.name: state for state in new.states}
     for state in old.states:
         successor = known.get(state.name)

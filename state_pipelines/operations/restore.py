@@ -46,7 +46,7 @@ class Restore:
         backend: hashmap, rocksdb, or None when the stricter one counts.
         old_kryo_version: major version of Kryo that wrote the state; None when it is that of the release.
         classes: the classes of both jobs; None when nothing but serializers is compared.
-        find_data: the classes in the data of a state, by operator id and state name; None where nobody looked.
+        find_data: the classes in the data of a state, by operator id and state name; None where the data were not read.
         row_names: fields of SQL rows keep their names, which Flink does not compare.
     """
 
@@ -90,7 +90,7 @@ class _Pair:
 def judge_places(
     operator: str, old: JobState, new: JobState, restore: Restore, owner: JobOperator | None = None
 ) -> Iterator[StateCheck]:
-    """What becomes of each place of a state; both sides have the same places and the same kind.
+    """Judge each serializer of a state; both states have the same kind and serializers in the same roles (`Place`).
 
     Args:
         operator: label of the operator.
@@ -158,7 +158,7 @@ def _add_classes(pair: _Pair, state: JobState, owner: JobOperator, restore: Rest
         lists_subclasses=owner.lists_subclasses and state.group is StateGroup.KEYED,
         changed=found.outcome is not Outcome.AS_IS,
     )
-    # A place that is refused already is not undetermined as well.
+    # A path that is refused already is not undetermined as well.
     added = [single(finding) for finding in written if finding.path not in refused]
     return replace(pair, compatibility=combine([found, *added])) if added else pair
 

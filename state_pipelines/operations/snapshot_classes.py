@@ -29,7 +29,7 @@ _STATIC = (
 
 
 def judge_snapshot_classes(job: Job, classes: ClassPath) -> Iterator[StateCheck]:
-    """What is wrong with the snapshot classes that the states of a job name and the class files hold."""
+    """Yield problems of the serializer snapshot classes of a job, as far as its class files hold them."""
     for name in sorted(_list_snapshot_classes(job)):
         found = classes.find(name)
         if found is None:

@@ -1,4 +1,4 @@
-"""The same job on a newer Flink: what its code makes of the state there, and what Flink 2 no longer has.
+"""Description of the same job on a newer Flink, and state whose classes Flink 2 no longer has.
 
 Source: release notes of Flink 2.0 (DataSet and Scala API, `SourceFunction` and `SinkFunction` connectors are removed,
 Kryo 5, serializers for collection fields of POJOs); flink-connector-kafka 4.0.
@@ -92,7 +92,7 @@ def _explain_missing_classes(old: Job, release: tuple[int, int]) -> Iterator[str
 
 
 def judge_removed(operator: JobOperator, state: JobState) -> StateCheck | None:
-    """What is said of a state that only classes use that Flink 2 or its connectors no longer have."""
+    """Judge a state whose classes Flink 2 or its connectors no longer have; None for all other states."""
     found = _find_removed(state)
     if found is None:
         return None

@@ -53,7 +53,7 @@ _GIVE_BOTH = (
 
 @dataclass(frozen=True)
 class WrittenClasses:
-    """What is known of the classes of two jobs.
+    """Known classes of two jobs.
 
     Attributes:
         old: classes of the job that took the snapshot.
@@ -75,7 +75,7 @@ class WrittenClasses:
         Args:
             path: of the serializer.
             old: the serializer of the snapshot.
-            data: the classes in the data; None where nobody looked.
+            data: the classes in the data; None where the data were not read.
             lists_subclasses: the serializer has met every object of the data (RocksDB), so it lists their classes.
             changed: other findings about the state say that its POJOs are not as they were.
         """
@@ -162,7 +162,7 @@ class WrittenClasses:
 
 
 class _Walk:
-    """What the tree of a serializer, with the declared types of both jobs, says about the classes that are written."""
+    """Walk over the tree of a serializer that gathers the written classes, with the declared types of both jobs."""
 
     def __init__(self, known: WrittenClasses) -> None:
         self.known = known
@@ -211,7 +211,7 @@ class _Walk:
                 self.openings.append((path, reason))
 
     def _find_unlisted(self, name: str) -> list[str] | None:
-        """Subclasses in the class files that no snapshot lists; None where no class files say."""
+        """Find subclasses that the snapshot does not list; None where they are not known."""
         found: set[str] = set()
         known = False
         for lists in (self.known.old, self.known.new):

@@ -97,8 +97,8 @@ def settle_operator_header(
         declared: snapshot classes that the user declares.
 
     Returns:
-        The header, and its end. Where not all of it can be read, it has its bytes (`raw`), and stand-ins for the states
-        that cannot be read.
+        The header, and its end. A header that can be read only in part has its bytes (`raw`), and stand-ins for the
+        states that cannot be read.
 
     Raises:
         UnsupportedError, FormatError: as `read_operator_header`.

@@ -44,7 +44,7 @@ _ELEMENT_FIELDS = ("values", "elements", "array")
 _SNAPPY_HEADER = b"\x82SNAPPY\0"
 _SNAPPY_START = 16
 MAX_CODERS = 10_000
-"""How many coders one coder may unfold to: a few shared objects can stand for a giant tree."""
+"""Largest number of coders in the tree of one coder: a few shared objects can unfold to a giant tree."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def write_beam(writer: Writer, node: BeamSerializer) -> None:
 
 @register(LEGACY, UNVERSIONED, write=write_beam, java_objects=True)
 def read_beam(reader: Reader, head: Head) -> BeamSerializer:
-    """Read the Java-serialized serializer behind its length; `LegacySnapshot` has versions around it."""
+    """Read the Java-serialized serializer after its length; `LegacySnapshot` has versions around it."""
     if head.snapshot_class == UNVERSIONED:
         head.expect(UNVERSIONED_VERSION)
         java = reader.bytes32()
@@ -130,7 +130,7 @@ def read_coder(stream: bytes) -> Coder:
 
 
 def decompress(data: bytes) -> bytes:
-    """Undo what `SnappyOutputStream` of snappy-java writes: a header of 16 bytes, then blocks behind their lengths.
+    """Undo what `SnappyOutputStream` of snappy-java writes: a header of 16 bytes, then blocks, each after its length.
 
     Raises:
         FormatError: not such a stream.

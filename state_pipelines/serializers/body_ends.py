@@ -49,7 +49,7 @@ ADAPTER_VERSION = 0x7A53C4F0
 
 
 class OpenBodyError(UnknownSerializerError):
-    """The body of a snapshot without reader ends at an offset that nothing in its header tells.
+    """The end of the body of a snapshot without reader is not known.
 
     Attributes:
         start: first offset at which the body can end.
@@ -57,7 +57,7 @@ class OpenBodyError(UnknownSerializerError):
         stage: what of the header is left to read, for comparison.
         infos: states that were read, and of the state in question what is known (see `read_state_meta_infos`).
         left: number of states after it.
-        header: what is known of the header, as its reader makes it; None when it is nothing.
+        header: the known beginning of the header, as its reader makes it; None when nothing of it is known.
     """
 
     start: int = 0
@@ -136,7 +136,7 @@ def take_body(reader: Reader, head: Head, node: Serializer, error: UnsupportedEr
     """Take the body of a snapshot that has no reader, up to its assumed end.
 
     Args:
-        reader: stands at the body.
+        reader: positioned at the body.
         head: of the snapshot.
         node: what is known of the snapshot without its body.
         error: why it has no reader.
@@ -202,7 +202,7 @@ def read_settled(
         with reading(state):
             parsed = parse(reader)
         if state.used and end is not None:
-            # Where nothing was assumed, what follows is the matter of the caller.
+            # Without an assumed end, the caller checks what follows the header.
             reader.expect_end("the header")
         return parsed
 
@@ -215,7 +215,7 @@ def read_settled(
     except FormatError:
         if end is None or not classes:
             raise
-        # A declared class whose body is not empty, or damage: the search tells.
+        # Either a declared class has a body that is not empty, or bytes are damaged: the search finds out.
         try:
             return attempt(Reading(classes))
         except OpenBodyError as error:
@@ -259,7 +259,7 @@ class _Search(Generic[Parsed]):
         self._assume = assume
         self._attempt = attempt
         self._attempts = 0
-        # By what is left to read: the solution that was found from there; None when there is none.
+        # Solutions by what is left to read after the body; None where there is none.
         self._known: dict[tuple[object, ...], Reading | None] = {}
         self.solution: tuple[Parsed, Reading] | None = None
         self.whole: dict[int, int] = {}
@@ -330,8 +330,8 @@ class _GivenUpError(Exception):
 class Candidates:
     """Offsets at which a body may end.
 
-    After a body comes, as the lists around it tell, the class of the next nested snapshot, the key of the next
-    serializer, or the name and kind of the next state; after the last one a number of states, or the end of the header.
+    After a body comes the class of the next nested snapshot, the key of the next serializer, or the name and kind of
+    the next state, depending on the lists around it; after the last one a number of states, or the end of the header.
 
     Args:
         data: holds the header.
@@ -368,7 +368,7 @@ class Candidates:
 
 
 def _find_texts(data: bytes, end: int) -> dict[int, int]:
-    """Offset and end of everything that may be a text without control characters, behind its u16 length."""
+    """Find everything that may be a text without control characters after its u16 length; ends by offset."""
     if end < 3:
         return {}
     raw = np.frombuffer(data, np.uint8, end)

@@ -1,4 +1,4 @@
-"""Snapshot classes that the user declares in place of a plug-in: what the body of the snapshot and the data look like.
+"""Snapshot classes that the user declares without a plug-in: layouts of the body of the snapshot and of the data.
 
 A declaration is a text `CLASS=LAYOUT` or `CLASS(BODY)=LAYOUT`. `codecs.layout_text` reads LAYOUT; BODY is a list of
 words: a number (`i8`, `i16`, `i32`, `i64`, `f32`, `f64`, `bool`), `utf`, `bytes(N)`, `snapshot` (a nested serializer

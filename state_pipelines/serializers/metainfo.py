@@ -160,7 +160,7 @@ def _read_serializer_key(reader: Reader) -> str:
 def _complete(
     name: str, kind: StateKind, options: tuple[tuple[str, str], ...], read: dict[str, Serializer], unknown: Serializer
 ) -> StateMetaInfo:
-    """What is known of a state whose meta info is read up to an unknown snapshot, which stands in for the rest."""
+    """Make the meta info of a state that is read up to an unknown snapshot; that is a stand-in for the rest."""
     keys = {
         StateKind.PRIORITY_QUEUE: (VALUE_SERIALIZER,),
         StateKind.OPERATOR: (VALUE_SERIALIZER,),
@@ -171,7 +171,7 @@ def _complete(
 
 
 def unread_state(name: str, kind: StateKind, unknown: Serializer, mode: str = "") -> StateMetaInfo:
-    """Meta info of a state of which the header cannot be read, because an unknown snapshot stands before it.
+    """Make the meta info of a state that cannot be read, because it comes after an unknown snapshot in the header.
 
     Args:
         name: of the state.
@@ -203,7 +203,7 @@ def read_state_meta_infos(reader: Reader) -> tuple[StateMetaInfo, ...]:
     """Read an i16 count and that many meta infos.
 
     Raises:
-        OpenBodyError: of a serializer without reader nobody knows where it ends; has the states up to that one.
+        OpenBodyError: the end of a serializer without reader is not known; has the states up to that one.
         UnknownSerializerError, FormatError: as `read_state_meta_info`; also a count that cannot fit.
     """
     start = reader.position

@@ -112,7 +112,7 @@ class PythonValue(Serializer):
 
 @dataclass(frozen=True)
 class PythonDeclaration:
-    """What a user says of a Python state.
+    """Type and kind that a user declares for a Python state.
 
     Attributes:
         type: of the value or element; of MAP state a MAP type.
@@ -127,7 +127,7 @@ def parse_python_type(text: str) -> PythonType:
     """Parse a type, in SQL's words or as PyFlink's `Types`.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is not a type.
     """
     declared = parse_python_declaration(text)
     if declared.kind is not None:
@@ -141,7 +141,7 @@ def parse_python_declaration(text: str) -> PythonDeclaration:
     PyFlink's descriptors (`ListStateDescriptor('name', Types.STRING())`) are taken too.
 
     Raises:
-        UsageError: it is none; the message says where.
+        UsageError: the text is not a declaration; the message says where.
     """
     return _Parser(text).declaration()
 
@@ -290,7 +290,7 @@ class _Parser:
         return items
 
     def _numbers(self) -> list[int]:
-        """What may stand in parentheses behind a plain type: nothing, or numbers."""
+        """Read the numbers in parentheses after a plain type; empty without parentheses."""
         if self._peek() != "(":
             return []
         self._expect("(")

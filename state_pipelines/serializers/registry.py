@@ -235,7 +235,7 @@ def lookup(head: Head) -> Family:
 
 
 def is_registered(snapshot_class: str) -> bool:
-    """Whether a family reads the snapshot class; loads plug-ins where none of those loaded does."""
+    """Return whether a family reads the snapshot class; loads plug-ins where no loaded family does."""
     if snapshot_class not in _families:
         load_plugins(ENTRY_POINT_GROUP, "serializer")
     return snapshot_class in _families
@@ -267,7 +267,7 @@ def read_snapshot(reader: Reader) -> Serializer:
 
 
 def _read_whole(reader: Reader, end: int) -> Opaque:
-    """Read a snapshot whose nested ones cannot be told apart."""
+    """Read a snapshot as one node, as the ends of its nested snapshots are not known."""
     head = read_head(reader)
     if end < reader.position:
         raise reader.error("a snapshot ends before its body begins", end)
@@ -317,7 +317,7 @@ def _read_unknown(reader: Reader, head: Head, error: UnsupportedError) -> Serial
 
     Raises:
         UnsupportedError: `error`, where no header is read, or where the end of the body is not known.
-        FormatError: the bytes do not fit the declaration, or the class name is none.
+        FormatError: the bytes do not fit the declaration, or the class name is not a name.
     """
     state = current_reading()
     if state is None:

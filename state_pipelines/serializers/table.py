@@ -79,7 +79,7 @@ def write_row_data(writer: Writer, node: RowData) -> None:
     """Mirror of `read_row_data`.
 
     Raises:
-        ValueRangeError: the node has names that its version has no place for, or another number of names than fields.
+        ValueRangeError: the node has names that its version cannot store, or another number of names than fields.
     """
     write_row_fields(writer, node)
     if node.snapshot_version >= ROW_VERSION_WITH_NAMES:

@@ -59,7 +59,7 @@ class Declarations:
 
     @property
     def messages(self) -> MessageTypes | None:
-        """Declared messages of Protobuf and Thrift; None where there are none."""
+        """Declared messages of Protobuf and Thrift; None without any."""
         return MessageTypes(self.protos, self.thrifts) if self.protos or self.thrifts else None
 
     def of_operator(self, old: bytes, new: bytes) -> Declarations:
@@ -192,7 +192,7 @@ def parse_python_types(texts: Iterable[str]) -> dict[str, dict[str, PythonDeclar
     The last dot before `=` separates operator and state; in a file both may hold dots.
 
     Raises:
-        UsageError: a text has another form, or a type is none of PyFlink.
+        UsageError: a text has another form, or a type is not one of PyFlink.
         MissingFileError: there is no such file.
     """
     found: dict[str, dict[str, PythonDeclaration]] = {}

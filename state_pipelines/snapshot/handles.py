@@ -125,8 +125,8 @@ class HandleReader:
     ) -> list[KeyedFile | StateError | None]:
         """As `open_keyed` for each handle; several at a time where the storage takes long to answer.
 
-        Each subtask has a header of its own, which says what states it has: none can be left unread. In place of a file
-        that cannot be opened stands the error.
+        Each subtask has a header of its own, which says what states it has, so every header is read. A file
+        that cannot be opened is its error.
         """
 
         def attempt(handle: KeyedStateHandle | None) -> KeyedFile | StateError | None:
@@ -168,7 +168,7 @@ class HandleReader:
         return RawKeyedPart(subtask, stream, handle.key_groups, sections, reason)
 
     def open_key_groups(self, handle: KeyedStateHandle | None, subtask: int, reason: str) -> RawKeyedPart | None:
-        """Managed keyed state as bytes, a section per key group; None where the handle does not tell the sections."""
+        """Open managed keyed state as bytes, a section per key group; None where the handle has no offsets."""
         if not isinstance(handle, _SectionHandle):
             return None
         stream = self.open_stream(handle.delegate)

@@ -1,8 +1,8 @@
 """Key groups that each subtask of an operator holds in its keyed state, by the ranges of its handles.
 
-Flink restores a subtask from handles of any ranges and drops what lies outside the range that its formula gives
-(`KeyGroupRangeAssignment`). What a snapshot holds is therefore said by the handles alone: their ranges follow the
-formula of the release that wrote them, which need not be the one of today.
+Flink restores a subtask from handles of any ranges and drops the key groups outside the range that its formula gives
+(`KeyGroupRangeAssignment`). Only the ranges of the handles say which key groups a snapshot holds: they follow the
+formula of the release that wrote them, which may differ from that of current releases.
 """
 
 from __future__ import annotations

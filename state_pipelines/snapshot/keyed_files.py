@@ -31,7 +31,7 @@ Files = tuple[tuple[int, "KeyedFile"], ...]
 
 
 Failures = Mapping["int | None", StateError]
-"""By index of the subtask why its state cannot be read; None is all of them together."""
+"""Errors of subtasks whose state cannot be read, by index of the subtask; under None an error of all together."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class KeyedFiles:
     def survey(self, operator: OperatorState, layouts: LayoutContext) -> tuple[Files, Failures]:
         """The files of an operator that can be opened, and by index of the subtask why another one cannot.
 
-        None stands for what is wrong with the key groups of the subtasks.
+        The error under None is about the key groups of all subtasks.
         """
         if operator.operator_id not in self._complete:
             managed, failures = self._open_managed(operator)
@@ -138,7 +138,7 @@ class KeyedFiles:
         return unread
 
     def survey_unread(self, operator: OperatorState, layouts: LayoutContext) -> Mapping[int, UnreadState]:
-        """As `find_unread`; what is damaged is left out (see `survey`)."""
+        """Find unread state as `find_unread` does, without subtasks whose state is damaged (see `survey`)."""
         return self._open_raw(operator, layouts)[1]
 
     def open_stored(self, operator: OperatorState, layouts: LayoutContext) -> tuple[KeyedFile, ...]:

@@ -151,7 +151,7 @@ class KeyedState(State):
 
     @cached_property
     def _declared(self) -> PythonDeclaration | None:
-        """The declared type of a state of a Python function, with its kind; None when there is none."""
+        """The declared type of a state of a Python function, with its kind; None when no type is declared."""
         declared = self.operator.find_python_type(self.stored_info)
         return None if declared is None else find_kind(self.stored_info, declared, self._sample_arrays())
 
@@ -163,7 +163,7 @@ class KeyedState(State):
 
     @cached_property
     def guess(self) -> PythonGuess | None:
-        """What a state of a Python function looks like whose type nobody declares; None of all other states."""
+        """The type guessed for a state of a Python function without a declared type; None for all other states."""
         if not self.python_name or self._declared is not None:
             return None
         return guess_type(self.stored_info, list(self._sample_arrays()))
@@ -214,7 +214,7 @@ class KeyedState(State):
 
     @property
     def context(self) -> RecordContext:
-        """What finding its records takes, to show them."""
+        """Context by which records are found in order to show them."""
         return replace(self.operator.record_context, by_block=True)
 
     @property
@@ -286,7 +286,7 @@ class KeyedState(State):
 
     @cached_property
     def comes_by_key_group(self) -> bool:
-        """Whether the entries of a key group are one record, because nothing measures those of the heap backend."""
+        """Whether the entries of a key group are one record: heap entries without a reader have no known ends."""
         if not any(isinstance(part.file, HeapFile) for part in self.parts):
             return False
         try:

@@ -31,7 +31,7 @@ def open_snapshot(
         declarations: facts that the snapshot does not hold; `declare` parses them from texts.
         path_mapping: `FROM=TO` texts for directories that were moved (absolute handles name them).
         uids: added to those of `declarations`.
-        classes: in place of those of `declarations`.
+        classes: replaces the classes of `declarations`.
 
     Raises:
         NotFoundError: there is no snapshot.

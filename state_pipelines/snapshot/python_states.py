@@ -1,4 +1,4 @@
-"""State of Python functions: byte arrays to Java, values of declared types to their users.
+"""State of Python functions: byte arrays in Java, values of declared types in tables.
 
 PyFlink keeps every state as Java list or map state of `byte[]` under the name `python-state-NAME`. Value, reducing and
 aggregating state are lists of one array (the accumulator of the last two); list state is arrays of several elements.
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 PREFIX = "python-state-"
-"""In front of the name of every state of a Python function (`BeamStateStore.PYTHON_STATE_PREFIX`)."""
+"""Prefix of the Java name of every state of a Python function (`BeamStateStore.PYTHON_STATE_PREFIX`)."""
 
 SAMPLE_SIZE = 200
-"""Records of each subtask by which the kind of a state is found, and its type guessed."""
+"""Number of records of each subtask from which the kind of a state is found and its type guessed."""
 
 Arrays = Sequence[bytes]
 """The arrays of one record of list state, without their lengths."""
@@ -52,7 +52,7 @@ _LARGE = 1 << 53
 
 @dataclass(frozen=True)
 class PythonGuess:
-    """What the bytes of an undeclared state look like; nothing of it is certain.
+    """Guess of the type of an undeclared state from its bytes; it may be wrong.
 
     Attributes:
         kind: VALUE (which reducing and aggregating state look like too), LIST or MAP.
@@ -71,7 +71,7 @@ def python_name(info: StateMetaInfo) -> str:
 
 
 def declare_types(info: StateMetaInfo, declared: PythonDeclaration, kind: str) -> StateMetaInfo:
-    """The meta info with the declared types in place of byte arrays.
+    """Replace the byte arrays in a meta info by the declared types.
 
     Args:
         info: of a state of a Python function.
@@ -123,7 +123,7 @@ def find_kind(info: StateMetaInfo, declared: PythonDeclaration, sample: Iterable
 
 
 def guess_type(info: StateMetaInfo, sample: Sequence[Arrays]) -> PythonGuess:
-    """What the records of a sample look like; of map state each record is one key and one value."""
+    """Guess the type of a state from a sample of its records; a record of map state is one key and one value."""
     if isinstance(info.value_serializer, tree.MapOf):
         sides = [[[arrays[index]] for arrays in sample if len(arrays) > index] for index in (0, 1)]
         found = [_guess_content(side, single=True) for side in sides]
@@ -161,7 +161,7 @@ def carry_types(declared: PythonDeclaration) -> PythonDeclaration:
 
 
 def _arrays_of(info: StateMetaInfo) -> bool:
-    """Whether the serializers of a state are those that PyFlink gives to all of its states."""
+    """Return whether the serializers of a state are those that PyFlink gives to all of its states."""
     match info.kind, info.state_type:
         case StateKind.BROADCAST, _:
             return _is_array(info.key_serializer, "ByteArrayWrapper") and _is_array(info.value_serializer)
@@ -214,7 +214,7 @@ def _type_arrays(node: tree.Serializer, types: list[PythonType], kind: str) -> t
 
 
 def _fit(records: Sequence[Arrays], of: PythonType, *, single: bool) -> bool:
-    """Whether every array is one value of a type, or with `single` unset some values of it."""
+    """Return whether every array is one value of a type, or with `single` unset any number of values."""
     element = derive_layout(of, LayoutContext())
     layout = element if single else lay.Delimited(element, delimiter=None)
     for arrays in records:
@@ -231,10 +231,10 @@ def _fit(records: Sequence[Arrays], of: PythonType, *, single: bool) -> bool:
 
 
 def _guess_content(records: Sequence[Arrays], *, single: bool) -> str:
-    """The word of a type that all arrays have, or empty."""
+    """Find a type that fits all arrays and return its word; empty if no type fits."""
     if not records:
         return ""
-    # Numbers have no mark of their own: a run of them is any bytes of the right length.
+    # Any bytes of the right length can be read as several numbers, so these are only tried on single values.
     for word, holds in _GUESSES if single else _GUESSES[:_MARKED]:
         of = PythonType(word=word)
         if _fit(records, of, single=single) and holds(_values(records, of)):
@@ -258,7 +258,7 @@ def _are_texts(values: list[object]) -> bool:
 
 
 def _are_longs(values: list[object]) -> bool:
-    """Doubles, read as longs, are far from zero, and their doubles are not."""
+    """Return whether some value is small: doubles that are read as longs are all far from zero."""
     return not all(isinstance(value, int) and abs(value) >= _LARGE for value in values)
 
 
@@ -282,6 +282,6 @@ _GUESSES: tuple[tuple[str, Callable[[list[object]], bool]], ...] = (
     ("SMALLINT", bool),
     ("TINYINT", bool),
 )
-"""Words in the order in which they are tried, each with what its values must look like."""
+"""Words in the order in which they are tried, each with a test of the decoded values."""
 _MARKED = 2
-"""How many of them say their own length."""
+"""Number of words at the beginning of `_GUESSES` whose values store their length."""

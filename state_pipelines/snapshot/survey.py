@@ -1,4 +1,4 @@
-"""The states of an operator as far as they can be read; what cannot be read of one subtask does not hide the others."""
+"""The readable states of an operator; a subtask that cannot be read does not hide the others."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def raise_first(failures: Sequence[Failure]) -> None:
 
 
 def _find_unread(operator: Operator) -> Mapping[int, RawKeyedPart]:
-    """By index of the subtask keyed state whose key serializer cannot be read."""
+    """Find keyed state whose key serializer cannot be read, by index of the subtask."""
     _, failures = operator.snapshot.keyed_files.survey(operator.metadata, operator.snapshot.layout_context)
     found = {}
     for subtask in operator.metadata.subtasks:
@@ -131,7 +131,7 @@ def survey_operator(operator: Operator) -> tuple[tuple[State, ...], list[Failure
 
 
 def survey_raw(operator: Operator) -> tuple[tuple[State, ...], list[Failure]]:
-    """State of which there are only bytes."""
+    """Find state that is only known as bytes."""
     handles = operator.snapshot.handles
     keyed, raw, failures = [], [], []
     sections = _find_unread(operator)

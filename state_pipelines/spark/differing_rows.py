@@ -1,4 +1,4 @@
-"""Examples of rows that differ between two sides of a proof, for people: found only once a proof has failed."""
+"""Examples of differing rows for the report of a failed proof."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from state_pipelines.spark.comparisons import GroupResult
 
 EXAMPLES = 10
-"""Rows that a failed check shows at most."""
+"""Largest number of rows that a failed check shows."""
 
 _PLACES = 64
-"""Key groups or subtasks in which rows are looked for."""
+"""Largest number of key groups or subtasks that are searched for rows."""
 
 _EQUAL = hidden("equal")
 
 
 def find_failed(results: Sequence[GroupResult], check: str, state: str) -> tuple[set[str], list[int]]:
-    """What differs of a state by the digests of a check: names of digests, and the places where."""
+    """Find the digests of a state that differ in a check: their names, and the key groups or subtasks."""
     names: set[str] = set()
     places: set[int] = set()
     for result in results:
@@ -47,17 +47,17 @@ def find_rows(
     *,
     kept: bool = False,
 ) -> list[dict[str, Any]]:
-    """Rows in which two sides differ.
+    """Find rows that differ between two frames.
 
     Args:
-        sides: frames of `FlowRunner` by what they are called; those that are only shown have the same keys.
-        compared: the two sides.
-        place: column of the key group or subtask, and where to look.
+        sides: frames of `FlowRunner` by name, with the same keys; those that are not compared are only shown.
+        compared: names of the two frames to compare.
+        place: column of the key group or subtask, and the values of it to search.
         fields: of the payload that are compared; the whole payload where it has none of them.
-        kept: rows that the second side does not have are left out on purpose.
+        kept: rows that the second frame lacks are no difference: the migration left them out.
 
     Returns:
-        At most `EXAMPLES`, each with the key and what every side has there.
+        At most `EXAMPLES` rows, each with the key and the values of every frame.
     """
     column, places = hidden(place[0]), place[1]
     common = set.intersection(*(set(frame.columns) for frame in sides.values()))
@@ -88,7 +88,7 @@ def _to_text(frame: DataFrame, fields: Collection[str]) -> Column:
 
 
 def _compare_text(frame: DataFrame, fields: Collection[str]) -> Column:
-    """`_to_text` and the types, which count too: 1 of 32 bits is not 1 of 64."""
+    """The text of `_to_text` and the types: an INT 1 and a BIGINT 1 differ."""
     kind = frame.schema[PAYLOAD].dataType
     known = {each.name: each.dataType for each in kind} if isinstance(kind, StructType) else {}
     types = [known[name].simpleString() for name in sorted(fields) if name in known] or [kind.simpleString()]

@@ -41,28 +41,28 @@ def layout_type(layout: Layout) -> DataType:
 
 
 def reinterpret_rows(array: pa.Array, source: Layout, target: Layout) -> pa.Array:
-    """`reinterpret` for arrays in the types of Spark."""
+    """Apply `reinterpret` to an array in the types of Spark."""
     kind = column_type(source)
     found = reinterpret(conform(from_spark(array, kind), kind), source, target)
     return to_spark(pa.RecordBatch.from_arrays([found], names=["value"])).column(0)
 
 
 def reinterpret_column(column: Column, source: Layout, target: Layout) -> Column:
-    """A column of values of one layout as those of another with the same bytes."""
+    """Decode the bytes of the values of a column with another layout."""
     if source == target:
         return column
 
     def work(array: pa.Array) -> pa.Array:
         return reinterpret_rows(array, source, target)
 
-    # Spark tells the kind of function by its type hints, which the stubs do not know.
+    # Spark derives the kind of function from its type hints, which the stubs do not know.
     make: Any = arrow_udf
     found: Column = make(work, layout_type(target))(column)
     return found
 
 
 def conform_value(column: Column, source: DataType, row: Layout, plain: Layout, path: str = "the value") -> Column:
-    """A column of SQL as rows hold its values.
+    """Convert a column of SQL to the layout that rows hold.
 
     Args:
         column: the column.
@@ -72,7 +72,7 @@ def conform_value(column: Column, source: DataType, row: Layout, plain: Layout, 
         path: for errors.
 
     Raises:
-        MigrationError: see `cast_by_name`; or the value has opaque parts both as bytes and decoded.
+        MigrationError: see `cast_by_name`; or the value holds opaque values both as bytes and decoded.
     """
     if row == plain or isinstance(source, NullType):
         return cast_by_name(column, source, layout_type(row), path)
@@ -98,23 +98,23 @@ def _holds_bytes(kind: DataType) -> bool:
 
 
 def compares_bytes(flow: Flow, back: Return, plan: OperatorPlan) -> bool:
-    """Return whether opaque values of an old state and of what comes back of it are compared by their bytes.
+    """Return whether a round trip of an old state is proven by the bytes of its opaque values.
 
-    They are where all are passed on, on both ways. Else they are compared as decoded.
+    It is where upgrade and downgrade pass all of them on. Else decoded values are compared.
 
     Args:
-        flow: the way there.
-        back: the way back.
-        plan: theirs.
+        flow: flow of the migration.
+        back: flow of the reverse migration.
+        plan: plan of the operator.
     """
     layouts = plan.context.layouts
     return not writes_opaque(flow, layouts) and not writes_opaque(back.way, layouts)
 
 
 def writes_opaque(flow: Flow, layouts: LayoutContext) -> bool:
-    """Return whether a flow makes opaque values out of decoded ones, in place of passing on their bytes.
+    """Return whether a flow encodes opaque values, instead of passing on their bytes.
 
-    Their bytes need not be those of equal values elsewhere: hash maps and shared references have several forms.
+    Equal values may then have other bytes: hash maps and shared references have several encodings.
     """
     return any(_makes_opaque(each, layouts) for each in walk_flow(flow))
 

@@ -239,7 +239,7 @@ class _Prover:
         return rows[:EXAMPLES]
 
     def _find_unmeant(self, name: str, flow: Flow, fields: set[str], places: list[int]) -> list[dict[str, Any]]:
-        """Rows that were written otherwise than they were meant."""
+        """Find rows that differ from the expected ones."""
         layouts = self.plan.row_layouts
         reader = StateReader(self.spark, self.before)
         sides = {"after": StateReader(self.spark, self.after).read(name, KEY_PARTS)}

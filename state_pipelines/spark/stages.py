@@ -72,7 +72,7 @@ def hidden(name: str) -> str:
 
 
 def is_orderable(kind: DataType) -> bool:
-    """Whether Spark can compare values of a type: all but maps, and what holds maps."""
+    """Return whether Spark can order values of a type: all but maps, and types that hold maps."""
     match kind:
         case MapType():
             return False
@@ -152,17 +152,17 @@ class Stage:
 
     @cached_property
     def _is_opaque(self) -> bool:
-        """Whether the payload before or after holds opaque values."""
+        """Whether the payload before or after the stage holds opaque values."""
         shapes = (self.before, self.after) if self.after.kind != TIMER else ()
         return any(contains_carried(each.payload, self.layouts) for each in shapes)
 
     @cached_property
     def _exposed(self) -> DataFrame:
-        """All columns, and beside them those that SQL may name."""
+        """The frame with the columns that SQL may name added."""
         return self._expose_opaque() if self._is_opaque else self._expose_plain()
 
     def _expose_opaque(self) -> DataFrame:
-        """As `_expose_plain`: opaque values are decoded, and as rows hold them under the names of `name_raw`."""
+        """Add the columns of `_expose_plain` with opaque values decoded, and as rows hold them by `name_raw`."""
         (row, plain), raw = find_layouts(self.before.payload, self.layouts), F.col(PAYLOAD)
         value, kind = reinterpret_column(raw, row, plain), layout_type(plain)
         fields = kind.names if isinstance(kind, StructType) and not isinstance(plain, Carried) else []
@@ -181,7 +181,7 @@ class Stage:
         return self.frame.select("*", *shown, raw.alias(RAW))
 
     def _find_value(self, sql: str) -> Column:
-        """SQL of the payload; where it is but that of before, as rows hold it."""
+        """Return the column of SQL of the payload; for the unchanged payload, the values as rows hold them."""
         row = derive_layout(self.before.payload, self.layouts)
         same = sql == "value" and "value" not in find_fields(row)
         if same and self._is_opaque and row == derive_layout(self.after.payload, self.layouts):
@@ -189,7 +189,7 @@ class Stage:
         return F.expr(sql)
 
     def _project_opaque(self, columns: Sequence[tuple[str, str]], *, allowed: bool) -> DataFrame:
-        """Other fields, of which opaque ones that stay are passed on."""
+        """Replace the fields of the payload; opaque fields that do not change are passed on."""
         before = find_fields(derive_layout(self.before.payload, self.layouts))
         rows, plains = map(find_fields, find_layouts(self.after.payload, self.layouts))
         made: dict[str, Column] = {}
@@ -231,7 +231,7 @@ class Stage:
             fold_constants(exposed.select(*(F.expr(sql) for sql in sqls)))
 
     def _fold_fields(self, columns: Iterable[tuple[str, str]]) -> None:
-        """As `_fold`, down to the types of the fields."""
+        """Evaluate constant fields as `_fold` does, including their casts to the types of the fields."""
         if self.folding:
             sqls = dict(columns)
             made = self._exposed.select(*(F.expr(sql).alias(name) for name, sql in columns))
@@ -344,7 +344,7 @@ class Stage:
         return self._take(stage, self.frame.withColumnRenamed(PAYLOAD, "values"), "values")
 
     def _take(self, stage: flows.Regroup, grouped: DataFrame, name: str) -> DataFrame:
-        """One value per row of what was gathered in a column."""
+        """Evaluate the SQL of a stage over the values that were gathered in a column; one value per row."""
         assert stage.sql is not None
         shown = [F.col(hidden(each)).alias(each) for each in KEYS[:2] if hidden(each) in grouped.columns]
         kept = [each for each in grouped.columns if each != name]
@@ -463,7 +463,7 @@ def _find_function(function: str | Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unite(keys: list[str], frame: DataFrame, rule: str, what: str, column: str) -> DataFrame:
-    """One row per key out of all that have it, as `rule` says."""
+    """Unite the rows of equal keys into one row per key, by `rule`."""
     order = hidden("order")
     times = [F.max(name).alias(name) for name in [hidden(TTL_COLUMN)] if name in frame.columns]
     if rule in (flows.ERROR, flows.FIRST, flows.LAST):

@@ -28,10 +28,10 @@ EXPECTED = {
     "2022-06-02-scala2.12-a0313de2": DAMAGED,
     # In-flight data are not dropped, and not kept, before the user says so; their keys cannot be searched.
     "stateful-udf-migration-itcase-flink1.17-rocksdb-checkpoint": {"convert": 2, "keep": 2, "erase": 3},
-    # Heap native entries say no lengths: where a user's serializer ends only a declaration tells.
+    # Heap native entries have no lengths: only a declaration says where the data of a user's serializer end.
     "type-serializer-snapshot-migration-itcase-flink1.16-hashmap-checkpoint": {"convert": 2},
 }
-"""By a folder of the snapshot the exit codes that are not 0; of `erase`, which finds no such key, not 1."""
+"""Unusual exit codes by a folder of the snapshot: usual is 0, and 1 of `erase`, which does not find the key."""
 
 
 @pytest.mark.skipif(not SNAPSHOTS, reason="FLINK_STATE_FIXTURES and FLINK_STATE_WILD are unset: they name snapshots")

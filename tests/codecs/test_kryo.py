@@ -379,7 +379,7 @@ AVRO_RECORD = (
 
 
 def avro_serializer(schema_serializer: str) -> tree.Kryo:
-    """As Flink's `AvroUtils` registers it where flink-avro is on the class path."""
+    """The serializer with the default that Flink's `AvroUtils` registers where flink-avro is on the class path."""
     default = tree.KryoRegistration(
         class_name="org.apache.avro.Schema", resolved=True, value=f"\0\0{schema_serializer}".encode()
     )

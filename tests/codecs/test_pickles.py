@@ -91,7 +91,7 @@ def test_a_key_that_doubles_with_each_level_is_not_hashed() -> None:
     doubled: Any = (1,)
     for _ in range(40):
         doubled = (doubled, doubled)
-    # As the pickle of a dict with that key, whose hash nobody could wait for.
+    # The pickle of a dict with that key: hashing it would take far too long.
     body = pickle.dumps(doubled, 4)[:-1]
 
     with pytest.raises(UnsupportedError, match="key of more than"):

@@ -1,4 +1,4 @@
-"""What the coders of PyFlink write, byte for byte, and lists that lie in several arrays."""
+"""Bytes that the coders of PyFlink write, and lists that are stored in several arrays."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def dump_state(snapshot: Snapshot, operator: str, state: str) -> list[dict[str, 
 
 
 def values(snapshot: Snapshot, operator: str, state: str) -> dict[Any, Any]:
-    """What `dump` shows of a state, by key and user key; lists of a key together."""
+    """The values that `dump` shows of a state, by key and user key."""
     found: dict[Any, Any] = {}
     for line in dump_state(snapshot, operator, state):
         found[str(line["key"]["@row"][0]), str(line.get("ukey"))] = line["value"]

@@ -46,7 +46,7 @@ def folder(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(params=["all readers", "readers of Flink"], autouse=True)
 def readers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
-    """Whether all readers are there."""
+    """Whether all readers are registered, and not only those of Flink itself."""
     complete = request.param == "all readers"
     if not complete:
         own = {
@@ -118,7 +118,7 @@ def test_rescale(folder: Path, tmp_path: Path) -> None:
 def test_convert(folder: Path, tmp_path: Path, target: str, readers: bool) -> None:
     code, _, err = call("convert", folder, "--format", target, "--out", tmp_path / "copy")
     if target == "canonical" and not readers and code:
-        # Entries of the heap backend cannot be told apart without their serializers.
+        # The ends of heap entries are not known without a reader of their serializers.
         assert (code, "FSSingleKafkaOperatorState" in folder.parts, "--serializer" in err) == (2, True, True)
         return
     assert code == 0

@@ -35,7 +35,7 @@ def open_wild(wild: Path, case: str) -> Snapshot:
 
 
 def values(snapshot: Snapshot, state: str, operator: str | None = None) -> list[Any]:
-    """What `dump` prints of a state."""
+    """The values that `dump` prints of a state."""
     return [line["value"] for line in dump(snapshot, operator=operator, state=state)]
 
 

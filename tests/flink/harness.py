@@ -95,7 +95,7 @@ def orders_job(classes: str = "v1") -> Job:
 def shop_job(classes: str = "v1") -> Job:
     """The job of the example about Flink 1.x to 2.x; its class `Visit` goes by Kryo (`v1`) or is a POJO (`v2`)."""
     own = ("examples/upgrade/java/job", f"examples/upgrade/java/{classes}")
-    # The source of the orders example, and what else lies in its folders.
+    # The source of the orders example, with the other classes of its folders.
     orders = ("examples/orders/java/v1", "examples/orders/java/job")
     return Job("com.acme.shop.ShopJob", (*own, *orders), settings={"pipeline.generic-types": "true"})
 
@@ -297,7 +297,7 @@ def install(version: str) -> FlinkHome:
 
 
 def install_libraries(version: str) -> FlinkHome:
-    """As `install`, with the runtime and the planner of SQL and CEP, which the package has beside `flink-dist`."""
+    """Install Flink as `install` does, with the runtime and planner of SQL and CEP, which are not in `flink-dist`."""
     home = install(version)
     libraries = home.path / "tables"
     with _locked(f"{version}.lock"):

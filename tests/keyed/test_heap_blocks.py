@@ -1,4 +1,4 @@
-"""Blocks of the heap backend whose entries nothing measures: their ends, as far as they can be proven."""
+"""Ends of blocks of the heap backend whose entries have no known length, as far as they can be proven."""
 
 from __future__ import annotations
 

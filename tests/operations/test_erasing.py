@@ -146,7 +146,7 @@ def test_an_unknown_serializer_hides_no_key_of_another_state(case: Case) -> None
     keys = [line["key"] for line in dump(snapshot) if "key" in line]
     search = search_keys(snapshot, keys[:1])
     assert {each.operator for each in search.found} == {"tallies", "purses"}
-    # Where heap native entries end only their serializers tell.
+    # Only their serializers know where heap native entries end.
     unsearched = {"purses"} if case.case == "heap-native" else set()
     assert {operator for operator, _ in search.unsearched} == unsearched
     assert all("state purse" in reason for _, reason in search.unsearched)

@@ -1,4 +1,4 @@
-"""Snapshots that stand alone: checkpoints whose files lie elsewhere, copied into another directory or bucket."""
+"""Self-contained snapshots: checkpoints with files elsewhere, copied into another directory or bucket."""
 
 from __future__ import annotations
 

@@ -59,13 +59,13 @@ def stream(of: JavaObject) -> bytes:
 
 
 def legacy_snapshot(of: JavaObject) -> bytes:
-    """Up to Flink 1.18: a version of Flink's adapter, one of its proxy, the stream behind its length, Beam's own."""
+    """Snapshot up to Flink 1.18: versions of Flink's adapter and its proxy, length and stream, Beam's own version."""
     body = stream(of)
     return versioned(LEGACY, 0x7A53C4F0, i32(1) + i32(len(body)) + body + i32(1))
 
 
 def unversioned_snapshot(of: JavaObject) -> bytes:
-    """From Flink 1.19 on: the stream behind its length, compressed by snappy-java in blocks behind their lengths."""
+    """Snapshot from Flink 1.19 on: length and stream, compressed by snappy-java in blocks, each after its length."""
     block = bytes(cramjam.snappy.compress_raw(stream(of)))
     body = bytes.fromhex("82534e4150505900 00000001 00000001") + i32(len(block)) + block
     return versioned(UNVERSIONED, 1, i32(len(body)) + body)

@@ -62,7 +62,7 @@ def change(operator: str, state: str | None, upgrade: list[Any], downgrade: Any 
 @pytest.fixture(scope="module")
 def old(fixtures: Path) -> Snapshot:
     (metadata,) = (fixtures / "made/1.20.5/main-hashmap-canonical").glob("*/_metadata")
-    # Where a Kryo value in a list ends, only the fields of its class tell.
+    # Only the fields of its class say where a Kryo value in a list ends.
     return open_snapshot(str(metadata.parent), Declarations(uids=UIDS, classes=load_classes(CLASSES)))
 
 
@@ -174,7 +174,7 @@ def elements(snapshot: Snapshot) -> list[bytes]:
 
 
 def test_opaque_fields_of_inner_objects_and_null_ones_are_passed_on(spark: SparkSession, tmp_path: Path) -> None:
-    """A Kryo value of a class that nobody knows the fields of: an empty HashMap, by name, and one with an entry."""
+    """A Kryo value of a class with unknown fields: an empty HashMap, by name, and one with an entry."""
     notes = b"\1\0java.util.HashMa\xf0\1\0"
     olds = [
         exact(present(exact(present(notes), present(number(5)))), present(number(1))),

@@ -77,7 +77,7 @@ class ClassTable:
         named = ((each.class_name, _find_serializer(each)) for each in serializer.registrations)
         self.custom = {name: found for name, found in named if found is not None}
         self.avro = any(map(_writes_schemas, serializer.default_serializer_classes))
-        # A default serializer is for subclasses, too, which only a declaration tells.
+        # A default serializer is for subclasses, too; only a declaration says which classes these are.
         self.defaults = {each.class_name: _find_instance(each.value) for each in serializer.default_serializers}
         self.defaults |= {each.class_name: _read_name(each.value) for each in serializer.default_serializer_classes}
         self.custom = {**self.defaults, **self.custom}
@@ -119,7 +119,7 @@ class ClassTable:
         return shape
 
     def leaf(self, name: str) -> Leaf | None:
-        """How values of a class without objects inside are written; None when it is no such class."""
+        """Return the format of a class whose values hold no other objects; None for all other classes."""
         if self.avro and _AVRO_SCHEMA.fullmatch(name):
             return TEXT
         return find_leaf(name, self.version)
@@ -213,7 +213,7 @@ def _erase(of: JavaType) -> JavaType:
 
 
 def _writes_schemas(default: tree.KryoRegistration) -> bool:
-    """Whether Avro's schemas are written as their JSON, which Flink sees to where flink-avro is on the class path."""
+    """Return whether Avro's schemas are written as JSON; Flink registers this where flink-avro is on the class path."""
     return default.class_name == "org.apache.avro.Schema" and (default.value or b"").endswith(_SCHEMA_SERIALIZER)
 
 

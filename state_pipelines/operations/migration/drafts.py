@@ -1,4 +1,4 @@
-"""What is left to people in a drafted revision: expressions to fill in, and states that no draft covers."""
+"""Open points of a drafted revision: expressions that the user must fill in, and states that no draft covers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def explain_missing(report: CheckReport, new: Job, drafted: Migration, remarks: 
 
 
 def _list_judged(state: JobState) -> Iterator[tuple[str, tree.Serializer]]:
-    """The serializers of a state as `check` names their places: those of list and map state by element, key, value."""
+    """Yield the serializers of a state under the names that `check` uses: element, map_key, map_value and others."""
     for place, node in state.serializers.items():
         match state.kind, node:
             case "LIST", tree.ListOf():

@@ -22,7 +22,7 @@ JAVA_COLLECTIONS = {
 
 
 def make_collection(name: str, arguments: Sequence[tree.Serializer]) -> tree.Serializer:
-    """What Flink 2.x extracts from a generic type (`TypeExtractor`, `NullableListTypeInfo` and its kin).
+    """Make the serializer that Flink 2.x extracts from a generic type (`TypeExtractor`, `NullableListTypeInfo`).
 
     Args:
         name: one of `JAVA_COLLECTIONS`.

@@ -186,7 +186,7 @@ def _change_inside(node: Node, sql: str, step: FieldStep, context: PlanContext, 
     if not into.startswith("[]"):
         raise MigrationError(f"`{into}` is no part of a path", hint="Elements of a list and values of a map go by `[]`")
     inner = into.removeprefix("[]")
-    # Lambdas may lie inside of others, each with an element of its own.
+    # Lambdas may be nested, each with an element of its own.
     element = quote_name("element" if not inner else f"element_{len(inner) // 2 + 1}")
     match node:
         case tree.Nullable(inner=value):

@@ -15,17 +15,17 @@ _Fields = frozenset[tuple[str, object]]
 
 
 def require_equal_classes(before: Iterable[tree.Serializer], after: tree.Serializer) -> None:
-    """Refuse a value in which a POJO class has different fields in different places, unless it had them before.
+    """Refuse a value in which a POJO class has different fields at different paths, unless it had them before.
 
-    Flink makes one serializer of the class and reads every place with it (`PojoSerializerSnapshot` nests a snapshot
-    for each): values of a field that only some places have are lost without a word.
+    Flink makes one serializer of the class and reads it at every path with that (`PojoSerializerSnapshot` nests a
+    snapshot for each): values of a field that the class has at some paths only are lost without an error.
 
     Args:
         before: serializers of the values that it is made of.
         after: its serializer afterwards.
 
     Raises:
-        MigrationError: a class differs; names the places.
+        MigrationError: a class differs; names the paths.
     """
     known = {name for each in before for name, found in _gather(each).items() if len(set(found.values())) > 1}
     for name, found in _gather(after).items():
@@ -42,7 +42,7 @@ def require_equal_classes(before: Iterable[tree.Serializer], after: tree.Seriali
 
 
 def _gather(serializer: tree.Serializer) -> dict[str, dict[str, _Fields]]:
-    """By class, and path in the value: fields and their serializers."""
+    """Gather fields and their serializers, by POJO class and path in the value."""
     found: dict[str, dict[str, _Fields]] = {}
     for path, node in _walk(serializer, ""):
         if isinstance(node, tree.Pojo):
@@ -52,7 +52,7 @@ def _gather(serializer: tree.Serializer) -> dict[str, dict[str, _Fields]]:
 
 
 def _strip(part: object) -> object:
-    """A serializer with bare class names in place of POJOs, which are compared themselves."""
+    """Replace POJOs in a serializer by their class names; they are compared on their own."""
     match part:
         case tree.Pojo(pojo_class=name):
             return name
@@ -73,7 +73,7 @@ def _walk(node: tree.Serializer, path: str) -> Iterator[tuple[str, tree.Serializ
                 if field.serializer is not None:
                     yield from _walk(field.serializer, f"{prefix}{field.name}")
             for subclass in (*node.registered, *node.non_registered):
-                # Its objects stand in the place of one of the base class.
+                # Its objects have the path of an object of the base class.
                 if subclass.serializer is not None:
                     yield from _walk(subclass.serializer, path)
         case tree.Tuple(fields=members) | tree.Row(fields=members):

@@ -55,7 +55,7 @@ class OperatorPlan:
 
     @property
     def row_layouts(self) -> LayoutContext:
-        """What the layouts of rows depend on: opaque values are passed on as bytes."""
+        """Context of the layouts of rows, in which opaque values are passed on as bytes."""
         return carry_all(self.context.layouts)
 
     @property

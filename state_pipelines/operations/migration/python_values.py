@@ -43,7 +43,7 @@ def adopt_python_type(of: FieldType) -> PythonType:
     """A type of a migration file as one of PyFlink.
 
     Raises:
-        MigrationError: PyFlink has no such type.
+        MigrationError: PyFlink does not have the type.
     """
     if isinstance(of, PythonType):
         return of
@@ -58,7 +58,7 @@ def adopt_python_type(of: FieldType) -> PythonType:
 
 
 def adopt_python_payload(payload: tree.Serializer, of: tree.Serializer) -> tree.Serializer:
-    """A type of a migration file in place of a payload; of a Python state as one of PyFlink."""
+    """Replace a payload by a type of a migration file; for a Python state, by the type of PyFlink that it is there."""
     return replace(payload, type=adopt_python_type(of)) if isinstance(payload, PythonValue) else of
 
 
@@ -68,7 +68,7 @@ def find_java_name(name: str, known: Collection[str]) -> str:
 
 
 def make_java_name(name: str, like: StateShape) -> str:
-    """The name in Java of a new state in place of `like`."""
+    """Return the name in Java of a new state that replaces `like`."""
     return PREFIX + name if python_name(like.info) and not name.startswith(PREFIX) else name
 
 

@@ -111,7 +111,7 @@ class StateShape:
         return replace(self, info=_with_value(self.info, _replace_inside(self.info.value_serializer, outermost, inner)))
 
     def with_kind(self, kind: str, payload: tree.Serializer, map_key: tree.Serializer | None = None) -> StateShape:
-        """As VALUE, LIST or MAP state; TTL stays.
+        """Return the shape as VALUE, LIST or MAP state; TTL stays.
 
         Raises:
             MigrationError: a state of a Python function would become a map, or stop being one.

@@ -1,8 +1,8 @@
-"""What tells two shapes of a state apart, and what does not.
+"""Signatures of the shape of a state: equal for shapes with equal data.
 
-Flink matches fields of a POJO by name, whoever declares them, lists those subclasses that it has met so far, and takes
-over the registrations of Kryo and takes fields of SQL rows by their places; versions of snapshot classes and notes in
-Avro schemas say nothing of the data. None of these is part of a signature.
+Flink matches the fields of a POJO by name, not by declaring class, and those of SQL rows by position; it lists the
+subclasses that it has met so far, and takes over the registrations of Kryo. Versions of snapshot classes and notes in
+Avro schemas do not change the data either. A signature leaves all of these out.
 Source: `PojoSerializerSnapshotData`, `KryoSerializerSnapshot`, Avro's parsing canonical form.
 """
 
@@ -32,7 +32,7 @@ _ALIKE: Mapping[str, object] = {
 
 @dataclass(frozen=True)
 class Signature:
-    """A shape without what makes no difference; equal signatures are equal data.
+    """The shape of a state, without properties that do not change its data.
 
     Attributes:
         kind: as of the shape.

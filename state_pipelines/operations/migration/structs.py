@@ -421,7 +421,7 @@ def _positional(types: Iterable[SlotType], base: str) -> tuple[Slot, ...]:
 
 
 class _RowData(Struct):
-    """Rows of the table runtime; their fields go by the names that the snapshot holds, else by their places."""
+    """Rows of the table runtime; their fields have the names that the snapshot holds, else `f0`, `f1` and so on."""
 
     def __init__(self, node: tree.RowData, base: str, context: PlanContext) -> None:
         self._node = node

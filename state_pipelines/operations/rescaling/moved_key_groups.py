@@ -34,7 +34,7 @@ class MovedKeyGroups:
 
     @property
     def number(self) -> int:
-        """How many key groups."""
+        """Number of key groups."""
         return sum(map(len, self.ranges))
 
     def to_json(self) -> dict[str, object]:

@@ -127,7 +127,7 @@ class OperatorPlan:
 
 @dataclass(frozen=True)
 class RescalePlan:
-    """What a rescaling does.
+    """Plan of a rescaling.
 
     Attributes:
         edited: the old state under the new operators.
@@ -135,7 +135,7 @@ class RescalePlan:
         target: directory of the new snapshot.
         operators: one per operator of the new snapshot.
         files: what becomes of files that stay as they are.
-        verify: whatever is copied is read again and compared.
+        verify: all copied state is read again and compared.
         notes: what users should know.
     """
 
@@ -149,7 +149,7 @@ class RescalePlan:
 
     @property
     def changes(self) -> tuple[OperatorChange, ...]:
-        """What becomes of each operator."""
+        """Change of each operator of the new snapshot."""
         return tuple(plan.change for plan in self.operators)
 
     @property

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from state_pipelines.storage import Location
 
 Runner = Callable[[Sequence["Work[Any]"], str], list[Any]]
-"""Runs pieces of work and gives their results in order; the text says what failed."""
+"""Function that runs tasks and returns their results in order; the text is the error message for a failed task."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class MovedRecords:
     """Records of an operator that were written.
 
     Attributes:
-        files: the pieces of work and what they wrote.
+        files: the tasks, each with the file that it wrote.
         dropped: what was left out, by state.
     """
 
@@ -36,7 +36,7 @@ class MovedRecords:
 
 
 def move_records(plan: RescalePlan, target: Location, run: Runner) -> list[MovedRecords]:
-    """What was written for each operator of the plan."""
+    """Sort the records into their new key groups and write them; returns the files of each operator of the plan."""
     shuffles = [
         (number, source, piece)
         for number, each in enumerate(plan.operators)

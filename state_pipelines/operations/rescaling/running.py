@@ -218,7 +218,7 @@ def run_rescale(plan: RescalePlan, run: Runner | None = None, *, prove: bool = T
 
 
 def rehearse(plan: RescalePlan, run: Runner | None = None) -> None:
-    """Check what only the records decide, as `run_rescale` will find them; nothing is left behind.
+    """Check what only the records decide, as `run_rescale` will find them; no file remains.
 
     Old records are read where their keys are hashed, where chosen keys or merged snapshots decide which of them stay,
     and where only their values say where they end. What is merged or chosen is written to a temporary directory.

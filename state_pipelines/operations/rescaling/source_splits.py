@@ -20,11 +20,11 @@ _WITHOUT_SPLITS = ("hybrid",)
 """Connectors whose enumerator holds splits that are not decoded."""
 
 _ASSIGNED = ("assigned", "tombstoned")
-"""Statuses of splits of an enumerator that a reader has, or nobody any more."""
+"""Statuses of splits of an enumerator that are not left to assign: a reader has them, or they were removed."""
 
 
 def count_splits(operator: Operator) -> int | None:
-    """Number of splits that a source knows; None for other operators and where the number cannot be told."""
+    """Count the splits that a source knows; None for other operators, and where the number is not known."""
     found = list(_find_states(operator))
     if not found or any(state.connector in _WITHOUT_SPLITS for state in found):
         return None
@@ -37,7 +37,7 @@ def _find_states(operator: Operator) -> Iterator[ConnectorState]:
     try:
         states = [each.recognised.state for each in operator.operator_states if isinstance(each, OperatorListState)]
     except StateError:
-        # Without its elements nobody knows how many splits there are.
+        # The number of splits is not known without the elements.
         return
     readers = [state for state in states if state is not None and state.kind == "split"]
     yield from readers

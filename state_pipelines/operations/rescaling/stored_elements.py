@@ -33,14 +33,14 @@ Form = StateMetaInfo | bytes
 """Description of a state in the header, or the bytes of a header that cannot be read."""
 
 Named = dict["StreamStateHandle", tuple[OperatorStateMetaInfo, ...]]
-"""By stream everything that handles name in it."""
+"""States and offsets that any handle names in a stream, by stream."""
 
 _Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class StoredElements:
-    """What one handle of operator state names, as spans of bytes; can be sent to other processes.
+    """Byte spans that one handle of operator state names; can be sent to other processes.
 
     Attributes:
         subtask: index of the subtask.
@@ -177,9 +177,9 @@ def measure_union(operator: Operator) -> int:
 
 
 def digest_pairs(state: BroadcastState) -> set[RecordDigest]:
-    """Digests of the copies of a broadcast state, whatever the order of their entries.
+    """Digest the copies of a broadcast state, independent of the order of their entries.
 
-    Copies whose entries cannot be told apart count as a whole.
+    Copies whose entries have no known ends count as one entry each.
     """
     found = set()
     for part in state.parts:

@@ -48,12 +48,12 @@ def _row_data(old: RowData | PythonRow, new: RowData | PythonRow) -> Compatibili
 
 
 def find_renamed_fields(old: Serializer, new: Serializer, path: str) -> Iterator[Finding]:
-    """Yield the fields of SQL rows that have another name at the same place, which Flink does not notice.
+    """Yield the fields of SQL rows that have another name at the same position, which Flink does not notice.
 
     Args:
         old: as the snapshot holds it.
         new: as the new job has it.
-        path: where the two stand.
+        path: path of both in the serializer of the state.
     """
     if isinstance(old, RowData) and isinstance(new, RowData) and old.names is not None and new.names is not None:
         for index, (before, after) in enumerate(zip(old.names, new.names, strict=False)):

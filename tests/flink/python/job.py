@@ -35,10 +35,10 @@ KEYS = 12
 """Keys of every operator; numbers from 0 on are dealt out to them in turn."""
 
 ROUNDS = 3
-"""How often `make` meets each key before it only waits."""
+"""Elements of each key that `make` processes before it only waits."""
 
 TIMER = 4_922_899_200_000
-"""When the processing-time timers are due (2126)."""
+"""Time of the processing-time timers (in 2126)."""
 
 ALL_NAMES = [
     *("tiny", "flag", "small", "whole", "large", "single", "double", "letter", "big", "exact", "instant"),
@@ -112,7 +112,7 @@ class States(KeyedProcessFunction):
     """Fills the states of each key, or writes what they hold."""
 
     def __init__(self, reads, after, markers, lines):
-        """What to do: read, with the types of after a migration; where markers and lines go."""
+        """Choose reading or writing, the types after a migration or before, and the files of markers and lines."""
         self.reads, self.after, self.markers, self.lines = reads, after, markers, lines
         self.seen = set()
 
@@ -185,7 +185,7 @@ class Keyed(KeyedProcessFunction):
     """A single value under keys of another type."""
 
     def __init__(self, name, reads, markers, lines):
-        """As `States`; `name` is that of the operator."""
+        """Choose as for `States`; `name` is that of the operator."""
         self.name, self.reads, self.markers, self.lines = name, reads, markers, lines
         self.seen = set()
 

@@ -44,7 +44,7 @@ def whole() -> Snapshot:
 
 @pytest.fixture(params=FORMATS)
 def older(request: pytest.FixtureRequest, whole: Snapshot, tmp_path: Path) -> Snapshot:
-    """The same entries behind handles with the ranges of the older rule."""
+    """The same entries in handles with the ranges of the older rule."""
     return make_older_ranges(whole, tmp_path, request.param)
 
 

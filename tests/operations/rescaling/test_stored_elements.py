@@ -86,7 +86,7 @@ def test_an_offset_outside_the_stream_is_refused(offset: int) -> None:
 
 @pytest.fixture
 def unreadable(tmp_path: Path) -> tuple[Snapshot, str]:
-    """A snapshot of which a list state has a serializer that nobody knows, and the uid of its operator."""
+    """A snapshot with a list state of an unknown serializer, and the uid of its operator."""
     case = next(each for each in RESCALING if each.version.startswith("2.2") and each.case == "canonical")
     snapshot = case.open_told()
     operator = next(each for each in snapshot.operators if len(each.operator_states) > 1)
