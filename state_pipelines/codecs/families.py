@@ -262,7 +262,7 @@ def _keep(serializer: tree.Serializer, reader: Reader, error: UnsupportedError) 
 
 
 def unknown_class(node: tree.Opaque) -> UnsupportedError:
-    """The error about data of a snapshot class that nothing reads."""
+    """Make the error about data of a snapshot class without a reader."""
     return UnsupportedError(
         node.reason or f"no reader is registered for the serializer snapshot class {node.unknown_class}",
         hint=f"Declare it (`--serializer '{node.unknown_class}=LAYOUT'`, option serializers)",

@@ -53,7 +53,7 @@ _CALLS = {
 
 @dataclass(frozen=True)
 class Pickled:
-    """A pickle, kept as it is; its JSON is that of its literals, or its bytes and why they have none."""
+    """A pickle as stored; its JSON is that of its literals, or its bytes with the reason why it is not decoded."""
 
     raw: bytes = field(repr=False)
 

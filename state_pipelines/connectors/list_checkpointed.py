@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from state_pipelines.connectors.states import Row
 
 COLUMNS = pa.schema([pa.field("element", pa.string()), pa.field("offset", pa.int64(), False)])
-"""`element`: what the offset belongs to, as JSON in the form of `codecs.jsonlines`; null where nothing is with it."""
+"""`element`: what the offset belongs to, as JSON in the form of `codecs.jsonlines`; null for plain numbers."""
 
 
 @dataclass(frozen=True)

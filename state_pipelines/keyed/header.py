@@ -88,7 +88,7 @@ def read_keyed_header(reader: Reader) -> KeyedHeader:
 def settle_keyed_header(
     data: bytes, name: str | None, end: int | None, declared: Sequence[DeclaredSerializer] = ()
 ) -> tuple[KeyedHeader, int]:
-    """Read a header with snapshots that nothing reads, as far as it can be read.
+    """Read a header that holds snapshots without a reader, as far as possible.
 
     Args:
         data: begins with the header.

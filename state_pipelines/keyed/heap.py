@@ -223,7 +223,7 @@ class HeapFile:
             return stop
 
         def find_end(block: Block, error: UnsupportedError) -> int:
-            """The end of a block that nothing measures, if the blocks after it prove it."""
+            """Find the end of a block whose entries have no known length, if the blocks after it prove it."""
             seen = {each.state_id for each in known} | {block.state_id}
             others = frozenset(range(len(self.header.states))) - seen
             found = None if section.is_open else find_block_end(data, start + block.start, end, others, forms)

@@ -189,7 +189,7 @@ class EntryForm:
 
 
 class UnmeasuredForm(EntryForm):
-    """The form of a state whose entries nothing can measure.
+    """Form of a state whose entries have no known length.
 
     Args:
         error: why not.

@@ -64,7 +64,7 @@ class FindKeys:
         return count_kernel_threads([self.file])
 
     def run(self) -> FoundKeys:
-        """Search it; states whose records cannot be found do not hide the others."""
+        """Search the file; states whose records cannot be found do not hide the others."""
         states = range(len(self.file.header.states))
         try:
             return FoundKeys(self._search(states))

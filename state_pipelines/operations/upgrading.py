@@ -73,7 +73,7 @@ def describe_upgraded_job(old: Job, release: tuple[int, int]) -> Job:
 
 
 def _choose_classes(old: Job) -> ClassPath:
-    """The classes of the snapshot; of field lists only those that are no Kryo classes, as a list does not say why."""
+    """Choose the classes of the snapshot; without classes that Kryo writes, where only field lists describe them."""
     if isinstance(old.classes, ClassFieldLists):
         return old.classes.class_path
     if old.classes is None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.data_classes import DataClasses
 
 _LIBRARIES = ("java.", "javax.", "jdk.", "sun.", "scala.", "org.apache.flink.", "org.apache.avro.")
-"""Packages whose classes Flink or Kryo brings: their form follows from the releases of both sides."""
+"""Packages of Java, Scala, Flink and Avro: the layout of their classes follows from the releases of both jobs."""
 _OPEN = frozenset(
     {
         OBJECT_NAME,
@@ -135,7 +135,7 @@ class WrittenClasses:
         return [declared.base] if declared is not None and declared.base else []
 
     def _compare(self, name: str, where: str) -> Iterator[Finding]:
-        """Findings about one class; none when its fields are known and the same."""
+        """Yield findings about one class; nothing when its fields are known and the same."""
         before, after = self.old.find(name), self.new.find(name)
         if before is None or after is None:
             missing = "the snapshot" if before is None else "the new job"

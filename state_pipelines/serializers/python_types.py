@@ -1,4 +1,4 @@
-"""Types of PyFlink state: what the byte arrays hold in which Java keeps the state of Python functions.
+"""Types of PyFlink state: types of the values in the byte arrays that Java stores for Python functions.
 
 PyFlink's coders write values; Java stores them as `byte[]` and knows nothing of their types. A snapshot does not say
 them either, so the user declares them: in SQL's words (`ROW<n BIGINT, s STRING>`) or as the job has them

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.keyed import KeyedStateHandle
 
 _LISTED = 8
-"""Ranges of key groups that an error lists."""
+"""Largest number of ranges that an error lists."""
 
 
 def find_held_key_groups(operator: OperatorState) -> dict[int, KeyGroupRange]:
@@ -127,7 +127,7 @@ def _compute(operator: OperatorState, subtask: int) -> KeyGroupRange:
 
 
 def _find_shared(handles: Mapping[int, KeyedStateHandle]) -> set[int]:
-    """Subtasks whose database another subtask has, too, with a range that overlaps."""
+    """Find subtasks that share a database with another subtask whose range overlaps."""
     databases: dict[object, list[int]] = {}
     for index, handle in handles.items():
         if isinstance(handle, IncrementalRemoteKeyedStateHandle):
@@ -161,7 +161,7 @@ def _find_raw(operator: OperatorState) -> dict[int, KeyGroupRange]:
 
 
 def _find_gaps(operator: OperatorState, held: Mapping[int, KeyGroupRange]) -> Iterator[KeyGroupRange]:
-    """Key groups between handles whose subtasks follow each other, so that no subtask without state has them."""
+    """Yield key groups between the handles of adjacent subtasks, so that no subtask without state can have them."""
     ordered = sorted(((groups, index) for index, groups in held.items() if groups.number), key=_start)
     before, position = -1, 0
     for groups, index in [*ordered, (KeyGroupRange(operator.max_parallelism, 0), operator.parallelism)]:
@@ -171,7 +171,7 @@ def _find_gaps(operator: OperatorState, held: Mapping[int, KeyGroupRange]) -> It
 
 
 def _name(chosen: npt.NDArray[np.bool_]) -> str:
-    """Key groups in words: `key groups 0-3, 12`."""
+    """Format key groups, such as `key groups 0-3, 12`."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]]).astype(np.int8)))
     ranges = [f"{start}" if end - start == 1 else f"{start}-{end - 1}" for start, end in edges.reshape(-1, 2).tolist()]
     more = f" and {len(ranges) - _LISTED} more ranges" if len(ranges) > _LISTED else ""

@@ -103,7 +103,7 @@ class KeyedFiles:
         return files
 
     def survey(self, operator: OperatorState, layouts: LayoutContext) -> tuple[Files, Failures]:
-        """The files of an operator that can be opened, and by index of the subtask why another one cannot.
+        """Open the files of an operator; errors of the others are by index of the subtask.
 
         The error under None is about the key groups of all subtasks.
         """

@@ -196,7 +196,7 @@ class SnapshotDiff:
 
     @property
     def differs(self) -> bool:
-        """Whether a difference was found; neither that nor `same` where all that was compared is the same."""
+        """Whether a difference was found; if `same` is False too, some state could not be compared."""
         facts = any(each.counts and each.differs for each in self.facts)
         return facts or any(operator.differs for operator in self.operators)
 

@@ -180,17 +180,17 @@ def quote_name(name: str) -> str:
 
 
 def find_bare(sql: str) -> str | None:
-    """The name that SQL is, as `quote_name` writes it; None where it is anything else."""
+    """Return the name if the SQL is only a name as `quote_name` writes it, else None."""
     match = re.fullmatch(r"`((?:[^`]|``)+)`", sql)
     return None if match is None else match[1].replace("``", "`")
 
 
 RAW = "__raw"
-"""Prefix of columns with values as they are passed on, in which opaque ones are bytes; alone, the whole payload."""
+"""Prefix of columns whose opaque values are passed on as bytes; without a name the column of the whole payload."""
 
 
 def name_raw(name: str) -> str:
-    """The column of a field as it is passed on."""
+    """Return the name of the column in which a field is passed on."""
     return f"{RAW}_{name}"
 
 
