@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from state_pipelines.operations.migration.planning import Chain
     from state_pipelines.operations.publishing import FileMode
     from state_pipelines.operations.rescaling import RescaleRequest, RescaleResult
-    from state_pipelines.snapshot import Operator, Snapshot, State, open_snapshot
+    from state_pipelines.snapshot import Declarations, Operator, Snapshot, State, declare, open_snapshot
     from state_pipelines.spark import MigrationResult
 
 __all__ = [
+    "Declarations",
     "Operator",
     "RevisionDirectory",
     "Snapshot",
@@ -43,6 +44,7 @@ __all__ = [
     "__version__",
     "check",
     "convert",
+    "declare",
     "diff",
     "erase",
     "errors",
@@ -59,7 +61,9 @@ _PLACES = {
     "RevisionDirectory": "state_pipelines.operations.migration.history",
     "Snapshot": "state_pipelines.snapshot",
     "State": "state_pipelines.snapshot",
+    "Declarations": "state_pipelines.snapshot",
     "check": "state_pipelines.operations.check",
+    "declare": "state_pipelines.snapshot",
     "open_snapshot": "state_pipelines.snapshot",
 }
 _MODULES = ("errors", "spark")
