@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 INSTALLED := .venv/installed-$(shell { cat requirements-build.lock requirements.lock; $(PYTHON) -V; pwd; } | cksum | tr ' ' -)
 PROJECT := $(INSTALLED)-$(shell cksum < pyproject.toml | tr ' ' -)
 
-.PHONY: demo test test-flink install lock clean
+.PHONY: demo test test-flink install docs lock clean
 
 demo: $(PROJECT)
 	@$(BIN)/state-pipelines demo
@@ -25,6 +25,11 @@ test-flink: $(PROJECT)
 # Besides the packages, what lets Spark start faster: a minute once, which a single demo would not get back.
 install: $(PROJECT)
 	@$(BIN)/state-pipelines prepare
+
+# The site, in .cache/site; warnings are errors. The variable silences a notice about the end of the theme's life in 2027.
+docs: $(PROJECT)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Wrote .cache/site/index.html"
 
 $(INSTALLED):
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=...")'

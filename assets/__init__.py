@@ -1,1 +1,1 @@
-"""The code location: assets, checks, partitions, sensors and jobs."""
+"""The deployment of this repository: one directory with a YAML file per Flink job below `defs/`."""

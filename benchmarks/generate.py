@@ -21,15 +21,15 @@ from benchmarks.rows import make_batches, make_infos
 from benchmarks.shapes import FORMATS, KEYS, STATES, Shape
 from state_pipelines import open_snapshot
 from state_pipelines.codecs.serializer_layouts import LayoutContext
-from state_pipelines.keyed.assignment import compute_key_group_range
-from state_pipelines.keyed.encoding import RecordEncoder
-from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.header import KeyedHeader
-from state_pipelines.keyed.records import derive_keyed_layout
+from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.keyed_file import RecordContext
+from state_pipelines.keyed.record_layout import derive_keyed_layout
+from state_pipelines.keyed.tables.row_encoding import RecordEncoder
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id, write_metadata
-from state_pipelines.operations.converting import Format, convert
-from state_pipelines.operations.publishing import NewFile, make_file_name, place_rewrites
-from state_pipelines.operations.rewriting import FileRewrite, PartFile, write_part
+from state_pipelines.operations.convert.conversion import Format, convert
+from state_pipelines.operations.write.keyed_rewrite import FileRewrite, PartFile, write_part
+from state_pipelines.operations.write.publication import NewFile, make_file_name, place_rewrites
 from state_pipelines.storage import SnapshotWriter, join, resolve
 from state_pipelines.storage.files import remove_directory
 

@@ -9,18 +9,18 @@ import argparse
 import sys
 
 from benchmarks.processes import Clock
-from state_pipelines.keyed.assignment import compute_key_group_range
+from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.metadata import (
     CheckpointMetadata,
     OperatorState,
     compute_operator_id,
+    list_references,
     read_metadata,
-    stream_handles,
     write_metadata,
 )
 from state_pipelines.metadata.checkpoint import SubtaskState
-from state_pipelines.metadata.handles import FileStateHandle
-from state_pipelines.metadata.keyed import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.stream_handles import FileStateHandle
 
 SUBTASKS = 100
 MAX_PARALLELISM = 1024
@@ -63,7 +63,7 @@ def main() -> None:
     with clock.measure("read"):
         metadata = read_metadata(data)
     with clock.measure("list the files"):
-        number = len(stream_handles(metadata))
+        number = len(list_references(metadata))
     sys.stdout.write(f"{number:,} files, {len(data) / 1e6:.1f} MB\n\n| work | CPU s | s |\n|---|---|---|\n")
     for name, (cpu, wall) in clock.seconds.items():
         sys.stdout.write(f"| {name} | {cpu.total:.2f} | {wall:.2f} |\n")

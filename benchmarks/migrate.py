@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from state_pipelines.keyed.records import KeyedRecords
+    from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.snapshot import Snapshot
 
 REVISIONS = Path(__file__).with_name("revisions")
@@ -74,13 +74,13 @@ def run(spark: SparkSession, snapshot: Snapshot, directory: Path, clock: Clock) 
     revisions = RevisionDirectory(str(REVISIONS))
     up, down = revisions.between("base", "head"), revisions.between("head", "base")
     with clock.measure("up, without proof"):
-        migrate(spark, snapshot, up, str(directory / "up-unproven"), prove=False)
+        migrate(snapshot, up, str(directory / "up-unproven"), prove=False)
     with clock.measure("up, with proof"):
-        risen = migrate(spark, snapshot, up, str(directory / "up")).snapshot
+        risen = migrate(snapshot, up, str(directory / "up")).snapshot
     with clock.measure("down, without proof"):
-        migrate(spark, risen, down, str(directory / "down-unproven"), prove=False)
+        migrate(risen, down, str(directory / "down-unproven"), prove=False)
     with clock.measure("down, with proof"):
-        returned = migrate(spark, risen, down, str(directory / "down")).snapshot
+        returned = migrate(risen, down, str(directory / "down")).snapshot
     return count_equal(snapshot, returned)
 
 

@@ -20,8 +20,8 @@ from benchmarks.generate import generate
 from benchmarks.processes import Clock
 from benchmarks.snapshots import TINY
 from state_pipelines import open_snapshot
-from state_pipelines.operations.publishing import FileMode
-from state_pipelines.operations.rescaling import RescaleRequest, rescale
+from state_pipelines.operations.rescale import RescaleRequest, rescale
+from state_pipelines.operations.write.publication import FileMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from benchmarks.keys import SERIALIZERS, make_keys
 from state_pipelines.serializers.build import VOID_NAMESPACE, list_of, map_of, timer
-from state_pipelines.serializers.metainfo import keyed_state, priority_queue
+from state_pipelines.serializers.state_meta_info import keyed_state, priority_queue
 from state_pipelines.serializers.text import parse
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from benchmarks.keys import KeyNumbers
     from benchmarks.shapes import Shape
-    from state_pipelines.serializers.metainfo import StateMetaInfo
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 BATCH = 1 << 17
 """Rows at once."""

@@ -17,8 +17,7 @@ from pyspark.sql.types import (
 
 from benchmarks.generate import OPERATOR
 from benchmarks.stages import Task, run_program
-from state_pipelines import open_snapshot
-from state_pipelines.operations.migration.files import load_migration
+from state_pipelines.operations.migration.migration_files import load_migration
 from state_pipelines.spark import create_session, migrate, register
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ def upgrade_proven(task: Task) -> int:
 
 def _migrate(task: Task, *, prove: bool) -> int:
     migration = load_migration(str(UPGRADE))
-    return migrate(_start(), open_snapshot(task.snapshot), migration, task.target, prove=prove).rows
+    return migrate(task.snapshot, migration, task.target, prove=prove, spark=_start()).rows
 
 
 WORKS: dict[str, Callable[[Task], int]] = {

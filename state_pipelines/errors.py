@@ -97,6 +97,28 @@ class MissingFileError(StateError):
     """A file that a snapshot references does not exist or cannot be opened."""
 
 
+class StorageError(StateError):
+    """The storage failed or refuses: time-outs, broken connections, damaged responses, missing credentials.
+
+    Attributes:
+        transient: the same operation may succeed later.
+    """
+
+    def __init__(self, what: str, *, where: Where | None = None, hint: str = "", transient: bool = False) -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.transient = transient
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (*super().__reduce__(), {"transient": self.transient})
+
+
+class MovedFileError(MissingFileError):
+    """A missing file that a snapshot names by an absolute path outside the directory of its job.
+
+    Mostly the snapshot was copied from where it was taken, and the path means another machine.
+    """
+
+
 class NotFoundError(StateError):
     """The snapshot has no such operator or state, or the path holds no snapshot."""
 

@@ -29,21 +29,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         choices=VERSIONS,
         default=[],
-        help="Run all tests of this release and a sample of the others; may be repeated. By default all run.",
+        help="Run all tests of this release and a sample of the others; may be repeated.",
     )
     group.addoption(
         "--flink-sample",
         type=int,
-        default=5,
+        default=None,
         metavar="N",
-        help="With --flink-release: run one in N tests of every test function with each other release, at least one.",
+        help="Run one in N tests of every test function with each release, at least one; with --flink-release of the "
+        f"other releases, where the default is {sampling.SAMPLE}. Without either option all tests run.",
     )
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say which tests of real Flink were asked for."""
-    whole = config.getoption("flink_release")
-    return [sampling.describe(whole, config.getoption("flink_sample"))] if whole else []
+    whole, sample = config.getoption("flink_release"), config.getoption("flink_sample")
+    return [sampling.describe(whole, sample or sampling.SAMPLE)] if whole or sample else []
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

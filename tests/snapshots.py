@@ -20,7 +20,7 @@ from tests.flink.harness import Entry, read_entries
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from state_pipelines.codecs.kryo.fieldlists import FieldLists
+    from state_pipelines.codecs.kryo.field_lists import FieldLists
     from state_pipelines.snapshot import Snapshot
 
 DATA = Path(__file__).resolve().parent / "data"
@@ -201,6 +201,9 @@ UNKNOWN = [_load_own(file) for file in sorted(DATA.glob("unknown/*/*/case.json")
 
 UNKNOWN_SERIALIZER = "unknown.PurseSerializer$PurseSnapshot=Struct(f0: utf, f1: i64)"
 """The declaration of that serializer."""
+
+RETAINED = [_load_own(file) for file in sorted(DATA.glob("retained/*/*/case.json"))]
+"""Retained checkpoints of the jobs of both examples, whose savepoints are in `examples`."""
 
 SQL = [_load_own(file) for file in sorted(DATA.glob("sql/*/*/case.json"))]
 """Snapshots of SQL jobs; their entries have the rows of SQL as bytes (`@rowdata`)."""

@@ -2,31 +2,161 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from fsspec import register_implementation
 from fsspec.implementations.memory import MemoryFileSystem
 
 from state_pipelines.storage import Location
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class LostResponse:
+    """A fault after the request was done: only its response does not arrive."""
+
+    error: Exception
+
+
+Fault = Exception | LostResponse
+
+
+class ShortBody(ConnectionResetError):
+    """A body that ends early; where a whole file is read, clients notice it by the length in the answer."""
+
 
 class CountedFileSystem(MemoryFileSystem):  # type: ignore[misc]
-    """Storage that notes what is read of its files."""
+    """Storage that counts its requests, notes what is read, and fails or waits on demand."""
 
     protocol = "counted"
     store: ClassVar[dict[str, Any]] = {}
     pseudo_dirs: ClassVar[list[str]] = [""]
     reads: ClassVar[list[tuple[str, int, int]]] = []
     """(path, start, end) of every read."""
+    written: ClassVar[list[tuple[str, int]]] = []
+    """(path, bytes) of every write."""
+    requests: ClassVar[list[tuple[str, str]]] = []
+    """(operation, path) of every request, those that failed too."""
+    faults: ClassVar[list[Fault]] = []
+    """What the next requests raise, one each."""
+    flaky: ClassVar[Exception | None] = None
+    """What the first attempt of every read raises; a `ShortBody` gives half of the bytes instead."""
+    attempted: ClassVar[set[tuple[str, int | None, int | None]]] = set()
+    """Reads that were attempted while reads are flaky."""
+    rule: ClassVar[Callable[[int, str, str], Fault | None] | None] = None
+    """Gives the fault of a request by its number, operation and path, where `faults` is empty."""
+    latency: ClassVar[float] = 0.0
+    """Seconds that each request takes."""
+    now: ClassVar[int] = 0
+    most: ClassVar[int] = 0
+    """The largest number of requests that were in flight at a time."""
+    lock: ClassVar[Any] = threading.Lock()
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(str(path).removeprefix("counted://")))
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
-        content = super().cat_file(path, start=start, end=end, **options)
-        self.reads.append((path, start or 0, (start or 0) + len(content)))
-        return bytes(content)
+        with self._request("read", path):
+            content = super().cat_file(path, start=start, end=end, **options)
+            attempt = path, start, end
+            if self.flaky is not None and attempt not in self.attempted:
+                self.attempted.add(attempt)
+                if not isinstance(self.flaky, ShortBody) or end is None:
+                    raise self.flaky
+                content = content[: len(content) // 2]
+            self.reads.append((path, start or 0, (start or 0) + len(content)))
+            return bytes(content)
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        with self._request("info", path):
+            found: dict[str, Any] = super().info(path, **options)
+            return found
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        with self._request("list", path):
+            return super().ls(path, detail=detail, **options)
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        with self._request("make directory", path):
+            super().makedirs(path, exist_ok=exist_ok)
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        with self._request("write", path):
+            super().pipe_file(path, value, mode=mode, **options)
+            self.written.append((path, len(value)))
+
+    def cp_file(self, path1: str, path2: str, **options: Any) -> None:
+        with self._request("copy", path1):
+            super().cp_file(path1, path2, **options)
+
+    def mv(self, path1: str, path2: str, **options: Any) -> None:
+        with self._request("move", path1):
+            if path1 not in self.store:
+                raise FileNotFoundError(path1)
+            self.store[path2] = self.store.pop(path1)
+
+    def rm(self, path: str, recursive: bool = False, maxdepth: int | None = None) -> None:
+        with self._request("remove all", path):
+            prefix = f"{path.rstrip('/')}/"
+            for name in [each for each in self.store if each == path or each.startswith(prefix)]:
+                del self.store[name]
+            self.pseudo_dirs[:] = [each for each in self.pseudo_dirs if each != path and not each.startswith(prefix)]
+
+    def rm_file(self, path: str) -> None:
+        with self._request("remove", path):
+            super().rm_file(path)
+
+    @contextmanager
+    def _request(self, operation: str, path: str) -> Iterator[None]:
+        kind = type(self)
+        with self.lock:
+            number = len(self.requests)
+            self.requests.append((operation, path))
+            fault = self.faults.pop(0) if self.faults else kind.rule(number, operation, path) if kind.rule else None
+            kind.now += 1
+            kind.most = max(kind.most, kind.now)
+        try:
+            if self.latency:
+                time.sleep(self.latency)
+            if isinstance(fault, Exception):
+                raise fault
+            yield
+            if fault is not None:
+                raise fault.error
+        finally:
+            with self.lock:
+                kind.now -= 1
+
+
+register_implementation("counted", CountedFileSystem, clobber=True)
 
 
 def empty_counted() -> Location:
-    """The root of the storage, without files or notes."""
+    """The root of the storage, without files, notes or faults."""
     filesystem = CountedFileSystem()
-    filesystem.store.clear()
-    filesystem.reads.clear()
+    lists = (filesystem.reads, filesystem.written, filesystem.requests, filesystem.faults)
+    for each in (filesystem.store, filesystem.attempted, *lists):
+        each.clear()
+    filesystem.pseudo_dirs[:] = [""]
+    CountedFileSystem.rule = CountedFileSystem.flaky = None
+    CountedFileSystem.latency, CountedFileSystem.most = 0.0, 0
     return Location(filesystem, "/counted")
+
+
+def store_folder(folder: Path) -> Location:
+    """The files of a directory on an empty counted storage, in a directory of the same name; nothing is noted yet."""
+    root = empty_counted()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            target = f"{root.path}/{folder.name}/{path.relative_to(folder)}"
+            root.filesystem.pipe_file(target, path.read_bytes())
+    CountedFileSystem.requests.clear()
+    return Location(root.filesystem, f"{root.path}/{folder.name}")

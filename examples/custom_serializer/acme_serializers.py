@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from state_pipelines.codecs.extensions import register_class_layout, register_layout
-from state_pipelines.codecs.jsonlines import register_json, to_json
+from state_pipelines.codecs.json.json_lines import register_json, to_json
 from state_pipelines.codecs.layout import JavaText, Layout, Optional, Primitive, Struct
 from state_pipelines.serializers.compatibility import Compatibility, compare_class, compare_nested, rule
 from state_pipelines.serializers.registry import read_nested, register, write_nested
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from state_pipelines.binary.reader import Reader
     from state_pipelines.binary.writer import Writer
     from state_pipelines.codecs.extensions import Derive
-    from state_pipelines.codecs.jsonlines import Json
-    from state_pipelines.serializers.framing import Head
+    from state_pipelines.codecs.json.json_lines import Json
+    from state_pipelines.serializers.snapshot_frames import Head
 
 
 # 1. The node: what the snapshot stores, as a frozen value.

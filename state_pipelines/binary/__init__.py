@@ -1,1 +1,1 @@
-"""Java `DataInput`/`DataOutput` encodings, Java serialization streams, snappy framing: readers beside writers."""
+"""Readers and writers of Java `DataInput` encodings, Java serialization streams and snappy framing."""

@@ -1,16 +1,16 @@
 """Unaligned loads, stores and copies at raw addresses, for the compiled kernels.
 
-Kernels work on addresses so that one compiled signature serves read-only and writable buffers alike. Bounds are the
-business of the kernels; nothing here checks any.
+Kernels work on addresses so that one compiled signature serves read-only and writable buffers alike. The kernels check
+bounds; these functions do not.
 
-Numba is imported where it calls these functions (see `compiling`).
+Numba is imported where it calls these functions (see `compiled`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.binary.compiling import intrinsic
+from state_pipelines.binary.compiled import intrinsic
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,16 +17,16 @@ _unpack_i64 = struct.Struct(">q").unpack_from
 class Reader:
     """A cursor over bytes; every read checks its bounds and moves on.
 
-    Integers are big-endian unless a name says otherwise.
+    Integers are big-endian unless noted otherwise.
 
     Args:
         data: the bytes.
         name: file or handle name, for errors.
         position: where to start.
-        end: where the readable part ends (default: the end of `data`).
+        end: end of the readable range (default: the end of `data`).
 
     Raises:
-        FormatError: from every method, when the bytes end early or are not what the encoding allows.
+        FormatError: from every method, when the bytes end early or are not a valid encoding.
     """
 
     __slots__ = ("data", "end", "name", "position")
@@ -43,7 +43,7 @@ class Reader:
         return self.end - self.position
 
     def error(self, what: str, offset: int | None = None, hint: str = "") -> FormatError:
-        """A `FormatError` at `offset` (default: the cursor), for the caller to raise."""
+        """Make a `FormatError` at `offset` (default: the cursor), for the caller to raise."""
         place = Where(file=self.name, offset=self.position if offset is None else offset)
         return FormatError(what, where=place, hint=hint)
 
@@ -53,12 +53,12 @@ class Reader:
         if size < 0:
             raise self.error(f"a length of {size} is negative")
         if start + size > self.end:
-            raise self.error(f"{size} bytes wanted but only {self.end - start} are left")
+            raise self.error(f"{size} bytes expected but only {self.end - start} are left")
         self.position = start + size
         return start
 
     def take(self, size: int) -> bytes:
-        """The next `size` bytes."""
+        """Read the next `size` bytes."""
         start = self.position
         stop = start + size
         if not start <= stop <= self.end:
@@ -71,13 +71,13 @@ class Reader:
         self._advance(size)
 
     def peek(self) -> int:
-        """The next byte, unsigned, without moving."""
+        """Read the next byte, unsigned, without moving."""
         if self.position >= self.end:
-            raise self.error("1 byte wanted but none is left")
+            raise self.error("1 byte expected but none is left")
         return self.data[self.position]
 
     def u8(self) -> int:
-        """One unsigned byte."""
+        """Read one unsigned byte."""
         start = self.position
         if start >= self.end:
             self._advance(1)
@@ -85,20 +85,20 @@ class Reader:
         return self.data[start]
 
     def i8(self) -> int:
-        """One signed byte."""
+        """Read one signed byte."""
         value = self.data[self._advance(1)]
         return value - 256 if value > 127 else value
 
     def bool(self) -> bool:
-        """One byte; anything but 0 is true, as in `DataInputStream.readBoolean`."""
+        """Read one byte; anything but 0 is true, as in `DataInputStream.readBoolean`."""
         return self.u8() != 0
 
     def i16(self) -> int:
-        """Signed 16 bits."""
+        """Read signed 16 bits."""
         return int(_I16.unpack_from(self.data, self._advance(2))[0])
 
     def u16(self) -> int:
-        """Unsigned 16 bits; also a Java `char`."""
+        """Read unsigned 16 bits; also a Java `char`."""
         start = self.position
         if start + 2 > self.end:
             self._advance(2)
@@ -107,7 +107,7 @@ class Reader:
         return value
 
     def i32(self) -> int:
-        """Signed 32 bits."""
+        """Read signed 32 bits."""
         start = self.position
         if start + 4 > self.end:
             self._advance(4)
@@ -116,7 +116,7 @@ class Reader:
         return value
 
     def i64(self) -> int:
-        """Signed 64 bits."""
+        """Read signed 64 bits."""
         start = self.position
         if start + 8 > self.end:
             self._advance(8)
@@ -133,7 +133,7 @@ class Reader:
         return float(_F64.unpack_from(self.data, self._advance(8))[0])
 
     def count(self, minimum: int = 1) -> int:
-        """An i32 count of things of at least `minimum` bytes each; refused when they cannot fit in what is left."""
+        """Read an i32 count of items of at least `minimum` bytes each; refuse a count that cannot fit."""
         start = self.position
         value = self.i32()
         if value < 0 or value * minimum > self.remaining:
@@ -141,11 +141,11 @@ class Reader:
         return value
 
     def bytes32(self) -> bytes:
-        """An i32 length, then that many bytes."""
+        """Read an i32 length, then that many bytes."""
         return self.take(self.i32())
 
     def varint(self) -> int:
-        """Unsigned varint of 7-bit groups, low group first, at most 32 bits (Flink strings, Avro blocks, Kryo)."""
+        """Read unsigned varint of 7-bit groups, low group first, at most 32 bits (Flink strings, Avro blocks, Kryo)."""
         start = self.position
         value = shift = 0
         while True:
@@ -188,7 +188,7 @@ class Reader:
         return self._units(size - 1, start)
 
     def vstr_plain(self) -> str:
-        """As `vstr` but the varint is the length itself and there is no null (`StringValue.read`)."""
+        """Read a string like `vstr`, but with the length itself as varint, and without null (`StringValue.read`)."""
         start = self.position
         return self._units(self.varint(), start)
 
@@ -211,7 +211,7 @@ class Reader:
     def expect_end(self, what: str) -> None:
         """Fail when bytes are left over."""
         if self.remaining:
-            raise self.error(f"{self.remaining} bytes are left over behind {what}")
+            raise self.error(f"{self.remaining} bytes are left over after {what}")
 
 
 def join_surrogates(text: str) -> str:

@@ -30,7 +30,7 @@ class Writer:
         return len(self.buffer)
 
     def getvalue(self) -> bytes:
-        """All bytes written so far."""
+        """Return all bytes written so far."""
         return bytes(self.buffer)
 
     def _pack(self, layout: struct.Struct, value: float) -> None:
@@ -40,39 +40,39 @@ class Writer:
             raise ValueRangeError(f"{value!r} does not fit in {layout.size} bytes") from None
 
     def take(self, data: bytes) -> None:
-        """Bytes as they are."""
+        """Write bytes unchanged."""
         self.buffer += data
 
     def u8(self, value: int) -> None:
-        """One unsigned byte."""
+        """Write one unsigned byte."""
         if not 0 <= value <= 0xFF:
             raise ValueRangeError(f"{value!r} does not fit in an unsigned byte")
         self.buffer.append(value)
 
     def i8(self, value: int) -> None:
-        """One signed byte."""
+        """Write one signed byte."""
         if not -128 <= value <= 127:
             raise ValueRangeError(f"{value!r} does not fit in a byte")
         self.buffer.append(value & 0xFF)
 
     def bool(self, value: bool) -> None:
-        """One byte, 0 or 1."""
+        """Write one byte, 0 or 1."""
         self.buffer.append(1 if value else 0)
 
     def i16(self, value: int) -> None:
-        """Signed 16 bits."""
+        """Write signed 16 bits."""
         self._pack(_I16, value)
 
     def u16(self, value: int) -> None:
-        """Unsigned 16 bits; also a Java `char`."""
+        """Write unsigned 16 bits; also a Java `char`."""
         self._pack(_U16, value)
 
     def i32(self, value: int) -> None:
-        """Signed 32 bits."""
+        """Write signed 32 bits."""
         self._pack(_I32, value)
 
     def i64(self, value: int) -> None:
-        """Signed 64 bits."""
+        """Write signed 64 bits."""
         self._pack(_I64, value)
 
     def f32(self, value: float) -> None:
@@ -84,12 +84,12 @@ class Writer:
         self._pack(_F64, value)
 
     def bytes32(self, data: bytes) -> None:
-        """An i32 length, then the bytes."""
+        """Write an i32 length, then the bytes."""
         self.i32(len(data))
         self.buffer += data
 
     def varint(self, value: int) -> None:
-        """Unsigned varint of 7-bit groups, low group first, at most 32 bits."""
+        """Write unsigned varint of 7-bit groups, low group first, at most 32 bits."""
         if not 0 <= value <= 0xFFFFFFFF:
             raise ValueRangeError(f"{value!r} does not fit in an unsigned 32-bit varint")
         while value > 0x7F:

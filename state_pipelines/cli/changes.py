@@ -10,7 +10,7 @@ from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration import Add, Cast, Drop, Rename, Set, Step
 from state_pipelines.operations.migration.avro_schema import AvroType
 from state_pipelines.operations.migration.flows import Read, find_reads
-from state_pipelines.operations.migration.planning import find_subject
+from state_pipelines.operations.migration.migration_planner import find_subject
 from state_pipelines.operations.migration.structs import PlanContext, SqlColumn, open_struct
 from state_pipelines.serializers.text import describe, describe_type
 from state_pipelines.snapshot.python_states import PREFIX
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from state_pipelines.operations.migration import Change
-    from state_pipelines.operations.migration.planning import Chain
-    from state_pipelines.operations.migration.plans import OperatorPlan
+    from state_pipelines.operations.migration.migration_plan import OperatorPlan
+    from state_pipelines.operations.migration.migration_planner import Chain
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.operations.migration.structs import SlotType
     from state_pipelines.serializers.tree import Serializer

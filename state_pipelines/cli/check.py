@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,23 +13,13 @@ from state_pipelines.cli.commands import ANSWER_IS_NO, CANNOT_BE_TOLD
 from state_pipelines.cli.display import crop, indent, make_console, make_table, plural, shorten_classes
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.errors import TargetExistsError, UsageError, Where
-from state_pipelines.javaclasses import list_fields, load_field_lists, open_class_path
-from state_pipelines.operations.check import BACKENDS, CheckReport, StateCheck, Verdict, check_jobs, parse_release
-from state_pipelines.operations.check_report import CheckGroup, group_checks
-from state_pipelines.operations.data_classes import scan_snapshot
-from state_pipelines.operations.job import Job, describe_job
-from state_pipelines.operations.jobfile import load_job
-from state_pipelines.operations.migration.autogenerate import draft_from_report, format_revision
-from state_pipelines.operations.newtypes import (
-    declare_type,
-    extract_types,
-    list_assumed,
-    read_schema,
-    replace_avro,
-    replace_classes,
-)
-from state_pipelines.operations.operator_matching import OperatorMatch, format_rename_request, match_operators
-from state_pipelines.operations.upgrading import describe_upgraded_job
+from state_pipelines.operations.check.check import BACKENDS, CheckReport, StateCheck, Verdict, check_jobs, parse_release
+from state_pipelines.operations.check.check_report import CheckGroup, group_checks
+from state_pipelines.operations.check.data_classes import scan_snapshot
+from state_pipelines.operations.check.operator_matching import OperatorMatch, format_rename_request, match_operators
+from state_pipelines.operations.jobs.job_state import Job, describe_job
+from state_pipelines.operations.jobs.new_job import NewCode, describe_new_job, is_description
+from state_pipelines.operations.migration.drafting import draft_from_report, format_revision
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.storage import Location, create_file, is_directory, join, list_directory, resolve
 
@@ -41,7 +30,6 @@ if TYPE_CHECKING:
 
     from state_pipelines.snapshot import Snapshot
 
-_DESCRIPTIONS = (".yaml", ".yml", ".json")
 _STDOUT = "-"
 _DRAFT = "0001_draft"
 _OPTIONS = (
@@ -65,43 +53,6 @@ _OPTIONS = (
         "--avro", "schemas", metavar="OPERATOR/STATE=FILE", multiple=True, help="The new Avro schema in a state."
     ),
 )
-
-
-@dataclass(frozen=True)
-class NewCode:
-    """What the options say of the new job's code.
-
-    Attributes:
-        classes: paths of jars, directories, class files and field lists.
-        types: texts `OPERATOR/STATE=TYPE`.
-        schemas: texts `OPERATOR/STATE=FILE`.
-    """
-
-    classes: tuple[str, ...]
-    types: tuple[str, ...]
-    schemas: tuple[str, ...]
-
-    def __bool__(self) -> bool:
-        """Whether they say anything."""
-        return any((self.classes, self.types, self.schemas))
-
-    def describe(self, old: Job, release: tuple[int, int], file: str | None) -> Job:
-        """The new job: as the file describes it, or the old one with the new code's types."""
-        classes = open_class_path(self.classes)
-        extraction = extract_types(old, classes, release)
-        if file is None:
-            job = replace(replace_classes(old, extraction), name=", ".join((*self.classes, *self.types, *self.schemas)))
-            job = replace(job, metadata_version=None, kryo_version=None)
-        else:
-            job = load_job(file, old, release, classes)
-        for text in self.types:
-            place, kind = _split(text, "--type")
-            job = declare_type(job, place, kind, extraction)
-        for text in self.schemas:
-            place, path = _split(text, "--avro")
-            job = replace_avro(job, place, read_schema(path))
-        notes = () if file is not None and not self.types else tuple(list_assumed(extraction))
-        return replace(job, classes=list_fields(classes), notes=tuple(dict.fromkeys((*job.notes, *notes))))
 
 
 def code_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -189,7 +140,8 @@ def command(
     if as_json and markdown == _STDOUT:
         raise UsageError("--json and --markdown - both want the standard output")
     release = parse_release(target)
-    snapshot = source.open(old)
+    is_pair = new is not None and not is_description(new)
+    snapshot = source.open_together(old, new)[0] if is_pair and new is not None else source.open(old)
     before = describe_job(snapshot)
     upgrade = ctx.get_parameter_source("target") is not click.core.ParameterSource.DEFAULT
     after = describe_new(new, code, before, release, source, upgrade=upgrade)
@@ -322,27 +274,13 @@ def describe_new(
     Raises:
         UsageError: nothing describes it, or a snapshot and types do.
     """
-    if new is None and not code and upgrade:
-        return describe_upgraded_job(old, release)
-    if new is None and not code:
+    if new is None and not code and not upgrade:
         raise UsageError(
             "there is no new job to check against",
             hint="Name a snapshot or a description of it, give --job-classes, --type or --avro, or --target for the "
             "same job on another Flink",
         )
-    if new is not None and not new.lower().endswith(_DESCRIPTIONS):
-        if code.types or code.schemas:
-            raise UsageError("a snapshot of the new job says which types it has", hint="Leave out --type and --avro")
-        job = describe_job(source.open(new))
-        return replace(job, classes=load_field_lists(code.classes) if code.classes else None)
-    return code.describe(old, release, new)
-
-
-def _split(text: str, option: str) -> tuple[str, str]:
-    place, equals, value = text.partition("=")
-    if not equals or not value:
-        raise UsageError(f"{option} {text!r} is not of the form OPERATOR/STATE=…")
-    return place, value
+    return describe_new_job(old, code, release, new=new, open_other=source.open_unchecked)
 
 
 def write_revision(place: Location, text: str) -> str:

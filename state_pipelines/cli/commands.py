@@ -31,6 +31,9 @@ COMMANDS = {
     "convert": ("convert", "Write a snapshot in another format, or at another place."),
     "rescale": ("rescale", "Write a snapshot for other parallelism, key groups or operators."),
     "erase": ("erase", "Write a snapshot without some keys, or tell where they are."),
+    "retain": ("retain", "Show which snapshots and files can go, and why."),
+    "verify": ("verify", "Tell whether snapshots can be restored."),
+    "init": ("init", "Describe a Flink job for Dagster."),
     "prepare": ("prepare", "Make what lets Spark start faster, once."),
     "demo": ("demo", "Run the orders example from end to end."),
 }
@@ -77,6 +80,11 @@ class CommandGroup(click.Group):
         except StateError as error:
             if ctx.meta.get("debug"):
                 traceback.print_exc()
+            if isinstance(error, ProofError):
+                # Imported late: nothing else needs it, and tables take time to load.
+                from state_pipelines.cli.proofs import show_failed_proof
+
+                show_failed_proof(error.report, as_json=bool(ctx.meta.get("json")))
             click.echo(f"error: {' '.join(str(error).split())}", err=True)
             ctx.exit(ANSWER_IS_NO if isinstance(error, IncompatibleError | ProofError) else WRONG_USE)
         except BrokenPipeError:

@@ -11,7 +11,7 @@ import click
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
-from state_pipelines.operations.converting import (
+from state_pipelines.operations.convert.conversion import (
     ConversionPlan,
     ConversionResult,
     FileMode,
@@ -20,7 +20,7 @@ from state_pipelines.operations.converting import (
     plan_conversion,
     run_conversion,
 )
-from state_pipelines.operations.processes import Processes, choose_processes
+from state_pipelines.operations.local_processes import Processes, choose_processes
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:

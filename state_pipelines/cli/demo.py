@@ -7,9 +7,8 @@ import shutil
 import sys
 import time
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
@@ -20,20 +19,19 @@ from state_pipelines.cli.check import is_remarkable, show_group
 from state_pipelines.cli.commands import ANSWER_IS_NO
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
 from state_pipelines.errors import UsageError, Where
-from state_pipelines.operations.check import check_migration
-from state_pipelines.operations.check_report import group_checks
-from state_pipelines.operations.inspect import inspect
+from state_pipelines.operations.check.check import check_migration
+from state_pipelines.operations.check.check_report import group_checks
+from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.operations.json_rows import compact, to_rows
 from state_pipelines.operations.migration import Migration, payload_serializer, plan_value
 from state_pipelines.operations.migration.history import HEAD, RevisionDirectory
-from state_pipelines.operations.rows import compact, to_rows
 from state_pipelines.snapshot import Snapshot, open_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rich.console import Console
 
-    from state_pipelines.operations.check import MigrationCheckReport
+    from state_pipelines.dagster.execution import Outcome
+    from state_pipelines.operations.check.check import MigrationCheckReport
 
 _MARK = ".state-pipelines-demo"
 """File in a directory that an earlier demo filled, and that may be emptied therefore."""
@@ -159,26 +157,8 @@ def prepare_home(directory: Path, *, keep: bool) -> Home:
     return home
 
 
-class CheckOutcome(Protocol):
-    """One check: its name, whether it passed, what it says, what was seen."""
-
-    name: str
-    passed: bool
-    description: str
-    observed: str
-
-
-class Outcome(Protocol):
-    """What came of the run: metadata by asset, checks, and why steps failed."""
-
-    success: bool
-    metadata: Mapping[str, Mapping[str, Any]]
-    checks: tuple[CheckOutcome, ...]
-    failures: tuple[str, ...]
-
-
 def materialise(example: Example, home: Home, snapshot: Snapshot) -> Outcome:
-    """Run the job of the code location for one snapshot, in this process.
+    """Run the job `migrate_snapshot` of the example for one snapshot, in this process.
 
     Raises:
         UsageError: Dagster or Spark is not installed.
@@ -186,22 +166,21 @@ def materialise(example: Example, home: Home, snapshot: Snapshot) -> Outcome:
     settings = example.root / "dagster.yaml"
     if settings.exists():
         shutil.copy(settings, home.dagster)
-    # The deployment is not part of the library, which knows it by name only.
-    sys.path.insert(0, str(example.root))
     try:
-        execution = import_module("assets.execution")
-        storage = import_module("resources").StorageResource
+        from state_pipelines.dagster import FlinkJob  # an extra, and large
+        from state_pipelines.dagster.execution import migrate_snapshot
     except ModuleNotFoundError as error:
         raise UsageError(
             f"the package {error.name} is not installed", hint="Install state-pipelines[dagster]"
         ) from None
-    outcome: Outcome = execution.run_job(
-        snapshot,
-        home=home.dagster,
-        storage=storage(snapshots=str(example.savepoints), results=str(home.results), tables=str(home.tables)),
+    job = FlinkJob(
+        name="orders",
+        roots=(str(example.savepoints),),
+        results=str(home.results),
+        tables=str(home.tables),
         migrations=str(example.migrations),
     )
-    return outcome
+    return migrate_snapshot(job, snapshot, home=home.dagster)
 
 
 def show_found(snapshot: Snapshot, console: Console) -> None:

@@ -10,20 +10,20 @@ import click
 
 from state_pipelines.cli.commands import ANSWER_IS_NO, CANNOT_BE_TOLD
 from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural, shorten_classes
-from state_pipelines.cli.options import AS_JSON, Source, source_options
+from state_pipelines.cli.options import AS_JSON, Source, finish_with_notes, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
-from state_pipelines.operations.comparing import LIMIT, diff
-from state_pipelines.operations.comparing.report import ContentsDiff, Presence
-from state_pipelines.operations.processes import Processes, choose_processes
-from state_pipelines.operations.rows import compact
+from state_pipelines.operations.diff import LIMIT, diff
+from state_pipelines.operations.diff.diff_report import ContentsDiff, Presence
+from state_pipelines.operations.json_rows import compact
+from state_pipelines.operations.local_processes import Processes, choose_processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rich.console import Console
 
-    from state_pipelines.keyed.digest import RecordDigest
-    from state_pipelines.operations.comparing.report import Example, Fact, OperatorDiff, SnapshotDiff, StateDiff
+    from state_pipelines.keyed.digests.record_digests import RecordDigest
+    from state_pipelines.operations.diff.diff_report import Example, Fact, OperatorDiff, SnapshotDiff, StateDiff
 
 _CELL_SIZE = 300
 
@@ -44,6 +44,7 @@ _CELL_SIZE = 300
 )
 @PROCESSES
 @AS_JSON
+@click.option("--strict", is_flag=True, help="Exit code 3 when something could not be compared, whatever else differs.")
 @source_options
 @click.pass_context
 def command(
@@ -57,6 +58,7 @@ def command(
     limit: int,
     processes: int | None,
     as_json: bool,
+    strict: bool,
     source: Source,
 ) -> None:
     """Tell what is different between the snapshots ONE and OTHER, whatever formats they have.
@@ -64,15 +66,16 @@ def command(
     Operators are found by id, states by name, records by key. Where, when and in which format a snapshot was taken is
     shown and does not count.
 
-    Exit code 0: they are the same. 1: they are not. 2: wrong use. 3: no difference was found, but something could not
-    be compared.
+    State that cannot be read does not hide the rest. Exit code 0: they are the same. 1: they are not. 2: wrong use, or
+    bytes are damaged or missing. 3: no difference was found, but something could not be compared.
     """
-    snapshots = source.open(one), source.open(other)
+    snapshots = source.open_together(one, other)
     progress = make_console(stderr=True)
     size = sum(each.file_size for each in snapshots)
     with Processes(processes or choose_processes(0 if metadata_only else size)) as shared:
         report = diff(
-            *snapshots,
+            snapshots[0],
+            snapshots[1],
             operator=operator,
             state=state,
             metadata_only=metadata_only,
@@ -83,6 +86,9 @@ def command(
         click.echo(json.dumps(report.to_json(), indent=2))
     else:
         show_diff(report, make_console())
+    finish_with_notes([], strict=strict, damage=report.damage)
+    if strict and not report.is_complete:
+        ctx.exit(CANNOT_BE_TOLD)
     if not report.same:
         ctx.exit(ANSWER_IS_NO if report.differs else CANNOT_BE_TOLD)
 

@@ -10,11 +10,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from state_pipelines.snapshot.representation import format_bytes as format_bytes
+
 WIDTH_OF_FILES = 140
 """Columns of output that goes to a file or a pipe, whose width nobody knows."""
 
 _PACKAGE = re.compile(r"\b(?:[a-z_][\w]*\.)+(?=[A-Z])")
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -47,14 +48,6 @@ def crop(text: str, size: int) -> Text:
 def shorten_classes(text: str) -> str:
     """The readable form of a serializer without the packages of its classes."""
     return _PACKAGE.sub("", text)
-
-
-def format_bytes(size: int) -> str:
-    """A size such as `12 B` or `1.5 MiB`."""
-    value, unit = float(size), 0
-    while value >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{size} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
 
 
 def plural(number: int, noun: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from state_pipelines.cli.options import STRICT, Source, finish_with_notes, source_options
-from state_pipelines.codecs.jsonlines import dumps
+from state_pipelines.codecs.json.json_lines import dumps
 from state_pipelines.operations.dump import Line, dump
 
 if TYPE_CHECKING:

@@ -13,18 +13,18 @@ from state_pipelines.cli.display import crop, format_bytes, indent, make_console
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError
-from state_pipelines.keyed.key_values import KeyText
-from state_pipelines.operations.erasing import ErasurePlan, plan_erasure, run_erasure, search_below
-from state_pipelines.operations.processes import Processes, choose_processes
-from state_pipelines.operations.rows import compact
+from state_pipelines.keyed.keys.key_values import KeyText
+from state_pipelines.operations.erase.key_erasure import ErasurePlan, plan_erasure, run_erasure, search_below
+from state_pipelines.operations.json_rows import compact
+from state_pipelines.operations.local_processes import Processes, choose_processes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from state_pipelines.operations.key_search import KeySearch
-    from state_pipelines.operations.rescaling import RescaleResult
+    from state_pipelines.operations.erase.key_search import KeySearch
+    from state_pipelines.operations.rescale import RescaleResult
     from state_pipelines.spark.value_search import FoundRows
 
 _CELL_SIZE = 120
@@ -75,7 +75,7 @@ def command(
             plan = plan_erasure(opened, texts, target, run=run)
             result = run_erasure(plan, run) if target is not None else None
         if root is not None:
-            searches = list(search_below(root, texts, open_other=source.open, run=run))
+            searches = list(search_below(root, texts, open_other=source.open_unchecked, run=run))
     if also is not None:
         paths = [*([snapshot] if snapshot and result is None else []), *([result.path] if result else [])]
         paths += [search.path for search in searches if search.checkpoint_id is not None]
@@ -106,7 +106,7 @@ def _find_rows(paths: Sequence[str], source: Source, predicate: str) -> list[Fou
     from state_pipelines.spark.value_search import find_rows
 
     session = create_session("state-pipelines")
-    return [found for path in paths for found in find_rows(session, source.open(path), predicate)]
+    return [found for path in paths for found in find_rows(session, source.open_unchecked(path), predicate)]
 
 
 def _show(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from state_pipelines.operations.migration import Migration
-    from state_pipelines.operations.migration.position import Position
+    from state_pipelines.operations.migration.revision_position import Position
 
 
 @click.command("history")

@@ -9,7 +9,8 @@ import click
 
 from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural, shorten_classes
 from state_pipelines.cli.options import AS_JSON, STRICT, Source, finish_with_notes, source_options
-from state_pipelines.operations.inspect import (
+from state_pipelines.errors import UsageError, Where
+from state_pipelines.operations.inspect.inspection import (
     COUNT_LIMIT,
     OperatorReport,
     PythonReport,
@@ -17,15 +18,16 @@ from state_pipelines.operations.inspect import (
     StateReport,
     inspect,
 )
-from state_pipelines.operations.rows import compact
+from state_pipelines.operations.json_rows import compact
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from state_pipelines.operations.connector_reports import ConnectorReport, CoordinatorReport
-    from state_pipelines.operations.keyed_formats import KeyedFormat
-    from state_pipelines.operations.rescaling.balance_report import Balance
+    from state_pipelines.operations.balance.balance_report import Balance
+    from state_pipelines.operations.inspect.connector_reports import ConnectorReport, CoordinatorReport
+    from state_pipelines.operations.inspect.keyed_formats import KeyedFormat
+    from state_pipelines.operations.profiling import Profile
     from state_pipelines.snapshot import Snapshot
 
 _SERIALIZER_SIZE = 180
@@ -56,6 +58,18 @@ _CELL_SIZE = 80
     help="Predict the balance with another number of key groups; implies --balance.",
 )
 @click.option("--plot", metavar="FILE", help="Draw the balance into a new .svg or .png file; implies --balance.")
+@click.option(
+    "--profile",
+    "with_profile",
+    is_flag=True,
+    help="Show what entries look like: largest keys, nulls and defaults per column, last access; reads all state.",
+)
+@click.option(
+    "--ttl",
+    metavar="[[OPERATOR/]STATE=]DURATION",
+    multiple=True,
+    help="Time to live of states with TTL, such as 7d, to show when entries expire; implies --profile.",
+)
 @STRICT
 @source_options
 def command(
@@ -68,6 +82,8 @@ def command(
     to_parallelism: int | None,
     to_max_parallelism: int | None,
     plot: str | None,
+    with_profile: bool,
+    ttl: tuple[str, ...],
     source: Source,
 ) -> None:
     """Show what the snapshot at PATH holds: operators, states, serializers, sizes.
@@ -76,7 +92,7 @@ def command(
     and why. Exit code 2 when bytes are damaged or missing, 3 with --strict when there is any note.
     """
     if plot is not None:
-        from state_pipelines.operations.rescaling.pictures import choose_format
+        from state_pipelines.operations.balance.balance_charts import choose_format
 
         choose_format(plot)
     snapshot = source.open(path)
@@ -84,9 +100,14 @@ def command(
     balance = None
     if with_balance or plot is not None or to_parallelism is not None or to_max_parallelism is not None:
         balance = _measure(snapshot, count, to_parallelism, to_max_parallelism)
+    profile = _profile(snapshot, ttl) if with_profile or ttl else None
     if as_json:
         shown = report.to_json()
-        click.echo(json.dumps(shown if balance is None else {**shown, "balance": balance.to_json()}, indent=2))
+        if balance is not None:
+            shown["balance"] = balance.to_json()
+        if profile is not None:
+            shown["profile"] = profile.to_json()
+        click.echo(json.dumps(shown, indent=2))
     else:
         console = make_console()
         show_report(report, console)
@@ -95,8 +116,13 @@ def command(
 
             console.print()
             show_balance(balance, console)
+        if profile is not None:
+            from state_pipelines.cli.profile import show_profile
+
+            console.print()
+            show_profile(profile, console)
     if balance is not None and plot is not None:
-        from state_pipelines.operations.rescaling.pictures import save_balance
+        from state_pipelines.operations.balance.balance_charts import save_balance
 
         save_balance(balance, plot)
     damage = [
@@ -110,8 +136,8 @@ def _measure(snapshot: Snapshot, count: bool | None, parallelism: int | None, ma
     # Rescaling is a large part of the library, and few look at the balance.
     from functools import partial
 
-    from state_pipelines.operations.processes import choose_processes, run_pieces
-    from state_pipelines.operations.rescaling.balance import measure_balance
+    from state_pipelines.operations.balance.balance import measure_balance
+    from state_pipelines.operations.local_processes import choose_processes, run_pieces
 
     return measure_balance(
         snapshot,
@@ -120,6 +146,24 @@ def _measure(snapshot: Snapshot, count: bool | None, parallelism: int | None, ma
         count=snapshot.file_size <= COUNT_LIMIT if count is None else count,
         run=partial(run_pieces, processes=choose_processes(snapshot.file_size)),
     )
+
+
+def _profile(snapshot: Snapshot, ttl: tuple[str, ...]) -> Profile:
+    from functools import partial
+
+    from state_pipelines.cli.profile import parse_ttl
+    from state_pipelines.operations.local_processes import choose_processes, run_pieces
+    from state_pipelines.operations.profiling import profile_snapshot
+
+    run = partial(run_pieces, processes=choose_processes(snapshot.file_size))
+    profile = profile_snapshot(snapshot, ttl=parse_ttl(ttl), run=run)
+    if profile.unused_ttl:
+        raise UsageError(
+            f"--ttl names {', '.join(profile.unused_ttl)}, which the snapshot does not have",
+            where=Where(file=snapshot.path),
+            hint="Name a state, or OPERATOR/STATE, as this command lists them without --ttl",
+        )
+    return profile
 
 
 def show_report(report: SnapshotReport, console: Console) -> None:
@@ -170,10 +214,12 @@ def _show_operator(operator: OperatorReport, console: Console) -> None:
     if operator.coordinator is not None:
         _show_coordinator(operator.coordinator, console)
     if operator.error:
-        console.print(f"  cannot be read: {operator.error}", style="red")
+        what = "cannot be read" if operator.damaged else "not all of it is shown"
+        console.print(f"  {what}: {operator.error}", style="red")
     for state in operator.states:
         if state.error:
-            console.print(f"  {state.name} cannot be read: {state.error}", style="red")
+            what = "cannot be read" if state.damaged else "is not read"
+            console.print(f"  {state.name} {what}: {state.error}", style="red")
     if operator.states:
         console.print(indent(_make_state_table(operator.states)))
     _show_python(operator, console)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from state_pipelines.cli.changes import StateChange, list_changes, show_states
-from state_pipelines.cli.display import crop, indent, make_console, make_table, plural
-from state_pipelines.cli.options import AS_JSON, Source, source_options
+from state_pipelines.cli.display import make_console, plural
+from state_pipelines.cli.options import AS_JSON, SCRATCH, Source, source_options
+from state_pipelines.cli.proofs import show_proof
 from state_pipelines.errors import ProofError, UsageError, Where
 from state_pipelines.operations.migration import DOWNGRADE, UPGRADE, load_migration
 from state_pipelines.operations.migration.history import HEAD, RevisionDirectory
-from state_pipelines.snapshot.held_key_groups import explain_older_ranges
+from state_pipelines.operations.proofs.proof_reports import ProofReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.operations.migration import Migration
     from state_pipelines.snapshot import Snapshot
-    from state_pipelines.spark import MigrationResult, ProofReport
+    from state_pipelines.spark import MigrationResult
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,13 @@ class Route:
     "--out", "target", metavar="TARGET", required=True, help="Directory of the new savepoint; it must not exist."
 )
 @click.option("--report", metavar="FILE", help="Keep the results of the proof in a file, FILE.md or FILE.json.")
+@click.option(
+    "--expectations",
+    metavar="DIR",
+    help="Suites of Great Expectations that the new states must meet (docs/expectations.md).",
+)
 @click.option("--no-proof", is_flag=True, help="Do not read the result back before it is published.")
+@SCRATCH
 @AS_JSON
 @source_options
 @click.pass_context
@@ -82,7 +89,9 @@ def command(
     target: str,
     downgrade: bool,
     report: str | None,
+    expectations: str | None,
     no_proof: bool,
+    scratch: str | None,
     as_json: bool,
     source: Source,
 ) -> None:
@@ -92,6 +101,8 @@ def command(
     written. All that does not change is copied as bytes. The result is read back and proven before it is published.
     """
     _check_options(ctx, directory, file)
+    if expectations is not None and no_proof:
+        raise UsageError("without a proof nothing is judged", hint="Leave --no-proof or --expectations out")
     place = None if report is None else find_report(report, proven=not no_proof)
     old = source.open(snapshot)
     if directory is not None:
@@ -103,9 +114,8 @@ def command(
         _show_nothing(route, as_json=as_json)
         return
     try:
-        result = _run(old, route, target, prove=not no_proof)
+        result = _run(old, route, target, prove=not no_proof, expectations=expectations, scratch=scratch)
     except ProofError as error:
-        _show_failed_proof(error.report, as_json=as_json)
         if place is not None:
             write_report(place, route, [error.report])
         raise
@@ -154,13 +164,11 @@ def write_report(place: Path, route: Route, reports: Sequence[object]) -> None:
     Raises:
         UsageError: it cannot be written.
     """
-    from state_pipelines.spark import ProofReport
-
     proofs = [each for each in reports if isinstance(each, ProofReport)]
     if place.suffix == ".json":
         revisions = [{"revision": each.revision, "direction": direction} for each, direction in route.chain]
         content: dict[str, Any] = {"ok": all(each.ok for each in proofs), "revisions": revisions}
-        content["proofs"] = [_proof_to_json(each) for each in proofs]
+        content["proofs"] = [each.to_json() for each in proofs]
         text = json.dumps(content, indent=2, default=str)
     else:
         titles = [f"- {name}: {each.description}" for name, (each, _) in zip(route.names, route.chain, strict=True)]
@@ -172,15 +180,6 @@ def write_report(place: Path, route: Route, reports: Sequence[object]) -> None:
     except OSError as error:
         draft.unlink(missing_ok=True)
         raise UsageError(f"the report cannot be written: {error.strerror}", where=Where(file=str(place))) from None
-
-
-def show_proof(proof: ProofReport, console: Console) -> None:
-    """Print the checks of a proof."""
-    table = make_table("check", "result", "what it says", "observed")
-    for check in proof.checks:
-        result = "passed" if check.ok else "FAILED"
-        table.add_row(check.name, result, check.description, crop(check.observed, 200))
-    console.print(indent(table))
 
 
 def _check_options(ctx: click.Context, directory: str | None, file: str | None) -> None:
@@ -197,19 +196,20 @@ def _check_options(ctx: click.Context, directory: str | None, file: str | None) 
         )
 
 
-def _run(old: Snapshot, route: Route, target: str, *, prove: bool) -> MigrationResult:
+def _run(
+    old: Snapshot, route: Route, target: str, *, prove: bool, expectations: str | None, scratch: str | None
+) -> MigrationResult:
     from state_pipelines.spark import create_session, migrate
-    from state_pipelines.spark.migrating import plan_snapshot
+    from state_pipelines.spark.migration_run import note_plans, plan_snapshot
+    from state_pipelines.spark.suites import find_project, load_suites
 
     # Errors in names and steps are reported before Spark starts.
     plans = plan_snapshot(old, route.chain)
+    suites = () if expectations is None else load_suites(expectations)
+    project = None if expectations is None else find_project(expectations, None)
     progress = make_console(stderr=True)
-    for operator in old.operators:
-        if (older := explain_older_ranges(operator.metadata, operator.label)) is not None:
-            progress.print(f"note: {older}", soft_wrap=True)
-    for operator, plan in plans:
-        for note in plan.notes:
-            progress.print(f"note: operator {operator.label}: {note}", soft_wrap=True)
+    for note in note_plans(old, plans):
+        progress.print(f"note: {note}", soft_wrap=True)
     with progress.status("starting Spark"):
         bar = str(sys.stderr.isatty()).lower()
         session = create_session("state-pipelines migrate", conf={"spark.ui.showConsoleProgress": bar})
@@ -218,7 +218,9 @@ def _run(old: Snapshot, route: Route, target: str, *, prove: bool) -> MigrationR
     directions = dict.fromkeys(direction for _, direction in route.chain)
     way = f" from {route.start} to {route.end}" if route.start else ""
     progress.print(f"{', '.join(directions)} of {names}{way} to {target}", soft_wrap=True)
-    return migrate(session, old, route.chain, target, prove=prove)
+    return migrate(
+        old, route.chain, target, prove=prove, suites=suites, project=project, spark=session, scratch=scratch
+    )
 
 
 def _show_nothing(route: Route, *, as_json: bool) -> None:
@@ -234,21 +236,6 @@ def _show_nothing(route: Route, *, as_json: bool) -> None:
         click.echo(json.dumps(nothing, indent=2))
     else:
         click.echo(f"the snapshot is at {route.end} already: nothing to do, nothing was written")
-
-
-def _show_failed_proof(report: object, *, as_json: bool) -> None:
-    from state_pipelines.spark import ProofReport
-
-    if not isinstance(report, ProofReport):
-        return
-    if as_json:
-        click.echo(json.dumps({"path": None, "proof": _proof_to_json(report)}, indent=2, default=str))
-        return
-    console = make_console()
-    show_proof(report, console)
-    for check in report.checks:
-        for row in check.sample:
-            console.print(f"  {check.name}: {json.dumps(row, ensure_ascii=False, default=str)}")
 
 
 def _show_result(result: MigrationResult, route: Route, changes: list[StateChange], console: Console) -> None:
@@ -277,10 +264,6 @@ def _to_json(result: MigrationResult, route: Route, changes: list[StateChange]) 
         "states": [asdict(each) for each in changes],
         "rows": result.rows,
         "seconds": result.seconds,
-        "notes": [note for plan in result.plans.values() for note in plan.notes],
-        "proof": None if result.proof is None else _proof_to_json(result.proof),
+        "notes": list(result.notes),
+        "proof": None if result.proof is None else result.proof.to_json(),
     }
-
-
-def _proof_to_json(proof: ProofReport) -> dict[str, object]:
-    return {"ok": proof.ok, **asdict(proof)}

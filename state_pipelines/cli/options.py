@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import click
@@ -11,11 +13,13 @@ import click
 from state_pipelines.cli.commands import CANNOT_BE_TOLD, WRONG_USE, set_debug
 from state_pipelines.snapshot import Declarations, Snapshot, declare, open_snapshot
 from state_pipelines.snapshot.declarations import KINDS
+from state_pipelines.snapshot.declared_names import check_declared_names
+from state_pipelines.storage.options import VARIABLE, load_storage_options, use_storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_MAP = click.option(
+MAP = click.option(
     "--map",
     "path_mapping",
     metavar="FROM=TO",
@@ -23,8 +27,37 @@ _MAP = click.option(
     help="Where a directory lies now that the snapshot names.",
 )
 _DEBUG = click.option("--debug", is_flag=True, expose_value=False, callback=set_debug, hidden=True)
+
+
+def _use_storage_options(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        use_storage_options(load_storage_options(value))
+        # Processes that Spark starts read it too.
+        os.environ[VARIABLE] = str(Path(value).absolute()) if Path(value).exists() else value
+
+
+STORAGE_OPTIONS = click.option(
+    "--storage-options",
+    metavar="FILE",
+    expose_value=False,
+    callback=_use_storage_options,
+    help=f"YAML file of storage options by root (docs/storage.md); also {VARIABLE}.",
+)
+SCRATCH = click.option(
+    "--scratch",
+    metavar="DIR",
+    help="Directory (path or URL) of temporary files. Default: beside a local target, else TMPDIR of this machine.",
+)
 STRICT = click.option("--strict", is_flag=True, help="Exit code 3 when something could not be shown decoded.")
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+
+
+def _remember_json(ctx: click.Context, _: click.Parameter, value: bool) -> bool:
+    """Note for the display of errors that JSON is wanted."""
+    ctx.meta["json"] = value
+    return value
+
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, callback=_remember_json, help="Print JSON, for machines.")
 
 
 @dataclass(frozen=True)
@@ -40,12 +73,24 @@ class Source:
     declarations: Declarations
 
     def open(self, path: str) -> Snapshot:
-        """Open the snapshot at `path`."""
+        """Open the snapshot at `path`, and check that the declarations name what it has (`check_declared_names`)."""
+        (snapshot,) = self.open_together(path)
+        return snapshot
+
+    def open_together(self, *paths: str) -> list[Snapshot]:
+        """Open snapshots to which the declarations apply together: each is about one of them at least."""
+        snapshots = [self.open_unchecked(path) for path in paths]
+        for note in check_declared_names(*snapshots):
+            click.echo(f"note: {note}", err=True)
+        return snapshots
+
+    def open_unchecked(self, path: str) -> Snapshot:
+        """Open one of many snapshots, not all of which have what is declared."""
         return open_snapshot(path, self.declarations, path_mapping=self.path_mapping)
 
 
 def source_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `--map` and the options of every `DeclarationKind`; it gets them as its argument `source`."""
+    """Give a command `--map`, `--storage-options` and the options of every `DeclarationKind`, as its `source`."""
 
     @wraps(command)
     def call(*arguments: object, path_mapping: tuple[str, ...], **others: object) -> None:
@@ -55,7 +100,7 @@ def source_options(command: Callable[..., None]) -> Callable[..., None]:
     decorated: Callable[..., None] = _DEBUG(call)
     for kind in reversed(KINDS):
         decorated = click.option(kind.flag, kind.name, metavar=kind.metavar, multiple=True, help=kind.help)(decorated)
-    return _MAP(decorated)
+    return MAP(STORAGE_OPTIONS(decorated))
 
 
 _SHOWN_NOTES = 10

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console
 
-    from state_pipelines.operations.processes import Processes, Work
+    from state_pipelines.operations.local_processes import Processes, Work
 
 Result = TypeVar("Result")
 
@@ -27,7 +28,19 @@ PROCESSES = click.option(
 
 def run_with_bar(processes: Processes, console: Console, pieces: Sequence[Work[Result]], what: str) -> list[Result]:
     """Run pieces of work under a bar, when somebody looks; as `Processes.run`."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+    with _make_bar(console) as bar:
         task = bar.add_task(what, total=len(pieces))
         return processes.run(pieces, what, report=lambda done, total: bar.update(task, completed=done, total=total))
+
+
+def _make_bar(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty())
+
+
+@contextmanager
+def show_progress(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar when stderr is a terminal; yields what receives the number of finished pieces, and of all."""
+    with _make_bar(console) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

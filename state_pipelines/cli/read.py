@@ -14,13 +14,11 @@ import pyarrow.parquet as pq
 from state_pipelines.cli.display import crop, make_console, make_table, shorten_classes
 from state_pipelines.cli.dump import write_lines
 from state_pipelines.cli.options import AS_JSON, STRICT, Source, finish_with_notes, source_options
-from state_pipelines.errors import StateError, UnsupportedError, UsageError, Where
-from state_pipelines.keyed.key_values import KeyText
-from state_pipelines.keyed.operator_table import OperatorTableOptions
-from state_pipelines.keyed.tables import TableOptions
-from state_pipelines.metadata.key_groups import parse_key_groups
-from state_pipelines.operations.rows import compact, to_rows
+from state_pipelines.errors import UnsupportedError, UsageError, Where
+from state_pipelines.operations.json_rows import compact, to_rows
+from state_pipelines.operations.state_rows import read
 from state_pipelines.serializers.text import describe
+from state_pipelines.snapshot.survey import is_damage
 from state_pipelines.storage import create_file, resolve
 
 if TYPE_CHECKING:
@@ -71,6 +69,9 @@ def command(
 
     Without --operator the operators and states are listed.
 
+    A file that cannot be read does not hide the rows of the others: exit code 2 when bytes are damaged or missing, 3
+    with --strict when something could not be shown decoded.
+
     With --json one object per line: dates and times are ISO text, bytes hexadecimal text, maps arrays of [key, value].
     """
     if as_json and parquet is not None:
@@ -84,31 +85,35 @@ def command(
             raise UsageError("which operator is not said (--operator)", hint="`read` with the path alone lists them")
         _list_states(source.open(path), as_json=as_json)
         return
-    chosen = None if columns is None else tuple(each.strip() for each in columns.split(","))
-    wanted_key = None if key is None else KeyText(key)
-    groups = None if key_groups is None else parse_key_groups(key_groups)
-    place = source.open(path).operator(operator)
-    if state is None:
-        names = None if states is None else tuple(each.strip() for each in states.split(","))
-        together = OperatorTableOptions(names, timers, chosen, raw, wanted_key)
-        schema, batches = place.make_schema(together), place.batches(together, groups)
-    else:
-        options = TableOptions(columns=chosen, flatten=flatten is not False, raw=raw, key=wanted_key)
-        found = place.state(state)
-        batches = found.batches(options, groups)
-        schema = found.make_schema(options)
+    rows = read(
+        source.open(path),
+        operator,
+        state,
+        states=_split_names(states),
+        timers=timers,
+        columns=_split_names(columns),
+        key_groups=key_groups,
+        key=key,
+        raw=raw,
+        flatten=flatten,
+    )
     reasons: Counter[str] = Counter()
-    batches = _note_reasons(batches, reasons)
+    schema, batches = rows.schema, _note_reasons(rows.batches, reasons)
     if parquet is not None:
-        rows = write_parquet(schema, take(batches, limit), parquet)
-        click.echo(f"{rows:,} rows written to {parquet}", err=True)
+        number = write_parquet(schema, take(batches, limit), parquet)
+        click.echo(f"{number:,} rows written to {parquet}", err=True)
     elif as_json:
         lines = (json.dumps(row, separators=(",", ":")) for batch in take(batches, limit) for row in to_rows(batch))
         write_lines(lines, sys.stdout.buffer)
     else:
         show_rows(schema.names, batches, _ROWS_FOR_PEOPLE if limit is None else limit)
     notes = [f"{number:,} rows hold bytes that are not decoded: {reason}" for reason, number in reasons.items()]
-    finish_with_notes(notes, strict=strict)
+    notes += [f"rows are missing: {error}" for error in rows.errors if not is_damage(error)]
+    finish_with_notes(notes, strict=strict, damage=[str(error) for error in rows.errors if is_damage(error)])
+
+
+def _split_names(names: str | None) -> list[str] | None:
+    return None if names is None else [each.strip() for each in names.split(",")]
 
 
 def _note_reasons(batches: Iterable[pa.RecordBatch], reasons: Counter[str]) -> Iterator[pa.RecordBatch]:
@@ -136,17 +141,15 @@ def _list_states(snapshot: Snapshot, *, as_json: bool) -> None:
 
 
 def _describe_states(operator: Operator) -> Iterator[dict[str, str | None]]:
-    """One row per state; a single one for an operator without states, or whose states cannot be read."""
+    """One row per state and per error; a single one for an operator without states."""
     row: dict[str, str | None] = dict.fromkeys(("operator", "name", "state", "kind", "type", "error"))
     row |= {"operator": operator.label, "name": operator.name}
-    try:
-        states = operator.states
-    except StateError as error:
-        yield row | {"error": str(error)}
-        return
-    for state in states:
+    found = operator.survey()
+    for state in found.states:
         yield row | {"state": state.name, "kind": state.kind, "type": describe(state.serializer)}
-    if not states:
+    for error in dict.fromkeys(str(failure.error) for failure in found.failures):
+        yield row | {"error": error}
+    if not found.states and not found.failures:
         yield row
 
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
-from state_pipelines.cli.options import AS_JSON, Source, source_options
+from state_pipelines.cli.options import AS_JSON, SCRATCH, Source, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError, at
-from state_pipelines.operations.processes import Processes, choose_processes
-from state_pipelines.operations.publishing import FileMode
-from state_pipelines.operations.rescaling import plan_rescale, rehearse, run_rescale
-from state_pipelines.operations.rescaling.change_texts import tell_label, tell_moved, tell_number
-from state_pipelines.operations.rescaling.merging import MergeRule
-from state_pipelines.operations.rescaling.request import parse_request, read_keys, read_request
+from state_pipelines.operations.local_processes import Processes, choose_processes
+from state_pipelines.operations.rescale import plan_rescale, rehearse, run_rescale
+from state_pipelines.operations.rescale.change_texts import tell_label, tell_moved, tell_number
+from state_pipelines.operations.rescale.rescale_request import parse_request, read_keys, read_request
+from state_pipelines.operations.rescale.snapshot_merge import MergeRule
+from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from state_pipelines.operations.rescaling import RescalePlan, RescaleResult
+    from state_pipelines.operations.rescale import RescalePlan, RescaleResult
 
 
 def _several(name: str, metavar: str, help: str) -> Callable[..., Any]:
@@ -62,6 +62,7 @@ def _several(name: str, metavar: str, help: str) -> Callable[..., Any]:
 @click.option("--allow-idle-sources", is_flag=True, help="A named source may get more subtasks than it knows splits.")
 @click.option("--no-proof", is_flag=True, help="Do not read both sides and compare before it is published.")
 @PROCESSES
+@SCRATCH
 @click.option("--dry-run", is_flag=True, help="Check everything and say what would be done; nothing is kept.")
 @AS_JSON
 @source_options
@@ -75,6 +76,7 @@ def command(
     allow_idle_sources: bool,
     no_proof: bool,
     processes: int | None,
+    scratch: str | None,
     dry_run: bool,
     as_json: bool,
     source: Source,
@@ -94,10 +96,10 @@ def command(
     if allow_idle_sources:
         content["allow_idle_sources"] = True
     plan = plan_rescale(
-        source.open(snapshot),
+        source.open_unchecked(snapshot) if {"merge", "take"} & set(content) else source.open(snapshot),
         resolve(target or "rescaled"),
         parse_request(content, directory),
-        open_other=source.open,
+        open_other=source.open_unchecked,
         files=FileMode(files),
         verify=no_proof,
     )
@@ -114,7 +116,7 @@ def command(
             click.echo("nothing was written (--dry-run)")
         return
     with Processes(processes or choose_processes(plan.size)) as shared:
-        result = run_rescale(plan, partial(run_with_bar, shared, progress), prove=not no_proof)
+        result = run_rescale(plan, partial(run_with_bar, shared, progress), prove=not no_proof, scratch=scratch)
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:

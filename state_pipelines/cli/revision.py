@@ -9,19 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.check import NewCode, code_options, describe_new, write_revision
+from state_pipelines.cli.check import code_options, describe_new, write_revision
 from state_pipelines.cli.display import make_console
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.check import check_jobs, parse_release
-from state_pipelines.operations.job import describe_job
+from state_pipelines.operations.check.check import check_jobs, parse_release
+from state_pipelines.operations.jobs.job_state import describe_job
 from state_pipelines.operations.migration import Change, Migration, Set
-from state_pipelines.operations.migration.autogenerate import (
-    Draft,
-    draft_revision,
-    format_migration,
-    format_revision,
-)
+from state_pipelines.operations.migration.drafting import Draft, draft_revision, format_migration, format_revision
 from state_pipelines.operations.migration.drafts import explain_missing
 from state_pipelines.operations.migration.history import BASE, HEAD, RevisionDirectory
 from state_pipelines.operations.migration.steps import TODO
@@ -29,6 +24,8 @@ from state_pipelines.storage import is_directory, join, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from state_pipelines.operations.jobs.new_job import NewCode
 
 _NUMBER = re.compile(r"\d{1,9}")
 

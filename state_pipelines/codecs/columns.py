@@ -2,7 +2,7 @@
 
 Callers need not know which: `plan_columns` gives the type, and a batch of records goes through `decode` and `encode`.
 A value that cannot be decoded (a class without field list, a POJO subclass that no serializer lists, a timestamp that
-Arrow has no place for) is an error, unless its caller is lenient: then it is null in the array, and `Decoded` says
+Arrow has no place for) is an error unless the caller is lenient: then it is null in the array, and `Decoded` gives
 which it is and why.
 """
 
@@ -19,9 +19,10 @@ from typing_extensions import override
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.codecs import beam_layout as beam
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.columnar import (
+from state_pipelines.codecs.arrow_coercion import dense_offsets
+from state_pipelines.codecs.beam import beam_layouts as beam
+from state_pipelines.codecs.programs.execution import (
     Bytes,
     Encoded,
     Offsets,
@@ -29,17 +30,16 @@ from state_pipelines.codecs.columnar import (
     decode_spans,
     encode_array,
 )
-from state_pipelines.codecs.conform import dense_offsets
-from state_pipelines.codecs.program import Program, compile_layout
-from state_pipelines.codecs.scalar import read_value, write_value
-from state_pipelines.codecs.standin import StandIn, find_stand_in
+from state_pipelines.codecs.programs.program import Program, compile_layout
+from state_pipelines.codecs.programs.surrogate_layouts import Surrogate, find_surrogate
+from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, ValueRangeError, Where
 from state_pipelines.serializers.tree import Opaque
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.codecs.declaring import Wanted
+    from state_pipelines.codecs.programs.kernel_columns import Wanted
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Columns(ABC):
     def decode(
         self, data: Bytes, starts: Offsets, ends: Offsets, *, exact: bool = True, offset: int = 0, lenient: bool = False
     ) -> Decoded:
-        """Decode records that lie in `data[starts[i]:ends[i]]`.
+        """Decode the records in `data[starts[i]:ends[i]]`.
 
         Args:
             data: u8, holds the records.
@@ -93,12 +93,12 @@ class Columns(ABC):
             ends: i64[n].
             exact: each record must use up its bytes.
             offset: position of `data` in its file, for errors.
-            lenient: records that cannot be decoded become failures in place of an error.
+            lenient: records that cannot be decoded become failures instead of raising.
 
         Raises:
             FormatError: the bytes do not fit the layout.
             UnsupportedError: a record cannot be decoded for want of its class.
-            ValueRangeError: Arrow has no place for a value.
+            ValueRangeError: Arrow cannot represent a value.
         """
 
     @abstractmethod
@@ -116,30 +116,30 @@ class Columns(ABC):
         """Encode every value; as `columnar.encode_array`.
 
         Raises:
-            ValueRangeError: a value has no place in the layout.
+            ValueRangeError: a value does not fit the layout.
             UnsupportedError: values of this kind cannot be written.
         """
 
 
 @lru_cache(maxsize=512)
 def plan_columns(layout: lay.Layout, wanted: Wanted = None) -> Columns:
-    """The columns of `layout`; with `wanted`, of these fields only (decoding).
+    """Return the columns of `layout`; with `wanted`, of these fields only (decoding).
 
     Raises:
-        UnsupportedError: some part of the layout has a form that nothing here knows.
+        UnsupportedError: a node of the layout is unknown.
         UsageError: `wanted` names a field that the layout does not have, or nothing at all.
     """
-    for part in walk_layout(layout):
-        if isinstance(part, lay.Dynamic):
-            _require_known(part)
+    for node in walk_layout(layout):
+        if isinstance(node, lay.Dynamic):
+            _require_known(node)
     if isinstance(layout, lay.Runs):
-        # Without the values nothing says how many elements an array has.
+        # The number of elements of an array is only known from the values.
         return RunColumns(plan_columns(layout.stored, None if layout.ttl else wanted), plan_columns(layout.written))
     _require_ends(layout, tail=True)
-    stand_in = find_stand_in(layout)
-    if stand_in is None:
+    surrogate = find_surrogate(layout)
+    if surrogate is None:
         return KernelColumns(compile_layout(layout, wanted))
-    return ScalarColumns(layout, stand_in, compile_layout(lay.Optional(stand_in.layout), wanted))
+    return ScalarColumns(layout, surrogate, compile_layout(lay.Optional(surrogate.layout), wanted))
 
 
 def column_type(layout: lay.Layout) -> pa.DataType:
@@ -172,7 +172,7 @@ class KernelColumns(Columns):
         failures: list[tuple[int, str]] = []
 
         def salvage(first: int, last: int) -> None:
-            """Halve until the records stand alone that cannot be decoded."""
+            """Bisect until the records that cannot be decoded are isolated."""
             try:
                 piece = decode_spans(
                     self.program, data, starts[first:last], ends[first:last], exact=exact, offset=offset
@@ -206,12 +206,12 @@ class ScalarColumns(Columns):
 
     Attributes:
         layout: of the records.
-        stand_in: what the kernels run in its place.
-        program: of the stand-in behind a flag, which is null for records that cannot be decoded.
+        surrogate: the layout that the kernels run instead.
+        program: the surrogate with a null flag; records that cannot be decoded are null.
     """
 
     layout: lay.Layout
-    stand_in: StandIn
+    surrogate: Surrogate
     program: Program
     may_fail: bool = field(default=True, init=False)
 
@@ -225,7 +225,7 @@ class ScalarColumns(Columns):
         self, data: Bytes, starts: Offsets, ends: Offsets, *, exact: bool = True, offset: int = 0, lenient: bool = False
     ) -> Decoded:
         if len(starts) and (starts.min() < 0 or ends.max() > len(data) or bool((starts > ends).any())):
-            raise UsageError(f"a record lies outside the {len(data)} bytes given")
+            raise UsageError(f"a record is outside the {len(data)} bytes given")
         records: list[bytes] = []
         failures: dict[int, str] = {}
         for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
@@ -254,7 +254,7 @@ class ScalarColumns(Columns):
         self, data: Bytes, start: int, end: int, count: int, *, offset: int = 0
     ) -> tuple[pa.Array, Offsets]:
         if not 0 <= start <= end <= len(data):
-            raise UsageError(f"bytes {start} to {end} lie outside the {len(data)} bytes given")
+            raise UsageError(f"bytes {start} to {end} are outside the {len(data)} bytes given")
         records: list[bytes] = []
         stops = np.zeros(count, np.int64)
         reader = Reader(data[start:end].tobytes())
@@ -268,10 +268,10 @@ class ScalarColumns(Columns):
         return self._finish(records, lenient=False).array, stops
 
     def _change(self, value: object) -> bytes:
-        changed = None if value is None else self.stand_in.read(value)
+        changed = None if value is None else self.surrogate.read(value)
         writer = Writer()
         writer.u8(0)
-        write_value(self.stand_in.layout, writer, changed)
+        write_value(self.surrogate.layout, writer, changed)
         return writer.getvalue()
 
     def _finish(self, records: list[bytes], *, lenient: bool) -> Decoded:
@@ -289,9 +289,9 @@ class ScalarColumns(Columns):
         ends = between.stops.tolist()
         for row, (start, end) in enumerate(zip(between.starts.tolist(), ends, strict=True)):
             reader = Reader(raw, None, start, end)
-            value = None if reader.u8() else read_value(self.stand_in.layout, reader)
+            value = None if reader.u8() else read_value(self.surrogate.layout, reader)
             try:
-                write_value(self.layout, writer, None if value is None else self.stand_in.write(value))
+                write_value(self.layout, writer, None if value is None else self.surrogate.write(value))
             except StateError as error:
                 error.what = f"row {row}: {error.what}"
                 raise
@@ -358,12 +358,12 @@ class RunColumns(Columns):
 
 
 def explain(error: StateError) -> str:
-    """An error as the reason of a row."""
+    """Return an error as the reason of a row."""
     return f"{error.what}. {error.hint}" if error.hint else error.what
 
 
 def walk_layout(layout: lay.Layout) -> Iterator[lay.Layout]:
-    """The layout and all inside it."""
+    """Yield the layout and all inside it."""
     yield layout
     for child in _children(layout):
         yield from walk_layout(child)
@@ -412,20 +412,20 @@ def _require_known(layout: lay.Dynamic) -> None:
         if isinstance(layout.serializer, Opaque):
             raise
         raise UnsupportedError(
-            f"there is no columnar form: {error.what}",
+            f"the values have no Arrow type: {error.what}",
             hint="Tables give the raw bytes, which can be copied as they are",
         ) from None
 
 
 def _require_ends(layout: lay.Layout, *, tail: bool) -> None:
-    """Raise unless the end of all values that are carried is known, as the scalar codec finds it.
+    """Raise UnsupportedError unless the scalar codec finds the end of every opaque value.
 
     Args:
         layout: of a value.
         tail: it reaches to the end of its record.
     """
     match layout:
-        case lay.Carried(inner=lay.Dynamic() as inner):
+        case lay.Opaque(inner=lay.Dynamic() as inner):
             if not tail:
                 _require_known(inner)
         case lay.Struct(fields=fields) | lay.Masked(fields=fields) | lay.PojoObject(fields=fields):

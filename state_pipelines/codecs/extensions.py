@@ -1,10 +1,10 @@
 """Data of serializers that are not Flink's own: layouts that somebody else declares, by node class or by type class.
 
-A family of one's own has two halves. `serializers.registry.register` reads and writes its snapshot as a node of one's
-own; `register_layout` says which bytes the values of such a node have, in the public layouts of `codecs.layout`. From
+A custom serializer family has two halves. `serializers.registry.register` reads and writes its snapshot as a custom
+node; `register_layout` gives the data layout of such a node, in the public layouts of `codecs.layout`. From
 then on scalar codec, columns, tables, `dump` and migrations know them. `register_class_layout` does the second half for
 classes that write themselves behind a serializer of Flink's (`Value`, `CopyableValue`, Hadoop `Writable`).
-`codecs.jsonlines.register_json` adds a form for `dump` where that of the value itself does not do.
+`codecs.json.json_lines.register_json` adds a form for `dump` where that of the value itself does not do.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _caches: list[Callable[[], None]] = []
 
 
 def register_layout(node_class: type[Node], *, fixed_length: bool = True) -> Callable[[LayoutOf[Node]], LayoutOf[Node]]:
-    """Make the data layout of a family known; decorates the function that derives it from a node.
+    """Register the data layout of a serializer family; decorates the function that derives it from a node.
 
     Example::
 
@@ -47,15 +47,15 @@ def register_layout(node_class: type[Node], *, fixed_length: bool = True) -> Cal
 
     Args:
         node_class: a frozen dataclass, subclass of `tree.Serializer`.
-        fixed_length: False when `TypeSerializer.getLength` says -1 although all values have as many bytes; it matters
-            for keys and namespaces (`CompositeKeySerializationUtils.isAmbiguousKeyPossible`).
+        fixed_length: False when `TypeSerializer.getLength` returns -1 although the size is constant; it matters for
+            keys and namespaces (`CompositeKeySerializationUtils.isAmbiguousKeyPossible`).
 
     Raises:
         UsageError: the class is one of Flink's families, is no serializer, or has a layout already.
     """
-    if not issubclass(node_class, tree.Serializer) or node_class.__module__ == tree.__name__:
+    if not issubclass(node_class, tree.Serializer) or tree.is_built_in(node_class):
         raise UsageError(
-            f"{node_class.__name__} is not a family of one's own",
+            f"{node_class.__name__} is not a custom serializer family",
             hint="Derive a frozen dataclass from state_pipelines.serializers.tree.Serializer",
         )
 
@@ -70,11 +70,11 @@ def register_layout(node_class: type[Node], *, fixed_length: bool = True) -> Cal
 
 
 def register_class_layout(type_class: str, layout: Layout) -> None:
-    """Make known what a class writes that goes through `ValueSerializer`, or its kin for copyable and Hadoop classes.
+    """Register the layout of a class that writes itself (`Value`, `CopyableValue`, Hadoop `Writable`).
 
     Args:
         type_class: its binary name, such as `com.acme.Job$Name`.
-        layout: what its `write` method writes.
+        layout: layout of the bytes that its `write` method writes.
 
     Raises:
         UsageError: the class has another layout already.
@@ -85,9 +85,9 @@ def register_class_layout(type_class: str, layout: Layout) -> None:
 
 
 def find_layout(serializer: tree.Serializer, derive: Derive) -> Layout | None:
-    """The layout that somebody registered for a serializer, or None."""
+    """Return the layout that somebody registered for a serializer, or None."""
     if isinstance(serializer, tree.ClassBound):
-        # Its snapshot class is one of Flink's, so nothing has asked for plug-ins yet.
+        # Its snapshot class is Flink's own, so plug-ins may not be loaded yet.
         load_plugins(ENTRY_POINT_GROUP, "serializer")
         return _classes.get(serializer.type_class)
     extension = _families.get(type(serializer))
@@ -95,7 +95,7 @@ def find_layout(serializer: tree.Serializer, derive: Derive) -> Layout | None:
 
 
 def has_fixed_length(serializer: tree.Serializer) -> bool:
-    """Whether the length of the data may count as fixed; only the layout knows whether it is."""
+    """Return whether the family allows a fixed length of its data; the layout decides."""
     if isinstance(serializer, tree.ClassBound):
         return serializer.kind == "CopyableValue"
     extension = _families.get(type(serializer))

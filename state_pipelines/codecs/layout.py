@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from state_pipelines.codecs.kryo.fieldlists import FieldLists
-    from state_pipelines.codecs.messages import MessageTypes
+    from state_pipelines.codecs.kryo.field_lists import FieldLists
+    from state_pipelines.codecs.messages.chill_messages import MessageTypes
     from state_pipelines.serializers import tree
 
 
@@ -33,7 +33,7 @@ class Primitive(Layout):
 
 @dataclass(frozen=True)
 class Logical(Layout):
-    """Fixed-width parts that mean one value together, some with a reserved null form.
+    """A value of several fixed-width components, in some cases with a reserved encoding of null.
 
     Attributes:
         name: char, date_millis, local_date, local_time, local_date_time, sql_timestamp, instant, ordered_i64,
@@ -48,7 +48,7 @@ class Text(Layout):
     """A Flink string: varint count, then UTF-16 units as varints (`StringValue`).
 
     Attributes:
-        nullable: the count is one more than the length and 0 means null.
+        nullable: the stored number is the length + 1, and 0 is null.
     """
 
     nullable: bool = True
@@ -56,7 +56,7 @@ class Text(Layout):
 
 @dataclass(frozen=True)
 class Sized(Layout):
-    """An i32 length, then bytes; `text` says they are UTF-8."""
+    """An i32 length, then bytes (UTF-8 with `text`)."""
 
     text: bool = False
 
@@ -78,7 +78,7 @@ class BigDecimal(Layout):
 
 @dataclass(frozen=True)
 class Constant(Layout):
-    """Bytes that are always the same and carry no value (void namespaces, `Tuple0`).
+    """Constant bytes without a value (void namespaces, `Tuple0`).
 
     Attributes:
         raw: the bytes.
@@ -91,7 +91,7 @@ class Constant(Layout):
 
 @dataclass(frozen=True)
 class Struct(Layout):
-    """Fields one behind the other."""
+    """Consecutive fields."""
 
     fields: tuple[tuple[str, Layout], ...]
 
@@ -101,9 +101,9 @@ class Optional(Layout):
     """A flag byte, then the value unless null.
 
     Attributes:
-        null_flag: flag that means null (the other of 0 and 1 means present).
-        padding: zero bytes that stand in for a null value.
-        rest_is_null: whatever follows a null flag up to the end of the span belongs to the null (MAP state values).
+        null_flag: flag of null; the other one of 0 and 1 marks a value.
+        padding: zero bytes after the flag of a null.
+        rest_is_null: bytes after a null flag up to the end of the span belong to the null (MAP state values).
     """
 
     inner: Layout
@@ -140,7 +140,7 @@ class Runs(Layout):
 
     Attributes:
         element: layout of an element.
-        ttl: in front of each array is the time of the last access of its elements.
+        ttl: each array has a prefix: the time of the last access of its elements.
     """
 
     element: Layout
@@ -163,7 +163,7 @@ class Runs(Layout):
 
 @dataclass(frozen=True)
 class Mapping(Layout):
-    """An i32 count, then key and value by turns."""
+    """An i32 count, then alternating keys and values."""
 
     key: Layout
     value: Layout
@@ -198,10 +198,10 @@ class Constants(Layout):
 
 @dataclass(frozen=True)
 class PojoVariant:
-    """A subclass that may stand in place of a POJO class.
+    """A subclass whose objects may occur in a field of a POJO class.
 
     Attributes:
-        tag: registration tag; None for a non-registered subclass, which goes by name.
+        tag: registration tag; None for a non-registered subclass, which is stored by name.
         layout: the complete data of the subclass serializer.
     """
 
@@ -236,9 +236,9 @@ class Rest(Layout):
 
 @dataclass(frozen=True)
 class Span(Layout):
-    """Where `inner` lies, in place of its value: start and stop. For formats that do not say how long a value is.
+    """The start and stop offset of `inner` instead of its value, for formats that do not store the size of a value.
 
-    It is read only; what it spans is written as bytes.
+    It is read-only; the bytes of a span are written as bytes.
     """
 
     inner: Layout
@@ -265,7 +265,7 @@ class NullMasked(Layout):
 
 @dataclass(frozen=True)
 class Tagged(Layout):
-    """A number that says which of several values follows (union, stream element).
+    """A tag and the value that it selects (union, stream element).
 
     Attributes:
         cases: number, name and layout of each.
@@ -276,12 +276,12 @@ class Tagged(Layout):
     width: int = 1
 
 
-CARRIED = "@bytes"
+OPAQUE_FIELD = "@bytes"
 """The only field of the structs that `Carried` values are."""
 
 
 @dataclass(frozen=True)
-class Carried(Layout):
+class Opaque(Layout):
     """A value that is passed on undecoded: a struct with its bytes in the only field, `@bytes`."""
 
     inner: Layout
@@ -307,7 +307,7 @@ class Dynamic(Layout):
 
 
 def fixed_width(layout: Layout) -> int | None:
-    """Bytes of every value of `layout`, or None when they vary.
+    """Return the bytes of every value of `layout`, or None when they vary.
 
     Flink's `TypeSerializer.getLength`, by which composite keys are found ambiguous, follows the same rule.
     """
@@ -346,4 +346,4 @@ LOGICAL_PARTS: dict[str, tuple[str, ...]] = {
     "epoch_day": ("i32",),
     "milli_of_day": ("i32",),
 }
-"""Parts on the wire of each logical value. `ordered_i64` has its sign bit flipped (`TimerSerializer`)."""
+"""Encoded components of each logical value. `ordered_i64` has its sign bit flipped (`TimerSerializer`)."""

@@ -17,7 +17,7 @@ from state_pipelines.codecs import layout as lay
 from state_pipelines.errors import UsageError
 
 if TYPE_CHECKING:
-    from state_pipelines.serializers.declared import DeclaredSerializer
+    from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
 
 WORDS: dict[str, lay.Layout] = {
     **{kind: lay.Primitive(kind) for kind in lay.PRIMITIVE_WIDTHS},

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.binary.reader import Reader
-from state_pipelines.codecs.jsonvalues import Json, big_integer, hex_bytes, number, sorted_set, tagged, value_json
+from state_pipelines.codecs.json.json_values import Json, big_integer, hex_bytes, number, sorted_set, tagged, value_json
 from state_pipelines.errors import FormatError, StateError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def is_pickle(data: bytes) -> bool:
 
 
 def pickle_json(value: Any) -> Json:
-    """JSON of a value of `read_pickle`: a dict with text as keys is an object; `@tuple`, `@set`, `@bytes`, `@map` else.
+    """Convert a value of `read_pickle` to JSON; dicts with other keys than strings become `@map`.
 
     Raises:
         UnsupportedError: it has more than `MAX_ITEMS` values.
@@ -110,7 +110,7 @@ class _Renderer:
         self._left = MAX_ITEMS
 
     def render(self, value: Any) -> Json:
-        """One value and all inside it."""
+        """Return one value and all inside it."""
         self._left -= 1
         if self._left < 0:
             raise UnsupportedError(f"the pickle has more than {MAX_ITEMS:,} values")
@@ -144,7 +144,7 @@ class _Renderer:
 
 
 def _check_depth(value: Any) -> None:
-    """Refuse what is nested too deeply; a container that holds itself is."""
+    """Refuse values that are nested too deeply, such as containers that contain themselves."""
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         inside: dict[int, Any] = {}
@@ -205,7 +205,7 @@ class _Machine:
             raise FormatError(f"the bytes are no pickle: instruction {code.hex()} at offset {self.at}")
 
     def _name(self, code: bytes) -> str:
-        """The module and name that are about to be looked up, where the instruction says them."""
+        """Return the module and name that the current instruction looks up, if it names them."""
         names = self._stack[-2:]
         if code == b"c":
             lines = self._reader.take(min(self._reader.remaining, _LONGEST_NAME)).split(b"\n")
@@ -215,7 +215,7 @@ class _Machine:
     def _pop(self) -> Any:
         value = self._stack.pop()
         if value is _MARK:
-            raise FormatError(f"the bytes are no pickle: a mark in place of a value at offset {self.at}")
+            raise FormatError(f"the bytes are not a pickle: a mark instead of a value at offset {self.at}")
         return value
 
     def _since_mark(self) -> list[Any]:
@@ -309,7 +309,7 @@ def _pairs(values: list[Any]) -> dict[Any, Any]:
 
 
 def _hashable(key: Any) -> Any:
-    """The key, unless hashing it takes long: a tuple that names another one many times over is hashed as often."""
+    """Return the key, unless hashing takes too long (tuples that contain another one many times)."""
     pending, left = [key], _LARGEST_KEY
     while pending:
         left -= 1

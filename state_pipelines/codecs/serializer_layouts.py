@@ -1,25 +1,27 @@
-"""From a serializer tree to its byte layout: which bytes each family of serializers writes.
+"""Layouts of serializers: the bytes that each serializer family writes.
 
 Sources: the `serialize` method of each Flink serializer, named by the node's docstring in `serializers.tree`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from state_pipelines.codecs import beam_values as beam_values  # registers the layouts of Beam's coders
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.beam_layout import VarSized
+from state_pipelines.codecs.beam import beam_values as beam_values  # registers the layouts of Beam's coders
+from state_pipelines.codecs.beam.beam_layouts import VarSized
 from state_pipelines.codecs.columns import is_known, walk_layout
 from state_pipelines.codecs.extensions import find_layout, has_fixed_length, on_registration
+from state_pipelines.codecs.java.writables import WRITABLE_LAYOUTS
 from state_pipelines.codecs.layout import Layout, Primitive
+from state_pipelines.codecs.layout_context import LayoutContext as LayoutContext
+from state_pipelines.codecs.layout_context import OpaqueValues as OpaqueValues
+from state_pipelines.codecs.layout_context import keep_all_opaque as keep_all_opaque
+from state_pipelines.codecs.layout_context import keep_undecodable as keep_undecodable
 from state_pipelines.codecs.layout_text import parse_layout
-from state_pipelines.codecs.standin import runs
+from state_pipelines.codecs.programs.surrogate_layouts import runs
 from state_pipelines.codecs.subclasses import find_subclasses
-from state_pipelines.codecs.writables import WRITABLE_LAYOUTS
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.python_types import PICKLED, PythonType, PythonValue
@@ -27,8 +29,6 @@ from state_pipelines.serializers.python_types import PICKLED, PythonType, Python
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from state_pipelines.codecs.kryo.fieldlists import FieldLists
-    from state_pipelines.codecs.messages import MessageTypes
 
 _I32, _I64 = Primitive("i32"), Primitive("i64")
 _PRECISION_OF_MILLIS = 3
@@ -129,43 +129,12 @@ BASIC_LAYOUTS |= {
 }
 
 
-class Carrying(Enum):
-    """Values that are kept as bytes (`layout.Carried`) instead of being decoded."""
-
-    NOTHING = 0
-    UNKNOWN = 1
-    """Values that no codec decodes."""
-    OPAQUE = 2
-    """Values whose shape does not follow from their serializer: Kryo, Java objects, serializers of the user's own."""
-
-
-@dataclass(frozen=True)
-class LayoutContext:
-    """What the data depend on beyond their serializer snapshot.
-
-    Attributes:
-        kryo_version: 2 for snapshots of Flink 1.x, 5 from 2.0 (nothing in the serializer snapshot tells).
-        carried: the values that are kept as their bytes.
-        subclasses: non-registered POJO subclasses by POJO class, as far as any serializer of the snapshot lists them.
-            The heap backend writes objects of such classes without listing the class in the state's own serializer.
-        classes: what the user declares of classes that the snapshot does not describe: fields of classes behind Kryo,
-            and subclasses of POJOs.
-        messages: declared messages of Protobuf and Thrift inside Kryo.
-    """
-
-    kryo_version: int = 5
-    subclasses: tuple[tuple[str, tuple[tree.PojoSubclass, ...]], ...] = field(default=())
-    classes: FieldLists | None = None
-    messages: MessageTypes | None = None
-    carried: Carrying = Carrying.NOTHING
-
-
 @lru_cache(maxsize=4096)
 def derive_layout(serializer: tree.Serializer, context: LayoutContext) -> Layout:
-    """Layout of the data that `serializer` writes.
+    """Return the layout of the data that `serializer` writes.
 
     Raises:
-        UnsupportedError: a part of the serializer could not be resolved when the snapshot was written.
+        UnsupportedError: a nested serializer could not be resolved when the snapshot was written.
     """
 
     def derive(child: tree.Serializer) -> Layout:
@@ -238,14 +207,14 @@ on_registration(derive_layout.cache_clear)
 
 
 def fixed_length(serializer: tree.Serializer, context: LayoutContext) -> int | None:
-    """What `TypeSerializer.getLength` says: bytes of every value, or None when they vary or the serializer says -1."""
+    """Return the fixed size of the values (`TypeSerializer.getLength`), or None if it is variable or -1."""
     if all(has_fixed_length(node) for node in walk(serializer)):
         return lay.fixed_width(derive_layout(serializer, context))
     return None
 
 
 def collect_subclasses(serializers: Iterable[tree.Serializer]) -> tuple[tuple[str, tuple[tree.PojoSubclass, ...]], ...]:
-    """Non-registered POJO subclasses that any of `serializers` lists, by POJO class, for a `LayoutContext`."""
+    """Return non-registered POJO subclasses that any of `serializers` lists, by POJO class, for a `LayoutContext`."""
     found: dict[str, dict[str, tree.PojoSubclass]] = {}
     for serializer in serializers:
         for node in walk(serializer):
@@ -257,38 +226,30 @@ def collect_subclasses(serializers: Iterable[tree.Serializer]) -> tuple[tuple[st
 
 
 def walk(serializer: tree.Serializer) -> Iterator[tree.Serializer]:
-    """The serializer and all that are nested in it, outermost first."""
+    """Yield the serializer and all that are nested in it, outermost first."""
     yield serializer
     for nested in serializer.nested:
         yield from walk(nested)
 
 
-def _dynamic(serializer: tree.Serializer, context: LayoutContext) -> lay.Dynamic | lay.Carried:
+def _dynamic(serializer: tree.Serializer, context: LayoutContext) -> lay.Dynamic | lay.Opaque:
     # Only Kryo asks for the field lists; without them equal layouts stay equal.
     layout = lay.Dynamic(serializer, context.kryo_version)
     if isinstance(serializer, tree.Kryo):
         layout = lay.Dynamic(serializer, context.kryo_version, context.classes, context.messages)
-    match context.carried:
-        case Carrying.OPAQUE if not runs(layout):
-            return lay.Carried(layout)
-        case Carrying.UNKNOWN if not runs(layout) and not is_known(layout):
-            return lay.Carried(layout)
+    match context.opaque_values:
+        case OpaqueValues.ALL if not runs(layout):
+            return lay.Opaque(layout)
+        case OpaqueValues.UNDECODABLE if not runs(layout) and not is_known(layout):
+            return lay.Opaque(layout)
     return layout
 
 
-def contains_carried(serializer: tree.Serializer, context: LayoutContext) -> bool:
-    """Return whether values of `serializer` are opaque, or hold any that are."""
-    return any(isinstance(each, lay.Carried) for each in walk_layout(derive_layout(serializer, carry_all(context))))
-
-
-def carry_all(context: LayoutContext) -> LayoutContext:
-    """`context` for values that are passed on: all that are opaque are carried."""
-    return replace(context, carried=Carrying.OPAQUE)
-
-
-def carry_unknown(context: LayoutContext) -> LayoutContext:
-    """`context` for values that are looked into: only those that nothing decodes are carried."""
-    return replace(context, carried=Carrying.UNKNOWN)
+def contains_opaque(serializer: tree.Serializer, context: LayoutContext) -> bool:
+    """Return whether values of `serializer` are or contain opaque values."""
+    return any(
+        isinstance(each, lay.Opaque) for each in walk_layout(derive_layout(serializer, keep_all_opaque(context)))
+    )
 
 
 def _positional(fields: tuple[tree.Serializer, ...], context: LayoutContext) -> tuple[tuple[str, Layout], ...]:
@@ -335,54 +296,54 @@ def _derive_pojo(pojo: tree.Pojo, context: LayoutContext) -> lay.PojoObject:
 
 
 def _derive_variants(node: tree.Variants, context: LayoutContext) -> Layout:
-    parts = [derive_layout(part, context) for part in node.parts]
+    nested = [derive_layout(each, context) for each in node.parts]
     match node.kind:
         case "BufferEntry":
-            return lay.Struct((("joined", Primitive("bool")), ("element", parts[0])))
+            return lay.Struct((("joined", Primitive("bool")), ("element", nested[0])))
         case "Lockable":
-            return lay.Struct((("reference_count", _I32), ("element", parts[0])))
+            return lay.Struct((("reference_count", _I32), ("element", nested[0])))
         case "NodeId":
-            return lay.Optional(lay.Struct((("event", parts[0]), ("page", lay.Text()))), null_flag=0)
+            return lay.Optional(lay.Struct((("event", nested[0]), ("page", lay.Text()))), null_flag=0)
         case "SharedBufferEdge":
-            return lay.Struct((("target", parts[0]), ("version", parts[1])))
+            return lay.Struct((("target", nested[0]), ("version", nested[1])))
         case "SharedBufferNode":
-            return lay.Sequence(lay.Struct((("reference_count", _I32), ("edge", parts[0]))))
+            return lay.Sequence(lay.Struct((("reference_count", _I32), ("edge", nested[0]))))
         case "SharedBufferEdges" | "SingleThreadAccessChecking":
-            return parts[0]
+            return nested[0]
         case "ScalaOption":
-            return lay.Optional(parts[0], null_flag=0)
+            return lay.Optional(nested[0], null_flag=0)
         case "Traversable":
-            return lay.Sequence(lay.Optional(parts[0], null_flag=0))
+            return lay.Sequence(lay.Optional(nested[0], null_flag=0))
         case "Union":
-            return lay.Tagged(((1, "one", parts[0]), (2, "two", parts[1])))
+            return lay.Tagged(((1, "one", nested[0]), (2, "two", nested[1])))
         case "ScalaTry":
-            return lay.Tagged(((0, "failure", parts[1]), (1, "success", parts[0])))
+            return lay.Tagged(((0, "failure", nested[1]), (1, "success", nested[0])))
         case "MetaSqnInfo":
-            return lay.Struct((("high_sqn", parts[0]), ("size", parts[1])))
+            return lay.Struct((("high_sqn", nested[0]), ("size", nested[1])))
         case "RowSqnInfo":
-            return lay.Struct((("first_sqn", parts[0]), ("last_sqn", parts[1])))
+            return lay.Struct((("first_sqn", nested[0]), ("last_sqn", nested[1])))
         case "SequencedNode":
             names = ("row", "sqn", "prev_sqn", "next_sqn", "next_sqn_for_record", "timestamp")
-            return lay.Struct(tuple(zip(names, parts, strict=True)))
+            return lay.Struct(tuple(zip(names, nested, strict=True)))
         case "StreamElement":
-            return _stream_element(parts[0])
+            return _stream_element(nested[0])
         case "NFAState":
-            return _nfa_state(parts, previous=bool(node.flag))
+            return _nfa_state(nested, previous=bool(node.flag))
         case "TwoPhaseCommit":
-            transaction = lay.Struct((("transaction", parts[0]), ("started", _I64)))
+            transaction = lay.Struct((("transaction", nested[0]), ("started", _I64)))
             pending = lay.Optional(transaction, null_flag=0) if node.flag else transaction
             fields = (
                 ("pending", pending),
                 ("committing", lay.Sequence(transaction)),
-                ("context", lay.Optional(parts[1], null_flag=0)),
+                ("context", lay.Optional(nested[1], null_flag=0)),
             )
             return lay.Struct(fields)
         case _:
             return _dynamic(node, context)
 
 
-def _nfa_state(parts: list[Layout], *, previous: bool) -> Layout:
-    version, node, event = parts
+def _nfa_state(nested: list[Layout], *, previous: bool) -> Layout:
+    version, node, event = nested
     fields: list[tuple[str, Layout]] = [
         ("state", lay.Text()),
         ("previous_node", node),

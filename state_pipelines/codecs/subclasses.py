@@ -1,7 +1,7 @@
 """Subclasses of POJOs that the serializer of a state does not list.
 
 The heap backend writes objects of a subclass without listing the class in the serializer of the state. That of another
-state may list it. Else what the bytes look like follows from a declaration: the fields of the base class as the
+state may list it. Else the layout follows from a declaration: the fields of the base class as the
 snapshot has them and the declared ones, sorted by name, each with the serializer that Flink derives from its Java type
 (`TypeExtractor`, `PojoTypeInfo`).
 """
@@ -11,14 +11,14 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from state_pipelines.codecs.kryo.fieldlists import ARRAY, PRIMITIVES, FieldLists, JavaType
+from state_pipelines.codecs.kryo.field_lists import ARRAY, PRIMITIVES, FieldLists, JavaType
 from state_pipelines.serializers import build
 from state_pipelines.serializers.tree import Enum, Kryo, Pojo, PojoField, PojoSubclass, Serializer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.codecs.serializer_layouts import LayoutContext
+    from state_pipelines.codecs.layout_context import LayoutContext
 
 _BASIC = {
     **{name: name.capitalize() for name in PRIMITIVES},
@@ -40,7 +40,7 @@ _FIRST_KRYO_WITH_COLLECTIONS = 5
 
 
 def find_subclasses(pojo: Pojo, context: LayoutContext) -> tuple[PojoSubclass, ...]:
-    """Non-registered subclasses whose objects may stand in place of a POJO, by name."""
+    """Return the non-registered subclasses that may occur in a field of a POJO class, by name."""
     found = {each.class_name: each for each in pojo.non_registered}
     for each in dict(context.subclasses).get(pojo.pojo_class, ()):
         found.setdefault(each.class_name, each)
@@ -52,7 +52,7 @@ def find_subclasses(pojo: Pojo, context: LayoutContext) -> tuple[PojoSubclass, .
 
 
 def complete(serializer: Serializer, context: LayoutContext) -> Serializer:
-    """`serializer` with all subclasses that its POJOs do not list themselves, to tell the fields of their objects."""
+    """Return `serializer` with the subclasses that its POJOs do not list themselves."""
     changes: dict[str, Any] = {
         each.name: _complete_part(getattr(serializer, each.name), context) for each in fields(serializer)
     }
@@ -77,7 +77,7 @@ def declare_subclasses(pojo: Pojo, classes: FieldLists, kryo_version: int) -> tu
 
     Args:
         pojo: serializer of the base class.
-        classes: what the user declares; classes with `extends` count.
+        classes: declarations of the user; classes with `extends` count.
         kryo_version: 2 for snapshots of Flink 1.x, where fields of collection types go through Kryo.
     """
     listed = {each.class_name for each in (*pojo.registered, *pojo.non_registered)}

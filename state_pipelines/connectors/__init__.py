@@ -1,8 +1,8 @@
 """State that connectors keep: splits and offsets of sources, pending transactions and files of sinks, enumerators.
 
-`recognise` finds out whose an operator list state is and decodes it, `decode_splits` gives it as a table,
-`read_coordinator` reads the state of a source coordinator. The modules: one per connector, `framing` (what is around
-their bytes), `registry` (connectors of your own), `recognition`, `states`.
+`detect` finds out whose an operator list state is and decodes it, `decode_splits` gives it as a table,
+`read_coordinator` reads the state of a source coordinator. The modules: one per connector, `element_frames` (the frames
+around their bytes), `registry` (custom connectors), `detection`, `connector_state`.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from state_pipelines.connectors import (
     committers,
     dynamic_kafka,
     file_sink,
-    files,
-    hybrid,
-    kafka,
+    file_source,
+    hybrid_source,
     kafka_producer,
     kafka_sink,
+    kafka_source,
     kinesis,
-    legacy,
+    legacy_sources,
     list_checkpointed,
+    number_sequence,
     pulsar,
     rocketmq,
-    sequences,
     two_phase_commit,
 )
-from state_pipelines.connectors.framing import Versioned
-from state_pipelines.connectors.recognition import (
+from state_pipelines.connectors.connector_state import AmbiguousState, ConnectorState, CoordinatorState
+from state_pipelines.connectors.detection import (
     decode_splits,
+    detect,
     encode_elements,
     find_candidates,
     read_coordinator,
-    recognise,
     write_coordinator,
 )
+from state_pipelines.connectors.element_frames import Versioned
 from state_pipelines.connectors.registry import connector_state, enumerator_state, versioned_state
-from state_pipelines.connectors.states import AmbiguousState, ConnectorState, CoordinatorState
 
 __all__ = [
     "AmbiguousState",
@@ -49,24 +49,24 @@ __all__ = [
     "committers",
     "connector_state",
     "decode_splits",
+    "detect",
     "dynamic_kafka",
     "encode_elements",
     "enumerator_state",
     "file_sink",
-    "files",
+    "file_source",
     "find_candidates",
-    "hybrid",
-    "kafka",
+    "hybrid_source",
     "kafka_producer",
     "kafka_sink",
+    "kafka_source",
     "kinesis",
-    "legacy",
+    "legacy_sources",
     "list_checkpointed",
+    "number_sequence",
     "pulsar",
     "read_coordinator",
-    "recognise",
     "rocketmq",
-    "sequences",
     "two_phase_commit",
     "versioned_state",
     "write_coordinator",

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from state_pipelines.binary.javastream import read_stream
-from state_pipelines.binary.javavalues import JavaArray, JavaObject
+from state_pipelines.binary.java_stream import read_stream
+from state_pipelines.binary.java_values import JavaArray, JavaObject
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.codecs.avro import AvroRecord
-from state_pipelines.codecs.scalar import read_value, write_value
+from state_pipelines.codecs.avro.avro_records import AvroRecord
+from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.connectors.framing import Versioned, check_name, require
-from state_pipelines.connectors.kafka import check_topic_partition
+from state_pipelines.connectors.element_frames import Versioned, check_name, require
+from state_pipelines.connectors.kafka_source import check_topic_partition
 from state_pipelines.connectors.registry import connector_state, versioned_state
 from state_pipelines.errors import FormatError
 from state_pipelines.serializers.beam import BeamSerializer
@@ -29,8 +29,8 @@ from state_pipelines.serializers.beam import BeamSerializer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.binary.javavalues import JavaValue
-    from state_pipelines.connectors.states import Row
+    from state_pipelines.binary.java_values import JavaValue
+    from state_pipelines.connectors.connector_state import Row
     from state_pipelines.serializers.tree import Serializer
 
 _MARK = "KafkaCheckpointMark"
@@ -83,7 +83,7 @@ class BeamKafkaMark:
 
 
 def rows(mark: BeamKafkaMark) -> Iterator[Row]:
-    """A row of `COLUMNS` per partition."""
+    """Yield a row of `COLUMNS` per partition."""
     for each in mark.partitions:
         yield {
             "topic": each["topic"],
@@ -102,7 +102,7 @@ def is_beam_kafka(serializer: Serializer) -> bool:
 
 
 def write_beam_kafka_mark(mark: BeamKafkaMark, serializer: Serializer, context: LayoutContext) -> bytes:
-    """Mirror of `read_beam_kafka_mark`."""
+    """Write what `read_beam_kafka_mark` reads."""
     writer = Writer()
     write_value(derive_layout(serializer, context), writer, {"key": mark.source, "value": mark.mark})
     return writer.getvalue()
@@ -137,7 +137,7 @@ def read_beam_kafka_mark(element: bytes, serializer: Serializer, context: Layout
 
 
 def split_rows(split: BeamSplit) -> Iterator[Row]:
-    """One row of `SPLIT_COLUMNS`."""
+    """Yield one row of `SPLIT_COLUMNS`."""
     fields = _read_split_object(split.stream)
     source, mark = fields["beamSplitSource"], fields["splitState"]
     yield {
@@ -148,7 +148,7 @@ def split_rows(split: BeamSplit) -> Iterator[Row]:
 
 
 def write_beam_split(split: BeamSplit) -> Versioned:
-    """Mirror of `read_beam_split`."""
+    """Write what `read_beam_split` reads."""
     return Versioned(0, split.stream)
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from state_pipelines.binary.javastream import read_stream
+from state_pipelines.binary.java_stream import read_stream
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.codecs.jsonlines import dumps, value_json
-from state_pipelines.connectors.framing import Versioned, check_name, read_flag, require
+from state_pipelines.codecs.json.json_lines import dumps, value_json
+from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require
 from state_pipelines.connectors.registry import connector_state, is_byte_array, versioned_state
 from state_pipelines.errors import FormatError
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
-    from state_pipelines.connectors.states import Row
+    from state_pipelines.connectors.connector_state import Row
     from state_pipelines.serializers.tree import Serializer
 
 _SNAPSHOT, _BINLOG = 1, 2
@@ -108,7 +108,7 @@ class DebeziumOffset:
 
 
 def split_rows(split: MySqlSplit) -> Iterator[Row]:
-    """One row of `SPLIT_COLUMNS`."""
+    """Yield one row of `SPLIT_COLUMNS`."""
     binlog = split.kind == _BINLOG
     yield {
         "kind": KINDS[split.kind],
@@ -128,13 +128,13 @@ def split_rows(split: MySqlSplit) -> Iterator[Row]:
 
 
 def _boundary(text: str) -> str | None:
-    """JSON of the key in a hexadecimal Java stream; None for the ends of a table."""
+    """Return JSON of the key in a hexadecimal Java stream; None for the ends of a table."""
     content = read_stream(Reader(bytes.fromhex(text))) if text else None
     return None if content is None else dumps({"": value_json(content)})[4:-1]
 
 
 def write_mysql_split(split: MySqlSplit) -> Versioned:
-    """Mirror of `read_mysql_split`."""
+    """Write what `read_mysql_split` reads."""
     writer = Writer()
     writer.i32(split.kind)
     if split.kind == _SNAPSHOT:
@@ -277,13 +277,13 @@ def _read_json(raw: bytes, reader: Reader, start: int) -> dict[str, Any]:
 
 
 def offset_rows(offset: DebeziumOffset) -> Iterator[Row]:
-    """One row of `OFFSET_COLUMNS`."""
+    """Yield one row of `OFFSET_COLUMNS`."""
     value = json.loads(offset.text)
     yield {"partition": json.dumps(value["sourcePartition"]), "offset": json.dumps(value["sourceOffset"])}
 
 
 def write_debezium_offset(offset: DebeziumOffset, serializer: Serializer, context: LayoutContext) -> bytes:
-    """Mirror of `read_debezium_offset`."""
+    """Write what `read_debezium_offset` reads."""
     writer = Writer()
     writer.bytes32(offset.text.encode())
     return writer.getvalue()

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from state_pipelines.binary.writer import Writer
 from state_pipelines.connectors import file_sink, kafka_sink
-from state_pipelines.connectors.framing import (
+from state_pipelines.connectors.element_frames import (
     Versioned,
     expect_magic,
     read_versioned,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.binary.reader import Reader
-    from state_pipelines.connectors.states import Row
+    from state_pipelines.connectors.connector_state import Row
 
 MAGIC = 0xB91F252C
 STATE_NAME = "streaming_committer_raw_states"
@@ -46,7 +46,7 @@ HEAD_COLUMNS = pa.schema(
         pa.field("commit_state", pa.string()),
     ]
 )
-"""In front of the columns of the committable; null where old versions do not say."""
+"""Columns before those of the committable; null if an old version does not store them."""
 
 OPAQUE_COLUMNS = pa.schema(
     [
@@ -95,8 +95,8 @@ class CheckpointCommittables:
     """Committables of one checkpoint (`CheckpointCommittableManagerImpl`).
 
     Attributes:
-        checkpoint_id: the checkpoint; Long.MAX_VALUE stands for the end of the input.
-        subtasks: what each subtask of the writers handed over.
+        checkpoint_id: the checkpoint; Long.MAX_VALUE is the end of the input.
+        subtasks: the committables of each subtask of the writers.
         subtask_version: 0 to 2, version of `subtasks`.
         number_of_subtasks: parallelism of the writers; stored in version 1.
     """
@@ -150,7 +150,7 @@ def read_committables(versioned: Versioned, read: ReadCommittable) -> Committabl
 
 
 def write_committables(state: Committables, write: WriteCommittable) -> Versioned:
-    """Mirror of `read_committables`."""
+    """Write what `read_committables` reads."""
     writer = Writer()
     write_magic(writer, MAGIC)
     if state.plain is not None:
@@ -162,7 +162,7 @@ def write_committables(state: Committables, write: WriteCommittable) -> Versione
 
 
 def committable_rows(rows: Callable[[Any], Iterable[Mapping[str, Any]]], state: Committables) -> Iterator[Row]:
-    """Rows of `HEAD_COLUMNS` and those of each committable."""
+    """Yield the rows of `HEAD_COLUMNS` and those of each committable."""
     for committable in state.plain or ():
         yield from map(dict, rows(committable))
     for checkpoint in state.checkpoints:
@@ -195,7 +195,7 @@ def register_committables(
         write: its mirror.
         rows: rows of a committable.
         columns: their schema.
-        last_resort: only asked when no other connector can read the committables.
+        last_resort: used only if no other connector can read the committables.
     """
     versioned_state(
         connector,

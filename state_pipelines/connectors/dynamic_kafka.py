@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.binary.writer import Writer
-from state_pipelines.connectors.framing import Versioned, check_name, read_flag, require
-from state_pipelines.connectors.kafka import (
+from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require
+from state_pipelines.connectors.kafka_source import (
     SPLIT_COLUMNS,
     KafkaSplit,
     read_kafka_split,
@@ -25,7 +25,7 @@ from state_pipelines.connectors.registry import versioned_state
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.connectors.states import Row
+    from state_pipelines.connectors.connector_state import Row
 
 COLUMNS = pa.schema(
     [pa.field("cluster", pa.string(), False), *SPLIT_COLUMNS, pa.field("retained_until", pa.timestamp("ms", tz="UTC"))]
@@ -50,13 +50,13 @@ class DynamicKafkaSplit:
 
 
 def rows(split: DynamicKafkaSplit) -> Iterator[Row]:
-    """One row of `COLUMNS`."""
+    """Yield one row of `COLUMNS`."""
     for row in split_rows(split.split):
         yield {"cluster": split.cluster, **row, "retained_until": split.retained_until}
 
 
 def write_dynamic_kafka_split(split: DynamicKafkaSplit) -> Versioned:
-    """Mirror of `read_dynamic_kafka_split`."""
+    """Write what `read_dynamic_kafka_split` reads."""
     writer = Writer()
     writer.utf(split.cluster)
     if split.version > 1:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.binary.writer import Writer
-from state_pipelines.connectors.framing import (
+from state_pipelines.connectors.element_frames import (
     Versioned,
     check_name,
     expect_magic,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.binary.reader import Reader
-    from state_pipelines.connectors.states import Row
+    from state_pipelines.connectors.connector_state import Row
 
 BUCKET_MAGIC = 0x1E764B79
 COMMITTABLE_MAGIC = 0x1E765C80
@@ -79,8 +79,8 @@ class FileBucket:
         version: 1 to 3.
         bucket: id of the bucket.
         path: its directory.
-        created: when the open file was created, epoch milliseconds; Long.MAX_VALUE or -1 when there is none.
-        open_file: the open file; in version 1 only what the file system needs.
+        created: when the open file was created, epoch milliseconds; Long.MAX_VALUE or -1 if there is none.
+        open_file: the open file; in version 1 only the data of the file system.
         pending_version: version of the pending files; versions 1 and 2.
         pending: (checkpoint id, pending files) in the order of the bytes; versions 1 and 2, 3 has no such files.
     """
@@ -114,7 +114,7 @@ class FileCommittable:
 
 
 def bucket_rows(bucket: FileBucket) -> Iterator[Row]:
-    """Rows of `BUCKET_COLUMNS`: the bucket, then its pending files."""
+    """Yield the rows of `BUCKET_COLUMNS`: the bucket, then its pending files."""
     head: Row = {"bucket": bucket.bucket, "bucket_path": bucket.path}
     created = bucket.created if bucket.open_file is not None else None
     yield {**head, "created": created, "state": "open", "file": _target(bucket.open_file)}
@@ -124,7 +124,7 @@ def bucket_rows(bucket: FileBucket) -> Iterator[Row]:
 
 
 def write_file_bucket(bucket: FileBucket) -> Versioned:
-    """Mirror of `read_file_bucket`."""
+    """Write what `read_file_bucket` reads."""
     writer = Writer()
     write_magic(writer, BUCKET_MAGIC)
     text = Writer()
@@ -189,7 +189,7 @@ def read_file_bucket(versioned: Versioned) -> FileBucket:
 
 
 def committable_rows(committable: FileCommittable) -> Iterator[Row]:
-    """Rows of `COMMITTABLE_COLUMNS`."""
+    """Yield the rows of `COMMITTABLE_COLUMNS`."""
     head = {"bucket": committable.bucket}
     if committable.pending is not None:
         yield {**head, "action": "commit", "file": _target(committable.pending), "size": committable.pending.size}
@@ -218,7 +218,7 @@ def read_file_committable(versioned: Versioned) -> FileCommittable:
 
 
 def write_file_committable(committable: FileCommittable) -> Versioned:
-    """Mirror of `read_file_committable`."""
+    """Write what `read_file_committable` reads."""
     writer = Writer()
     write_magic(writer, COMMITTABLE_MAGIC)
     if committable.version > 1:

@@ -1,7 +1,7 @@
 """Exactly-once sink `FlinkKafkaProducer` of 1.x (also `FlinkKafkaProducer011`): its transactions and transactional ids.
 
 Facts from `org.apache.flink.streaming.connectors.kafka.FlinkKafkaProducer`: list state `state` is that of a
-`TwoPhaseCommitSinkFunction`, union state `next-transactional-id-hint-v2` says which transactional ids are free. Older
+`TwoPhaseCommitSinkFunction`, union state `next-transactional-id-hint-v2` stores the free transactional ids. Older
 releases keep the hint as a POJO in `next-transactional-id-hint`; its fields are the same.
 """
 
@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.codecs.scalar import read_value, write_value
+from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.connectors.framing import require
+from state_pipelines.connectors.element_frames import require
 from state_pipelines.connectors.registry import connector_state
 from state_pipelines.connectors.two_phase_commit import (
     TwoPhaseCommitState,
@@ -30,7 +30,7 @@ from state_pipelines.serializers import tree
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from state_pipelines.connectors.states import Row
+    from state_pipelines.connectors.connector_state import Row
 
 _HINT_CLASSES = ("FlinkKafkaProducer$NextTransactionalIdHint", "FlinkKafkaProducer011$NextTransactionalIdHint")
 _HINT_FIELDS = ("nextFreeTransactionalId", "lastParallelism")
@@ -69,7 +69,7 @@ class TransactionalIdHint:
 
 
 def writer_rows(state: TwoPhaseCommitState) -> Iterator[Row]:
-    """A row of `WRITER_COLUMNS` per transaction, then one per transactional id of the pool."""
+    """Yield a row of `WRITER_COLUMNS` per transaction, then one per transactional id of the pool."""
     for role, transactions in (("open", (state.pending,)), ("to commit", state.committing)):
         for each in transactions:
             if each is not None:
@@ -88,7 +88,7 @@ def writer_rows(state: TwoPhaseCommitState) -> Iterator[Row]:
 def write_kafka_producer_state(
     state: TwoPhaseCommitState, serializer: tree.Serializer, context: LayoutContext
 ) -> bytes:
-    """Mirror of `read_kafka_producer_state`."""
+    """Write what `read_kafka_producer_state` reads."""
     return write_two_phase_commit(state, serializer, context)
 
 
@@ -113,7 +113,7 @@ def read_kafka_producer_state(
 
 
 def hint_rows(hint: TransactionalIdHint) -> Iterator[Row]:
-    """One row of `HINT_COLUMNS`."""
+    """Yield one row of `HINT_COLUMNS`."""
     yield {"next_free_transactional_id": hint.next_free, "last_parallelism": hint.last_parallelism}
 
 
@@ -128,7 +128,7 @@ def is_hint(serializer: tree.Serializer) -> bool:
 
 
 def write_hint(hint: TransactionalIdHint, serializer: tree.Serializer, context: LayoutContext) -> bytes:
-    """Mirror of `read_hint`."""
+    """Write what `read_hint` reads."""
     value: dict[str, object] = dict(zip(_HINT_FIELDS, (hint.next_free, hint.last_parallelism), strict=True))
     writer = Writer()
     write_value(

@@ -1,8 +1,8 @@
-"""Kafka sink: what its writers keep, and the transactions that are to be committed.
+"""Kafka sink: writer state and transactions to commit.
 
 Facts from the repository apache/flink-connector-kafka, package `org.apache.flink.connector.kafka.sink`:
 `KafkaWriterStateSerializer` (versions 1 and 2), `internal.TransactionOwnership`, `KafkaCommittableSerializer`
-(version 1). Committables stand inside the state of a committer (`committers`).
+(version 1). Committables are inside the state of a committer (`committers`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.binary.writer import Writer
-from state_pipelines.connectors.framing import Versioned, check_name, require
+from state_pipelines.connectors.element_frames import Versioned, check_name, require
 from state_pipelines.connectors.registry import versioned_state
 from state_pipelines.errors import ValueRangeError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.binary.reader import Reader
-    from state_pipelines.connectors.states import Row
+    from state_pipelines.connectors.connector_state import Row
 
 OWNERSHIPS = ("IMPLICIT_BY_SUBTASK_ID", "EXPLICIT_BY_WRITER_STATE")
 
@@ -84,7 +84,7 @@ class KafkaCommittable:
 
 
 def writer_rows(state: KafkaWriterState) -> Iterator[Row]:
-    """A row of `WRITER_COLUMNS` per transaction; one when there are none."""
+    """Yield a row of `WRITER_COLUMNS` per transaction; one when there are none."""
     head: Row = {
         "transactional_id_prefix": state.transactional_id_prefix,
         "owned_subtask": state.owned_subtask,
@@ -98,16 +98,16 @@ def writer_rows(state: KafkaWriterState) -> Iterator[Row]:
 
 
 def write_kafka_writer_state(state: KafkaWriterState) -> Versioned:
-    """Mirror of `read_kafka_writer_state`.
+    """Write what `read_kafka_writer_state` reads.
 
     Raises:
-        ValueRangeError: a part that the version stores is missing.
+        ValueRangeError: a field that the version stores is missing.
     """
     writer = Writer()
     writer.utf(state.transactional_id_prefix)
     if state.version == 2:
         if state.owned_subtask is None or state.owned_subtasks is None or state.ownership not in OWNERSHIPS:
-            raise ValueRangeError("version 2 of the state of a Kafka writer needs what it owns")
+            raise ValueRangeError("version 2 of the state of a Kafka writer needs the ownership of transactional ids")
         writer.i32(state.owned_subtask)
         writer.i32(state.owned_subtasks)
         writer.i32(OWNERSHIPS.index(state.ownership))
@@ -127,7 +127,7 @@ def write_kafka_writer_state(state: KafkaWriterState) -> Versioned:
     columns=WRITER_COLUMNS,
 )
 def read_kafka_writer_state(versioned: Versioned) -> KafkaWriterState:
-    """Read the state of a writer: prefix (UTF); in version 2 what it owns and its precommitted transactions.
+    """Read the state of a writer: prefix (UTF); in version 2 its ownership and precommitted transactions.
 
     Raises:
         FormatError: it could not be one of Kafka.
@@ -148,7 +148,7 @@ def read_kafka_writer_state(versioned: Versioned) -> KafkaWriterState:
 
 
 def committable_rows(committable: KafkaCommittable) -> Iterator[Row]:
-    """One row of `COMMITTABLE_COLUMNS`."""
+    """Yield one row of `COMMITTABLE_COLUMNS`."""
     yield {
         "transactional_id": committable.transactional_id,
         "producer_id": committable.producer_id,
@@ -173,7 +173,7 @@ def read_kafka_committable(versioned: Versioned) -> KafkaCommittable:
 
 
 def write_kafka_committable(committable: KafkaCommittable) -> Versioned:
-    """Mirror of `read_kafka_committable`."""
+    """Write what `read_kafka_committable` reads."""
     writer = Writer()
     writer.i16(committable.epoch)
     writer.i64(committable.producer_id)

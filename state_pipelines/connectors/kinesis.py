@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.binary.writer import Writer
-from state_pipelines.connectors.framing import Versioned, check_name, read_flag, require
+from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require
 from state_pipelines.connectors.registry import enumerator_state, versioned_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.binary.reader import Reader
-    from state_pipelines.connectors.states import Row
+    from state_pipelines.connectors.connector_state import Row
 
 ITERATOR_TYPES = ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON", "LATEST", "AT_TIMESTAMP")
 STATUSES = ("assigned", "unassigned")
@@ -51,7 +51,7 @@ class KinesisSplit:
         version: 0 to 2.
         stream_arn: the stream.
         shard_id: the shard.
-        iterator_type: one of `ITERATOR_TYPES`: what the marker says.
+        iterator_type: one of `ITERATOR_TYPES`: the meaning of the marker.
         marker: sequence number, epoch milliseconds, or None.
         parent_shard_ids: in the order of the bytes, from version 1 on; else None.
         hash_keys: first and last hash key, from version 1 on; else None.
@@ -88,7 +88,7 @@ class KinesisEnumerator:
 
 
 def split_rows(split: KinesisSplit) -> Iterator[Row]:
-    """One row of `SPLIT_COLUMNS`."""
+    """Yield one row of `SPLIT_COLUMNS`."""
     first, last = split.hash_keys or (None, None)
     yield {
         "stream_arn": split.stream_arn,
@@ -104,7 +104,7 @@ def split_rows(split: KinesisSplit) -> Iterator[Row]:
 
 
 def write_kinesis_split(split: KinesisSplit) -> Versioned:
-    """Mirror of `read_kinesis_split`."""
+    """Write what `read_kinesis_split` reads."""
     writer = Writer()
     for text in (split.stream_arn, split.shard_id, split.iterator_type):
         writer.utf(text)
@@ -134,7 +134,7 @@ def write_kinesis_split(split: KinesisSplit) -> Versioned:
     columns=SPLIT_COLUMNS,
 )
 def read_kinesis_split(versioned: Versioned) -> KinesisSplit:
-    """Read a split: ARN, shard id, type of the iterator (UTF), marker; then what later versions added.
+    """Read a split: ARN, shard id, type of the iterator (UTF), marker; then the fields of later versions.
 
     Raises:
         FormatError: it could not be one of Kinesis.
@@ -157,7 +157,7 @@ def read_kinesis_split(versioned: Versioned) -> KinesisSplit:
 
 
 def enumerator_rows(state: KinesisEnumerator) -> Iterator[Row]:
-    """A row of `ENUMERATOR_COLUMNS` per split."""
+    """Yield a row of `ENUMERATOR_COLUMNS` per split."""
     for index, split in enumerate(state.splits):
         status = state.statuses[index] if state.statuses else None
         for row in split_rows(split):
@@ -165,7 +165,7 @@ def enumerator_rows(state: KinesisEnumerator) -> Iterator[Row]:
 
 
 def write_kinesis_enumerator(state: KinesisEnumerator) -> Versioned:
-    """Mirror of `read_kinesis_enumerator`."""
+    """Write what `read_kinesis_enumerator` reads."""
     writer = Writer()
     writer.bool(state.last_seen_shard_id is not None)
     if state.last_seen_shard_id is not None:

@@ -1,7 +1,7 @@
 """Sources of `ListCheckpointed`: offsets that a function keeps as serialized Java objects.
 
 Facts from `org.apache.flink.streaming.api.checkpoint.ListCheckpointed` and `StreamingFunctionUtils`: list state
-`_default_` of Flink's `JavaSerializer`. Recognised are whole numbers, and tuples of two whose second field is one, such
+`_default_` of Flink's `JavaSerializer`. Supported are whole numbers, and tuples of two whose second field is one, such
 as the `Tuple2<InputSplit, Long>` of partitioned sources (RocketMQ, DataHub, SLS). Other objects stay plain values.
 """
 
@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.codecs.jsonlines import Json, dumps, to_json
-from state_pipelines.codecs.scalar import read_value, write_value
+from state_pipelines.codecs.json.json_lines import Json, dumps, to_json
+from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.connectors.registry import connector_state
 from state_pipelines.errors import FormatError
@@ -24,10 +24,10 @@ from state_pipelines.serializers import tree
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.connectors.states import Row
+    from state_pipelines.connectors.connector_state import Row
 
 COLUMNS = pa.schema([pa.field("element", pa.string()), pa.field("offset", pa.int64(), False)])
-"""`element`: what the offset belongs to, as JSON in the form of `codecs.jsonlines`; null for plain numbers."""
+"""`element`: the owner of the offset, as JSON of `codecs.json.json_lines`; null for plain numbers."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class CheckpointedOffset:
     Attributes:
         content: the object, as the scalar codec gives it.
         offset: the number.
-        element: JSON of what is with it; None for a number alone.
+        element: JSON of the other fields; None for a plain number.
     """
 
     content: object
@@ -46,7 +46,7 @@ class CheckpointedOffset:
 
 
 def rows(offset: CheckpointedOffset) -> Iterator[Row]:
-    """One row of `COLUMNS`."""
+    """Yield one row of `COLUMNS`."""
     yield {"element": offset.element, "offset": offset.offset}
 
 
@@ -56,7 +56,7 @@ def is_java_object(serializer: tree.Serializer) -> bool:
 
 
 def write_checkpointed_offset(offset: CheckpointedOffset, serializer: tree.Serializer, context: LayoutContext) -> bytes:
-    """Mirror of `read_checkpointed_offset`."""
+    """Write what `read_checkpointed_offset` reads."""
     writer = Writer()
     write_value(derive_layout(serializer, context), writer, offset.content)
     return writer.getvalue()

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from state_pipelines.binary.javastream import read_stream
-from state_pipelines.binary.javavalues import JavaEnum, JavaObject
+from state_pipelines.binary.java_stream import read_stream
+from state_pipelines.binary.java_values import JavaEnum, JavaObject
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.connectors.committers import register_committables
-from state_pipelines.connectors.framing import Versioned, check_name, read_flag, require
+from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require
 from state_pipelines.connectors.registry import enumerator_state, versioned_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.connectors.states import Row
+    from state_pipelines.connectors.connector_state import Row
 
 _LAST_KEY_HASH = (1 << 16) - 1
 _SMALLEST_PARTITION = 2 + 4 + 4
@@ -54,7 +54,7 @@ COMMITTABLE_COLUMNS = pa.schema([pa.field("topic", pa.string(), False), pa.field
 
 @dataclass(frozen=True)
 class PulsarPartition:
-    """A partition of a topic and the ranges of key hashes that are read of it (`TopicPartition`).
+    """A partition of a topic and the ranges of key hashes to read (`TopicPartition`).
 
     Attributes:
         topic: the topic.
@@ -115,7 +115,7 @@ def _transaction_text(transaction: tuple[int, int]) -> str:
 
 
 def split_rows(split: PulsarSplit) -> Iterator[Row]:
-    """One row of `SPLIT_COLUMNS`."""
+    """Yield one row of `SPLIT_COLUMNS`."""
     read = {} if split.last_read is None else read_message_id(split.last_read)
     yield {
         **_partition_row(split.partition),
@@ -126,7 +126,7 @@ def split_rows(split: PulsarSplit) -> Iterator[Row]:
 
 
 def read_message_id(data: bytes) -> dict[str, int]:
-    """The numbers of a `MessageIdData` (protocol buffers) that say which message it is.
+    """Read the numbers of a `MessageIdData` (protocol buffers) that identify the message.
 
     Raises:
         FormatError: not such a message.
@@ -179,12 +179,12 @@ def _read_partition(reader: Reader, version: int) -> PulsarPartition:
     count = reader.count(8) if version > 0 else 1
     ranges = tuple((reader.i32(), reader.i32()) for _ in range(count))
     fits = all(0 <= start <= end <= _LAST_KEY_HASH for start, end in ranges)
-    require(reader, fits, "a range of key hashes of Pulsar is none")
+    require(reader, fits, "a range of key hashes of Pulsar is invalid")
     return PulsarPartition(topic, partition, ranges, reader.i32() if version == 1 else None)
 
 
 def write_pulsar_split(split: PulsarSplit) -> Versioned:
-    """Mirror of `read_pulsar_split`."""
+    """Write what `read_pulsar_split` reads."""
     writer = Writer()
     _write_partition(writer, split.partition, split.version)
     writer.bytes32(split.stop_cursor)
@@ -223,12 +223,12 @@ def read_pulsar_split(versioned: Versioned) -> PulsarSplit:
 
 
 def enumerator_rows(state: PulsarEnumerator) -> Iterator[Row]:
-    """A row of `ENUMERATOR_COLUMNS` per partition."""
+    """Yield a row of `ENUMERATOR_COLUMNS` per partition."""
     yield from map(_partition_row, state.partitions)
 
 
 def write_pulsar_enumerator(state: PulsarEnumerator) -> Versioned:
-    """Mirror of `read_pulsar_enumerator`."""
+    """Write what `read_pulsar_enumerator` reads."""
     writer = Writer()
     writer.i32(len(state.partitions))
     for partition in state.partitions:
@@ -256,12 +256,12 @@ def read_pulsar_enumerator(versioned: Versioned) -> PulsarEnumerator:
 
 
 def committable_rows(committable: PulsarCommittable) -> Iterator[Row]:
-    """One row of `COMMITTABLE_COLUMNS`."""
+    """Yield one row of `COMMITTABLE_COLUMNS`."""
     yield {"topic": committable.topic, "transaction": _transaction_text(committable.transaction)}
 
 
 def write_pulsar_committable(committable: PulsarCommittable) -> Versioned:
-    """Mirror of `read_pulsar_committable`."""
+    """Write what `read_pulsar_committable` reads."""
     writer = Writer()
     for bits in committable.transaction:
         writer.i64(bits)

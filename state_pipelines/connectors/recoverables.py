@@ -1,9 +1,9 @@
-"""Files that a file sink has not committed yet: what the writers of file systems need to resume or commit them.
+"""Uncommitted files of a file sink: the data that file system writers need to resume or commit them.
 
 Facts from `org.apache.flink.streaming.api.functions.sink.filesystem.OutputStreamBasedPartFileWriter` (in-progress and
 pending files, versions 1 and 2), `org.apache.flink.core.fs.local.LocalRecoverableSerializer`,
 `org.apache.flink.runtime.fs.hdfs.HadoopRecoverableSerializer`, `org.apache.flink.fs.s3.common.writer.
-S3RecoverableSerializer` (version 1 each; their numbers are little-endian). What other writers need is kept as bytes.
+S3RecoverableSerializer` (version 1 each; their numbers are little-endian). Data of other writers are kept as bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from state_pipelines.binary.writer import Writer
-from state_pipelines.connectors.framing import (
+from state_pipelines.connectors.element_frames import (
     Versioned,
     expect_magic,
     read_flag,
@@ -65,7 +65,7 @@ class S3Recoverable:
         upload_id: id of the upload.
         parts: (number, ETag) of each part.
         bytes_in_parts: their size.
-        last_part: object with the rest, which is no part yet; None when there is none.
+        last_part: object with the data after the last part; None if there is none.
         last_part_size: its size, or -1.
     """
 
@@ -87,7 +87,7 @@ class InProgressFile:
     Attributes:
         version: 1 or 2.
         path: target, when it is stored (version 2).
-        recoverable: what the file system needs.
+        recoverable: the data of the file system.
     """
 
     version: int
@@ -103,7 +103,7 @@ class PendingFile:
         version: 1 or 2.
         path: target, when it is stored (version 2).
         size: bytes; None in version 1.
-        recoverable: what the file system needs.
+        recoverable: the data of the file system.
     """
 
     version: int
@@ -142,7 +142,7 @@ def read_in_progress_file(versioned: Versioned) -> InProgressFile:
 
 
 def write_in_progress_file(file: InProgressFile) -> Versioned:
-    """Mirror of `read_in_progress_file`."""
+    """Write what `read_in_progress_file` reads."""
     writer = Writer()
     write_magic(writer, IN_PROGRESS_MAGIC)
     if file.version > 1:
@@ -171,7 +171,7 @@ def read_pending_file(versioned: Versioned) -> PendingFile:
 
 
 def write_pending_file(file: PendingFile) -> Versioned:
-    """Mirror of `read_pending_file`."""
+    """Write what `read_pending_file` reads."""
     writer = Writer()
     write_magic(writer, PENDING_MAGIC)
     if file.version > 1:
@@ -182,7 +182,7 @@ def write_pending_file(file: PendingFile) -> Versioned:
 
 
 def read_recoverable(versioned: Versioned) -> Recoverable:
-    """Read what a file system needs; the bytes themselves when it is an unknown one.
+    """Read the data of a file system; the bytes themselves for an unknown one.
 
     Raises:
         FormatError: they begin as those of a known one but go on differently.
@@ -202,7 +202,7 @@ def read_recoverable(versioned: Versioned) -> Recoverable:
 
 
 def write_recoverable(value: Recoverable) -> Versioned:
-    """Mirror of `read_recoverable`."""
+    """Write what `read_recoverable` reads."""
     writer = Writer()
     match value:
         case Versioned():

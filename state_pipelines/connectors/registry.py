@@ -4,7 +4,7 @@ A connector registers a pair of functions per kind of state with `connector_stat
 `versioned_state` (elements are byte arrays of a `SimpleVersionedSerializer`, as for all new sources and sinks), and its
 split enumerator with `enumerator_state`. The connectors of this package register on import. One of your own registers
 the same way, or through an entry point of the group `state_pipelines.connectors` whose module does so; entry points are
-loaded the first time a state is to be recognised.
+loaded the first time a state is to be detected.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.connectors.framing import Versioned, read_versioned_array, write_versioned_array
+from state_pipelines.connectors.element_frames import Versioned, read_versioned_array, write_versioned_array
 from state_pipelines.errors import UsageError
 from state_pipelines.plugins import load_plugins
 from state_pipelines.serializers import tree
@@ -48,7 +48,7 @@ class Codec:
         write: the mirror.
         rows: value -> its rows.
         columns: schema of the rows.
-        last_resort: only asked when no other codec can read the state.
+        last_resort: used only if no other codec can read the state.
     """
 
     connector: str
@@ -77,7 +77,7 @@ def connector_state(
 ) -> Callable[[ReadElement[Value]], ReadElement[Value]]:
     """Make a kind of state of a connector known; decorates the function that reads an element.
 
-    The reader must fail (`StateError`) on bytes that the connector could not have written: recognising states rests on
+    The reader must fail (`StateError`) on bytes that the connector could not have written: detecting states rests on
     that.
 
     Args:
@@ -110,7 +110,7 @@ def versioned_state(
     columns: pa.Schema,
     last_resort: bool = False,
 ) -> Callable[[ReadVersioned[Value]], ReadVersioned[Value]]:
-    """As `connector_state`, for states whose elements are arrays of a `SimpleVersionedSerializer`.
+    """Register a connector state whose elements are arrays of a `SimpleVersionedSerializer`.
 
     Example::
 
@@ -130,7 +130,7 @@ def versioned_state(
         write: mirror of the reader.
         rows: rows of a value.
         columns: schema of the rows.
-        last_resort: only asked when no other reader can read the state.
+        last_resort: used only if no other reader can read the state.
     """
 
     def decorate(read: ReadVersioned[Value]) -> ReadVersioned[Value]:
@@ -180,20 +180,20 @@ def enumerator_state(
 
 
 def list_codecs(kind: str | None = None) -> tuple[Codec, ...]:
-    """Everything that is registered, plug-ins included."""
+    """Return everything that is registered, plug-ins included."""
     load_plugins(ENTRY_POINT_GROUP, "connector")
     return tuple(codec for codec in _codecs.values() if kind is None or codec.kind == kind)
 
 
 def is_byte_array(serializer: tree.Serializer) -> bool:
-    """Whether a state holds byte arrays (`BytePrimitiveArraySerializer`)."""
+    """Return whether a state holds byte arrays (`BytePrimitiveArraySerializer`)."""
     return isinstance(serializer, tree.Basic) and serializer.kind == "BytePrimitiveArray"
 
 
 def read_array_element(element: bytes) -> Versioned:
     """Read an element of a state of byte arrays: i32 length, then version, mostly length, and bytes.
 
-    Bytes behind the array are passed over: where the handle leaves out elements, theirs lie there.
+    Bytes after the array are skipped: they may belong to elements that the handle leaves out.
 
     Raises:
         FormatError: the length does not fit.
@@ -202,7 +202,7 @@ def read_array_element(element: bytes) -> Versioned:
 
 
 def write_array_element(value: Versioned) -> bytes:
-    """Mirror of `read_array_element`."""
+    """Write what `read_array_element` reads."""
     writer = Writer()
     writer.bytes32(write_versioned_array(value))
     return writer.getvalue()

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.codecs.dynamic import ObjectValue
-from state_pipelines.codecs.scalar import read_value, write_value
+from state_pipelines.codecs.java.typed_values import ObjectValue
+from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.connectors.framing import Versioned, check_name, read_flag, require
+from state_pipelines.connectors.element_frames import Versioned, check_name, read_flag, require
 from state_pipelines.connectors.registry import connector_state, enumerator_state, versioned_state
 from state_pipelines.errors import FormatError
 from state_pipelines.serializers import tree
@@ -26,7 +26,7 @@ from state_pipelines.serializers import tree
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from state_pipelines.connectors.states import Row
+    from state_pipelines.connectors.connector_state import Row
 
 _MESSAGE_QUEUE = "org.apache.rocketmq.common.message.MessageQueue"
 _SMALLEST_QUEUE = 2 + 2 + 4
@@ -68,7 +68,7 @@ class RocketMQSplit:
         version: 0 or 1.
         queue: the queue.
         offset: of the next message.
-        stopping_offset: where reading stops; a time in version 0; `NO_STOPPING_OFFSET` means nowhere.
+        stopping_offset: where reading stops; a time in version 0; `NO_STOPPING_OFFSET` for an unbounded split.
         increase: see `SPLIT_COLUMNS`; None where old releases do not store it.
     """
 
@@ -106,13 +106,13 @@ def _queue_row(queue: RocketMQQueue) -> Row:
 
 
 def split_rows(split: RocketMQSplit) -> Iterator[Row]:
-    """One row of `SPLIT_COLUMNS`."""
+    """Yield one row of `SPLIT_COLUMNS`."""
     stop = None if split.stopping_offset == NO_STOPPING_OFFSET else split.stopping_offset
     yield {**_queue_row(split.queue), "offset": split.offset, "stopping_offset": stop, "increase": split.increase}
 
 
 def write_rocketmq_split(split: RocketMQSplit) -> Versioned:
-    """Mirror of `read_rocketmq_split`."""
+    """Write what `read_rocketmq_split` reads."""
     writer = Writer()
     writer.utf(split.queue.topic)
     writer.utf(split.queue.broker)
@@ -150,12 +150,12 @@ def read_rocketmq_split(versioned: Versioned) -> RocketMQSplit:
 
 
 def enumerator_rows(state: RocketMQEnumerator) -> Iterator[Row]:
-    """A row of `ENUMERATOR_COLUMNS` per queue."""
+    """Yield a row of `ENUMERATOR_COLUMNS` per queue."""
     yield from map(_queue_row, state.queues)
 
 
 def write_rocketmq_enumerator(state: RocketMQEnumerator) -> Versioned:
-    """Mirror of `read_rocketmq_enumerator`."""
+    """Write what `read_rocketmq_enumerator` reads."""
     writer = Writer()
     writer.i32(len(state.queues))
     for queue in state.queues:
@@ -185,7 +185,7 @@ def read_rocketmq_enumerator(versioned: Versioned) -> RocketMQEnumerator:
 
 
 def legacy_rows(offset: LegacyRocketMQOffset) -> Iterator[Row]:
-    """One row of `LEGACY_COLUMNS`."""
+    """Yield one row of `LEGACY_COLUMNS`."""
     yield {**_queue_row(offset.queue), "offset": offset.offset}
 
 
@@ -200,7 +200,7 @@ def is_legacy_rocketmq(serializer: tree.Serializer) -> bool:
 def write_legacy_rocketmq_offset(
     offset: LegacyRocketMQOffset, serializer: tree.Serializer, context: LayoutContext
 ) -> bytes:
-    """Mirror of `read_legacy_rocketmq_offset`."""
+    """Write what `read_legacy_rocketmq_offset` reads."""
     writer = Writer()
     write_value(derive_layout(serializer, context), writer, {"f0": offset.value, "f1": offset.offset})
     return writer.getvalue()

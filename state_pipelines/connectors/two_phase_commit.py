@@ -1,7 +1,7 @@
 """Sinks on `TwoPhaseCommitSinkFunction`: the open transaction of each subtask and those to be committed.
 
-Facts from `org.apache.flink.streaming.api.functions.sink.TwoPhaseCommitSinkFunction` (state `state`); what a
-transaction is only the sink knows, its serializer says what it looks like.
+Source: `org.apache.flink.streaming.api.functions.sink.TwoPhaseCommitSinkFunction` (state `state`); the
+sink defines the transaction, its serializer the layout.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.codecs.jsonlines import dumps, to_json
-from state_pipelines.codecs.scalar import read_value, write_value
+from state_pipelines.codecs.json.json_lines import dumps, to_json
+from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.connectors.registry import connector_state
 from state_pipelines.errors import FormatError, UnsupportedError
@@ -23,7 +23,7 @@ from state_pipelines.serializers import tree
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.connectors.states import Row
+    from state_pipelines.connectors.connector_state import Row
 
 COLUMNS = pa.schema(
     [
@@ -32,7 +32,7 @@ COLUMNS = pa.schema(
         pa.field("started", pa.timestamp("ms", tz="UTC")),
     ]
 )
-"""`role`: `open`, or `to commit`; `transaction`: as JSON, in the form of `codecs.jsonlines`."""
+"""`role`: `open`, or `to commit`; `transaction`: as JSON, in the form of `codecs.json.json_lines`."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class TwoPhaseCommitState:
 
 
 def rows(state: TwoPhaseCommitState) -> Iterator[Row]:
-    """A row of `COLUMNS` per transaction."""
+    """Yield a row of `COLUMNS` per transaction."""
     for role, transactions in (("open", (state.pending,)), ("to commit", state.committing)):
         for each in transactions:
             if each is not None:
@@ -87,7 +87,7 @@ def is_kafka_producer(serializer: tree.Serializer) -> bool:
 
 
 def transaction_serializer(serializer: tree.Serializer) -> tree.Serializer | None:
-    """The serializer of the transactions of a sink; None when the elements are not states of such sinks."""
+    """Return the serializer of the transactions of a sink; None when the elements are not states of such sinks."""
     match serializer:
         case tree.Variants(kind="TwoPhaseCommit", parts=(transaction, _)):
             return transaction
@@ -95,7 +95,7 @@ def transaction_serializer(serializer: tree.Serializer) -> tree.Serializer | Non
 
 
 def write_two_phase_commit(state: TwoPhaseCommitState, serializer: tree.Serializer, context: LayoutContext) -> bytes:
-    """Mirror of `read_two_phase_commit`."""
+    """Write what `read_two_phase_commit` reads."""
 
     def plain(each: Transaction | None) -> dict[str, object] | None:
         return None if each is None else {"transaction": each.value, "started": each.started}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from state_pipelines.binary.reader import Reader
-from state_pipelines.codecs.kryo.fieldlists import ARRAY, OBJECT_NAME, JavaType
+from state_pipelines.codecs.kryo.field_lists import ARRAY, OBJECT_NAME, JavaType
 from state_pipelines.javaclasses.javaclass import ENUM_NAME, JavaClass, JavaField, JavaMethod, erase
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MAGIC = 0xCAFEBABE
 _PUBLIC, _STATIC, _FINAL, _TRANSIENT, _INTERFACE, _ABSTRACT, _ENUM = 0x1, 0x8, 0x10, 0x80, 0x200, 0x400, 0x4000
 _UTF8, _CLASS, _STRING, _METHOD, _NAME_AND_TYPE = 1, 7, 8, 10, 12
-# Bytes behind the tag of the other constants; long and double take two places.
+# Bytes after the tag of the other constants; long and double take two entries.
 _SIZES = {3: 4, 4: 4, 5: 8, 6: 8, 9: 4, 11: 4, 15: 3, 16: 2, 17: 4, 18: 4, 19: 2, 20: 2}
 _WIDE = frozenset({5, 6})
 _SYNTHETIC = 0x1000
@@ -42,21 +42,21 @@ _PRIMITIVES = {
 
 @dataclass(frozen=True)
 class _Pool:
-    """The constant pool: texts by index, what class and string constants name, methods and their names by index."""
+    """The constant pool: texts by index, the names of class and string constants, methods and their names by index."""
 
     texts: dict[int, str]
     references: dict[int, tuple[int, int]]
     pairs: dict[int, tuple[int, int, int]]
 
     def class_name(self, index: int) -> str:
-        """Name of a class constant; empty for index 0."""
+        """Return the name of a class constant; empty for index 0."""
         return self.texts[self.references[index][1]].replace("/", ".") if index else ""
 
     def classes(self) -> Iterator[str]:
         return (self.class_name(index) for index, (tag, _) in self.references.items() if tag == _CLASS)
 
     def created(self) -> Iterator[str]:
-        """The classes of the constructors among the methods."""
+        """Yield the classes of the constructors among the methods."""
         for tag, owner, name in self.pairs.values():
             if tag == _METHOD and self.texts[self.pairs[name][1]] == "<init>":
                 yield self.class_name(owner)
@@ -74,7 +74,7 @@ class _Member:
 
 
 def parse_class(data: bytes, name: str | None = None) -> JavaClass:
-    """The class in a `.class` file.
+    """Return the class in a `.class` file.
 
     Args:
         data: bytes of the file.
@@ -94,7 +94,7 @@ def parse_class(data: bytes, name: str | None = None) -> JavaClass:
 
 
 def read_super_classes(data: bytes, name: str | None = None) -> Iterator[tuple[str, str]]:
-    """The class of a class file and its super class; nothing for interfaces, modules and `java.lang.Object`.
+    """Yield the class of a class file and its super class; nothing for interfaces, modules and `java.lang.Object`.
 
     Only constants and the header are read, since an index of a large jar needs thousands of classes.
 
@@ -188,7 +188,7 @@ def _read_attributes(reader: Reader, pool: _Pool) -> dict[str, Reader]:
 
 
 def _find_nesting(attributes: dict[str, Reader], pool: _Pool, own: str, flags: int) -> tuple[int, str]:
-    """The flags of the source, which a nested class has in a table, and how it is nested (see `JavaClass`)."""
+    """Return the flags of the source, which a nested class has in a table, and how it is nested (see `JavaClass`)."""
     if "InnerClasses" not in attributes:
         return flags, ""
     table = attributes["InnerClasses"]
@@ -205,7 +205,7 @@ def _find_nesting(attributes: dict[str, Reader], pool: _Pool, own: str, flags: i
 
 def _has_annotation(attributes: dict[str, Reader], pool: _Pool, kind: str) -> bool:
     """Return whether the attributes hold an annotation of a kind that is visible at run time."""
-    # Values of annotations nest; a class that does not refer to the annotation cannot carry it.
+    # Values of annotations nest; a class that does not refer to the annotation cannot have it.
     if "RuntimeVisibleAnnotations" not in attributes or kind not in pool.texts.values():
         return False
     whole = attributes["RuntimeVisibleAnnotations"]
@@ -235,7 +235,7 @@ def _skip_value(table: Reader, pool: _Pool) -> None:
 
 
 def _find_schema(pool: _Pool, own: str) -> str:
-    """The schema that the initializer of a class of Avro parses: a string constant (long ones come in parts)."""
+    """Return the schema that the initializer of a class of Avro parses: a string constant (long ones are split)."""
     for text in pool.strings():
         if text.startswith("{"):
             try:

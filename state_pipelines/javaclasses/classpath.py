@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
-from state_pipelines.codecs.kryo.fieldlists import FieldLists, load_classes
+from state_pipelines.codecs.kryo.field_lists import FieldLists, load_classes
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.javaclasses.classfile import parse_class, read_super_classes
 from state_pipelines.javaclasses.javaclass import JavaClass, declare
-from state_pipelines.storage import Location, exists, find_files, is_directory, join, read_file, resolve
+from state_pipelines.storage import Location, exists, is_directory, join, list_files, read_file, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ class ClassSource(Protocol):
     """One entry of a class path."""
 
     def find(self, name: str) -> JavaClass | None:
-        """The class of a name, or None."""
+        """Return the class of a name, or None."""
 
     def super_classes(self) -> Iterator[tuple[str, str]]:
         """Each class with its super class, by name."""
@@ -50,7 +50,7 @@ class ClassPath:
     _known: dict[str, JavaClass | None] = field(default_factory=dict)
 
     def find(self, name: str) -> JavaClass | None:
-        """The class of a name, or None.
+        """Return the class of a name, or None.
 
         Raises:
             FormatError: the class file is damaged.
@@ -79,7 +79,7 @@ class ClassPath:
 
 
 def open_class_path(paths: Iterable[str | PathLike[str]], declared: FieldLists | None = None) -> ClassPath:
-    """A class path of jars, directories, class files and field lists.
+    """Return a class path of jars, directories, class files and field lists.
 
     Args:
         paths: local paths or URLs. Field lists come before class files, in any order of the paths.
@@ -132,12 +132,12 @@ class _DeclaredClasses:
 
 @dataclass(frozen=True, eq=False)
 class GivenClass:
-    """A class by itself, such as that of a single class file."""
+    """A single class, such as that of a class file."""
 
     content: JavaClass
 
     def find(self, name: str) -> JavaClass | None:
-        """The class, if it has the name."""
+        """Return the class, if it has the name."""
         return self.content if self.content.name == name else None
 
     def super_classes(self) -> Iterator[tuple[str, str]]:
@@ -158,7 +158,7 @@ class _Directory:
         return parse_class(read_file(file), str(file)) if exists(file) else None
 
     def super_classes(self) -> Iterator[tuple[str, str]]:
-        for entry in find_files(self.root):
+        for entry in list_files(self.root):
             if entry.location.name.endswith(_SUFFIX):
                 yield from read_super_classes(read_file(entry.location), str(entry.location))
 
@@ -196,6 +196,6 @@ class _Jar:
 
 
 def _split_name(name: str) -> tuple[str, ...]:
-    """The path of a class file below the root of a class path; empty where the name is not that of a class."""
+    """Return the path of a class file below the root of a class path; empty where the name is not that of a class."""
     path = PurePosixPath(f"{name.replace('.', '/')}{_SUFFIX}")
     return () if path.is_absolute() or ".." in path.parts or "//" in str(path) else path.parts

@@ -1,6 +1,6 @@
 """Field lists out of class files: the fields that Kryo and the POJO serializer write, class by class.
 
-A jar is read where classes are asked for, not as a whole. Tasks of Spark get the paths and open them themselves.
+Only the requested classes of a jar are read. Tasks of Spark get the paths and open them themselves.
 
 Source: `com.esotericsoftware.kryo.serializers.FieldSerializer` (fields of the class and its super classes, neither
 static, transient nor synthetic), `Kryo.getDefaultSerializer`.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from state_pipelines.codecs.kryo.fieldlists import OBJECT_NAME, ClassDeclaration, FieldLists
+from state_pipelines.codecs.kryo.field_lists import OBJECT_NAME, ClassDeclaration, FieldLists
 from state_pipelines.javaclasses.classpath import ClassPath, open_class_path
 from state_pipelines.javaclasses.javaclass import ENUM_NAME, RECORD_NAME, JavaClass
 
@@ -35,7 +35,7 @@ _COLLECTIONS = {
 
 
 def load_field_lists(paths: Iterable[str | PathLike[str]]) -> FieldLists:
-    """The classes of jars, directories, class files and files of field lists.
+    """Return the classes of jars, directories, class files and files of field lists.
 
     Args:
         paths: local paths or URLs; field lists come before class files, in any order of the paths.
@@ -48,7 +48,7 @@ def load_field_lists(paths: Iterable[str | PathLike[str]]) -> FieldLists:
 
 
 def list_fields(opened: ClassPath) -> FieldLists:
-    """The classes of a class path as field lists."""
+    """Return the classes of a class path as field lists."""
     return ClassFieldLists(ClassDeclarations(opened)) if opened.has_class_files else opened.declared
 
 
@@ -64,7 +64,7 @@ def _load_once(paths: tuple[str, ...]) -> FieldLists:
 
 @dataclass(frozen=True, eq=False)
 class ClassDeclarations(Mapping[str, ClassDeclaration]):
-    """The classes of a class path as entries of a field list, made when they are asked for.
+    """The classes of a class path as entries of a field list, made on demand.
 
     Attributes:
         opened: the class path.
@@ -121,7 +121,7 @@ class ClassFieldLists(FieldLists):
         return {}
 
     def _find_reason(self, name: str) -> str:
-        """Why the class files do not say what Kryo writes of a class that they have; empty when they do."""
+        """Explain why the class files do not determine the Kryo layout of a class; empty if they do."""
         declared = self.classes.get(name)
         if declared is None or name in self._declarations.opened.declared.classes:
             return ""
@@ -154,7 +154,7 @@ class ClassFieldLists(FieldLists):
 
 
 def describe_class(found: JavaClass, classes: ClassPath) -> ClassDeclaration:
-    """The entry of a field list for a class; `classes` has its super classes."""
+    """Return the entry of a field list for a class; `classes` has its super classes."""
     parent = "" if found.parent is None or found.parent.name in _ROOTS else found.parent.name
     kept = ((each.name, each.type) for each in found.fields if each.is_kept and not each.is_synthetic)
     return ClassDeclaration(

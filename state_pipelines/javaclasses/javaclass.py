@@ -1,6 +1,6 @@
 """Java classes as far as Flink's type extraction asks for them.
 
-A class comes from a `.class` file (`classfile`), or is declared by hand in a field list (`codecs.kryo.fieldlists`).
+A class comes from a `.class` file (`classfile`), or is declared by hand in a field list (`codecs.kryo.field_lists`).
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from state_pipelines.codecs.kryo.fieldlists import ARRAY, OBJECT, OBJECT_NAME, PRIMITIVES, JavaType
+from state_pipelines.codecs.kryo.field_lists import ARRAY, OBJECT, OBJECT_NAME, PRIMITIVES, JavaType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from state_pipelines.codecs.kryo.fieldlists import ClassDeclaration
+    from state_pipelines.codecs.kryo.field_lists import ClassDeclaration
 
 ENUM_NAME = "java.lang.Enum"
 RECORD_NAME = "java.lang.Record"
@@ -87,7 +87,7 @@ class JavaClass:
         nesting: empty of a top-level class, else static, inner, local or anonymous.
         references: classes that the code names.
         creates: classes of which the code calls a constructor, those of super classes included.
-        schema_json: schema of a class that Avro generated; empty when there is none.
+        schema_json: schema of a class that Avro generated; empty if there is none.
     """
 
     name: str
@@ -120,7 +120,7 @@ class JavaClass:
 
 
 def declare(declaration: ClassDeclaration) -> JavaClass:
-    """The class that an entry of a field list stands for: public, with public fields and a default constructor."""
+    """The class of an entry of a field list: public, with public fields and a default constructor."""
     kind = declaration.kind
     parent = {"enum": ENUM_NAME, "abstract enum": ENUM_NAME, "record": RECORD_NAME}.get(kind, OBJECT_NAME)
     return JavaClass(
@@ -137,14 +137,14 @@ def declare(declaration: ClassDeclaration) -> JavaClass:
 
 
 def erase(of: JavaType, parameters: Iterable[str] = ()) -> str:
-    """The raw type as text: `long`, `java.util.List`, `java.lang.String[]`; a type parameter becomes Object."""
+    """Return the raw type as text: `long`, `java.util.List`, `java.lang.String[]`; a type parameter becomes Object."""
     if of.name == ARRAY:
         return f"{erase(of.arguments[0], parameters)}[]"
     return OBJECT_NAME if of.name in parameters else of.name
 
 
 def name_class(of: JavaType) -> str:
-    """The name of a raw type as `Class.getName` has it: `[J`, `[Ljava.lang.String;`, `java.util.List`."""
+    """Return the name of a raw type as `Class.getName` has it: `[J`, `[Ljava.lang.String;`, `java.util.List`."""
     if of.name != ARRAY:
         return of.name
     element = of.arguments[0]

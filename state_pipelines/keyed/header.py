@@ -1,6 +1,6 @@
 """Header of keyed state: key serializer and the states, in the order of their ids.
 
-The same header stands in canonical files, in heap native files and in the meta stream of RocksDB snapshots.
+Canonical files, heap native files and the meta stream of RocksDB snapshots have the same header.
 Source: `KeyedBackendSerializationProxy`.
 """
 
@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import Where, at, older_than_promised
 from state_pipelines.serializers.body_ends import OpenBodyError, read_settled
-from state_pipelines.serializers.metainfo import (
+from state_pipelines.serializers.registry import read_snapshot, write_snapshot
+from state_pipelines.serializers.state_meta_info import (
     StateKind,
     StateMetaInfo,
     read_state_meta_infos,
     unread_state,
     write_state_meta_infos,
 )
-from state_pipelines.serializers.registry import read_snapshot, write_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from state_pipelines.binary.reader import Reader
     from state_pipelines.binary.writer import Writer
-    from state_pipelines.serializers.declared import DeclaredSerializer
+    from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
     from state_pipelines.serializers.tree import Serializer
 
 VERSION = 6
@@ -98,22 +98,14 @@ def settle_keyed_header(
 
     Returns:
         The header, and its end; -1 where the end is not known. A header that can be read only
-        in part has its bytes (`raw`), and stand-ins for the states that cannot be read.
+        in part has its bytes (`raw`), and placeholders for the states that cannot be read.
 
     Raises:
         OpenBodyError: the end of the key serializer is not known, so that nothing is known of the states.
         UnsupportedError, FormatError: as `read_keyed_header`.
     """
-    stop = -1
-
-    def parse(reader: Reader) -> KeyedHeader:
-        nonlocal stop
-        header = read_keyed_header(reader)
-        stop = reader.position
-        return header
-
     try:
-        return read_settled(parse, data, name, end=end, declared=declared), stop
+        return read_settled(read_keyed_header, data, name, end=end, declared=declared)
     except OpenBodyError as error:
         if not isinstance(error.header, KeyedHeader):
             raise

@@ -14,32 +14,39 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from state_pipelines.binary.compiling import njit
+from state_pipelines.binary.compiled import njit
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.columnar import Encoded, decode_sequence
-from state_pipelines.codecs.program import compile_layout, smallest_size
-from state_pipelines.codecs.scalar import read_value
+from state_pipelines.codecs.programs.execution import Encoded, decode_sequence
+from state_pipelines.codecs.programs.program import compile_layout, smallest_size
+from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, Where, older_than_promised
-from state_pipelines.keyed.files import gather_key_groups
+from state_pipelines.keyed.canonical.sections import (
+    WINDOW,
+    Section,
+    group_sections,
+    measure_sections,
+    read_sections,
+    select_sections,
+)
 from state_pipelines.keyed.header import KeyedHeader
-from state_pipelines.keyed.records import KeyedRecords
-from state_pipelines.keyed.sections import WINDOW, Section, group_sections, read_sections, select_sections
+from state_pipelines.keyed.keyed_file import KeyedFormat, gather_key_groups
+from state_pipelines.keyed.record_layout import KeyedRecords
 from state_pipelines.serializers.build import timer
-from state_pipelines.serializers.metainfo import StateMetaInfo, priority_queue
 from state_pipelines.serializers.registry import read_nested, write_nested
+from state_pipelines.serializers.state_meta_info import StateMetaInfo, priority_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from state_pipelines.keyed.files import RecordContext, Runs
+    from state_pipelines.keyed.keyed_file import Counts, RecordContext, Runs
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.serializers.tree import Serializer
@@ -59,7 +66,7 @@ _TAKE_SAVEPOINT = (
 
 
 class NotTimersError(UnsupportedError):
-    """Raw keyed state that is not timers: what the bytes mean only its operator knows."""
+    """Raw keyed state that is not timers: only its operator knows its format."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +96,8 @@ class TimerService:
 
 
 @dataclass(frozen=True)
-class RawTimersFile:
-    """A stream of raw keyed state with timers, and its handle; a `keyed.files.KeyedFile`.
+class RawTimersFile(KeyedFormat):
+    """A stream of raw keyed state with timers, and its handle.
 
     Attributes:
         stream: the stream of the handle.
@@ -103,6 +110,8 @@ class RawTimersFile:
     header: KeyedHeader
     key_groups: KeyGroupRange
     sections: tuple[Section, ...]
+
+    holds_raw_timers: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -166,11 +175,19 @@ class RawTimersFile:
         for sections in group_sections(select_sections(self.sections, key_groups), size):
             yield replace(self, sections=sections)
 
+    def stored_sections(self) -> tuple[Section, ...]:
+        """See `KeyedFile`."""
+        return self.sections
+
+    def measure_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
+        """See `KeyedFile`."""
+        return measure_sections(self.sections, key_groups)
+
 
 def open_raw_timers(
     stream: StateStream, key_groups: KeyGroupRange, offsets: Sequence[int], context: LayoutContext
 ) -> RawTimersFile | None:
-    """Find the sections behind a handle of raw keyed state, and what timers they hold.
+    """Find the sections of a handle of raw keyed state, and the timers in them.
 
     Args:
         stream: the stream of the handle.
@@ -184,7 +201,7 @@ def open_raw_timers(
 
     Raises:
         FormatError: an offset lies outside the stream, or the timers are damaged.
-        NotTimersError: the raw keyed state is not timers; the bytes can still be read with `read_section_bytes`.
+        NotTimersError: the raw keyed state is not timers; the bytes can still be read with `read_sections`.
         UnsupportedError: the timers are in a form of releases before 1.8, or a type of theirs has no layout; likewise.
     """
     sections = find_raw_sections(stream, key_groups, offsets)
@@ -220,11 +237,6 @@ def find_raw_sections(stream: StateStream, key_groups: KeyGroupRange, offsets: S
     return tuple(Section(group, start, end) for (start, group), end in zip(present, ends, strict=True))
 
 
-def read_section_bytes(stream: StateStream, section: Section) -> bytes:
-    """The raw keyed state of one key group, whatever it is."""
-    return read_sections(stream, section.start, section.end)
-
-
 def read_raw_timers(
     data: bytes, context: LayoutContext, start: int = 0, end: int | None = None
 ) -> tuple[TimerService, ...]:
@@ -234,7 +246,7 @@ def read_raw_timers(
         data: holds the section.
         context: what layouts depend on beyond serializers.
         start: first byte of the section in `data`.
-        end: behind its last byte (default: the end of `data`).
+        end: end of the section, exclusive (default: the end of `data`).
 
     Raises:
         FormatError: the section is cut off, or bytes are left over.
@@ -299,7 +311,7 @@ def move_timestamps(
         to_front: to canonical elements: timestamp first, its sign flipped.
 
     Returns:
-        u8, the timers one behind the other.
+        u8, the concatenated timers.
 
     Raises:
         UsageError: a timer is shorter than its timestamp, or lies outside `data`.

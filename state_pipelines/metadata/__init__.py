@@ -23,7 +23,7 @@ from state_pipelines.metadata.operator_ids import (
     parse_operator_id,
 )
 from state_pipelines.metadata.properties import CheckpointProperties
-from state_pipelines.metadata.references import StreamReference, replace_stream_handles, stream_handles
+from state_pipelines.metadata.references import StreamReference, list_references, replace_stream_handles
 
 __all__ = [
     "CheckpointMetadata",
@@ -36,10 +36,10 @@ __all__ = [
     "compute_operator_id",
     "find_operator_id",
     "format_operator_id",
+    "list_references",
     "parse_operator_id",
     "read_metadata",
     "replace_stream_handles",
-    "stream_handles",
     "with_version",
     "write_metadata",
 ]

@@ -1,12 +1,12 @@
-"""In-flight data of unaligned checkpoints: the buffers behind channel state handles, and how much of it there is.
+"""In-flight data of unaligned checkpoints: the buffers of channel state handles, and their sizes.
 
-A stream of channel state begins with an i32 version, 0; at every offset of a handle stand an i32 length and the bytes
-of one network buffer. Channels, subtasks and even operators share a stream.
-Inside the buffers records lie as `i32 length, StreamElement`, and straddle them: the buffers of input channel i of a
-subtask j, then those of subpartition j of the upstream subtask i, are one stream of records.
-Small data that lies inside `_metadata` was taken apart: each channel has a stream of its own with all its buffers
-merged into one, and its handle counts the version too (`ChannelStateSerializerImpl.extractAndMerge`).
-Source: `ChannelStateSerializerImpl`, `ChannelStateCheckpointWriter`, `SequentialChannelStateReaderImpl`.
+A stream of channel state begins with an i32 version, 0; at every offset of a handle there are an i32 length and the
+bytes of one network buffer. Channels, subtasks and even operators share a stream. Records are stored as `i32 length,
+StreamElement` across the buffers: the buffers of input channel i of a subtask j, then those of subpartition j of the
+upstream subtask i, are one stream of records. Small data inside `_metadata` is split: each channel has a stream of its
+own with all its buffers merged into one, and its handle counts the version too
+(`ChannelStateSerializerImpl.extractAndMerge`). Source: `ChannelStateSerializerImpl`, `ChannelStateCheckpointWriter`,
+`SequentialChannelStateReaderImpl`.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, UnsupportedError, Where
-from state_pipelines.metadata.channel import (
+from state_pipelines.metadata.channel_handles import (
     ChannelDirection,
     ChannelInfo,
     ChannelState,
     ChannelStateHandle,
     MergedChannelStateHandle,
 )
-from state_pipelines.metadata.handles import ByteStreamStateHandle
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.metadata.streams import StateStream, read_stream_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from state_pipelines.metadata.checkpoint import OperatorState
-    from state_pipelines.metadata.handles import StreamStateHandle
+    from state_pipelines.metadata.stream_handles import StreamStateHandle
 
 VERSION = 0
 HEADER_SIZE = 4
@@ -46,7 +46,7 @@ class ChannelData:
     """In-flight data of one channel of a subtask.
 
     Attributes:
-        direction: in front of the subtask or behind it.
+        direction: input or output of the subtask.
         subtask: index of the subtask.
         info: gate and channel, or partition and subpartition.
         buffers: bytes of its network buffers, in the order in which they travel.
@@ -90,7 +90,7 @@ class ChannelSummary:
     bytes: int = 0
 
     def __add__(self, other: ChannelSummary) -> ChannelSummary:
-        """Both together."""
+        """Return both together."""
         return ChannelSummary(
             self.handles + other.handles,
             self.channels + other.channels,
@@ -100,18 +100,18 @@ class ChannelSummary:
 
 
 def channel_states(handle: AnyChannelStateHandle) -> tuple[ChannelState, ...]:
-    """The channels that a handle names, one or many."""
+    """Return the channels that a handle names, one or many."""
     return handle.states if isinstance(handle, MergedChannelStateHandle) else (handle.state,)
 
 
 def measure_channel(state: ChannelState, delegate: StreamStateHandle) -> int:
-    """Bytes of the buffers of a channel with their lengths; a stream of one channel inside `_metadata` says 4 more."""
+    """Size of the buffers of a channel with their lengths; 4 bytes more for a stream inside `_metadata`."""
     alone = isinstance(delegate, ByteStreamStateHandle) and len(delegate.data) == state.state_size
     return state.state_size - HEADER_SIZE if alone and state.offsets == (HEADER_SIZE,) else state.state_size
 
 
 def summarise_channels(handles: Iterable[AnyChannelStateHandle]) -> ChannelSummary:
-    """How much in-flight data some handles name; no stream is read."""
+    """Return how much in-flight data some handles name; no stream is read."""
     total = ChannelSummary()
     for handle in handles:
         states = channel_states(handle)
@@ -122,7 +122,7 @@ def summarise_channels(handles: Iterable[AnyChannelStateHandle]) -> ChannelSumma
 
 
 def summarise_in_flight(operator: OperatorState) -> tuple[ChannelSummary, ChannelSummary]:
-    """In-flight data of an operator: (in front of its subtasks, behind them)."""
+    """In-flight data of an operator: (inputs, outputs) of its subtasks."""
     return (
         summarise_channels(handle for subtask in operator.subtasks for handle in subtask.input_channel_state),
         summarise_channels(handle for subtask in operator.subtasks for handle in subtask.result_subpartition_state),
@@ -136,12 +136,11 @@ def read_channel_data(
 
     Args:
         handle: of one channel, or merged.
-        direction: the list of the subtask that the handle stands in.
-        stream: the stream of the handle; only the part with its buffers is read.
+        direction: the list of the subtask that contains the handle.
+        stream: the stream of the handle; only its buffers are read.
 
     Raises:
-        FormatError: a buffer lies outside the stream, or the buffers of a channel have another size than the handle
-            says.
+        FormatError: a buffer is outside the stream, or the size of the buffers of a channel differs from its handle.
         UnsupportedError: the stream has a version that is not known.
         MissingFileError: no such file.
     """
@@ -151,9 +150,9 @@ def read_channel_data(
         _check_header(stream)
     for offset in offsets:
         if not HEADER_SIZE <= offset <= stream.size - LENGTH_SIZE:
-            what = f"a buffer at {offset} lies outside the {stream.size} bytes of the channel state"
+            what = f"a buffer at {offset} is outside the {stream.size} bytes of the channel state"
             raise FormatError(what, where=Where(file=stream.name, offset=offset))
-    # The last buffer of a channel ends at most its whole size behind its offset.
+    # The last buffer of a channel ends at most the size of the channel after its offset.
     ends = [max(state.offsets) + max(state.state_size, LENGTH_SIZE) for state in states if state.offsets]
     start, end = min(offsets, default=0), min(max(ends, default=0), stream.size)
     data = read_stream_range(stream, start, end)
@@ -169,7 +168,7 @@ def read_channel_data(
 
 
 def write_channel_data(channels: Sequence[ChannelData], position: int = 0) -> tuple[bytes, tuple[ChannelState, ...]]:
-    """Write buffers one behind the other; the mirror of `read_channel_data`.
+    """Write consecutive buffers, the inverse of `read_channel_data`.
 
     Args:
         channels: the channels, in their order in the stream.
@@ -214,7 +213,7 @@ def _read_buffers(state: ChannelState, expected: int, data: bytes, start: int, n
         yield reader.take(length)
     if size != expected:
         raise FormatError(
-            f"the buffers of channel {state.info.channel} of {state.info.group} have {size} bytes, its handle says "
-            f"{expected}",
+            f"the buffers of channel {state.info.channel} of {state.info.group} have {size} bytes, "
+            f"but its handle declares {expected}",
             where=Where(file=name, offset=state.offsets[0] if state.offsets else None),
         )

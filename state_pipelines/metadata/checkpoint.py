@@ -1,4 +1,4 @@
-"""The `_metadata` file: what a checkpoint or savepoint consists of.
+"""The `_metadata` file: the content of a checkpoint or savepoint.
 
 Source: `org.apache.flink.runtime.checkpoint.Checkpoints` and `MetadataV2V3SerializerBase` with its subclasses.
 """
@@ -18,21 +18,21 @@ from state_pipelines.errors import (
     at,
     older_than_promised,
 )
-from state_pipelines.metadata.channel import (
+from state_pipelines.metadata.channel_handles import (
     ChannelDirection,
     ChannelStateHandle,
     MergedChannelStateHandle,
     read_channel_handles,
     write_channel_handles,
 )
-from state_pipelines.metadata.handles import (
+from state_pipelines.metadata.keyed_handles import KeyedStateHandle, read_keyed_handle, write_keyed_handle
+from state_pipelines.metadata.operator_handles import OperatorStateHandle, read_operator_handle, write_operator_handle
+from state_pipelines.metadata.properties import CheckpointProperties, read_properties, write_properties
+from state_pipelines.metadata.stream_handles import (
     ByteStreamStateHandle,
     read_optional_stream_handle,
     write_stream_handle,
 )
-from state_pipelines.metadata.keyed import KeyedStateHandle, read_keyed_handle, write_keyed_handle
-from state_pipelines.metadata.operator import OperatorStateHandle, read_operator_handle, write_operator_handle
-from state_pipelines.metadata.properties import CheckpointProperties, read_properties, write_properties
 
 MAGIC = 0x4960672D
 MASTER_STATE_MAGIC = 0xC96B1696
@@ -62,9 +62,9 @@ class SubtaskState:
         raw_operator_state: raw operator state, or None.
         managed_keyed_state: keyed state, or None.
         raw_keyed_state: raw keyed state (legacy timers), or None.
-        input_channel_state: in-flight data in front of the subtask.
-        result_subpartition_state: in-flight data behind the subtask.
-        reference_checkpoint_id: checkpoint that the state was first part of (version 7), or None.
+        input_channel_state: in-flight data of the inputs of the subtask.
+        result_subpartition_state: in-flight data of the outputs of the subtask.
+        reference_checkpoint_id: first checkpoint with this state (version 7), or None.
     """
 
     index: int
@@ -119,7 +119,7 @@ class CheckpointMetadata:
         checkpoint_id: id of the checkpoint or savepoint, from 0.
         master_states: states of master hooks.
         operator_states: operators, in the order of the file.
-        properties: the properties; their bytes when they are of a kind not known here; None before version 4.
+        properties: the properties; their bytes if they are of an unknown kind; None before version 4.
     """
 
     version: int
@@ -149,7 +149,7 @@ def read_metadata(data: bytes, name: str | None = None) -> CheckpointMetadata:
             raise
         raise FormatError(
             f"the file was destroyed by a conversion of text: it holds {replaced:,} times the bytes ef bf bd, which "
-            "stand for bytes that are no UTF-8",
+            "are bytes that are not UTF-8",
             where=Where(file=name),
             hint="Copy the snapshot again, as binary data (for git: `*/_metadata binary` in .gitattributes)",
         ) from error
@@ -176,10 +176,10 @@ def _read_metadata(data: bytes, name: str | None) -> CheckpointMetadata:
 
 
 def write_metadata(metadata: CheckpointMetadata) -> bytes:
-    """Mirror of `read_metadata`.
+    """Write what `read_metadata` reads.
 
     Raises:
-        ValueRangeError: the version is not one of `VERSIONS` or has no place for a part of the value
+        ValueRangeError: the version is not one of `VERSIONS` or cannot store a field of the value
             (see `with_version`).
     """
     version = metadata.version
@@ -209,10 +209,11 @@ def write_metadata(metadata: CheckpointMetadata) -> bytes:
 def with_version(
     metadata: CheckpointMetadata, version: int, properties: CheckpointProperties | None = None
 ) -> CheckpointMetadata:
-    """The same snapshot for another metadata version.
+    """Return the same snapshot for another metadata version.
 
     Operator names and uids go where the version has none (before 5), properties before 4, and reference checkpoint ids
-    before 7; all of them are informative only. State is never dropped: `write_metadata` refuses what has no place.
+    before 7; all of them are informative only. State is never dropped: `write_metadata` refuses fields that the version
+    cannot store.
 
     Args:
         metadata: the snapshot.
@@ -248,7 +249,7 @@ def _unsupported_version(version: int, name: str | None) -> UnsupportedError:
 
 def _require(condition: bool, version: int, what: str) -> None:
     if not condition:
-        raise ValueRangeError(f"metadata version {version} has no place for {what}")
+        raise ValueRangeError(f"metadata version {version} cannot store {what}")
 
 
 def _read_master_state(reader: Reader) -> MasterState:
@@ -393,5 +394,5 @@ def _read_presence(reader: Reader) -> bool:
     position = reader.position
     flag = reader.i32()
     if flag not in (0, 1):
-        raise reader.error(f"{flag} does not say whether a handle follows (0 or 1)", position)
+        raise reader.error(f"{flag} is not a handle flag (0 or 1)", position)
     return flag == 1

@@ -35,26 +35,26 @@ class KeyGroupRange:
         return self.start + self.number - 1
 
     def __len__(self) -> int:
-        """How many key groups."""
+        """Return the number of key groups."""
         return self.number
 
     def __iter__(self) -> Iterator[int]:
-        """The key groups in order."""
+        """Yield the key groups in order."""
         return iter(range(self.start, self.start + self.number))
 
     def __contains__(self, key_group: object) -> bool:
-        """Whether a key group lies in the range."""
+        """Return whether a key group is in the range."""
         return isinstance(key_group, int) and self.start <= key_group <= self.end
 
     def intersect(self, other: KeyGroupRange) -> KeyGroupRange:
-        """The key groups in both ranges; an empty range at 0 when there are none."""
+        """Return the key groups in both ranges; an empty range at 0 when there are none."""
         start = max(self.start, other.start)
         number = min(self.end, other.end) - start + 1
         return KeyGroupRange(start, number) if number > 0 else KeyGroupRange(0, 0)
 
 
 def parse_key_groups(text: str) -> KeyGroupRange:
-    """Key groups from `a-b` (both included) or `a`.
+    """Return key groups from `a-b` (both included) or `a`.
 
     Raises:
         UsageError: the text has another form.
@@ -82,6 +82,6 @@ def read_key_group_range(reader: Reader) -> KeyGroupRange:
 
 
 def write_key_group_range(writer: Writer, key_groups: KeyGroupRange) -> None:
-    """Mirror of `read_key_group_range`."""
+    """Write what `read_key_group_range` reads."""
     writer.i32(key_groups.start)
     writer.i32(key_groups.number)

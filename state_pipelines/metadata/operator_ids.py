@@ -14,12 +14,12 @@ _HEX = re.compile("[0-9a-fA-F]{32}")
 
 
 def compute_operator_id(uid: str) -> bytes:
-    """The 16 bytes of the operator id for `uid`: murmur3_128 (x64, seed 0) of its UTF-8 bytes."""
+    """Return the 16 bytes of the operator id for `uid`: murmur3_128 (x64, seed 0) of its UTF-8 bytes."""
     return murmur3_128(uid.encode())
 
 
 def format_operator_id(operator_id: bytes) -> str:
-    """The 32 hexadecimal digits of an operator id, as Flink prints them."""
+    """Return the 32 hexadecimal digits of an operator id, as Flink prints them."""
     return operator_id.hex()
 
 
@@ -35,12 +35,12 @@ def parse_operator_id(text: str) -> bytes:
 
 
 def is_operator_id(text: str) -> bool:
-    """Whether `text` has the form of an operator id (a uid may have that form too)."""
+    """Return whether `text` has the form of an operator id (a uid may have that form too)."""
     return _HEX.fullmatch(text) is not None
 
 
 def find_operator_id(name: str) -> bytes:
-    """The id of the operator that `name` means: 32 hexadecimal digits are an id, anything else is a uid."""
+    """Return the operator id of `name`: 32 hexadecimal digits are an id, anything else is a uid."""
     return parse_operator_id(name) if is_operator_id(name) else compute_operator_id(name)
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
-from state_pipelines.binary.javastream import read_stream, write_stream
-from state_pipelines.binary.javavalues import (
+from state_pipelines.binary.java_stream import read_stream, write_stream
+from state_pipelines.binary.java_values import (
     ENUM,
     SERIALIZABLE,
     JavaClassData,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class SharingFilesStrategy(Enum):
-    """Which files a checkpoint may share (`SnapshotType.SharingFilesStrategy`)."""
+    """The files that a checkpoint may share (`SnapshotType.SharingFilesStrategy`)."""
 
     FORWARD_BACKWARD = "FORWARD_BACKWARD"
     FORWARD = "FORWARD"
@@ -44,7 +44,7 @@ class SavepointFormatType(Enum):
 
 
 class PostCheckpointAction(Enum):
-    """What the job did after the savepoint (`SavepointType.PostCheckpointAction`)."""
+    """The action of the job after the savepoint (`SavepointType.PostCheckpointAction`)."""
 
     NONE = "NONE"
     SUSPEND = "SUSPEND"
@@ -70,7 +70,7 @@ class SavepointType:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointProperties:
-    """The properties; the flags stand in the order of the stream.
+    """Checkpoint properties; the flags have the order of the stream.
 
     Attributes:
         checkpoint_type: checkpoint or savepoint, and which.
@@ -94,12 +94,12 @@ class CheckpointProperties:
 
     @property
     def is_savepoint(self) -> bool:
-        """Whether this is a savepoint; Flink never deletes those by itself."""
+        """Whether this is a savepoint; Flink never deletes savepoints itself."""
         return isinstance(self.checkpoint_type, SavepointType)
 
 
 def make_savepoint_properties(format_type: SavepointFormatType) -> CheckpointProperties:
-    """Properties of a savepoint that a user asked for (`CheckpointProperties.forSavepoint`)."""
+    """Return the properties of a savepoint that a user asked for (`CheckpointProperties.forSavepoint`)."""
     return CheckpointProperties(SavepointType(format_type), forced=True)
 
 
@@ -161,7 +161,7 @@ _SAVEPOINT_DESC = _describe(
 
 
 def read_properties(reader: Reader) -> CheckpointProperties | bytes:
-    """Read the properties; bytes when the stream is whole but says anything that is not known here.
+    """Read the properties; their bytes if the stream is complete but of an unknown kind.
 
     Raises:
         FormatError: not a Java serialization stream, or truncated.
@@ -174,7 +174,7 @@ def read_properties(reader: Reader) -> CheckpointProperties | bytes:
 
 
 def write_properties(properties: CheckpointProperties | bytes) -> bytes:
-    """Mirror of `read_properties`."""
+    """Write what `read_properties` reads."""
     if isinstance(properties, bytes):
         return properties
     kind = properties.checkpoint_type

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from state_pipelines.errors import ValueRangeError
 from state_pipelines.metadata.checkpoint import CheckpointMetadata, OperatorState, SubtaskState
-from state_pipelines.metadata.handles import (
-    ByteStreamStateHandle,
-    EmptySegmentFileStateHandle,
-    KeyGroupsStateHandle,
-    SegmentFileStateHandle,
-    StreamStateHandle,
-)
-from state_pipelines.metadata.keyed import (
+from state_pipelines.metadata.keyed_handles import (
     ChangelogStateBackendHandle,
     ChangelogStateHandleStream,
     HandleAndLocalPath,
@@ -24,16 +17,23 @@ from state_pipelines.metadata.keyed import (
     InMemoryChangelogStateHandle,
     KeyedStateHandle,
 )
-from state_pipelines.metadata.operator import (
+from state_pipelines.metadata.operator_handles import (
     FileMergingOperatorStreamStateHandle,
     OperatorStateHandle,
     OperatorStreamStateHandle,
+)
+from state_pipelines.metadata.stream_handles import (
+    ByteStreamStateHandle,
+    EmptySegmentFileStateHandle,
+    KeyGroupsStateHandle,
+    SegmentFileStateHandle,
+    StreamStateHandle,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.metadata.channel import ChannelStateHandle, MergedChannelStateHandle
+    from state_pipelines.metadata.channel_handles import ChannelStateHandle, MergedChannelStateHandle
 
 
 class StateCategory(Enum):
@@ -49,10 +49,10 @@ class StateCategory(Enum):
 
 
 class StreamPart(Enum):
-    """What a stream is inside its handle."""
+    """The role of a stream inside its handle."""
 
     STATE = "state"
-    """All of the state of the handle."""
+    """The whole state of the handle."""
     META_DATA = "meta data"
     """Key serializer and state meta infos of an incremental handle."""
     SHARED = "shared"
@@ -72,7 +72,7 @@ class StreamReference:
         operator: the operator.
         subtask_index: the subtask; None for coordinator state.
         category: the kind of state.
-        part: what the stream is inside its handle.
+        role: the role of the stream inside its handle.
         local_path: file name inside the RocksDB directory, for `SHARED` and `PRIVATE`.
     """
 
@@ -87,8 +87,8 @@ class StreamReference:
 Replacement: TypeAlias = Callable[[StreamReference], StreamStateHandle]
 
 
-def stream_handles(metadata: CheckpointMetadata) -> list[StreamReference]:
-    """Every stream handle of a snapshot, in the order of the file; a stream referenced twice comes twice.
+def list_references(metadata: CheckpointMetadata) -> list[StreamReference]:
+    """Return every stream handle of a snapshot, in the order of the file; a stream referenced twice comes twice.
 
     Logged changes inlined in `InMemoryChangelogStateHandle` are no stream and do not come.
     """
@@ -96,7 +96,7 @@ def stream_handles(metadata: CheckpointMetadata) -> list[StreamReference]:
 
 
 def operator_handles(operator: OperatorState) -> Iterator[StreamReference]:
-    """As `stream_handles`, of one operator."""
+    """Yield the stream handles of one operator, like `list_references`."""
     if operator.coordinator_state is not None:
         yield StreamReference(operator.coordinator_state, operator, None, StateCategory.COORDINATOR, StreamPart.STATE)
     for subtask in operator.subtasks:
@@ -135,7 +135,7 @@ def _refer(
 
 
 def _iter_keyed(handle: KeyedStateHandle) -> Iterator[tuple[StreamStateHandle, StreamPart, str | None]]:
-    """The streams of a handle as they stand, with their parts and local paths."""
+    """Yield the streams of a handle in order, with their roles and local paths."""
     match handle:
         case IncrementalRemoteKeyedStateHandle():
             yield handle.meta_data_state, StreamPart.META_DATA, None
@@ -155,14 +155,14 @@ def _iter_keyed(handle: KeyedStateHandle) -> Iterator[tuple[StreamStateHandle, S
 
 
 def replace_stream_handles(metadata: CheckpointMetadata, replacement: Replacement) -> CheckpointMetadata:
-    """The snapshot with every stream handle replaced by what `replacement` returns for it.
+    """Return the snapshot with every stream handle replaced by what `replacement` returns for it.
 
     File-merging operator state turns into ordinary operator state when its segment is replaced by another kind of
     stream, since Flink allows only segments there.
 
     Args:
         metadata: the snapshot.
-        replacement: called once per stream handle, in the order of `stream_handles`; returns the handle to put there.
+        replacement: called once per stream handle, in the order of `list_references`; returns the handle to put there.
 
     Raises:
         ValueRangeError: coordinator state would not be inlined any more.
@@ -173,7 +173,7 @@ def replace_stream_handles(metadata: CheckpointMetadata, replacement: Replacemen
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """Where the walk stands."""
+    """The current handle of the walk."""
 
     replacement: Replacement
     operator: OperatorState

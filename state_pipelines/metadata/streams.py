@@ -1,4 +1,4 @@
-"""The bytes behind stream handles, whole or in part (`StreamStateHandle.openInputStream`)."""
+"""The bytes of stream handles, whole or in ranges (`StreamStateHandle.openInputStream`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import FormatError, MissingFileError, ProofError, Where
-from state_pipelines.metadata.handles import (
+from state_pipelines.errors import FormatError, MissingFileError, MovedFileError, ProofError, Where
+from state_pipelines.metadata.stream_handles import (
     ByteStreamStateHandle,
     EmptySegmentFileStateHandle,
     FileStateHandle,
@@ -24,22 +24,25 @@ from state_pipelines.storage import (
     create_file,
     file_size,
     join,
-    open_file,
     read_file,
     read_range,
     resolve_beside,
 )
-from state_pipelines.storage.files import remove_file
-from state_pipelines.storage.locations import is_plain_name
+from state_pipelines.storage.files import can_copy_inside, copy_inside, remove_file
+from state_pipelines.storage.locations import is_local, is_plain_name
+from state_pipelines.storage.multipart import FileRange, can_copy_ranges, plan_parts, write_parts
+from state_pipelines.storage.reading import read_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 COPY_SIZE = 8 << 20
-"""Bytes that are held at once while a stream is copied."""
+"""Buffer size for copying a stream."""
 
 _NO_MAPPING = PathMapping()
-_MAP_HINT = "If the files were moved, say where they are now with --map FROM=TO"
+_MAP_HINT = (
+    "If the files were moved, give their new location with --map FROM=TO; `verify` looks for them and shows the option"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +51,16 @@ class StateStream:
 
     Attributes:
         name: path of the file, or name of the inlined handle, for errors.
-        size: bytes of state, as the handle says.
+        size: bytes of state, from the handle.
         location: the file; None for inlined and empty state.
         start: first byte of the state in the file.
-        data: the state when there is no file.
+        data: the state if there is no file.
         is_segment: the state is a slice of the file, not all of it.
         is_absolute: the handle names the file by an absolute path.
+        is_elsewhere: that path is not in the directory that holds the snapshot, where the other checkpoints of the job
+            and their shared files are.
         holds_changes: the file holds logged changes, whose handle counts the bytes before compression, and not the
-            first byte, which says whether they are compressed (`StateChangeFsUploader`).
+            first byte, the compression flag (`StateChangeFsUploader`).
     """
 
     name: str
@@ -65,6 +70,7 @@ class StateStream:
     data: bytes = field(default=b"", repr=False)
     is_segment: bool = False
     is_absolute: bool = False
+    is_elsewhere: bool = False
     holds_changes: bool = False
 
 
@@ -77,7 +83,7 @@ class StreamRange:
     end: int
 
     def __len__(self) -> int:
-        """How many bytes."""
+        """Return the number of bytes."""
         return self.end - self.start
 
 
@@ -88,7 +94,7 @@ def open_stream(
     *,
     holds_changes: bool = False,
 ) -> StateStream:
-    """The stream behind a handle; nothing is read yet.
+    """Open the stream of a handle without reading.
 
     Args:
         handle: the handle; a `KeyGroupsStateHandle` is looked through.
@@ -109,15 +115,23 @@ def open_stream(
             return open_stream(handle.delegate, exclusive_directory, path_mapping, holds_changes=holds_changes)
         case _:
             location = locate_file(handle, exclusive_directory, path_mapping)
+            is_absolute = not isinstance(handle, RelativeFileStateHandle)
             return StateStream(
                 name=str(location),
                 size=handle.size,
                 location=location,
                 start=handle.start if isinstance(handle, SegmentFileStateHandle) else 0,
                 is_segment=isinstance(handle, SegmentFileStateHandle),
-                is_absolute=not isinstance(handle, RelativeFileStateHandle),
+                is_absolute=is_absolute,
+                is_elsewhere=is_absolute and not _is_beside(location, exclusive_directory),
                 holds_changes=holds_changes,
             )
+
+
+def _is_beside(location: Location, exclusive_directory: Location) -> bool:
+    """Return whether a file is below the parent of the snapshot's directory."""
+    job = exclusive_directory.path.rstrip("/").rpartition("/")[0]
+    return location.filesystem == exclusive_directory.filesystem and location.path.startswith(f"{job}/")
 
 
 def locate_file(
@@ -125,7 +139,7 @@ def locate_file(
     exclusive_directory: Location,
     path_mapping: PathMapping = _NO_MAPPING,
 ) -> Location:
-    """The file that a handle names; arguments and errors as for `open_stream`."""
+    """Return the file that a handle names; arguments and errors as for `open_stream`."""
     if not isinstance(handle, RelativeFileStateHandle):
         if "::" in handle.path or "\0" in handle.path:
             # fsspec would take the one for a chain of file systems, and no file system takes the other.
@@ -140,26 +154,37 @@ def locate_file(
     return join(exclusive_directory, handle.relative_path)
 
 
-def read_whole_stream(stream: StateStream) -> bytes:
-    """All bytes of a stream.
-
-    Of a file that is longer than its handle says everything comes: the handle of a plain changelog file does not count
-    the first byte, which says whether the file is compressed.
+def measure_stream_file(stream: StateStream) -> int:
+    """Bytes of the file of a stream that is not inlined, as the storage says.
 
     Raises:
-        FormatError: the file is shorter than the handle says.
+        MissingFileError: no such file.
+    """
+    assert stream.location is not None
+    with _hinting(stream):
+        return file_size(stream.location)
+
+
+def read_whole_stream(stream: StateStream) -> bytes:
+    """Read all bytes of a stream.
+
+    A file longer than its handle declares is read completely: the handle of a plain changelog file does not count the
+    first byte, the compression flag.
+
+    Raises:
+        FormatError: the file is shorter than its handle declares.
         MissingFileError: no such file.
     """
     if stream.location is None or stream.is_segment:
         return read_stream_range(stream, 0, stream.size)
     with _hinting(stream):
         data = read_file(stream.location)
-    _require_size(stream, len(data))
+    _require_size(stream, len(data), data)
     return data
 
 
 def read_stream_range(stream: StateStream, start: int, end: int) -> bytes:
-    """The bytes from `start` up to `end` (exclusive); nothing else of the stream is read.
+    """Read the bytes from `start` up to `end` (exclusive); nothing else of the stream is read.
 
     Raises:
         FormatError: the range is not inside the stream.
@@ -180,7 +205,7 @@ def check_stream(stream: StateStream) -> None:
     """Make sure that the bytes of a stream are there, without reading them.
 
     Raises:
-        FormatError: the file is shorter than the handle says.
+        FormatError: the file is shorter than its handle declares.
         MissingFileError: no such file.
     """
     if stream.location is not None:
@@ -190,32 +215,69 @@ def check_stream(stream: StateStream) -> None:
 
 
 def copy_stream(stream: StateStream, target: Location, *, verify: bool = False) -> int:
-    """Copy a stream into a new file without holding more than `COPY_SIZE` of it; returns the bytes written.
+    """Copy a stream into a new file without holding more than a few `COPY_SIZE` of it; returns the bytes written.
+
+    Inside one object store a whole file is copied by the store, unless it is verified. What a failed attempt has left
+    at the target is replaced.
 
     Args:
         stream: the stream.
-        target: the new file; when copying fails there is none.
+        target: the new file; it does not exist if copying fails.
         verify: read the new file again and compare its CRC-32 with that of the bytes that were read.
 
     Raises:
-        FormatError: the file is shorter than the handle says.
+        FormatError: the file is shorter than its handle declares.
         MissingFileError: no such file.
-        TargetExistsError: the target exists.
         ProofError: the new file does not hold what was written.
+        StorageError: the storage fails.
     """
-    return _write_pieces(_pieces(stream), target, verify=verify)
+    if stream.location is None or stream.is_segment or verify or not can_copy_inside(stream.location, target):
+        return _write_pieces(_pieces(stream), target, verify=verify)
+    with _hinting(stream):
+        size = file_size(stream.location)
+        _require_size(stream, size)
+        copy_inside(stream.location, target, size)
+    return size
 
 
 def copy_ranges(ranges: Sequence[StreamRange], target: Location, *, verify: bool = False) -> int:
-    """Put a new file together from parts of streams; arguments, result and errors as of `copy_stream`."""
-    return _write_pieces(_range_pieces(ranges), target, verify=verify)
+    """Concatenate ranges of streams to a new file; arguments, result and errors as in `copy_stream`.
+
+    On S3 the store copies ranges of at least 5 MiB by itself, where old and new file are in the same store.
+    """
+    wanted = [_find_range(each) for each in ranges]
+    if not can_copy_ranges(wanted, target):
+        return _write_pieces(_range_pieces(ranges), target, verify=verify)
+    with _hinting(ranges[0].stream):
+        size = write_parts(plan_parts(wanted, target), target, _read_sent)
+    if verify:
+        checksum = 0
+        for piece in _range_pieces(ranges):
+            checksum = zlib.crc32(piece, checksum)
+        try:
+            _require_content(target, size, checksum)
+        except BaseException:
+            remove_file(target)
+            raise
+    return size
+
+
+def _find_range(wanted: StreamRange) -> FileRange | bytes:
+    stream = wanted.stream
+    if stream.location is None:
+        return read_stream_range(stream, wanted.start, wanted.end)
+    return FileRange(stream.location, stream.start + wanted.start, stream.start + wanted.end)
+
+
+def _read_sent(wanted: FileRange) -> bytes:
+    return read_range(wanted.location, wanted.start, wanted.end)
 
 
 def _write_pieces(pieces: Iterator[bytes], target: Location, *, verify: bool) -> int:
     size = checksum = 0
     begun = finished = False
     try:
-        with create_file(target) as file:
+        with create_file(target, replace=True) as file:
             begun = True
             for piece in pieces:
                 size += len(piece)
@@ -232,79 +294,64 @@ def _write_pieces(pieces: Iterator[bytes], target: Location, *, verify: bool) ->
 
 
 def _require_content(target: Location, size: int, checksum: int) -> None:
-    found, check = 0, 0
-    with open_file(target) as file:
-        while piece := file.read(COPY_SIZE):
-            found += len(piece)
-            check = zlib.crc32(piece, check)
+    found, check = file_size(target), 0
+    for piece in read_ranges([(target, 0, found)], COPY_SIZE):
+        check = zlib.crc32(piece, check)
     if (found, check) != (size, checksum):
         written = f"{size} bytes with the CRC-32 {checksum:08x} were written"
         raise ProofError(
-            f"the new file is not what was written to it: {written}, {found} with {check:08x} are there",
+            f"the new file differs from the bytes written: {written}, but it has {found} with {check:08x}",
             where=Where(file=str(target)),
             hint="Nothing was published; the storage cannot be trusted",
         )
 
 
 def _range_pieces(ranges: Sequence[StreamRange]) -> Iterator[bytes]:
-    for group in _group_by_stream(ranges):
-        stream = group[0].stream
-        if stream.location is None:
-            for each in group:
-                yield read_stream_range(stream, each.start, each.end)
-            continue
-        with _hinting(stream):
-            file = open_file(stream.location)
-        with file:
-            for each in group:
-                file.seek(stream.start + each.start)
-                rest = len(each)
-                while rest:
-                    piece = file.read(min(rest, COPY_SIZE))
-                    if not piece:
-                        what = f"the file ends {rest} bytes before its state does"
-                        where = Where(file=stream.name, offset=each.end - rest)
-                        raise FormatError(what, where=where, hint="The file was cut off or changed")
-                    rest -= len(piece)
-                    yield piece
-
-
-def _group_by_stream(ranges: Sequence[StreamRange]) -> Iterator[list[StreamRange]]:
-    group: list[StreamRange] = []
-    for each in ranges:
-        if group and each.stream is not group[0].stream and each.stream != group[0].stream:
-            yield group
-            group = []
-        group.append(each)
-    if group:
-        yield group
+    """Yield the bytes of ranges in order; files are read ahead."""
+    rest = list(ranges)
+    while rest:
+        count = next((n for n, each in enumerate(rest) if each.stream.location is None), len(rest))
+        wanted = [
+            (each.stream.location, each.stream.start + each.start, each.stream.start + each.end)
+            for each in rest[:count]
+            if each.stream.location is not None
+        ]
+        if wanted:
+            with _hinting(rest[0].stream):
+                yield from read_ranges(wanted, COPY_SIZE)
+        for each in rest[count : count + 1]:
+            yield read_stream_range(each.stream, each.start, each.end)
+        rest = rest[count + 1 :]
 
 
 def _pieces(stream: StateStream) -> Iterator[bytes]:
     if stream.location is None:
         yield stream.data
     elif stream.is_segment:
-        for start in range(0, stream.size, COPY_SIZE):
-            yield read_stream_range(stream, start, min(start + COPY_SIZE, stream.size))
+        yield from _range_pieces([StreamRange(stream, 0, stream.size)])
     else:
-        size = 0
         with _hinting(stream):
-            file = open_file(stream.location)
-        with file:
-            while piece := file.read(COPY_SIZE):
-                size += len(piece)
-                yield piece
+            if stream.size < COPY_SIZE and not is_local(stream.location):
+                # One request for the whole file, including bytes that the handle does not count.
+                data = read_file(stream.location)
+                _require_size(stream, len(data), data)
+                yield data
+                return
+            size = file_size(stream.location)
         _require_size(stream, size)
+        with _hinting(stream):
+            yield from read_ranges([(stream.location, 0, size)], COPY_SIZE)
 
 
-def _require_size(stream: StateStream, size: int) -> None:
-    if size < stream.start + stream.size and not (size and stream.holds_changes and _is_compressed(stream)):
-        what = f"the file has {size} bytes, its handle says {stream.start + stream.size}"
+def _require_size(stream: StateStream, size: int, data: bytes = b"") -> None:
+    """Check the size of the file of a stream; `data` is its content where that is known."""
+    if size < stream.start + stream.size and not (size and stream.holds_changes and _is_compressed(stream, data)):
+        what = f"the file has {size} bytes, but its handle declares {stream.start + stream.size}"
         raise FormatError(what, where=Where(file=stream.name, offset=size), hint="The file was cut off or changed")
 
 
-def _is_compressed(stream: StateStream) -> bool:
-    return read_stream_range(stream, 0, 1) != b"\0"
+def _is_compressed(stream: StateStream, data: bytes) -> bool:
+    return (data[:1] or read_stream_range(stream, 0, 1)) != b"\0"
 
 
 @contextmanager
@@ -312,6 +359,8 @@ def _hinting(stream: StateStream) -> Iterator[None]:
     try:
         yield
     except MissingFileError as error:
-        if stream.is_absolute and not error.hint:
-            error.hint = _MAP_HINT
-        raise
+        if not stream.is_absolute or error.hint:
+            raise
+        is_moved = stream.is_elsewhere and isinstance(error.__context__, FileNotFoundError)
+        kind = MovedFileError if is_moved else MissingFileError
+        raise kind(error.what, where=error.where, hint=_MAP_HINT) from error

@@ -1,16 +1,25 @@
 """`dump`: every entry of a snapshot, one JSON object each, decoded one value at a time.
 
-Lines: `keyed` (kind, op, state, type, kg, key, ns, [ukey], value, [ttl_ts]), `timer` (kind, op, service, domain, kg,
-key, ns, ts), `operator` (kind, op, state, mode, subtask, index, value), `broadcast` (kind, op, state, subtask, ukey,
-value). A state of a Python function (PyFlink) has its name in Python, and `java_state`; where its type is not
-declared, `guess` shows values that look like pickles, as `key_guess` does of keys. Values in the form of
-`codecs.jsonlines`. A key or value that cannot be decoded is `@bytes` hex with its `@reason`: of a broadcast state all
-entries of a subtask from there on, of keyed state without a readable header a key group. What cannot be decoded inside
-a Kryo value is `@undecoded` hex with its `@reason`. State that cannot be read at all is one line `unread` (kind, op,
-[state], [subtask], error, damaged).
-State that only its operator or Flink knows, as it is stored: `raw_keyed` (kind, op, subtask, range, offsets, hex),
-`raw_operator` (kind, op, subtask, offsets, hex), `inflight` (kind, op, subtask, handle, size, info, offsets, buffers),
-`coordinator` (kind, op, hex), `master` (kind, name, version, bytes).
+Kinds of lines, with their fields:
+
+* `keyed`: kind, op, state, type, kg, key, ns, [ukey], value, [ttl_ts]
+* `timer`: kind, op, service, domain, kg, key, ns, ts
+* `operator`: kind, op, state, mode, subtask, index, value
+* `broadcast`: kind, op, state, subtask, ukey, value
+* `unread`, for unreadable state: kind, op, [state], [subtask], error, damaged
+
+State whose format only its operator or Flink knows is printed as stored:
+
+* `raw_keyed`: kind, op, subtask, range, offsets, hex
+* `raw_operator`: kind, op, subtask, offsets, hex
+* `inflight`: kind, op, subtask, handle, size, info, offsets, buffers
+* `coordinator`: kind, op, hex
+* `master`: kind, name, version, bytes
+
+`codecs.json.json_lines` describes the JSON of values. A key or value that cannot be decoded is `@bytes` hex with its
+`@reason`; for broadcast state this covers the remaining entries of a subtask, for keyed state without a readable header
+a key group. An undecodable part of a Kryo value is `@undecoded` hex with its `@reason`. State of a Python function has
+its name in Python, and `java_state`; without a declared type, `guess` and `key_guess` show what looks like a pickle.
 """
 
 from __future__ import annotations
@@ -20,23 +29,24 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs.columns import explain
-from state_pipelines.codecs.dynamic import Undecoded
-from state_pipelines.codecs.jsonlines import Json, access_times, to_json, value_json
+from state_pipelines.codecs.java.typed_values import Undecoded
+from state_pipelines.codecs.json.json_lines import Json, access_times, to_json, value_json
 from state_pipelines.codecs.pickles import Pickled, is_pickle
-from state_pipelines.codecs.scalar import read_value
+from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.codecs.subclasses import complete
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, at
 from state_pipelines.keyed.raw_timers import NEVER_STARTED
-from state_pipelines.keyed.records import blame_declared
-from state_pipelines.metadata.channel import ChannelDirection
+from state_pipelines.keyed.record_layout import blame_declared
 from state_pipelines.metadata.channel_data import channel_states
+from state_pipelines.metadata.channel_handles import ChannelDirection
 from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.python_types import PICKLED
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
 from state_pipelines.snapshot.list_state import OperatorListState
+from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.snapshot.raw_state import (
     IN_FLIGHT_NAME,
     InFlightState,
@@ -72,22 +82,24 @@ _CHANNEL_NAMES = {
 
 
 def dump(
-    snapshot: Snapshot, *, operator: str | None = None, state: str | None = None, in_flight: bool = False
+    snapshot: Snapshot | str, *, operator: str | None = None, state: str | None = None, in_flight: bool = False
 ) -> Iterator[Line]:
-    """Every entry of the snapshot, or of one operator, or of one state.
+    """Iterate over every entry of a snapshot, of one operator, or of one state.
 
     Args:
-        snapshot: the snapshot.
+        snapshot: a snapshot, or its path.
         operator: uid, id or name; then without the states of the job master.
-        state: state name; in every operator that has it, unless `operator` says which. Then without coordinator state.
-        in_flight: the buffers of unaligned checkpoints too; a `state` of that name gives them alone.
+        state: state name, in every operator that has it unless `operator` names one; then without coordinator state.
+        in_flight: include the buffers of unaligned checkpoints; `state="_in_flight_data"` gives only these.
 
     Yields:
-        The lines. State that cannot be read is one line too, and does not hide other state.
+        One line per entry, an object for `json.dumps`. State that cannot be read is one line too and does not hide
+        other state.
 
     Raises:
         NotFoundError: there is no such operator or state.
     """
+    snapshot = ensure_open(snapshot)
     operators = snapshot.operators if operator is None else (snapshot.operator(operator),)
     if operator is None and state is None:
         yield from map(_dump_master, snapshot.metadata.master_states)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.snappyframed import STREAM_ID
+from state_pipelines.binary.snappy_frames import STREAM_ID
 from state_pipelines.errors import UsageError, Where, older_than_promised
 from state_pipelines.serializers.body_ends import OpenBodyError, read_settled
-from state_pipelines.serializers.metainfo import (
+from state_pipelines.serializers.state_meta_info import (
     StateKind,
     StateMetaInfo,
     read_state_meta_infos,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.binary.reader import Reader
     from state_pipelines.binary.writer import Writer
-    from state_pipelines.serializers.declared import DeclaredSerializer
+    from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
 
 # Version 5 is that of Flink 1.8 to 1.17; 6 (since 1.18) adds the flag of compression.
 FIRST_VERSION = 5
@@ -38,10 +38,10 @@ class OperatorHeader:
 
     Attributes:
         version: 5 or 6.
-        compressed: the payload is a snappy framed stream that starts right behind the header.
+        compressed: the payload is a snappy framed stream that starts right after the header.
         lists: list states; their elements are found through the offsets of the state handle only.
         broadcasts: broadcast states.
-        raw: the header as stored, where not all of it can be read: it can only be written as it is; else empty.
+        raw: the bytes of a header that cannot be read completely and is written unchanged; else empty.
     """
 
     version: int = VERSION
@@ -52,7 +52,7 @@ class OperatorHeader:
 
 
 def read_operator_header(reader: Reader) -> OperatorHeader:
-    """Read the header and leave the reader at the first byte behind it.
+    """Read the header.
 
     Raises:
         UnsupportedError: version 1 to 4, written before 1.8.
@@ -87,18 +87,18 @@ def settle_operator_header(
     states: Mapping[str, str],
     declared: Sequence[DeclaredSerializer] = (),
 ) -> tuple[OperatorHeader, int]:
-    """Read a header with snapshots that nothing reads, as far as it can be read.
+    """Read a header with unknown serializer snapshots as far as possible.
 
     Args:
         data: begins with the header.
         name: of the file, for errors.
         end: offset of the payload, of a compressed file that of its first chunk.
-        states: distribution mode by name of all states, as `_metadata` says.
+        states: distribution mode by name of all states, from `_metadata`.
         declared: snapshot classes that the user declares.
 
     Returns:
-        The header, and its end. A header that can be read only in part has its bytes (`raw`), and stand-ins for the
-        states that cannot be read.
+        The header, and its end. A header that cannot be read completely has its bytes (`raw`), and placeholders
+            for the unread states.
 
     Raises:
         UnsupportedError, FormatError: as `read_operator_header`.
@@ -106,16 +106,8 @@ def settle_operator_header(
     stop = end
     if data[end - len(STREAM_ID) : end] == STREAM_ID and data[3:5] == b"\6\1":
         stop = end - len(STREAM_ID)
-    found = -1
-
-    def parse(reader: Reader) -> OperatorHeader:
-        nonlocal found
-        header = read_operator_header(reader)
-        found = reader.position
-        return header
-
     try:
-        return read_settled(parse, data, name, end=stop, declared=declared), found
+        return read_settled(read_operator_header, data, name, end=stop, declared=declared)
     except OpenBodyError as error:
         if not isinstance(error.header, OperatorHeader):
             raise
@@ -134,14 +126,14 @@ def settle_operator_header(
 
 
 def write_operator_header(writer: Writer, header: OperatorHeader) -> None:
-    """Mirror of `read_operator_header`.
+    """Write what `read_operator_header` reads.
 
     Raises:
-        UsageError: a compressed header of version 5, which has no place for the flag.
+        UsageError: a compressed header of version 5, which cannot store the flag.
     """
     if header.compressed and header.version < FIRST_WITH_COMPRESSION:
         raise UsageError(
-            f"version {header.version} of the operator state header cannot say that the payload is compressed",
+            f"version {header.version} of the operator state header cannot mark a compressed payload",
             hint=f"Write version {VERSION}",
         )
     if header.raw:

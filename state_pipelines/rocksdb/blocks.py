@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import cramjam
 import numpy as np
 
-from state_pipelines.binary.compiling import njit
+from state_pipelines.binary.compiled import njit
 from state_pipelines.errors import FormatError, UnsupportedError, Where
 from state_pipelines.rocksdb.checksums import TRAILER_SIZE, find_wrong_block
 from state_pipelines.rocksdb.kernels import load_varint

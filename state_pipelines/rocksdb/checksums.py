@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xxhash
 
-from state_pipelines.binary.compiling import njit
+from state_pipelines.binary.compiled import njit
 from state_pipelines.binary.memory import load_i64, load_u8, load_u32
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ with eight bytes, `sequence << 8 | type`, little-endian (`db/dbformat.h`).
 
 from __future__ import annotations
 
-from state_pipelines.binary.compiling import njit
+from state_pipelines.binary.compiled import njit
 from state_pipelines.binary.memory import copy, load_i64, load_i64_big, load_u8, load_u32, store_64
 
 DELETION = 0

@@ -14,6 +14,7 @@ import numpy as np
 
 from state_pipelines.errors import FormatError, UnsupportedError, Where
 from state_pipelines.rocksdb.blocks import decode_blocks
+from state_pipelines.rocksdb.cache import TableCache
 from state_pipelines.rocksdb.checksums import TRAILER_SIZE
 from state_pipelines.rocksdb.kernels import (
     BAD_BLOCK,
@@ -23,6 +24,15 @@ from state_pipelines.rocksdb.kernels import (
     find_key,
     parse_entries,
 )
+from state_pipelines.rocksdb.sources import (
+    READ_SIZE,
+    FamilyRanges,
+    KeyRange,
+    TableSource,
+    find_blocks_end,
+    find_files,
+    open_tables,
+)
 from state_pipelines.rocksdb.table import RangeTombstone, Table, find_blocks, open_table
 from state_pipelines.rocksdb.versions import merge_runs, resolve_versions, write_resolved
 
@@ -31,13 +41,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from state_pipelines.rocksdb.cache import TableCache
     from state_pipelines.rocksdb.manifest import ColumnFamily, TableFile
 
 WINDOW = 2 << 20
 """Bytes of keys and values that are held at once, roughly; so many stay in the caches of a processor."""
-READ_SIZE = 4 << 20
-"""Bytes of tables that are read at once where they are wanted, all tables that overlap together."""
 MERGE_OPERATOR = "StringAppendTESTOperator"
 """The operator of Flink's list state: operands are joined by a comma, 0x2C."""
 
@@ -64,43 +71,6 @@ class Entries:
 
     def __len__(self) -> int:
         return len(self.key_starts)
-
-
-@dataclass(slots=True, eq=False)
-class _Source:
-    """A table that is being scanned, and what was read ahead of it.
-
-    Attributes:
-        table: the table.
-        limit: behind the last byte that the scan may want.
-        raw: a piece of the file.
-        start: position of `raw` in the file.
-    """
-
-    table: Table
-    limit: int
-    raw: bytes = b""
-    start: int = 0
-
-    def read(self, start: int, end: int, size: int) -> memoryview:
-        """Blocks, from `start` up to `end` in the file; what has to be read is read with at least `size` bytes."""
-        behind = self.start + len(self.raw)
-        if self.start <= start and end <= behind:
-            return memoryview(self.raw)[start - self.start : end - self.start]
-        kept = self.raw[start - self.start :] if self.start <= start else b""
-        self.start = start + len(kept)
-        self.raw = self.table.read(self.start, max(end, self._find_end(self.start + size)))
-        piece = memoryview(self.raw)[: end - self.start]
-        # Of what was there only the little that goes with these blocks is copied.
-        return memoryview(kept + piece) if kept else piece
-
-    def _find_end(self, position: int) -> int:
-        """Where the block ends that `position` is in; so the next read starts with a whole block."""
-        if position >= self.limit:
-            return self.limit
-        index = self.table.index
-        block = int(np.searchsorted(index.offsets, position, "right")) - 1
-        return _find_blocks_end(self.table, range(block, block + 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,42 +107,66 @@ def scan(
         UnsupportedError: a table has a format that this release does not cover, or operands of a merge operator other
             than that of Flink's list state.
     """
-    open_file = open_table if tables is None else tables.open
-    waiting = [file for file in find_files(family, start, end) if end is None or start < end]
-    waiting.reverse()
-    active: list[_Source] = []
-    low = start
-    while waiting or active:
-        if not active:
-            low = max(low, waiting[-1].smallest)
-        while waiting and waiting[-1].smallest <= low:
-            active.append(_start(open_file(waiting.pop()), start, end))
-        # No table starts inside a chunk, so that what overlaps is the same in all of it.
-        limits = [limit for limit in (waiting[-1].smallest if waiting else None, end) if limit is not None]
-        high = min([_choose_end([each.table for each in active], low, window), *limits])
-        if high <= low:
-            where = Where(file=active[0].table.file.stream.name)
-            raise FormatError("the index of a table, or the bounds in the MANIFEST, are not in order", where=where)
-        yield from _scan_chunk(active, low, high)
-        if high == end:
-            break
-        active = [each for each in active if each.table.file.end > high]
-        low = high
+    with FamilyScans([FamilyRanges(family, (KeyRange(start, end),))], window=window, tables=tables) as scans:
+        yield from scans.scan(0)
 
 
-def _start(table: Table, start: bytes, end: bytes | None) -> _Source:
-    blocks = find_blocks(table, start, end)
-    return _Source(table, _find_blocks_end(table, blocks) if blocks else 0)
+class FamilyScans:
+    """Scans of column families one after the other, which are read ahead on a storage that is not local.
 
+    Use it as a context manager: reading ahead ends with it.
 
-def _find_blocks_end(table: Table, blocks: range) -> int:
-    """The position in the file behind blocks and their trailers."""
-    return int(table.index.offsets[blocks[-1]] + table.index.sizes[blocks[-1]]) + TRAILER_SIZE
+    Args:
+        wanted: the column families in the order of the scans, and which keys of them.
+        window: as for `scan`.
+        tables: as for `scan`.
+    """
 
+    def __init__(
+        self, wanted: Sequence[FamilyRanges], *, window: int = WINDOW, tables: TableCache | None = None
+    ) -> None:
+        self._wanted = wanted
+        self._window = window
+        self._reader = open_tables(wanted, tables or TableCache())
 
-def find_files(family: ColumnFamily, start: bytes, end: bytes | None) -> list[TableFile]:
-    """The tables that may hold keys from `start` up to `end` (exclusive; None: to the last), by smallest key."""
-    return [file for file in family.files if file.end > start and (end is None or file.smallest < end)]
+    def __enter__(self) -> FamilyScans:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.close()
+
+    def scan(self, number: int) -> Iterator[Entries]:
+        """The entries of a column family, by its number in `wanted`; results and errors as for `scan`."""
+        family, ranges = self._wanted[number]
+        for start, end in ranges:
+            yield from self._scan_range(number, family, start, end)
+        for file in family.files:
+            self._reader.release(number, file)
+
+    def _scan_range(self, number: int, family: ColumnFamily, start: bytes, end: bytes | None) -> Iterator[Entries]:
+        waiting = [file for file in find_files(family, start, end) if end is None or start < end]
+        waiting.reverse()
+        active: list[TableSource] = []
+        low = start
+        while waiting or active:
+            if not active:
+                low = max(low, waiting[-1].smallest)
+            while waiting and waiting[-1].smallest <= low:
+                active.append(self._reader.open(number, waiting.pop(), KeyRange(start, end)))
+            # No table starts inside a chunk, so that what overlaps is the same in all of it.
+            limits = [limit for limit in (waiting[-1].smallest if waiting else None, end) if limit is not None]
+            high = min([_choose_end([each.table for each in active], low, self._window), *limits])
+            if high <= low:
+                where = Where(file=active[0].table.file.stream.name)
+                raise FormatError("the index of a table, or the bounds in the MANIFEST, are not in order", where=where)
+            yield from _scan_chunk(active, low, high)
+            if high == end:
+                break
+            for source in active:
+                if source.table.file.end <= high:
+                    self._reader.release(number, source.table.file)
+            active = [each for each in active if each.table.file.end > high]
+            low = high
 
 
 def estimate(family: ColumnFamily, start: bytes = b"", end: bytes | None = None) -> int:
@@ -266,7 +260,7 @@ def _choose_table_end(table: Table, low: bytes, share: int) -> bytes:
     return end
 
 
-def _scan_chunk(sources: Sequence[_Source], low: bytes, high: bytes) -> Iterator[Entries]:
+def _scan_chunk(sources: Sequence[TableSource], low: bytes, high: bytes) -> Iterator[Entries]:
     ahead = READ_SIZE // len(sources)
     runs = [run for source in sources if (run := _read_run(source, low, high, ahead))]
     if not runs:
@@ -290,7 +284,7 @@ def _scan_chunk(sources: Sequence[_Source], low: bytes, high: bytes) -> Iterator
         yield entries
 
 
-def _read_run(source: _Source, low: bytes, high: bytes, ahead: int) -> _Run | None:
+def _read_run(source: TableSource, low: bytes, high: bytes, ahead: int) -> _Run | None:
     """The entries of a table from `low` up to `high`; None if there are none."""
     table = source.table
     blocks = find_blocks(table, low, high)
@@ -299,7 +293,7 @@ def _read_run(source: _Source, low: bytes, high: bytes, ahead: int) -> _Run | No
     offsets = table.index.offsets[blocks.start : blocks.stop]
     sizes = table.index.sizes[blocks.start : blocks.stop]
     offset = int(offsets[0])
-    raw = source.read(offset, _find_blocks_end(table, blocks), ahead)
+    raw = source.read(offset, find_blocks_end(table, blocks), ahead)
     plain = decode_blocks(table.form, np.frombuffer(raw, np.uint8), offset, offsets, sizes)
     ends = np.empty(len(offsets), np.int64)
     base = plain.data.ctypes.data

@@ -6,7 +6,7 @@ The blocks of a table have about 4 KiB: a call per block costs about what its de
 
 from __future__ import annotations
 
-from state_pipelines.binary.compiling import njit
+from state_pipelines.binary.compiled import njit
 from state_pipelines.binary.memory import copy, load_i64, load_u8, load_u32, store_8, store_64
 from state_pipelines.rocksdb.kernels import load_varint
 

@@ -156,10 +156,7 @@ def open_table(file: TableFile) -> Table:
         UnsupportedError: the table has a format that this release does not cover.
     """
     name = file.stream.name
-    if file.size < OLD_FOOTER_SIZE:
-        raise FormatError(f"a table of {file.size} bytes has no footer", where=Where(file=name))
-    tail_size = min(file.size, max(_TAIL_SIZE, min(file.size // _TAIL_SHARE, _LARGEST_TAIL)))
-    tail = _Tail(file, read_stream_range(file.stream, file.size - tail_size, file.size))
+    tail = _read_tail(file)
     form, metaindex_place, index_place = _read_footer(tail)
     metaindex = {key: _read_place(Cursor(value, name)) for key, value, _ in _read_meta(tail, form, metaindex_place)}
     if b"rocksdb.properties" not in metaindex:
@@ -189,8 +186,36 @@ def open_table(file: TableFile) -> Table:
         min(max(raw / data_size, 1.0), _MOST_EXPANSION) if data_size else 1.0,
         _read_index(tail, form, properties, index_place),
         tombstones,
-        tail.data if tail_size == file.size else b"",
+        tail.data if len(tail.data) == file.size else b"",
     )
+
+
+def find_meta_blocks(file: TableFile) -> list[tuple[int, int]]:
+    """Offsets and sizes (without trailers) of the meta blocks that `open_table` does not read, such as filters.
+
+    Properties are left out: an old RocksDB changed them after it had computed their checksum.
+
+    Raises:
+        StateError: as for `open_table`.
+    """
+    tail = _read_tail(file)
+    form, metaindex, _ = _read_footer(tail)
+    return [
+        _read_place(Cursor(value, form.name))
+        for key, value, _ in _read_meta(tail, form, metaindex)
+        if key.startswith((b"filter.", b"fullfilter.", b"partitionedfilter."))
+    ]
+
+
+def _read_tail(file: TableFile) -> _Tail:
+    if file.size < OLD_FOOTER_SIZE:
+        raise FormatError(f"a table of {file.size} bytes has no footer", where=Where(file=file.stream.name))
+    return _Tail(file, read_stream_range(file.stream, file.size - find_tail_size(file), file.size))
+
+
+def find_tail_size(file: TableFile) -> int:
+    """Bytes at the end of a table that are read at once to open it."""
+    return min(file.size, max(_TAIL_SIZE, min(file.size // _TAIL_SHARE, _LARGEST_TAIL)))
 
 
 def _read_footer(tail: _Tail) -> tuple[BlockFormat, tuple[int, int], tuple[int, int] | None]:

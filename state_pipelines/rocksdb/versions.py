@@ -5,7 +5,7 @@ The rules are those of `MergeHelper::MergeUntil` and `StringAppendTESTOperator::
 
 from __future__ import annotations
 
-from state_pipelines.binary.compiling import njit
+from state_pipelines.binary.compiled import njit
 from state_pipelines.binary.memory import copy, load_i64, store_8
 from state_pipelines.rocksdb.kernels import DELETION, MERGE, SINGLE_DELETION, compare
 

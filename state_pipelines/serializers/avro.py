@@ -13,14 +13,14 @@ from state_pipelines.serializers.tree import Avro
 if TYPE_CHECKING:
     from state_pipelines.binary.reader import Reader
     from state_pipelines.binary.writer import Writer
-    from state_pipelines.serializers.framing import Head
+    from state_pipelines.serializers.snapshot_frames import Head
 
 # Version 1 holds the schema only, 2 adds the class, 3 writes both as Flink strings, which have no limit of 65535 bytes.
 SCHEMA_ONLY, SHORT_STRINGS, CURRENT = 1, 2, 3
 
 
 def write_avro(writer: Writer, node: Avro) -> None:
-    """Mirror of `read_avro`."""
+    """Write what `read_avro` reads."""
     if node.snapshot_version == SCHEMA_ONLY:
         writer.utf(node.schema_json)
     elif node.snapshot_version == SHORT_STRINGS:

@@ -13,7 +13,7 @@ from state_pipelines.serializers.tree import Basic
 if TYPE_CHECKING:
     from state_pipelines.binary.reader import Reader
     from state_pipelines.binary.writer import Writer
-    from state_pipelines.serializers.framing import Head
+    from state_pipelines.serializers.snapshot_frames import Head
 
 _BASE = "org.apache.flink.api.common.typeutils.base."
 _STREAMING_WINDOWS = "org.apache.flink.streaming.api.windowing.windows."
@@ -93,7 +93,7 @@ CURRENT_VERSION = 3
 
 
 def write_basic(writer: Writer, node: Basic) -> None:
-    """Mirror of `read_basic`."""
+    """Write what `read_basic` reads."""
     if node.snapshot_version == NAMED_VERSION:
         writer.utf(node.serializer_class)
 

@@ -1,4 +1,4 @@
-"""Apache Beam's serializers on Flink: a snapshot holds the Java-serialized coder, whose object graph says the layout.
+"""Apache Beam's serializers on Flink: snapshots hold the Java-serialized coder, which determines the layout.
 
 Source: repository apache/beam, package `org.apache.beam.runners.flink.translation.types`: `CoderTypeSerializer` with
 `LegacySnapshot` (through Flink's `TypeSerializerConfigSnapshot`), from Flink 1.19 on with
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import cramjam
 
-from state_pipelines.binary.javastream import read_stream
-from state_pipelines.binary.javavalues import JavaArray, JavaBlock, JavaClass, JavaClassDesc, JavaObject, hierarchy
+from state_pipelines.binary.java_stream import read_stream
+from state_pipelines.binary.java_values import JavaArray, JavaBlock, JavaClass, JavaClassDesc, JavaObject, hierarchy
 from state_pipelines.binary.reader import Reader
 from state_pipelines.errors import FormatError, StateError
 from state_pipelines.serializers.registry import register
 from state_pipelines.serializers.tree import Serializer
 
 if TYPE_CHECKING:
-    from state_pipelines.binary.javavalues import JavaValue
+    from state_pipelines.binary.java_values import JavaValue
     from state_pipelines.binary.writer import Writer
-    from state_pipelines.serializers.framing import Head
+    from state_pipelines.serializers.snapshot_frames import Head
 
 _TYPES = "org.apache.beam.runners.flink.translation.types."
 LEGACY = f"{_TYPES}CoderTypeSerializer$LegacySnapshot"
@@ -53,9 +53,9 @@ class Coder:
 
     Attributes:
         class_name: binary name of its class.
-        parts: coders inside, by the name of the field that holds them; those of lists by their index, those of maps by
+        parts: nested coders, by the name of their field; those of lists by index, those of maps by
             their key.
-        detail: what else its data depend on: the schema of an `AvroCoder`, the class of a `SerializableCoder`.
+        detail: other parameters of the data: the schema of an `AvroCoder`, the class of a `SerializableCoder`.
     """
 
     class_name: str
@@ -69,7 +69,7 @@ class Coder:
         return names[-1].removesuffix("Coder") or names[-2 if len(names) > 1 else -1]
 
     def part(self, name: str) -> Coder | None:
-        """The coder in a field; None when there is none."""
+        """Return the coder in a field; None if there is none."""
         return dict(self.parts).get(name)
 
 
@@ -87,7 +87,7 @@ class BeamSerializer(Serializer):
 
 
 def write_beam(writer: Writer, node: BeamSerializer) -> None:
-    """Mirror of `read_beam`."""
+    """Write what `read_beam` reads."""
     if node.snapshot_class == LEGACY:
         writer.i32(PROXY_VERSION)
     writer.bytes32(node.java)
@@ -115,7 +115,7 @@ def read_beam(reader: Reader, head: Head) -> BeamSerializer:
 
 
 def read_coder(stream: bytes) -> Coder:
-    """The coder in a Java stream of a `CoderTypeSerializer`.
+    """Read the coder in a Java stream of a `CoderTypeSerializer`.
 
     Raises:
         FormatError: the stream holds something else.
@@ -130,7 +130,7 @@ def read_coder(stream: bytes) -> Coder:
 
 
 def decompress(data: bytes) -> bytes:
-    """Undo what `SnappyOutputStream` of snappy-java writes: a header of 16 bytes, then blocks, each after its length.
+    """Undo what `SnappyOutputStream` of snappy-java writes: a header of 16 bytes, then blocks with length prefixes.
 
     Raises:
         FormatError: not such a stream.
@@ -185,7 +185,7 @@ def _is_coder(value: JavaValue) -> bool:
 
 
 def _elements(content: JavaObject) -> list[tuple[str, JavaValue]]:
-    """Keys and values of a map, or indices and elements of a list; nothing of other objects."""
+    """Return keys and values of a map, or indices and elements of a list; nothing of other objects."""
     fields = content.fields
     for name in _ELEMENT_FIELDS:
         array = fields.get(name)
@@ -205,7 +205,7 @@ def _label(key: JavaValue) -> str:
 
 
 def _detail(content: JavaObject) -> str:
-    """Schema of an `AvroCoder`, class of a `SerializableCoder`."""
+    """Return the schema of an `AvroCoder`, class of a `SerializableCoder`."""
     fields = content.fields
     for name in ("schemaSupplier", "schemaStr"):
         supplier = fields.get(name)

@@ -24,9 +24,9 @@ from state_pipelines.errors import FormatError, UnknownSerializerError, Unsuppor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from state_pipelines.serializers.declared import DeclaredSerializer
-    from state_pipelines.serializers.framing import Head
-    from state_pipelines.serializers.metainfo import StateMetaInfo
+    from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
+    from state_pipelines.serializers.registered_states import StateMetaInfo
+    from state_pipelines.serializers.snapshot_frames import Head
     from state_pipelines.serializers.tree import Serializer
 
 Parsed = TypeVar("Parsed")
@@ -53,11 +53,11 @@ class OpenBodyError(UnknownSerializerError):
 
     Attributes:
         start: first offset at which the body can end.
-        node: what is known of the snapshot; its `raw` is None.
-        stage: what of the header is left to read, for comparison.
-        infos: states that were read, and of the state in question what is known (see `read_state_meta_infos`).
+        node: the snapshot as far as it is known; its `raw` is None.
+        stage: the remaining reading steps of the header, for comparison.
+        infos: the states that were read, and the known fields of the current state (see `read_state_meta_infos`).
         left: number of states after it.
-        header: the known beginning of the header, as its reader makes it; None when nothing of it is known.
+        header: the known beginning of the header; None if nothing is known.
     """
 
     start: int = 0
@@ -73,7 +73,7 @@ class Reading:
     """The header that is being read.
 
     Attributes:
-        declared: what the user declares, by snapshot class.
+        declared: declarations of the user, by snapshot class.
         ends: assumed ends of unknown bodies, in the order of the file.
         used: how many of them were used.
         whole: start and end of snapshots whose inside is not settled.
@@ -104,7 +104,7 @@ _reading: ContextVar[Reading | None] = ContextVar("header being read", default=N
 
 
 def current_reading() -> Reading | None:
-    """The header that is being read; None where an unknown snapshot class is an error."""
+    """Return the header that is being read; None where an unknown snapshot class is an error."""
     return _reading.get()
 
 
@@ -138,7 +138,7 @@ def take_body(reader: Reader, head: Head, node: Serializer, error: UnsupportedEr
     Args:
         reader: positioned at the body.
         head: of the snapshot.
-        node: what is known of the snapshot without its body.
+        node: the snapshot without its body.
         error: why it has no reader.
 
     Raises:
@@ -176,11 +176,11 @@ def read_settled(
     start: int = 0,
     end: int | None,
     declared: Sequence[DeclaredSerializer] = (),
-) -> Parsed:
+) -> tuple[Parsed, int]:
     """Parse a header, and settle where bodies without reader end.
 
     Args:
-        parse: reads all of it.
+        parse: reads the whole header.
         data: holds the header.
         name: of the file, for errors.
         start: offset of the header.
@@ -188,23 +188,23 @@ def read_settled(
         declared: snapshot classes that the user declares.
 
     Returns:
-        What `parse` returns; unknown snapshots are `Opaque` nodes. A snapshot that can be split into nested ones in
-        several ways is one `Opaque` node as a whole.
+        The result of `parse`, and the end of the header. Unknown snapshots are `Opaque` nodes; a snapshot that can be
+        split into nested ones in several ways is one `Opaque` node as a whole.
 
     Raises:
         OpenBodyError: the end of an unknown body cannot be proven.
-        FormatError: the bytes are not what `parse` reads.
+        FormatError: `parse` cannot read the bytes.
     """
     classes = {each.snapshot_class: each for each in declared}
 
-    def attempt(state: Reading) -> Parsed:
+    def attempt(state: Reading) -> tuple[Parsed, int]:
         reader = Reader(data, name, start, len(data) if end is None else end)
         with reading(state):
             parsed = parse(reader)
         if state.used and end is not None:
             # Without an assumed end, the caller checks what follows the header.
             reader.expect_end("the header")
-        return parsed
+        return parsed, reader.position
 
     try:
         return attempt(Reading(classes, empty_bodies=True))
@@ -244,7 +244,7 @@ class _Search(Generic[Parsed]):
         attempt: parses.
 
     Attributes:
-        solution: the first solution; None while there is none, and when others split the header differently.
+        solution: the first solution; None if there is none, or if solutions differ.
         whole: start and end of the snapshots whose inside other solutions split differently.
     """
 
@@ -259,7 +259,7 @@ class _Search(Generic[Parsed]):
         self._assume = assume
         self._attempt = attempt
         self._attempts = 0
-        # Solutions by what is left to read after the body; None where there is none.
+        # Solutions by the remaining steps after the body; None where there is none.
         self._known: dict[tuple[object, ...], Reading | None] = {}
         self.solution: tuple[Parsed, Reading] | None = None
         self.whole: dict[int, int] = {}
@@ -271,7 +271,7 @@ class _Search(Generic[Parsed]):
 
         Args:
             ends: assumed ends of the bodies before it.
-            error: what stopped the parse.
+            error: the error that stopped the parse.
             done: snapshots that were read before it.
 
         Raises:
@@ -354,7 +354,7 @@ class Candidates:
         self._last = sorted({*counted, *empty, end})
 
     def find(self, start: int, stage: tuple[object, ...]) -> list[int]:
-        """Candidates from `start` on, ascending.
+        """Return the candidates from `start` on, ascending.
 
         Args:
             start: first offset at which the body can end.

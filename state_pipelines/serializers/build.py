@@ -1,6 +1,6 @@
 """Serializer trees from scratch, with the snapshot classes and versions that Flink 1.20 and 2.2 write.
 
-Both releases write the same, but for what one of them does not have: `set_of` and the collection fields of POJOs need
+Both releases write the same, except for types that one of them lacks: `set_of` and the collection fields of POJOs need
 2.x (see `nullable`).
 """
 
@@ -40,7 +40,7 @@ _MAX_TUPLE = 25
 
 
 def basic(kind: str) -> Basic:
-    """A serializer without parameters.
+    """Return a serializer without parameters.
 
     Args:
         kind: such as Long, String, IntPrimitiveArray, VoidNamespace (see `tree.Basic`).
@@ -121,7 +121,7 @@ def nullable(inner: Serializer, padding: int = 0) -> Nullable:
 
     Args:
         inner: the wrapped serializer.
-        padding: zero bytes behind a null, so that the length stays fixed.
+        padding: zero bytes after a null, which keep the length fixed.
     """
     return Nullable(snapshot_class=containers.NULLABLE, outer_version=2, inner=inner, padding=padding)
 
@@ -171,7 +171,7 @@ def avro(runtime_class: str, schema_json: str) -> Avro:
 
 
 def ttl(inner: Serializer) -> Ttl:
-    """`TtlSerializer`: a timestamp in front of the value (wrap list elements and map values, not the collection)."""
+    """`TtlSerializer`: a timestamp before the value (wrap list elements and map values, not the collection)."""
     return Ttl(timestamp=basic("Long"), inner=inner)
 
 

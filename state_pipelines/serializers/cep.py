@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.serializers.framing import (
+from state_pipelines.serializers.registry import read_parts, register, register_composite, write_parts
+from state_pipelines.serializers.snapshot_frames import (
     CompositeMarks,
     Head,
     read_composite_header,
     write_composite_header,
 )
-from state_pipelines.serializers.registry import read_parts, register, register_composite, write_parts
 from state_pipelines.serializers.tree import Serializer, Variants
 
 if TYPE_CHECKING:
@@ -35,30 +35,30 @@ def build_node_id(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Varia
 
 @register_composite(f"{_BUFFER}SharedBufferEdge$SharedBufferEdgeSerializer$SharedBufferEdgeSerializerSnapshot", arity=2)
 def build_shared_buffer_edge(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
-    """Target node and Dewey number."""
+    """Return target node and Dewey number."""
     return Variants(**marks, kind="SharedBufferEdge", parts=parts)
 
 
 @register_composite(f"{_BUFFER}SharedBufferNodeSerializerSnapshotV2", arity=1)
 def build_shared_buffer_node(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
-    """Edges of a node, each with its reference count."""
+    """Return the edges of a node, each with its reference count."""
     return Variants(**marks, kind="SharedBufferNode", parts=parts)
 
 
 @register_composite(f"{_BUFFER}SharedBufferNode$SharedBufferNodeSerializer$SharedBufferNodeSerializerSnapshot", arity=1)
 def build_shared_buffer_edges(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
-    """Edges of a node as a list, without reference counts of their own (before 1.16)."""
+    """Return the edges of a node as a list, without reference counts of their own (before 1.16)."""
     return Variants(**marks, kind="SharedBufferEdges", parts=parts)
 
 
 @register_composite(f"{_BUFFER}LockableTypeSerializerSnapshot", arity=1)
 def build_lockable(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
-    """An element with a reference count."""
+    """Return an element with a reference count."""
     return Variants(**marks, kind="Lockable", parts=parts)
 
 
 def write_nfa_state(writer: Writer, node: Variants) -> None:
-    """Mirror of `read_nfa_state`."""
+    """Write what `read_nfa_state` reads."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     if node.outer_version >= FIRST_WITH_PREVIOUS_TIMESTAMP:
         writer.bool(bool(node.flag))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.serializers.framing import (
+from state_pipelines.serializers.registry import read_parts, register, register_composite, write_parts
+from state_pipelines.serializers.snapshot_frames import (
     CompositeMarks,
     Head,
     read_composite_header,
     write_composite_header,
 )
-from state_pipelines.serializers.registry import read_parts, register, register_composite, write_parts
 from state_pipelines.serializers.tree import (
     Either,
     GenericArray,
@@ -47,31 +47,31 @@ EITHER = f"{_RUNTIME}JavaEitherSerializerSnapshot"
 NULLABLE = f"{_RUNTIME}NullableSerializer$NullableSerializerSnapshot"
 ROW = f"{_RUNTIME}RowSerializer$RowSerializerSnapshot"
 
-# Rows know their kind since outer version 3; that version stores nothing, from 4 on a flag says it.
+# Rows have a kind since outer version 3, which stores nothing; from 4 on a flag stores it.
 FIRST_ROW_WITH_KIND = 3
 
 
 @register_composite(LIST, ARRAY_LIST, arity=1)
 def build_list(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> ListOf:
-    """A list of the one nested serializer."""
+    """Return a list of the one nested serializer."""
     return ListOf(**marks, element=parts[0])
 
 
 @register_composite(SET, arity=1)
 def build_set(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> SetOf:
-    """A set of the one nested serializer."""
+    """Return a set of the one nested serializer."""
     return SetOf(**marks, element=parts[0])
 
 
 @register_composite(MAP, arity=2)
 def build_map(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> MapOf:
-    """A map of key and value serializer."""
+    """Return a map of key and value serializer."""
     return MapOf(**marks, key=parts[0], value=parts[1])
 
 
 @register_composite(NULL_AWARE_MAP, arity=2)
 def build_null_aware_map(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> MapOf:
-    """A map whose keys may be null."""
+    """Return a map whose keys may be null."""
     return MapOf(**marks, key=parts[0], value=parts[1], null_keys=True)
 
 
@@ -84,18 +84,18 @@ def build_either(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Either
 
 @register_composite(f"{_DATAVIEW}ListViewSerializerSnapshot", arity=1)
 def build_list_view(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> ListView:
-    """A view over a list serializer."""
+    """Return a view over a list serializer."""
     return ListView(**marks, inner=parts[0])
 
 
 @register_composite(f"{_DATAVIEW}MapViewSerializerSnapshot", arity=1)
 def build_map_view(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> MapView:
-    """A view over a map serializer."""
+    """Return a view over a map serializer."""
     return MapView(**marks, inner=parts[0])
 
 
 def write_generic_array(writer: Writer, node: GenericArray) -> None:
-    """Mirror of `read_generic_array`."""
+    """Write what `read_generic_array` reads."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     writer.utf(node.component_class)
     write_parts(writer, node.nested)
@@ -112,7 +112,7 @@ def read_generic_array(reader: Reader, head: Head) -> GenericArray:
 
 
 def write_tuple(writer: Writer, node: Tuple) -> None:
-    """Mirror of `read_tuple`."""
+    """Write what `read_tuple` reads."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     writer.utf(node.tuple_class)
     write_parts(writer, node.fields)
@@ -127,7 +127,7 @@ def read_tuple(reader: Reader, head: Head) -> Tuple:
 
 
 def write_nullable(writer: Writer, node: Nullable) -> None:
-    """Mirror of `read_nullable`."""
+    """Write what `read_nullable` reads."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     writer.i32(node.padding)
     write_parts(writer, node.nested)
@@ -135,7 +135,7 @@ def write_nullable(writer: Writer, node: Nullable) -> None:
 
 @register(NULLABLE, write=write_nullable)
 def read_nullable(reader: Reader, head: Head) -> Nullable:
-    """Read the length of the padding behind a null, and the wrapped serializer."""
+    """Read the length of the padding after a null, and the wrapped serializer."""
     outer_version = read_composite_header(reader, head)
     start = reader.position
     padding = reader.i32()
@@ -146,7 +146,7 @@ def read_nullable(reader: Reader, head: Head) -> Nullable:
 
 
 def write_row(writer: Writer, node: Row) -> None:
-    """Mirror of `read_row`."""
+    """Write what `read_row` reads."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     if node.outer_version > FIRST_ROW_WITH_KIND:
         writer.bool(node.supports_row_kind)
@@ -155,7 +155,7 @@ def write_row(writer: Writer, node: Row) -> None:
 
 @register(ROW, write=write_row)
 def read_row(reader: Reader, head: Head) -> Row:
-    """Read whether rows carry their kind, and the field serializers."""
+    """Read whether rows have a kind, and the field serializers."""
     outer_version = read_composite_header(reader, head)
     stored = outer_version > FIRST_ROW_WITH_KIND
     supports_row_kind = reader.bool() if stored else outer_version == FIRST_ROW_WITH_KIND

@@ -13,14 +13,14 @@ from state_pipelines.serializers.tree import Enum, ScalaEnum
 if TYPE_CHECKING:
     from state_pipelines.binary.reader import Reader
     from state_pipelines.binary.writer import Writer
-    from state_pipelines.serializers.framing import Head
+    from state_pipelines.serializers.snapshot_frames import Head
 
 ENUM = "org.apache.flink.api.common.typeutils.base.EnumSerializer$EnumSerializerSnapshot"
 VERSION = 3
 
 
 def write_enum(writer: Writer, node: Enum) -> None:
-    """Mirror of `read_enum`."""
+    """Write what `read_enum` reads."""
     writer.utf(node.enum_class)
     writer.i32(len(node.constants))
     for constant in node.constants:
@@ -37,7 +37,7 @@ def read_enum(reader: Reader, head: Head) -> Enum:
 
 
 def write_scala_enum(writer: Writer, node: ScalaEnum) -> None:
-    """Mirror of `read_scala_enum`."""
+    """Write what `read_scala_enum` reads."""
     writer.utf(node.enum_class)
     writer.i32(len(node.constants))
     for name, number in node.constants:

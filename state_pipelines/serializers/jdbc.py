@@ -16,7 +16,7 @@ from state_pipelines.serializers.tree import Basic
 if TYPE_CHECKING:
     from state_pipelines.binary.reader import Reader
     from state_pipelines.binary.writer import Writer
-    from state_pipelines.serializers.framing import Head
+    from state_pipelines.serializers.snapshot_frames import Head
 
 _XA = "org.apache.flink.connector.jdbc.xa."
 _KINDS = {
@@ -28,7 +28,7 @@ OWN_VERSION = 1
 
 
 def write_xa(writer: Writer, node: Basic) -> None:
-    """Mirror of `read_xa`."""
+    """Write what `read_xa` reads."""
     writer.i32(OWN_VERSION)
 
 

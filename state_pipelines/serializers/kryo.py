@@ -1,6 +1,6 @@
 """Kryo snapshots: the type class and the registrations that fix Kryo's class ids.
 
-The bytes do not tell the release of Kryo (2.24 in Flink 1.x, 5 in Flink 2.x) that wrote the data.
+The bytes do not identify the release of Kryo (2.24 in Flink 1.x, 5 in Flink 2.x) that wrote the data.
 Source: `KryoSerializerSnapshot`, `KryoSerializerSnapshotData`, `KryoRegistrationUtil`.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.binary.writer import Writer
-from state_pipelines.serializers.framing import Head, read_optional_map, write_optional_map
 from state_pipelines.serializers.registry import register
+from state_pipelines.serializers.snapshot_frames import Head, read_optional_map, write_optional_map
 from state_pipelines.serializers.tree import Kryo, KryoRegistration
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ VERSION = 2
 
 
 def write_kryo(writer: Writer, node: Kryo) -> None:
-    """Mirror of `read_kryo`."""
+    """Write what `read_kryo` reads."""
     writer.utf(node.type_class)
     for registrations in (node.registrations, node.default_serializers, node.default_serializer_classes):
         write_optional_map(writer, map(_entry, registrations))

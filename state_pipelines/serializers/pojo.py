@@ -1,6 +1,6 @@
 """POJO snapshots: fields by name, registered and non-registered subclasses, each in a frame of its own.
 
-The frames say where an unknown snapshot class ends: it becomes an `Opaque`.
+The frames give the end of an unknown snapshot class, which becomes an `Opaque`.
 Source: `PojoSerializerSnapshot`, `PojoSerializerSnapshotData`, `PojoFieldUtils`.
 """
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import UnknownSerializerError
 from state_pipelines.serializers.body_ends import current_reading, read_settled
-from state_pipelines.serializers.framing import Head, read_head, read_optional_map, write_optional_map
 from state_pipelines.serializers.registry import read_nested, register, write_nested
+from state_pipelines.serializers.snapshot_frames import Head, read_head, read_optional_map, write_optional_map
 from state_pipelines.serializers.tree import Opaque, Pojo, PojoField, PojoSubclass, Serializer
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ VERSION = 2
 
 
 def write_pojo(writer: Writer, node: Pojo) -> None:
-    """Mirror of `read_pojo`."""
+    """Write what `read_pojo` reads."""
     writer.utf(node.pojo_class)
     write_optional_map(writer, map(_field_entry, node.fields))
     write_optional_map(writer, map(_subclass_entry, node.registered))
@@ -87,7 +87,7 @@ def _read_framed(frame: Reader | None) -> Serializer | None:
 
     try:
         declared = () if state is None else tuple(state.declared.values())
-        return read_settled(read, frame.data, frame.name, start=start, end=frame.end, declared=declared)
+        return read_settled(read, frame.data, frame.name, start=start, end=frame.end, declared=declared)[0]
     except UnknownSerializerError as error:
         return _read_opaque(frame, start, error.where.offset)
 

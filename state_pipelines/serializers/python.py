@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers.basic import CURRENT_VERSION, SNAPSHOT_CLASSES
-from state_pipelines.serializers.logicaltype import read_java, read_logical_type
+from state_pipelines.serializers.logical_types import read_java, read_logical_type
 from state_pipelines.serializers.registry import read_parts, register
-from state_pipelines.serializers.table import ROW_VERSION, read_timestamp, write_java, write_row_fields, write_timestamp
+from state_pipelines.serializers.table_runtime import (
+    ROW_VERSION,
+    read_timestamp,
+    write_java,
+    write_row_fields,
+    write_timestamp,
+)
 from state_pipelines.serializers.tree import (
     Basic,
     LogicalType,
@@ -28,7 +34,7 @@ from state_pipelines.serializers.tree import (
 if TYPE_CHECKING:
     from state_pipelines.binary.reader import Reader
     from state_pipelines.binary.writer import Writer
-    from state_pipelines.serializers.framing import Head
+    from state_pipelines.serializers.snapshot_frames import Head
 
 _PYTHON = "org.apache.flink.table.runtime.typeutils.serializers.python."
 _ROW = f"{_PYTHON}RowDataSerializer$RowDataSerializerSnapshot"
@@ -59,7 +65,7 @@ register(f"{_PYTHON}TimestampSerializer$TimestampSerializerSnapshot", write=writ
 
 
 def to_internal(of: LogicalType) -> Serializer:
-    """The serializer that PyFlink has for values of a SQL type (`PythonTypeUtils.toInternalSerializer`).
+    """Return the serializer that PyFlink has for values of a SQL type (`PythonTypeUtils.toInternalSerializer`).
 
     Raises:
         UnsupportedError: PyFlink has none.
@@ -97,7 +103,7 @@ def to_internal(of: LogicalType) -> Serializer:
 
 
 def write_python_row(writer: Writer, node: PythonRow) -> None:
-    """Mirror of `read_python_row`."""
+    """Write what `read_python_row` reads."""
     write_row_fields(writer, node)
 
 
@@ -147,7 +153,7 @@ def read_python_map(reader: Reader, head: Head) -> PythonMap:
 
 
 def write_python_decimal(writer: Writer, node: PythonDecimal) -> None:
-    """Mirror of `read_python_decimal`."""
+    """Write what `read_python_decimal` reads."""
     writer.i32(node.precision)
     writer.i32(node.scale)
 

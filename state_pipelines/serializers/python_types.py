@@ -1,6 +1,6 @@
 """Types of PyFlink state: types of the values in the byte arrays that Java stores for Python functions.
 
-PyFlink's coders write values; Java stores them as `byte[]` and knows nothing of their types. A snapshot does not say
+PyFlink's coders write values; Java stores them as `byte[]` without their types. A snapshot does not say
 them either, so the user declares them: in SQL's words (`ROW<n BIGINT, s STRING>`) or as the job has them
 (`Types.ROW_NAMED(['n', 's'], [Types.LONG(), Types.STRING()])`). The text is parsed here and never evaluated.
 Source: `pyflink.fn_execution.coders.from_type_info`, `pyflink.common.typeinfo.Types`.
@@ -116,7 +116,7 @@ class PythonDeclaration:
 
     Attributes:
         type: of the value or element; of MAP state a MAP type.
-        kind: see `KINDS`; None when the user does not say it.
+        kind: see `KINDS`; None if not declared.
     """
 
     type: PythonType
@@ -141,13 +141,13 @@ def parse_python_declaration(text: str) -> PythonDeclaration:
     PyFlink's descriptors (`ListStateDescriptor('name', Types.STRING())`) are taken too.
 
     Raises:
-        UsageError: the text is not a declaration; the message says where.
+        UsageError: the text is not a declaration; the message names the position.
     """
     return _Parser(text).declaration()
 
 
 def carry_pickles(of: PythonType) -> PythonType:
-    """The type with pickles as plain bytes, which have the same framing: to carry them without a loss."""
+    """Return the type with pickles as plain bytes, which have the same framing and are kept unchanged."""
     word = BYTES if of.word == PICKLED else of.word
     children = tuple(map(carry_pickles, of.children))
     return PythonType(word=word, children=children, names=of.names, precision=of.precision)
@@ -179,7 +179,7 @@ class _Parser:
         self._next = 0
 
     def declaration(self) -> PythonDeclaration:
-        """The whole text."""
+        """Return the whole text."""
         word = self._peek().lower().removesuffix("descriptor")
         kind = next((each for each in KINDS if word == f"{each.lower()}state"), None)
         if kind is None:
@@ -202,7 +202,7 @@ class _Parser:
         return PythonType(word="MAP", children=types) if kind == "MAP" else types[0]
 
     def type(self, depth: int) -> PythonType:
-        """One type."""
+        """Return one type."""
         if depth > _MAX_DEPTH:
             raise self._error(f"types are nested more than {_MAX_DEPTH} levels deep")
         name = self._name()
@@ -330,7 +330,7 @@ class _Parser:
         return text
 
     def _token_text(self) -> str | None:
-        """The content of the token at hand when it is in quotes or backticks."""
+        """Return the content of the current token if it is quoted."""
         if self._next >= len(self._tokens):
             return None
         return next((each for each in self._tokens[self._next].group(3, 4, 5) if each is not None), None)

@@ -1,11 +1,11 @@
 """Registry of serializer families by snapshot class name, and the functions that read and write any snapshot.
 
-A family is a pair of functions: `read(reader, head) -> node` consumes the body of a snapshot (what follows class name
-and version), `write(writer, node)` gives the same bytes back. `register` takes any pair; `register_simple`,
-`register_composite` and `register_composite_with_outer` are the base classes that Flink has for snapshots; `practices`
-holds them to what Flink advises. The families of Flink register on import. A family of
-one's own registers the same way, or through an entry point of the group `state_pipelines.serializers` whose module
-does so; entry points are loaded the first time a class is unknown.
+A family is a pair of functions: `read(reader, head) -> node` consumes the body of a snapshot (the bytes after class
+name and version), `write(writer, node)` gives the same bytes back. `register` takes any pair; `register_simple`,
+`register_composite` and `register_composite_with_outer` are the base classes that Flink has for snapshots;
+`snapshot_class_rules` checks that they follow Flink's rules. The families of Flink register on import. A family of
+one's own registers the same way, or through an entry point of the group `state_pipelines.serializers` whose module does
+so; entry points are loaded the first time a class is unknown.
 """
 
 from __future__ import annotations
@@ -20,8 +20,15 @@ from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import UnknownSerializerError, UnsupportedError, UsageError, Where
 from state_pipelines.plugins import load_plugins
 from state_pipelines.serializers.body_ends import PARTS, OpenBodyError, current_reading, left, take_body
-from state_pipelines.serializers.declared import COMPOSITE, SNAPSHOT, skip_word
-from state_pipelines.serializers.framing import (
+from state_pipelines.serializers.declared_snapshots import COMPOSITE, SNAPSHOT, skip_word
+from state_pipelines.serializers.snapshot_class_rules import (
+    check_body,
+    check_name,
+    check_node,
+    claim_serializer,
+    is_flinks,
+)
+from state_pipelines.serializers.snapshot_frames import (
     CURRENT_COMPOSITE,
     CompositeMarks,
     Head,
@@ -34,8 +41,7 @@ from state_pipelines.serializers.framing import (
     write_nested_count,
     write_outer_version,
 )
-from state_pipelines.serializers.practices import check_body, check_name, check_node, claim_serializer, is_flinks
-from state_pipelines.serializers.tree import Composite, Declared, Opaque, Serializer
+from state_pipelines.serializers.tree import Composite, Declared, Opaque, Serializer, is_built_in
 
 ENTRY_POINT_GROUP = "state_pipelines.serializers"
 # Real trees are less than ten deep; the bound keeps hostile bytes from exhausting the stack.
@@ -56,7 +62,7 @@ class Family:
     """The pair of functions behind a snapshot class.
 
     Attributes:
-        read: reads the body behind class name and version.
+        read: reads the body after class name and version.
         write: its mirror.
         java_objects: the body may be a stream of Java objects.
     """
@@ -67,7 +73,7 @@ class Family:
 
 
 _families: dict[str, Family] = {}
-# Which family makes the nodes of a class.
+# Family by node class.
 _makers: dict[type[Serializer], Family] = {}
 _depth: ContextVar[int] = ContextVar("depth of the snapshot being read", default=0)
 
@@ -92,8 +98,8 @@ def register(
 
     The reader is the `readSnapshot` of the Java class: it gets the version that was written (`head.version`) and
     refuses versions it does not know (`head.expect`). The writer is its `writeSnapshot`, for the version of the node.
-    The node is what `restoreSerializer` gives: from it follow the layout of the old data and the rule that judges a new
-    serializer.
+    The node corresponds to the result of `restoreSerializer`: from it follow the layout of the old data and the rule
+    that judges a new serializer.
 
     Args:
         snapshot_classes: binary names of the `TypeSerializerSnapshot` classes.
@@ -103,7 +109,7 @@ def register(
         java_objects: the snapshot is a stream of Java objects, against Flink's advice.
 
     Raises:
-        UsageError: a name is taken by another family, is not that of a class that Flink finds, or is shared by two
+        UsageError: a name is used by another family, is not a class name that Flink finds, or is shared by two
             serializers.
     """
     for name in snapshot_classes:
@@ -125,7 +131,7 @@ def register(
 def register_composite(
     *snapshot_classes: str, arity: int, serializer: str = ""
 ) -> Callable[[Build[Node]], Build[Node]]:
-    """Make a composite family without outer data known; decorates the function that builds the node.
+    """Register a composite family without outer data; decorates the function that builds the node.
 
     Args:
         snapshot_classes: binary names of the snapshot classes.
@@ -145,7 +151,7 @@ def register_composite(
 
 
 def register_simple(snapshot_class: str, *, serializer: str = "") -> Callable[[type[Node]], type[Node]]:
-    """Make a family without parameters known (`SimpleTypeSerializerSnapshot`); decorates the class of its nodes.
+    """Register a family without parameters (`SimpleTypeSerializerSnapshot`); decorates the class of its nodes.
 
     Nothing but class name and version is stored, and another simple serializer is never compatible.
 
@@ -173,10 +179,10 @@ def register_composite_with_outer(
     arity: int | None = None,
     serializer: str = "",
 ) -> Callable[[BuildWithOuter[Outer, Node]], BuildWithOuter[Outer, Node]]:
-    """Make a composite family with outer data known (`CompositeTypeSerializerSnapshot`); decorates the builder.
+    """Register a composite family with outer data (`CompositeTypeSerializerSnapshot`); decorates the builder.
 
     The outer data have a version of their own: `read_outer` gets the one that was written (`readOuterSnapshot`), and
-    `write_outer` writes that of the node (`writeOuterSnapshot`). How the outer data are compared says a rule, which
+    `write_outer` writes that of the node (`writeOuterSnapshot`). The outer data are compared by a rule, which
     hands its findings to `compare_nested` (`resolveOuterSchemaCompatibility`); without a rule they are undetermined
     where they differ.
 
@@ -209,17 +215,17 @@ def register_composite_with_outer(
 
 
 def _write_nothing(writer: Writer, node: Serializer) -> None:
-    """The body of a simple snapshot is empty."""
+    """Write the empty body of a simple snapshot."""
 
 
 def registered_classes() -> frozenset[str]:
-    """Names of all snapshot classes with a reader, plug-ins included."""
+    """Return the names of all snapshot classes with a reader, plug-ins included."""
     load_plugins(ENTRY_POINT_GROUP, "serializer")
     return frozenset(_families)
 
 
 def lookup(head: Head) -> Family:
-    """The family of a snapshot class.
+    """Return the family of a snapshot class.
 
     Raises:
         UnknownSerializerError: no family is registered under the name.
@@ -271,13 +277,13 @@ def _read_whole(reader: Reader, end: int) -> Opaque:
     head = read_head(reader)
     if end < reader.position:
         raise reader.error("a snapshot ends before its body begins", end)
-    reason = f"the snapshots nested in {head.snapshot_class} cannot be told apart: it holds one without a reader"
+    reason = f"the snapshots nested in {head.snapshot_class} cannot be separated: one of them has no reader"
     raw = reader.take(end - reader.position)
     return Opaque(**head.marks, unknown_class=head.snapshot_class, raw=raw, reason=reason)
 
 
 def write_snapshot(writer: Writer, serializer: Serializer) -> None:
-    """Mirror of `read_snapshot`."""
+    """Write what `read_snapshot` reads."""
     write_outer_version(writer)
     write_nested(writer, serializer)
 
@@ -288,7 +294,7 @@ def read_nested(reader: Reader) -> Serializer:
     Raises:
         FormatError: also when snapshots nest deeper than `MAX_DEPTH`.
         UnknownSerializerError, UnsupportedError: as `read_snapshot`.
-        UsageError: a registered family makes nodes that are not what was read, or shares them with another family.
+        UsageError: a registered family makes nodes of the wrong class, or shares them with another family.
     """
     depth = _depth.get()
     if depth >= MAX_DEPTH:
@@ -313,7 +319,7 @@ def read_nested(reader: Reader) -> Serializer:
 
 
 def _read_unknown(reader: Reader, head: Head, error: UnsupportedError) -> Serializer:
-    """Read a snapshot that no family reads, as the user declares it, or as bytes.
+    """Read a snapshot without a family by the declaration of the user, or as bytes.
 
     Raises:
         UnsupportedError: `error`, where no header is read, or where the end of the body is not known.
@@ -365,7 +371,7 @@ def _check_guess(reader: Reader, head: Head) -> None:
 
 
 def write_nested(writer: Writer, serializer: Serializer) -> None:
-    """Mirror of `read_nested`."""
+    """Write what `read_nested` reads."""
     write_head(writer, serializer.snapshot_class, serializer.snapshot_version)
     if isinstance(serializer, Opaque):
         if serializer.raw is None:
@@ -384,8 +390,8 @@ def write_nested(writer: Writer, serializer: Serializer) -> None:
 
 
 def _claim_node(family: Family, snapshot_class: str, node: Serializer) -> None:
-    """Two families of users do not share the class of their nodes: rules and layouts could not tell them apart."""
-    if is_flinks(snapshot_class) or type(node).__module__ == Serializer.__module__:
+    """Refuse a node class shared by two custom families, which rules and layouts could not distinguish."""
+    if is_flinks(snapshot_class) or is_built_in(type(node)):
         return
     maker = _makers.setdefault(type(node), family)
     if maker.read is not family.read:
@@ -400,7 +406,7 @@ def read_parts(reader: Reader, arity: int | None = None) -> tuple[Serializer, ..
     """Read the list of nested snapshots at the end of a composite body.
 
     Args:
-        reader: stands at the list.
+        reader: the cursor, at the list.
         arity: how many there must be; None when any number is right.
 
     Raises:
@@ -418,7 +424,7 @@ def read_parts(reader: Reader, arity: int | None = None) -> tuple[Serializer, ..
 
 
 def write_parts(writer: Writer, parts: tuple[Serializer, ...]) -> None:
-    """Mirror of `read_parts`."""
+    """Write what `read_parts` reads."""
     write_nested_count(writer, len(parts))
     for part in parts:
         write_nested(writer, part)

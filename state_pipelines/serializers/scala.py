@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.serializers.containers import read_tuple, write_tuple
-from state_pipelines.serializers.framing import (
+from state_pipelines.serializers.registry import read_parts, register, register_composite, write_parts
+from state_pipelines.serializers.snapshot_frames import (
     CompositeMarks,
     Head,
     read_composite_header,
     write_composite_header,
 )
-from state_pipelines.serializers.registry import read_parts, register, register_composite, write_parts
 from state_pipelines.serializers.tree import Either, Serializer, Variants
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def build_either(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Either
 
 @register_composite(*_names("ScalaOptionSerializerSnapshot"), arity=1)
 def build_option(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
-    """Some of the nested serializer, or None."""
+    """Return some of the nested serializer, or None."""
     return Variants(**marks, kind="ScalaOption", parts=parts)
 
 
@@ -53,7 +53,7 @@ def build_try(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
 
 
 def write_traversable(writer: Writer, node: Variants) -> None:
-    """Mirror of `read_traversable`."""
+    """Write what `read_traversable` reads."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     writer.utf(node.text or "")
     write_parts(writer, node.parts)

@@ -1,7 +1,7 @@
 """Serializers as text, such as `Map<String, Pojo<com.acme.Order>(amountCents: Long, id: String)>`.
 
-`describe` writes any tree; `parse` reads what `build` can make. Versions and Java streams are not part of the text.
-Names that hold other characters than letters, digits and `_ $ . [ ;` stand in backticks.
+`describe` writes any tree; `parse` reads the trees that `build` makes. The text does not contain versions and Java
+streams. Names that hold other characters than letters, digits and `_ $ . [ ;` are quoted with backticks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.serializers import containers, scala
 from state_pipelines.serializers.beam import BeamSerializer, Coder
-from state_pipelines.serializers.parsing import PLAIN_NAME, parse
+from state_pipelines.serializers.text_parsing import PLAIN_NAME, parse
 from state_pipelines.serializers.tree import (
     ArrayData,
     Avro,
@@ -72,9 +72,9 @@ _SQL_WORDS = {
 
 @singledispatch
 def describe(serializer: Serializer) -> str:
-    """The readable form of a serializer.
+    """Return the readable form of a serializer.
 
-    Nodes without a form of their own (those of plug-ins too) show as the name of the node and what it nests; a plug-in
+    Nodes without a text form (also those of plug-ins) are the name of the node and its nested serializers; a plug-in
     may register another form: `describe.register`.
     """
     return _generic(type(serializer).__name__, map(describe, serializer.nested))
@@ -96,7 +96,7 @@ def describe_type(kind: LogicalType) -> str:
 
 
 def quote(name: str) -> str:
-    """A name, in backticks where it would not read back as one word."""
+    """Return a name, in backticks where it would not read back as one word."""
     return name if PLAIN_NAME.fullmatch(name) else f"`{name.replace('`', '``')}`"
 
 

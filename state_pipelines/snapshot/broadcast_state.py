@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from state_pipelines.codecs.columns import explain
-from state_pipelines.codecs.serializer_layouts import Carrying
+from state_pipelines.codecs.serializer_layouts import OpaqueValues
 from state_pipelines.errors import UnsupportedError, at
-from state_pipelines.keyed.tables import TableOptions
-from state_pipelines.operatorstate.backend import read_broadcast_state
+from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.operatorstate.state_files import read_broadcast_state
 from state_pipelines.snapshot.list_state import NonKeyedState, NonKeyedTable, ValueColumn, select_fields
 from state_pipelines.snapshot.state import StateStatistics
 
@@ -30,7 +30,7 @@ class BroadcastTable(NonKeyedTable):
     @cached_property
     def key(self) -> ValueColumn:
         """Columns for the keys of all subtasks."""
-        context = replace(self.context, carried=Carrying.NOTHING)
+        context = replace(self.context, opaque_values=OpaqueValues.NONE)
         return ValueColumn((each.key_serializer for each in self.infos), self.options, context)
 
     @property

@@ -1,7 +1,7 @@
 """Declarations: facts about a snapshot that its bytes do not hold and its user knows.
 
 Each kind of declaration is one field of `Declarations`, one entry of `KINDS` and one parser of its texts. From `KINDS`
-come the option of every command, the option of the Spark data sources and the environment variable of the deployment.
+come the option of every command and the option of the Spark data sources; `dagster.FlinkJob` has a field for each.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.codecs.layout_text import check_layout
-from state_pipelines.codecs.messages import MessageTypes, compile_proto
+from state_pipelines.codecs.messages.chill_messages import MessageTypes, compile_proto
 from state_pipelines.errors import UsageError, at
 from state_pipelines.javaclasses import load_field_lists
 from state_pipelines.metadata import find_operator_id, format_operator_id
-from state_pipelines.serializers.declared import DeclaredSerializer, parse_declaration
+from state_pipelines.serializers.declared_snapshots import DeclaredSerializer, parse_declaration
 from state_pipelines.serializers.python_types import PythonDeclaration, parse_python_declaration
 from state_pipelines.serializers.registry import is_registered
 from state_pipelines.serializers.text import parse
@@ -24,7 +24,7 @@ from state_pipelines.storage import read_file, resolve
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from state_pipelines.codecs.kryo.fieldlists import FieldLists
+    from state_pipelines.codecs.kryo.field_lists import FieldLists
     from state_pipelines.serializers.tree import Serializer
 
 
@@ -231,7 +231,7 @@ _PYTHON_EXAMPLE = "py-op.typed='ROW<n BIGINT, s STRING>'"
 
 
 def parse_serializers(texts: Iterable[str]) -> tuple[DeclaredSerializer, ...]:
-    """Parse `CLASS=LAYOUT` and `CLASS(BODY)=LAYOUT` texts (see `serializers.declared` and `codecs.layout_text`).
+    """Parse `CLASS=LAYOUT` and `CLASS(BODY)=LAYOUT` texts (see `declared_snapshots`, `layout_text`).
 
     Raises:
         UsageError: a text has another form, its class is declared twice or is read already.

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from state_pipelines.errors import FormatError, Where
-from state_pipelines.keyed.assignment import compute_key_group_range
+from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.metadata.key_groups import MAX_PARALLELISM, KeyGroupRange
-from state_pipelines.metadata.keyed import IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from state_pipelines.metadata import OperatorState
-    from state_pipelines.metadata.keyed import KeyedStateHandle
+    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
 
 _LISTED = 8
 """Largest number of ranges that an error lists."""

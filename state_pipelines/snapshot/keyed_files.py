@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.columns import explain
 from state_pipelines.errors import StateError, UnsupportedError, at
-from state_pipelines.keyed.changelog import ChangelogFile
-from state_pipelines.keyed.files import RecordContext
-from state_pipelines.keyed.key_serializers import FoundKeySerializer, find_key_serializer, find_told_serializers
+from state_pipelines.keyed.changelog.key_serializer_search import (
+    FoundKeySerializer,
+    find_key_serializer,
+    find_told_serializers,
+)
+from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.raw_timers import NotTimersError
-from state_pipelines.keyed.rocksdb import RocksFile
 from state_pipelines.snapshot.held_key_groups import check_held_key_groups, find_held_key_groups
 from state_pipelines.storage import METADATA_FILE, join
 
@@ -21,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
-    from state_pipelines.keyed.files import KeyedFile
+    from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata import CheckpointMetadata, OperatorState
     from state_pipelines.serializers.tree import Serializer
-    from state_pipelines.snapshot.handles import HandleReader
+    from state_pipelines.snapshot.handle_readers import HandleReader
 
 Files = tuple[tuple[int, "KeyedFile"], ...]
 """(index of the subtask, its file)."""
@@ -78,12 +80,10 @@ class KeyedFiles:
         seen: set[int] = set()
         for operator in self._metadata.operator_states:
             for _, file in self._open_managed(operator)[0]:
-                if not isinstance(file, ChangelogFile):
-                    if id(file.header) in seen:
-                        continue
-                    seen.add(id(file.header))
-                states = file.states if isinstance(file, ChangelogFile) else file.header.states
-                key = file.key_serializer if isinstance(file, ChangelogFile) else file.header.key_serializer
+                key, states = file.described_states()
+                if id(states) in seen:
+                    continue
+                seen.add(id(states))
                 if key is not None:
                     yield key
                 for info in states:
@@ -153,8 +153,8 @@ class KeyedFiles:
         handles = {each.index: each.managed_keyed_state for each in operator.subtasks}
         for index, file in self.open(operator, layouts):
             handle = handles[index]
-            if isinstance(file, RocksFile) and handle is not None:
-                found.setdefault(handle, replace(file, key_groups=handle.key_groups))
+            if file.is_database and handle is not None:
+                found.setdefault(handle, file.narrow(handle.key_groups))
             else:
                 found[id(file)] = file
         return tuple(found.values())
@@ -186,7 +186,7 @@ class KeyedFiles:
             files = tuple(
                 (
                     index,
-                    replace(file, key_groups=held[index]) if isinstance(file, RocksFile) and index in held else file,
+                    file.narrow(held[index]) if index in held else file,
                 )
                 for index, file in opened.items()
                 if file is not None and not isinstance(file, StateError)
@@ -217,17 +217,12 @@ class KeyedFiles:
         unknown = [file for _, file in files if _lacks_key(file)]
         if not unknown:
             return files
-        logs = [file for _, file in files if isinstance(file, ChangelogFile)]
+        logs = [log for _, file in files for log in file.change_logs()]
         context = RecordContext(operator.max_parallelism, layouts)
         with at(file=unknown[0].name):
             found = find_key_serializer(logs, context, self._candidates)
         self._evidence[operator.operator_id] = found
-        return tuple(
-            (index, replace(file, key_serializer=found.serializer))
-            if isinstance(file, ChangelogFile) and file.key_serializer is None
-            else (index, file)
-            for index, file in files
-        )
+        return tuple((index, file.with_key_serializer(found.serializer)) for index, file in files)
 
     @cached_property
     def _candidates(self) -> tuple[Serializer, ...]:
@@ -235,11 +230,11 @@ class KeyedFiles:
         found: dict[Serializer, None] = {}
         for operator in self._metadata.operator_states:
             files, _ = self._open_managed(operator)
-            logs = [file for _, file in files if isinstance(file, ChangelogFile)]
+            logs = [log for _, file in files for log in file.change_logs()]
             found.update((serializer, None) for serializer, _ in find_told_serializers(logs))
-            found.update((file.header.key_serializer, None) for _, file in files if not isinstance(file, ChangelogFile))
+            found.update((key, None) for _, file in files if (key := file.described_states()[0]) is not None)
         return tuple(found)
 
 
 def _lacks_key(file: KeyedFile) -> bool:
-    return isinstance(file, ChangelogFile) and file.key_serializer is None
+    return file.described_states()[0] is None

@@ -11,17 +11,16 @@ import numpy as np
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import explain
-from state_pipelines.codecs.families import unknown_class
-from state_pipelines.codecs.scalar import read_value
+from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.scalar.self_describing import unknown_class
 from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.errors import UnsupportedError, at
-from state_pipelines.keyed.heap import HeapFile
-from state_pipelines.keyed.heap_entries import has_opaque
-from state_pipelines.keyed.records import KeyedLayout, KeyedRecords, derive_keyed_layout
-from state_pipelines.keyed.state_columns import StateLayout
-from state_pipelines.keyed.tables import KeyedTable, TableOptions
+from state_pipelines.keyed.heap.entries import has_opaque
+from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords, derive_keyed_layout
+from state_pipelines.keyed.tables.operator_columns import StateLayout
+from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
 from state_pipelines.serializers.build import VOID_NAMESPACE
-from state_pipelines.serializers.metainfo import StateKind, StateMetaInfo, keyed_state
+from state_pipelines.serializers.state_meta_info import StateKind, StateMetaInfo, keyed_state
 from state_pipelines.serializers.tree import Declared, Opaque
 from state_pipelines.snapshot.python_states import (
     SAMPLE_SIZE,
@@ -37,15 +36,16 @@ from state_pipelines.snapshot.state import State, StateStatistics
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    import numpy.typing as npt
     import pyarrow as pa
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
-    from state_pipelines.keyed.files import KeyedFile, RecordContext
     from state_pipelines.keyed.header import KeyedHeader
+    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.serializers.python_types import PythonDeclaration
     from state_pipelines.serializers.tree import Serializer
-    from state_pipelines.snapshot.snapshot import Operator
+    from state_pipelines.snapshot.operator import Operator
 
 TIMER = "TIMER"
 
@@ -63,6 +63,10 @@ class KeyedPart:
     subtask: int
     file: KeyedFile
     state_id: int
+
+    def narrow(self, table: KeyedTable) -> KeyedPart:
+        """The part of the subtask's file in which records for a table may be (see `KeyedTable.narrow`)."""
+        return replace(self, file=table.narrow(self.file))
 
     def records(self, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[KeyedRecords]:
         """The records of the subtask, a window at a time."""
@@ -83,21 +87,56 @@ def read_states(
     Raises:
         StateError: a state cannot be read.
     """
+    files = _group_by_file(states)
+    tables = {state.name: state.make_table(options) for state in states}
+    if options is not None and options.key is not None and states:
+        key_groups = states[0].operator.narrow_key_groups(tables[states[0].name].needle, key_groups)
+    for wanted in files:
+        ((part, state), *_) = wanted
+        if key_groups is not None and not part.file.key_groups.intersect(key_groups):
+            continue
+        names = {part.state_id: state.name for part, state in wanted}
+        with at(operator=state.operator.label, state=state.name if len(wanted) == 1 else None):
+            file = tables[state.name].narrow(part.file)
+            for state_id, records in file.scan(list(names), state.context, key_groups):
+                name = names[state_id]
+                with at(state=name):
+                    batch = tables[name].make_batch(records, part.subtask)
+                yield name, batch
+
+
+def count_states(states: Sequence[KeyedState]) -> dict[str, StateStatistics]:
+    """Count the entries of several states of one operator, each file read once; by name of the state.
+
+    Raises:
+        StateError: the records of a state cannot be found.
+    """
+    groups = {state.name: np.zeros(state.operator.max_parallelism, np.int64) for state in states}
+    sizes = dict.fromkeys(groups, 0)
+    for wanted in _group_by_file(states):
+        ((part, state), *_) = wanted
+        names = {part.state_id: state.name for part, state in wanted}
+        with at(operator=state.operator.label, state=state.name if len(wanted) == 1 else None):
+            for state_id, records in part.file.scan(list(names), state.context):
+                name = names[state_id]
+                groups[name] += np.bincount(records.key_groups, minlength=len(groups[name]))
+                sizes[name] += int((records.key_ends - records.key_starts).sum())
+                sizes[name] += int((records.value_ends - records.value_starts).sum())
+    return {name: _make_statistics(groups[name], sizes[name]) for name in groups}
+
+
+def _make_statistics(groups: npt.NDArray[np.int64], size: int) -> StateStatistics:
+    present = np.flatnonzero(groups)
+    return StateStatistics(int(groups.sum()), size, {int(group): int(groups[group]) for group in present})
+
+
+def _group_by_file(states: Sequence[KeyedState]) -> list[list[tuple[KeyedPart, KeyedState]]]:
     # By identity: files have no cheaper one.
     files: dict[int, list[tuple[KeyedPart, KeyedState]]] = {}
     for state in states:
         for part in state.parts:
             files.setdefault(id(part.file), []).append((part, state))
-    tables = {state.name: state.make_table(options) for state in states}
-    for wanted in files.values():
-        ((part, state), *_) = wanted
-        names = {part.state_id: state.name for part, state in wanted}
-        with at(operator=state.operator.label, state=state.name if len(wanted) == 1 else None):
-            for state_id, records in part.file.scan(list(names), state.context, key_groups):
-                name = names[state_id]
-                with at(state=name):
-                    batch = tables[name].make_batch(records, part.subtask)
-                yield name, batch
+    return list(files.values())
 
 
 def _require_known(headers: Iterable[KeyedHeader]) -> None:
@@ -270,7 +309,7 @@ class KeyedState(State):
                 layout = derive_keyed_layout(info, header.key_serializer, operator.max_parallelism, layouts)
         except UnsupportedError as error:
             return None, explain(error)
-        if isinstance(part.file, HeapFile) and has_opaque(layout):
+        if part.file.lacks_lengths and has_opaque(layout):
             return None, self._explain_blocks()
         return layout, ""
 
@@ -287,7 +326,7 @@ class KeyedState(State):
     @cached_property
     def comes_by_key_group(self) -> bool:
         """Whether the entries of a key group are one record: heap entries without a reader have no known ends."""
-        if not any(isinstance(part.file, HeapFile) for part in self.parts):
+        if not any(part.file.lacks_lengths for part in self.parts):
             return False
         try:
             return has_opaque(self.layout)
@@ -351,13 +390,4 @@ class KeyedState(State):
             yield batch
 
     def count(self) -> StateStatistics:  # noqa: D102
-        groups = np.zeros(self.operator.max_parallelism, np.int64)
-        size = 0
-        with at(operator=self.operator.label, state=self.name):
-            for part in self.parts:
-                for records in part.records(self.context):
-                    groups += np.bincount(records.key_groups, minlength=len(groups))
-                    size += int((records.key_ends - records.key_starts).sum())
-                    size += int((records.value_ends - records.value_starts).sum())
-        present = np.flatnonzero(groups)
-        return StateStatistics(int(groups.sum()), size, {int(group): int(groups[group]) for group in present})
+        return count_states([self])[self.name]

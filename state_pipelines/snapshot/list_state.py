@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import Columns, explain, plan_columns
 from state_pipelines.codecs.serializer_layouts import derive_layout
-from state_pipelines.errors import UnsupportedError, UsageError, at
-from state_pipelines.keyed.tables import TableOptions
-from state_pipelines.operatorstate.backend import OperatorStateFile, decode_list_state
-from state_pipelines.snapshot.recognised import (
+from state_pipelines.errors import FormatError, MissingFileError, UnsupportedError, UsageError, at
+from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.operatorstate.state_files import OperatorStateFile, decode_list_state
+from state_pipelines.snapshot.connector_states import (
     CONNECTOR_COLUMN,
-    NOTHING_RECOGNISED,
+    NOTHING_DETECTED,
     SPLIT_COLUMN,
-    Recognised,
+    Detected,
     find_connector,
     may_be_known,
 )
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.operatorstate.source import OperatorStateSource
-    from state_pipelines.serializers.metainfo import StateMetaInfo
+    from state_pipelines.operatorstate.unread_state import OperatorStateSource
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
-    from state_pipelines.snapshot.snapshot import Operator
+    from state_pipelines.snapshot.operator import Operator
 
 Spans = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
@@ -220,10 +220,10 @@ class ListTable(NonKeyedTable):
     """Turns what subtasks have of a list state into batches; see `OperatorListState` for the columns.
 
     Attributes:
-        recognised: the connector, and the splits of the elements of the parts.
+        detected: the connector, and the splits of the elements of the parts.
     """
 
-    recognised: Recognised = NOTHING_RECOGNISED
+    detected: Detected = NOTHING_DETECTED
 
     @property
     def undecoded(self) -> str:  # noqa: D102
@@ -240,7 +240,7 @@ class ListTable(NonKeyedTable):
             found.append(pa.field("value_bytes", pa.binary(), may_fail))
         if column.reason or may_fail:
             found.append(pa.field("reason", pa.string(), may_fail))
-        split = self.recognised.fields
+        split = self.detected.fields
         if split:
             # They stand in the first row of an element only.
             once = ("value", "value_bytes", "reason")
@@ -267,13 +267,13 @@ class ListTable(NonKeyedTable):
                     columns["value"] = decoded.array
                     columns["reason"] = decoded.reasons()
                     columns["value_bytes"] = pc.if_else(columns["reason"].is_valid(), raw, None)
-            if self.recognised.state is not None:
-                columns = _spread(columns, self.recognised, first)
+            if self.detected.state is not None:
+                columns = _spread(columns, self.detected, first)
             first += len(starts)
             yield pa.RecordBatch.from_arrays([columns[each] for each in schema.names], schema=schema)
 
     def cut(self, first: int, number: int) -> ListTable:  # noqa: D102
-        return replace(self, recognised=self.recognised.cut(first, number))
+        return replace(self, detected=self.detected.cut(first, number))
 
 
 class OperatorListState(NonKeyedState):
@@ -292,7 +292,7 @@ class OperatorListState(NonKeyedState):
         return self.info.distribution_mode or "SPLIT_DISTRIBUTE"
 
     @cached_property
-    def recognised(self) -> Recognised:
+    def detected(self) -> Detected:
         """The connector that the state is that of; elements are looked at only where name and serializer fit one.
 
         Raises:
@@ -300,7 +300,7 @@ class OperatorListState(NonKeyedState):
         """
         serializers = [part.info.value_serializer for part in self.parts]
         if not may_be_known(self.name, serializers):
-            return NOTHING_RECOGNISED
+            return NOTHING_DETECTED
         snapshot = self.operator.snapshot
         chosen = snapshot.connectors.get(self.operator.metadata.operator_id)
         with at(operator=self.operator.label, state=self.name):
@@ -310,12 +310,16 @@ class OperatorListState(NonKeyedState):
                 elements += [data[start:end].tobytes() for start, end in zip(starts, ends, strict=True)]
             return find_connector(self.name, serializers, elements, snapshot.layout_context, chosen)
 
-    def _find_split(self, options: TableOptions) -> Recognised:
+    def _find_split(self, options: TableOptions) -> Detected:
         """What of the connector is wanted; nothing is looked at for a table that does not show it."""
         wanted = options.columns
         if options.raw or (wanted is not None and not {CONNECTOR_COLUMN, SPLIT_COLUMN} & set(wanted)):
-            return NOTHING_RECOGNISED
-        return self.recognised
+            return NOTHING_DETECTED
+        try:
+            return self.detected
+        except (FormatError, MissingFileError):
+            # Reading the rows of the damaged file raises it again; the others are shown without columns of a connector.
+            return NOTHING_DETECTED
 
     @cached_property
     def undecoded(self) -> str:  # noqa: D102
@@ -335,15 +339,15 @@ class OperatorListState(NonKeyedState):
         return StateStatistics(number, size)
 
 
-def _spread(columns: Mapping[str, pa.Array], recognised: Recognised, first: int) -> dict[str, pa.Array]:
+def _spread(columns: Mapping[str, pa.Array], detected: Detected, first: int) -> dict[str, pa.Array]:
     """The columns of some elements, a row per split; `first` is the position of the first element."""
-    elements, leading, splits = recognised.spread(first, len(columns["list_index"]))
+    elements, leading, splits = detected.spread(first, len(columns["list_index"]))
     every, once = pa.array(elements), pa.array(elements, mask=~leading)
     spread = {
         name: column.take(every if name in ("subtask", "list_index") else once) for name, column in columns.items()
     }
-    assert recognised.state is not None
-    names = pa.array([recognised.state.connector] * len(elements), pa.string())
+    assert detected.state is not None
+    names = pa.array([detected.state.connector] * len(elements), pa.string())
     return spread | {CONNECTOR_COLUMN: names, SPLIT_COLUMN: splits}
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from state_pipelines.metadata import read_metadata
 from state_pipelines.snapshot.declarations import Declarations
 from state_pipelines.snapshot.snapshot import Snapshot
-from state_pipelines.storage import PathMapping, parse_path_mapping, read_file, resolve_snapshot
+from state_pipelines.storage import PathMapping, parse_path_mapping, read_file, read_metadata_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from state_pipelines.codecs.kryo.fieldlists import FieldLists
+    from state_pipelines.codecs.kryo.field_lists import FieldLists
+    from state_pipelines.storage import SnapshotLocation
 
 
 def open_snapshot(
@@ -23,6 +24,7 @@ def open_snapshot(
     path_mapping: PathMapping | Iterable[str] = (),
     uids: Iterable[str] = (),
     classes: FieldLists | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Snapshot:
     """Open a checkpoint or savepoint.
 
@@ -32,15 +34,42 @@ def open_snapshot(
         path_mapping: `FROM=TO` texts for directories that were moved (absolute handles name them).
         uids: added to those of `declarations`.
         classes: replaces the classes of `declarations`.
+        storage_options: options of the fsspec file system, such as `key` and `secret` of S3; they are added to those
+            of `use_storage_options`.
 
     Raises:
         NotFoundError: there is no snapshot.
         FormatError: `_metadata` is not what the format says.
         UnsupportedError: a metadata version that is not known.
+        StorageError: the storage fails or refuses.
     """
-    location = resolve_snapshot(path)
+    location, raw = read_metadata_file(path, **(storage_options or {}))
     mapping = path_mapping if isinstance(path_mapping, PathMapping) else parse_path_mapping(path_mapping)
     known = declarations or Declarations()
     known = replace(known, uids=(*known.uids, *uids), classes=known.classes if classes is None else classes)
+    return Snapshot(location, read_metadata(raw, str(location.metadata)), mapping, known)
+
+
+def ensure_open(snapshot: Snapshot | str) -> Snapshot:
+    """Open the snapshot at a path as `open_snapshot` does; return an open one unchanged."""
+    return open_snapshot(snapshot) if isinstance(snapshot, str) else snapshot
+
+
+def open_location(
+    location: SnapshotLocation, declarations: Declarations | None = None, *, path_mapping: PathMapping | None = None
+) -> Snapshot:
+    """Open a snapshot whose `_metadata` is known, for instance from a listing.
+
+    Args:
+        location: directory and `_metadata`.
+        declarations: facts that the snapshot does not hold.
+        path_mapping: current directories of absolute handles.
+
+    Raises:
+        MissingFileError: there is no `_metadata`, or it cannot be read.
+        FormatError: `_metadata` is not what the format says.
+        UnsupportedError: a metadata version that is not known.
+        StorageError: the storage fails or refuses.
+    """
     metadata = read_metadata(read_file(location.metadata), str(location.metadata))
-    return Snapshot(location, metadata, mapping, known)
+    return Snapshot(location, metadata, path_mapping or PathMapping(), declarations or Declarations())

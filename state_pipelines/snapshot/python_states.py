@@ -16,23 +16,12 @@ from typing import TYPE_CHECKING
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.pickles import is_pickle
-from state_pipelines.codecs.scalar import read_value
+from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.serializers import tree
-from state_pipelines.serializers.metainfo import (
-    KEY_SERIALIZER,
-    VALUE_SERIALIZER,
-    StateKind,
-    StateMetaInfo,
-)
-from state_pipelines.serializers.python_types import (
-    PICKLED,
-    PythonDeclaration,
-    PythonType,
-    PythonValue,
-    carry_pickles,
-)
+from state_pipelines.serializers.python_types import PICKLED, PythonDeclaration, PythonType, PythonValue, carry_pickles
+from state_pipelines.serializers.state_meta_info import KEY_SERIALIZER, VALUE_SERIALIZER, StateKind, StateMetaInfo
 from state_pipelines.serializers.text import describe
 
 if TYPE_CHECKING:

@@ -15,9 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from state_pipelines.errors import UsageError, at
-from state_pipelines.keyed.raw_timers import read_section_bytes
-from state_pipelines.keyed.sections import Section, group_sections, select_sections
-from state_pipelines.metadata.channel import ChannelDirection
+from state_pipelines.keyed.canonical.sections import Section, group_sections, read_sections, select_sections
 from state_pipelines.metadata.channel_data import (
     AnyChannelStateHandle,
     ChannelData,
@@ -25,20 +23,21 @@ from state_pipelines.metadata.channel_data import (
     read_channel_data,
     summarise_channels,
 )
+from state_pipelines.metadata.channel_handles import ChannelDirection
 from state_pipelines.metadata.streams import StateStream, read_whole_stream
-from state_pipelines.operatorstate.backend import read_raw_partitions
+from state_pipelines.operatorstate.state_files import read_raw_partitions
 from state_pipelines.serializers.build import basic
-from state_pipelines.serializers.metainfo import StateMetaInfo, operator_list
+from state_pipelines.serializers.state_meta_info import StateMetaInfo, operator_list
 from state_pipelines.snapshot.list_state import select_fields
 from state_pipelines.snapshot.state import State, StateStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.keyed.tables import TableOptions
+    from state_pipelines.keyed.tables.state_table import TableOptions
     from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.metadata.operator import OperatorStateHandle
-    from state_pipelines.snapshot.snapshot import Operator
+    from state_pipelines.metadata.operator_handles import OperatorStateHandle
+    from state_pipelines.snapshot.operator import Operator
 
 RAW = "RAW"
 IN_FLIGHT = "IN_FLIGHT"
@@ -108,7 +107,7 @@ class RawKeyedPart:
             columns = [
                 pa.array([section.key_group for section in sections], pa.int32()),
                 pa.array(np.full(number, self.subtask, np.int32)),
-                pa.array([read_section_bytes(self.stream, section) for section in sections], pa.binary()),
+                pa.array([read_sections(self.stream, section.start, section.end) for section in sections], pa.binary()),
                 pa.array([self.reason] * number, pa.string()),
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=RAW_KEYED_SCHEMA)

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from state_pipelines.snapshot.python_states import python_name
+from state_pipelines.snapshot.representation import describe_state, make_state_html
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from state_pipelines.keyed.tables import TableOptions
+    from state_pipelines.keyed.tables.state_table import TableOptions
     from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.serializers.metainfo import StateMetaInfo
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
-    from state_pipelines.snapshot.snapshot import Operator
+    from state_pipelines.snapshot.operator import Operator
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,13 @@ class State(ABC):
 
     def __init__(self, operator: Operator) -> None:
         self.operator = operator
+
+    def __repr__(self) -> str:
+        return f"<State {describe_state(self)}>"
+
+    def _repr_html_(self) -> str:
+        """Show the columns, in notebooks."""
+        return make_state_html(self)
 
     @property
     @abstractmethod
@@ -126,6 +134,23 @@ class State(ABC):
     def to_arrow(self, options: TableOptions | None = None, key_groups: KeyGroupRange | None = None) -> pa.Table:
         """The state as one table, see `batches`."""
         return pa.Table.from_batches(self.batches(options, key_groups), self.make_schema(options))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export the state as a stream of the Arrow PyCapsule interface, one batch at a time.
+
+        So `pyarrow.table(state)`, `pyarrow.RecordBatchReader.from_stream(state)`, polars, DuckDB and pandas 3 take a
+        state directly; those that read streams do not hold all of it in memory.
+
+        Args:
+            requested_schema: capsule of the schema that the consumer wants: the same columns with types to which Arrow
+                can cast, such as `large_string`.
+
+        Raises:
+            StateError: the state has no table. Errors while it is read are those of the consumer, with the same text.
+            pyarrow.ArrowException: the state cannot be cast to the requested schema.
+        """
+        reader = pa.RecordBatchReader.from_batches(self.schema, self.batches())
+        return reader.__arrow_c_stream__(requested_schema)
 
     @abstractmethod
     def count(self) -> StateStatistics:

@@ -22,7 +22,7 @@ from state_pipelines.snapshot.raw_state import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from state_pipelines.snapshot.snapshot import Operator
+    from state_pipelines.snapshot.operator import Operator
     from state_pipelines.snapshot.state import State
 
 
@@ -41,7 +41,12 @@ class Failure:
     @property
     def is_damage(self) -> bool:
         """Whether bytes are damaged or missing, in contrast to a format that is not covered."""
-        return not isinstance(self.error, UnsupportedError)
+        return is_damage(self.error)
+
+
+def is_damage(error: StateError) -> bool:
+    """Return whether an error is about bytes that are damaged or missing, not about a format that is not covered."""
+    return not isinstance(error, UnsupportedError)
 
 
 @dataclass(frozen=True)

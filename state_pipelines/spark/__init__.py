@@ -9,10 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from state_pipelines.spark.migrating import MigrationResult, migrate
-    from state_pipelines.spark.reports import ProofCheck, ProofReport
+    from state_pipelines.operations.proofs.proof_reports import ProofCheck, ProofReport
+    from state_pipelines.spark.migration_run import MigrationResult, migrate
+    from state_pipelines.spark.registration import register
     from state_pipelines.spark.session import create_session
     from state_pipelines.spark.writer import write_state
 
@@ -27,27 +26,19 @@ __all__ = [
 ]
 
 _PLACES = {
-    "MigrationResult": "migrating",
-    "ProofCheck": "reports",
-    "ProofReport": "reports",
-    "create_session": "session",
-    "migrate": "migrating",
-    "write_state": "writer",
+    "MigrationResult": "state_pipelines.spark.migration_run",
+    "ProofCheck": "state_pipelines.operations.proofs.proof_reports",
+    "ProofReport": "state_pipelines.operations.proofs.proof_reports",
+    "create_session": "state_pipelines.spark.session",
+    "migrate": "state_pipelines.spark.migration_run",
+    "register": "state_pipelines.spark.registration",
+    "write_state": "state_pipelines.spark.writer",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    found = getattr(import_module(_PLACES[name]), name)
     globals()[name] = found
     return found
-
-
-def register(spark: SparkSession) -> None:
-    """Make `flink-state` and `flink-state-metadata` known to a session."""
-    from state_pipelines.spark.metadata_source import FlinkStateMetadataSource
-    from state_pipelines.spark.source import FlinkStateSource
-
-    spark.dataSource.register(FlinkStateSource)
-    spark.dataSource.register(FlinkStateMetadataSource)

@@ -9,13 +9,13 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from state_pipelines.errors import at
-from state_pipelines.keyed.records import derive_keyed_layout
-from state_pipelines.keyed.tables import KeyedTable, TableOptions
+from state_pipelines.keyed.record_layout import derive_keyed_layout
+from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
 from state_pipelines.operations.migration.flows import Read, walk_flow
 from state_pipelines.operations.migration.shapes import BROADCAST
+from state_pipelines.spark.flow_steps import PAYLOAD, STORED, hidden
 from state_pipelines.spark.flows import FlowRunner, name_columns
 from state_pipelines.spark.operator_state import make_encoder
-from state_pipelines.spark.stages import PAYLOAD, STORED, hidden
 from state_pipelines.spark.types import spark_schema
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
-    from state_pipelines.operations.migration.plans import OperatorPlan
+    from state_pipelines.operations.migration.migration_plan import OperatorPlan
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
 

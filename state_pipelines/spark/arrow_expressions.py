@@ -1,4 +1,4 @@
-"""Expressions of Spark that Arrow computes as well, on the columns where they lie.
+"""Expressions of Spark that Arrow computes instead, directly on the columns of a batch.
 
 Spark parses, resolves and simplifies the SQL and says what types it casts to; of what it makes of it, the parts below
 mean the same in Arrow, down to overflow and null. An expression with anything else in it stays with Spark: whatever
@@ -52,8 +52,8 @@ class ArrowExpression:
         function: of Arrow; or `column`, `literal`, `cast`, `choose` (condition and value by turns, then the rest) or
             `require` (null is an error).
         type: of its values, by Spark's name.
-        arguments: what it is computed of.
-        value: name of a column, value of a literal, or what is to be said where null is an error.
+        arguments: operands.
+        value: name of a column, value of a literal, or the message where null is an error.
         may_fail: whether some values of the arguments are an error.
     """
 
@@ -93,7 +93,7 @@ class ArrowExpression:
     def _compute(self, found: list[Any], present: pa.BooleanArray) -> Any:
         match self.function:
             case "cast":
-                # Of what may not fit its type, Arrow is to say so; a double is what is nearest to a long.
+                # Arrow raises for values that do not fit their type; a long becomes the nearest double.
                 return pc.cast(found[0], TYPES[self.type], safe=self.may_fail)
             case "choose":
                 *pairs, value = found
@@ -114,7 +114,7 @@ def translate_expression(expression: Any, present: str) -> ArrowExpression | Non
 
     Args:
         expression: over columns, which are null in rows that are not present.
-        present: the column that says which rows are; `CASE WHEN present THEN … END` is what stands inside.
+        present: the column that marks present rows, from `CASE WHEN present THEN … END`.
     """
     while _name(expression) == "Alias":
         expression = expression.child()
@@ -147,7 +147,7 @@ def _translate(expression: Any, present: str) -> ArrowExpression | None:
 def _make(expression: Any, name: str, kind: str, arguments: tuple[ArrowExpression, ...]) -> ArrowExpression | None:
     types = {each.type for each in arguments}
     fails = any(each.may_fail for each in arguments)
-    # Spark does not compute what comes behind unless it must: not behind a null either.
+    # Spark does not evaluate later operands unless it must, also not after a null.
     guarded = any(each.may_fail for each in arguments[1:])
     if guarded:
         return None

@@ -1,26 +1,26 @@
-"""Comparisons of the digests of two sides: a small table of what is the same where, which Great Expectations judges."""
+"""Comparisons of the digests of two sides of a proof, per state and key group or subtask."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
-from state_pipelines.errors import MigrationError
-from state_pipelines.keyed.column_digest import ROWS
-from state_pipelines.spark.expectations import SAMPLE_SIZE, import_expectations, judge, judge_table
-from state_pipelines.spark.reports import KEY_HASHES, KEY_SETS, OWN, READ_BACK, ROUND_TRIP, ROW_COUNTS, ProofCheck
+from state_pipelines.keyed.digests.column_digests import ROWS
+from state_pipelines.operations.proofs.proof_reports import (
+    EXAMPLES,
+    KEY_SETS,
+    READ_BACK,
+    ROUND_TRIP,
+    ROW_COUNTS,
+    ProofCheck,
+    RecordCounts,
+)
 from state_pipelines.spark.row_digests import NULLS, TIMES, VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from great_expectations.expectations.expectation import Expectation
-    from pyspark.sql import DataFrame
-
-    from state_pipelines.operations.migration.files import RowExpectation
-    from state_pipelines.spark.expectations import Judgement
+    from state_pipelines.spark.differing_rows import FoundRows
     from state_pipelines.spark.row_digests import RowColumns
 
 COMPARED = (ROW_COUNTS, KEY_SETS, ROUND_TRIP, READ_BACK)
@@ -34,9 +34,9 @@ class GroupResult:
     Attributes:
         state: its name.
         place: the key group, or a heap of keys where keys have changed their key group; of operator state the subtask.
-        values: by check: what was compared, and what it is before and after.
+        values: by check, the names of the compared values, with the values before and after.
         records: that were written; None where rows of the way back are compared.
-        misplaced: records of them that lie in another key group than their hash gives.
+        misplaced: records in another key group than their hash gives.
         unhashed: records of them whose hash is not known.
     """
 
@@ -49,7 +49,7 @@ class GroupResult:
 
 
 def name_values(columns: RowColumns) -> dict[str, str]:
-    """Names of the digests of the values of rows, and what they are called for people."""
+    """Names of the digests of the values of rows, with readable names."""
     told = {NULLS: "null values", VALUES: "values", TIMES: "times of the last access"}
     return {name: told.get(name, name) for name in columns.names}
 
@@ -57,10 +57,10 @@ def name_values(columns: RowColumns) -> dict[str, str]:
 def compare_sums(
     names: Mapping[str, str], before: Mapping[str, int] | None, after: Mapping[str, int] | None
 ) -> list[tuple[str, str, str]]:
-    """What is compared, and what it is before and after.
+    """The compared values, before and after.
 
     Args:
-        names: of the digests, and what they are called for people.
+        names: of the digests, with readable names.
         before: digests of the one side; None is a side without rows.
         after: of the other side.
     """
@@ -71,81 +71,71 @@ def _to_text(name: str, side: Mapping[str, int] | None, word: str) -> str:
     if side is None:
         return "none"
     if name not in side:
-        # Never the same as what the other side says.
+        # Never equal to the other side.
         return f"not there {word}"
     return str(side[name]) if name == ROWS else f"{side[name]:016x}"
 
 
-def judge_results(results: Sequence[GroupResult], suite: str) -> dict[str, Judgement]:
-    """What Great Expectations says of a table with a row per state and place, by check: `COMPARED`, `KEY_HASHES`.
-
-    Great Expectations takes seconds to import, so not before.
-    """
-    gxe = import_expectations()
-    columns: dict[str, list[Any]] = {
-        "state": [each.state for each in results],
-        "place": [each.place for each in results],
-        "misplaced": [each.misplaced for each in results],
-    }
-    for check in COMPARED:
-        for side, index in (("before", 1), ("after", 2)):
-            columns[f"{side}_{check}"] = [
-                ", ".join(f"{each[0]} {each[index]}" for each in result.values.get(check, ())) for result in results
-            ]
-    expectations: dict[str, Expectation] = {
-        check: gxe.ExpectColumnPairValuesToBeEqual(column_A=f"before_{check}", column_B=f"after_{check}")
-        for check in COMPARED
-    }
-    expectations[KEY_HASHES] = gxe.ExpectColumnValuesToBeInSet(column="misplaced", value_set=[0])
-    judgements = judge_table(columns, suite, [*expectations.values()])
-    return dict(zip(expectations, judgements, strict=True))
+def differ(results: Sequence[GroupResult], check: str) -> bool:
+    """Return whether the two sides of a check differ anywhere."""
+    return any(before != after for each in results for _, before, after in each.values.get(check, ()))
 
 
-def judge_rows(frame: DataFrame, name: str, wanted: Sequence[RowExpectation], description: str) -> ProofCheck:
-    """What Great Expectations says of the rows of a state, by the expectations of its migration.
+def make_check(
+    name: str,
+    results: Sequence[GroupResult],
+    found: FoundRows | None,
+    *,
+    place: str,
+    description: str,
+    notes: Sequence[str] = (),
+) -> ProofCheck:
+    """One check of `COMPARED`.
 
     Args:
-        frame: the rows, with the columns that expectations may name; fields of structs are named by dotted paths.
-        name: of the state.
-        wanted: one or more.
+        name: of the check.
+        results: all comparisons.
+        found: rows that differ; None when the check holds.
+        place: `key group` or `subtask`.
         description: of the check.
-
-    Raises:
-        MigrationError: see `make_expectation`.
+        notes: rows that the check leaves out.
     """
-    paths = [str(value) for each in wanted for key, value in each.arguments if key.lower().startswith("column")]
-    nested = [F.col(path).alias(path.replace(".", "_")) for path in dict.fromkeys(paths) if "." in path]
-    judgements = judge(frame.select("*", *nested), name, [make_expectation(each) for each in wanted])
-    failed = [(each, found) for each, found in zip(wanted, judgements, strict=True) if not found.success]
-    observed = "; ".join(f"{each.type}: {found.error or found.observed}" for each, found in failed)
-    return ProofCheck(
-        name=OWN,
-        ok=not failed,
-        description=description,
-        expectation=", ".join(dict.fromkeys(each.type for each in wanted)),
-        expected="; ".join(str({"type": each.type, **dict(each.arguments)}) for each in wanted),
-        observed=observed or f"{len(wanted)} expectations hold",
-        sample=[row for _, found in failed for row in found.sample][:SAMPLE_SIZE],
-    )
+    records = sum(each.records or 0 for each in results)
+    compared = "; ".join(dict.fromkeys(_name_digests(results, name)))
+    expected = f"equal in every {place}: {compared}" if compared else "no records"
+    if found is None:
+        return ProofCheck(name, True, description, expected, "; ".join([expected, *notes]), RecordCounts(records))
+    counts = replace(found.counts, compared=records)
+    rows = found.examples
+    if name in (ROW_COUNTS, KEY_SETS):
+        # Values may differ too, which is for other checks to say.
+        counts, rows = replace(counts, differing=0), found.rows
+    observed = [f"different: {_name_different(results, name, place)}"]
+    observed.append(str(counts) if counts.failed else "no differing record is found when both sides are read again")
+    return ProofCheck(name, False, description, expected, "; ".join([*observed, *notes]), counts, rows[:EXAMPLES])
 
 
-def make_expectation(wanted: RowExpectation) -> Expectation:
-    """An expectation of a migration file.
+def _name_digests(results: Sequence[GroupResult], check: str) -> list[str]:
+    """The name of the compared value, with the state where there are several."""
+    several = len({each.state for each in results}) > 1
+    return [
+        f"{each.state}: {', '.join(what for what, *_ in each.values[check])}"
+        if several
+        else ", ".join(what for what, *_ in each.values[check])
+        for each in results
+        if each.values.get(check)
+    ]
 
-    Raises:
-        MigrationError: Great Expectations has none of that name, or refuses the arguments.
-    """
-    gxe = import_expectations()
-    name = "".join(part.capitalize() for part in wanted.type.split("_"))
-    kind = getattr(gxe, name, None)
-    if kind is None:
-        raise MigrationError(f"Great Expectations has no {wanted.type}")
-    arguments = {
-        key: value.replace(".", "_") if key.lower().startswith("column") and isinstance(value, str) else value
-        for key, value in wanted.arguments
-    }
-    try:
-        made: Expectation = kind(**arguments)
-    except ValueError as error:
-        raise MigrationError(f"{wanted.type} cannot be made of {arguments}: {error}") from None
-    return made
+
+def _name_different(results: Sequence[GroupResult], check: str, place: str) -> str:
+    counts: dict[str, list[int]] = {}
+    several = len({each.state for each in results}) > 1
+    for each in results:
+        for what, before, after in each.values.get(check, ()):
+            if before != after:
+                counts.setdefault(f"{each.state}: {what}" if several else what, []).append(each.place)
+    return ", ".join(f"{what} in {_name_places(found, place)}" for what, found in counts.items())
+
+
+def _name_places(found: Sequence[int], place: str) -> str:
+    return f"{place} {found[0]}" if len(found) == 1 else f"{len(found)} {place}s"

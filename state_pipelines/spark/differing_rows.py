@@ -1,15 +1,27 @@
-"""Examples of differing rows for the report of a failed proof."""
+"""Rows that differ between two sides of a proof, for the report of a failed check."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from pyspark import StorageLevel
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from state_pipelines.spark.stages import KEYS, PAYLOAD, hidden
+from state_pipelines.keyed.tables.state_table import TTL_COLUMN
+from state_pipelines.operations.proofs.proof_reports import (
+    BEFORE,
+    EXAMPLES,
+    EXPECTED,
+    DifferingRecord,
+    RecordCounts,
+    to_plain,
+)
+from state_pipelines.spark.flow_steps import KEYS, PAYLOAD, hidden
+from state_pipelines.spark.row_digests import TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -18,13 +30,33 @@ if TYPE_CHECKING:
 
     from state_pipelines.spark.comparisons import GroupResult
 
-EXAMPLES = 10
-"""Largest number of rows that a failed check shows."""
+_SIDE, _VALUE, _COMPARED, _KIND = (hidden(name) for name in ("side", "value", "compared", "kind"))
+_MISSING, _UNEXPECTED, _DIFFERING = "missing", "unexpected", "differing"
 
-_PLACES = 64
-"""Largest number of key groups or subtasks that are searched for rows."""
 
-_EQUAL = hidden("equal")
+@dataclass(frozen=True)
+class FoundRows:
+    """Rows that differ.
+
+    Attributes:
+        counts: how many, of each kind.
+        rows: examples, those that are missing or unexpected first.
+        other: examples with other values only.
+    """
+
+    counts: RecordCounts = field(default_factory=RecordCounts)
+    rows: tuple[DifferingRecord, ...] = ()
+    other: tuple[DifferingRecord, ...] = ()
+
+    def __add__(self, other: FoundRows) -> FoundRows:
+        rows, others = (*self.rows, *other.rows), (*self.other, *other.other)
+        return FoundRows(self.counts + other.counts, rows[:EXAMPLES], others[:EXAMPLES])
+
+    @property
+    def examples(self) -> tuple[DifferingRecord, ...]:
+        """Examples of every kind."""
+        half = max(EXAMPLES // 2, EXAMPLES - len(self.other))
+        return (*self.rows[:half], *self.other)[:EXAMPLES]
 
 
 def find_failed(results: Sequence[GroupResult], check: str, state: str) -> tuple[set[str], list[int]]:
@@ -36,74 +68,158 @@ def find_failed(results: Sequence[GroupResult], check: str, state: str) -> tuple
             if result.state == state and before != after:
                 names.add(what)
                 places.add(result.place)
-    return names, sorted(places)[:_PLACES]
+    return names, sorted(places)
 
 
 def find_rows(
+    state: str,
     sides: Mapping[str, DataFrame],
     compared: tuple[str, str],
     place: tuple[str, Collection[int]],
     fields: Collection[str],
     *,
     kept: bool = False,
-) -> list[dict[str, Any]]:
-    """Find rows that differ between two frames.
+) -> FoundRows:
+    """Find rows that differ between two frames, in one pass over all of them.
 
     Args:
+        state: name of the state.
         sides: frames of `FlowRunner` by name, with the same keys; those that are not compared are only shown.
-        compared: names of the two frames to compare.
+        compared: names of the expected frame and of the one that is there.
         place: column of the key group or subtask, and the values of it to search.
-        fields: of the payload that are compared; the whole payload where it has none of them.
+        fields: names of digests, and of fields of the payload, that are compared; the whole payload where it has none.
         kept: rows that the second frame lacks are no difference: the migration left them out.
 
     Returns:
-        At most `EXAMPLES` rows, each with the key and the values of every frame.
+        Numbers of rows, and at most `EXAMPLES` of each kind.
     """
     column, places = hidden(place[0]), place[1]
     common = set.intersection(*(set(frame.columns) for frame in sides.values()))
     parts = ("key_bytes",) if hidden("key_bytes") in common else (*KEYS, "timestamp")
     identity = [name for name in map(hidden, (place[0], *parts, "list_index")) if name in common]
-    shown = [name for name in map(hidden, KEYS) if name in next(iter(sides.values())).columns and name not in identity]
-    joined: list[DataFrame] = []
-    for index, (name, frame) in enumerate(sides.items()):
+    shown = [
+        name
+        for name in map(hidden, KEYS)
+        if name not in identity and any(name in frame.columns for frame in sides.values())
+    ]
+    timed = TIMES in fields or "times of the last access" in fields
+    union: DataFrame | None = None
+    for name, frame in sides.items():
         rows = frame.where(F.col(column).isin(list(places))) if column in identity else frame
-        chosen = [*map(F.col, identity), _to_text(frame, ()).alias(name)]
-        chosen += [_compare_text(frame, fields).alias(_EQUAL + name)] if name in compared else []
-        chosen += [F.col(each) for each in shown] if index == 0 else []
-        joined.append(rows.select(*chosen))
-    together = reduce(lambda one, other: one.join(other, identity, "full"), joined)
-    first, second = (F.col(_EQUAL + name) for name in compared)
-    different = ~first.eqNullSafe(second) & (second.isNotNull() if kept else F.lit(True))
-    found = together.where(different).orderBy(*identity).limit(EXAMPLES)
-    names = {name: name.removeprefix(hidden("")) for name in (*identity, *shown)}
-    return [_make_row(row.asDict(recursive=True), names, list(sides)) for row in found.collect()]
+        own = rows.select(
+            *identity,
+            *(F.col(each) for each in shown if each in frame.columns),
+            F.lit(name).alias(_SIDE),
+            _to_text(frame, timed=timed).alias(_VALUE),
+            _compare_text(frame, fields, timed=timed).alias(_COMPARED),
+        )
+        union = own if union is None else union.unionByName(own, allowMissingColumns=True)
+    assert union is not None
+    # Groups, not joins: a namespace may be null, and a key may occur twice on one side.
+    pair = F.struct(_COMPARED, _VALUE)
+    together = union.groupBy(*identity).agg(
+        *(F.first(name, ignorenulls=True).alias(name) for name in shown),
+        *(F.sort_array(F.collect_list(F.when(F.col(_SIDE) == name, pair))).alias(name) for name in sides),
+    )
+    wanted, found = compared
+    different = together.withColumn(_KIND, _classify(F.col(wanted), F.col(found), kept=kept)).where(F.col(_KIND) != "")
+    different = different.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        numbers = {row[_KIND]: row["count"] for row in different.groupBy(_KIND).count().collect()}
+        names = {name: name.removeprefix(hidden("")) for name in (*identity, *shown)}
+        examples = {
+            kind: tuple(
+                _make_row(state, row.asDict(recursive=True), names, list(sides), compared, frozenset(fields))
+                for row in different.where(F.col(_KIND) == kind).orderBy(*identity).limit(EXAMPLES).collect()
+            )
+            for kind in numbers
+        }
+    finally:
+        different.unpersist()
+    missing, unexpected = examples.get(_MISSING, ()), examples.get(_UNEXPECTED, ())
+    half = max(EXAMPLES // 2, EXAMPLES - len(unexpected))
+    return FoundRows(
+        RecordCounts(0, *(numbers.get(kind, 0) for kind in (_DIFFERING, _MISSING, _UNEXPECTED))),
+        (*missing[:half], *unexpected)[:EXAMPLES],
+        examples.get(_DIFFERING, ()),
+    )
 
 
-def _to_text(frame: DataFrame, fields: Collection[str]) -> Column:
-    """The payload, or fields of it, as JSON; null where there is no row."""
-    payload, kind = F.col(PAYLOAD), frame.schema[PAYLOAD].dataType
-    known = [name for name in fields if isinstance(kind, StructType) and name in kind.names]
-    value = F.struct(*(payload.getField(name).alias(name) for name in known)) if known else payload
-    return F.to_json(F.struct(value.alias("value")), {"ignoreNullFields": "false"})
+def _classify(wanted: Column, found: Column, *, kept: bool) -> Column:
+    lost = F.lit("") if kept else F.lit(_MISSING)
+    same = F.transform(wanted, lambda each: each[_COMPARED]) == F.transform(found, lambda each: each[_COMPARED])
+    return (
+        F.when(F.size(found) == 0, lost)
+        .when(F.size(found) < F.size(wanted), F.lit(_MISSING))
+        .when(F.size(found) > F.size(wanted), F.lit(_UNEXPECTED))
+        .when(same, F.lit(""))
+        .otherwise(F.lit(_DIFFERING))
+    )
 
 
-def _compare_text(frame: DataFrame, fields: Collection[str]) -> Column:
+def _choose_fields(frame: DataFrame, fields: Collection[str]) -> list[str]:
+    """The compared fields of the payload, sorted; none where the payload is compared as a whole."""
+    kind = frame.schema[PAYLOAD].dataType if PAYLOAD in frame.columns else None
+    return [name for name in sorted(fields) if name in kind.names] if isinstance(kind, StructType) else []
+
+
+def _to_text(frame: DataFrame, fields: Sequence[str] = (), *, timed: bool) -> Column:
+    """The payload, or fields of it, as JSON."""
+    parts: list[Column] = []
+    if PAYLOAD in frame.columns:
+        payload = F.col(PAYLOAD)
+        value = F.struct(*(payload.getField(name).alias(name) for name in fields)) if fields else payload
+        parts.append(F.when(payload.isNotNull(), value).alias("value"))
+    if timed and hidden(TTL_COLUMN) in frame.columns:
+        parts.append(F.col(hidden(TTL_COLUMN)).alias("ttl_last_access"))
+    # Timers have keys only.
+    return F.to_json(F.struct(*parts), {"ignoreNullFields": "false"}) if parts else F.lit("{}")
+
+
+def _compare_text(frame: DataFrame, fields: Collection[str], *, timed: bool) -> Column:
     """The text of `_to_text` and the types: an INT 1 and a BIGINT 1 differ."""
-    kind = frame.schema[PAYLOAD].dataType
-    known = {each.name: each.dataType for each in kind} if isinstance(kind, StructType) else {}
-    types = [known[name].simpleString() for name in sorted(fields) if name in known] or [kind.simpleString()]
-    return F.concat(F.lit(" ".join(types)), _to_text(frame, fields))
+    if PAYLOAD not in frame.columns:
+        return _to_text(frame, timed=timed)
+    kind, known = frame.schema[PAYLOAD].dataType, _choose_fields(frame, fields)
+    types = (
+        [kind[name].dataType.simpleString() for name in known]
+        if known and isinstance(kind, StructType)
+        else [kind.simpleString()]
+    )
+    return F.concat(F.lit(" ".join(types)), _to_text(frame, known, timed=timed))
 
 
-def _make_row(row: Mapping[str, Any], names: Mapping[str, str], sides: Sequence[str]) -> dict[str, Any]:
-    shown = {
-        names[name]: value.hex() if isinstance(value, bytes | bytearray) else value
-        for name, value in row.items()
-        if name in names
-    }
-    if shown.get("state_key") is not None:
-        shown.pop("key_bytes", None)
-    shown = {name: value for name, value in shown.items() if value is not None}
-    values = {name: None if row[name] is None else json.loads(row[name])["value"] for name in sides}
-    absent = [name for name in sides if row[name] is None]
-    return {**shown, **values, **({"absent": absent} if absent else {})}
+def _make_row(
+    state: str,
+    row: Mapping[str, Any],
+    names: Mapping[str, str],
+    sides: Sequence[str],
+    compared: tuple[str, str],
+    fields: frozenset[str],
+) -> DifferingRecord:
+    key = {names[name]: to_plain(value) for name, value in row.items() if name in names and value is not None}
+    if "state_key" in key:
+        key.pop("key_bytes", None)
+    # The key first, its place in the snapshot last.
+    order = (*KEYS, "timestamp", "key_bytes", "list_index", "subtask", "key_group")
+    key = {name: key[name] for name in order if name in key}
+    texts = {name: [json.loads(each[_VALUE]) for each in row[name]] for name in sides}
+    values = {name: [_open(each) for each in found] for name, found in texts.items() if found}
+    several = [f"{len(found)} records {name}" for name, found in values.items() if len(found) > 1]
+    shown = {name: found[0] if len(found) == 1 else found for name, found in values.items()}
+    absent = tuple(name for name in sides if not texts[name])
+    if EXPECTED not in sides:
+        # What comes back is expected to be what was there.
+        shown |= {EXPECTED: shown[BEFORE]} if BEFORE in shown else {}
+        absent += () if BEFORE in shown else (EXPECTED,)
+    note = f"the key occurs several times: {', '.join(several)}" if several else ""
+    return DifferingRecord(state, key, shown, absent, note, compared, fields)
+
+
+def _open(content: dict[str, Any]) -> Any:
+    return content["value"] if list(content) == ["value"] else content or "timer"
+
+
+def combine_found(found: Sequence[FoundRows]) -> FoundRows:
+    """The rows of several states."""
+    return reduce(lambda one, other: one + other, found, FoundRows())

@@ -1,23 +1,18 @@
-"""Digesting the rows of a keyed state in tasks: as they lie in files, as a way back makes them, or as Spark does."""
+"""Tasks that digest the rows of a keyed state: as stored, as downgraded by Arrow, or as computed by Spark."""
 
 from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from state_pipelines.keyed.tables import TTL_COLUMN, TableOptions
+from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TableOptions
+from state_pipelines.operations.proofs.proof_reports import AFTER, EXPECTED, DifferingRecord, to_plain
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, choose_fields, run_on_rows
-from state_pipelines.spark.row_digests import (
-    HASHED,
-    Digested,
-    RowColumns,
-    RowDigest,
-    combine,
-    restore_types,
-)
+from state_pipelines.spark.row_digests import HASHED, Digested, RowColumns, RowDigest, combine, restore_types
 from state_pipelines.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
@@ -34,13 +29,13 @@ _WHAT = "the proof cannot read the state"
 def digest_splits(
     spark: SparkSession, splits: Sequence[KeyedSplit], columns: RowColumns, *, hashed: bool = False
 ) -> Digested:
-    """Digest a state as it lies in its files.
+    """Digest a state as stored in its files.
 
     Args:
         spark: the session.
         splits: of the state.
-        columns: what is digested.
-        hashed: also judge whether keys lie where their hashes put them.
+        columns: the digested columns.
+        hashed: also count keys that are not in the key group of their hash.
 
     Raises:
         StateError: the state cannot be read.
@@ -48,17 +43,41 @@ def digest_splits(
     return combine(run_tasks(spark, [_DigestSplit(each, columns, hashed) for each in splits], _WHAT))
 
 
+def find_misplaced(spark: SparkSession, state: str, splits: Sequence[KeyedSplit], limit: int) -> list[DifferingRecord]:
+    """Find records of a state that are in another key group than their hash gives.
+
+    Args:
+        spark: the session.
+        state: its name.
+        splits: of the state.
+        limit: records at most.
+
+    Raises:
+        StateError: the state cannot be read.
+    """
+    found = run_tasks(spark, [_FindMisplaced(each, limit) for each in splits], _WHAT)
+    rows = [row for each in found for row in each][:limit]
+    return [
+        DifferingRecord(
+            state,
+            {"state_key": key},
+            {AFTER: f"key group {group}", EXPECTED: f"key group {hashed}, by the hash of the key"},
+        )
+        for key, group, hashed in rows
+    ]
+
+
 def digest_back(
     spark: SparkSession, splits: Sequence[KeyedSplit], way: FieldwiseRows, made: RowColumns, written: RowColumns | None
 ) -> tuple[Digested, Digested]:
-    """Digest what a field-wise way back computes and, in the same pass, what it computes that of.
+    """Digest the result of a field-wise downgrade and, in the same pass, its input.
 
     Args:
         spark: the session.
         splits: of the new state.
         way: the way back.
-        made: what is digested of its rows.
-        written: what is digested of the new state's, keys judged by their hashes; None is nothing.
+        made: digested columns of the result.
+        written: digested columns of the new state, with keys checked by their hashes; None for none.
 
     Returns:
         (what comes back, what was written).
@@ -79,7 +98,7 @@ def digest_frame(frame: DataFrame, types: Mapping[str, pa.DataType], columns: Ro
     Args:
         frame: the rows, as they would be written.
         types: of their columns, where Spark has others.
-        columns: what is digested.
+        columns: the digested columns.
 
     Raises:
         StateError: a row cannot be computed, or has no place in its type.
@@ -91,7 +110,7 @@ def digest_frame(frame: DataFrame, types: Mapping[str, pa.DataType], columns: Ro
             digest.add(restore_types(batch, types))
         yield pa.RecordBatch.from_pydict({"digested": [pickle.dumps(digest.result)]})
 
-    # Behind a shuffle every task has all key groups: the driver gets the sums of some tasks, not each task's.
+    # After a shuffle every task has all key groups, so that sums are merged before the driver collects them.
     made = frame.mapInArrow(work, "digested binary").rdd.map(lambda row: pickle.loads(row["digested"]))
     return made.treeAggregate(Digested(), _join, _join)
 
@@ -125,6 +144,28 @@ class _DigestSplit:
         for batch in replace(self.split, options=options).batches():
             digest.add(batch)
         return digest.result
+
+
+@dataclass(frozen=True)
+class _FindMisplaced:
+    """Finds records of one split that are in another key group than their hash gives."""
+
+    split: KeyedSplit
+    limit: int
+
+    def run(self) -> list[tuple[Any, int, int]]:
+        """Find (key, key group, key group of the hash)."""
+        rows: list[tuple[Any, int, int]] = []
+        options = TableOptions(columns=("key_group", "state_key", HASHED), key_hash=True)
+        for batch in replace(self.split, options=options).batches():
+            wrong = batch.filter(pc.fill_null(pc.not_equal(batch.column("key_group"), batch.column(HASHED)), False))
+            rows += [
+                (to_plain(row["state_key"]), row["key_group"], row[HASHED])
+                for row in wrong.slice(0, self.limit - len(rows)).to_pylist()
+            ]
+            if len(rows) >= self.limit:
+                break
+        return rows
 
 
 @dataclass(frozen=True)

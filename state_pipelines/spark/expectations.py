@@ -1,20 +1,33 @@
-"""Great Expectations: a frame or a small table and expectations in, one plain judgement per expectation out."""
+"""Great Expectations: a frame and expectations in, one plain judgement per expectation out.
+
+Great Expectations is needed only where a migration has `expect` or a job has suites; it is an extra of the package.
+"""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from pyspark import StorageLevel
-from pyspark.sql import Row
+from pyspark.sql import functions as F
+
+from state_pipelines.errors import MigrationError, UsageError, at
+from state_pipelines.operations.proofs.proof_reports import (
+    AFTER,
+    DESCRIPTIONS,
+    EXAMPLES,
+    EXPECTED,
+    OWN,
+    DifferingRecord,
+    ProofCheck,
+    RecordCounts,
+    to_plain,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from types import ModuleType
 
     from great_expectations.core.expectation_validation_result import ExpectationValidationResult
@@ -23,11 +36,18 @@ if TYPE_CHECKING:
     from great_expectations.expectations.expectation import Expectation
     from pyspark.sql import DataFrame
 
-SAMPLE_SIZE = 20
+    from state_pipelines.operations.migration.migration_files import RowExpectation
+    from state_pipelines.operations.migration.migration_plan import OperatorPlan
+    from state_pipelines.snapshot import Operator
+
+SAMPLE_SIZE = EXAMPLES
 """Offending rows that a judgement keeps at most."""
 
+KEY_COLUMNS = ("state_key", "state_namespace", "map_key", "list_index", "subtask")
+"""Columns that identify a row of a state; those that a frame has are shown beside offending values."""
+
 # The name under which Great Expectations shows the frame to queries; it never takes it away again.
-_VIEW = "tmp_view"
+VIEW = "tmp_view"
 
 
 @dataclass(frozen=True)
@@ -52,11 +72,14 @@ class Judgement:
 
 
 def import_expectations() -> ModuleType:
-    """The module `great_expectations.expectations`; it takes seconds to load, so only those who need it should.
+    """Import `great_expectations.expectations`, which takes seconds.
 
     Use this for the first import. Great Expectations tries to import Spark Connect, and where that is not installed and
     the main module has no file (`python -c`, a spawned process, as the runs of Dagster are), PySpark takes the process
     for a run of its own doctests and ends it with exit code 0.
+
+    Raises:
+        UsageError: it is not installed.
     """
     main = sys.modules["__main__"]
     named = hasattr(main, "__file__")
@@ -64,6 +87,13 @@ def import_expectations() -> ModuleType:
         main.__file__ = "<main>"
     try:
         return import_module("great_expectations.expectations")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "great_expectations":
+            raise
+        raise UsageError(
+            "Great Expectations is not installed, and the migration or the job has expectations",
+            hint="Install state-pipelines[expectations], or leave `expect` and suites out",
+        ) from None
     finally:
         if not named:
             del main.__file__
@@ -95,32 +125,12 @@ def judge(
         frame.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         batch = definition.get_batch(batch_parameters={"dataframe": frame})
-        return tuple(_judge(batch, expectation) for expectation in expectations)
+        keys = [name for name in KEY_COLUMNS if name in frame.columns]
+        return tuple(_judge(batch, expectation, keys) for expectation in expectations)
     finally:
-        frame.sparkSession.catalog.dropTempView(_VIEW)
+        frame.sparkSession.catalog.dropTempView(VIEW)
         if cached:
             frame.unpersist()
-
-
-def judge_table(
-    columns: Mapping[str, Sequence[Any]], name: str, expectations: Sequence[Expectation]
-) -> tuple[Judgement, ...]:
-    """Judge a small table in this process, which costs no work of Spark.
-
-    Args:
-        columns: the table, by name.
-        name: of the suite of expectations; Great Expectations mentions it in its logs.
-        expectations: at least one.
-
-    Returns:
-        One judgement per expectation, in their order.
-    """
-    import pandas as pd
-
-    asset = _make_context().data_sources.add_pandas(name).add_dataframe_asset(name)
-    definition = asset.add_batch_definition_whole_dataframe(name)
-    batch = definition.get_batch(batch_parameters={"dataframe": pd.DataFrame(dict(columns))})
-    return tuple(_judge(batch, expectation) for expectation in expectations)
 
 
 def _make_context() -> EphemeralDataContext:
@@ -134,46 +144,57 @@ def _make_context() -> EphemeralDataContext:
     return context
 
 
-def _judge(batch: Batch, expectation: Expectation) -> Judgement:
-    result = batch.validate(expectation, result_format=_result_format(expectation))
+def _judge(batch: Batch, expectation: Expectation, keys: Sequence[str]) -> Judgement:
+    result = batch.validate(expectation, result_format=_result_format(expectation, keys))
     details: Mapping[str, Any] = result.result
     config = result.expectation_config
     return Judgement(
         expectation=expectation.expectation_type,
         success=bool(result.success),
-        expected={} if config is None else {k: _plain(v) for k, v in config.kwargs.items() if k != "batch_id"},
-        observed=_plain(details.get("observed_value", details.get("unexpected_count"))),
-        sample=_sample(expectation, details),
-        error=_error(result),
+        expected={} if config is None else {k: to_plain(v) for k, v in config.kwargs.items() if k != "batch_id"},
+        observed=to_plain(details.get("observed_value", details.get("unexpected_count"))),
+        sample=sample_rows({} if config is None else config.kwargs, details),
+        error=find_error(result),
     )
 
 
-def _result_format(expectation: Expectation) -> dict[str, Any]:
+def _result_format(expectation: Expectation, keys: Sequence[str]) -> dict[str, Any]:
     # Complete results of other expectations hold every offending value; those of this one stop at 200 rows, and it
     # gives none otherwise.
     complete = expectation.expectation_type == "unexpected_rows_expectation"
-    return {"result_format": "COMPLETE" if complete else "SUMMARY", "partial_unexpected_count": SAMPLE_SIZE}
+    chosen: dict[str, Any] = {"partial_unexpected_count": SAMPLE_SIZE}
+    return chosen | ({"result_format": "COMPLETE"} if complete else find_summary_format(keys))
 
 
-def _sample(expectation: Expectation, details: Mapping[str, Any]) -> list[dict[str, Any]]:
+def find_summary_format(keys: Sequence[str]) -> dict[str, Any]:
+    """Result format that shows the keys of offending rows."""
+    named = {"unexpected_index_column_names": list(keys)} if keys else {}
+    return {"result_format": "SUMMARY", "partial_unexpected_count": SAMPLE_SIZE, **named}
+
+
+def sample_rows(expectation_arguments: Mapping[str, Any], details: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Offending rows of a result of Great Expectations, as values that JSON has."""
     rows = (details.get("details") or {}).get("unexpected_rows")
     if rows is None:
-        rows = [_name_values(expectation, value) for value in details.get("partial_unexpected_list") or ()]
-    return [_plain(row) for row in rows[:SAMPLE_SIZE]]
+        rows = details.get("partial_unexpected_index_list")
+    if rows is None:
+        values = details.get("partial_unexpected_list") or ()
+        rows = [_name_values(expectation_arguments, value) for value in values]
+    return [to_plain(row) for row in rows[:SAMPLE_SIZE]]
 
 
-def _name_values(expectation: Expectation, value: Any) -> dict[str, Any]:
+def _name_values(arguments: Mapping[str, Any], value: Any) -> dict[str, Any]:
     """The columns of an offending value, which comes alone, as a tuple, or already with names."""
     if isinstance(value, dict):
         return value
-    pair = [getattr(expectation, name, None) for name in ("column_A", "column_B")]
-    names = pair if None not in pair else getattr(expectation, "column_list", None)
+    pair = [arguments.get(name) for name in ("column_A", "column_B")]
+    names = pair if None not in pair else arguments.get("column_list")
     if names and isinstance(value, (tuple, list)):
         return dict(zip(names, value, strict=True))
-    return {getattr(expectation, "column", None) or "value": value}
+    return {arguments.get("column") or "value": value}
 
 
-def _error(result: ExpectationValidationResult) -> str:
+def find_error(result: ExpectationValidationResult) -> str:
     """The messages of the exceptions; there is one, or one per metric that failed."""
     info = result.exception_info or {}
     failures = [info] if "raised_exception" in info else list(info.values())
@@ -181,29 +202,94 @@ def _error(result: ExpectationValidationResult) -> str:
     return "; ".join(dict.fromkeys(messages))
 
 
-def _plain(value: Any) -> Any:
-    """A value of Spark as one that JSON knows: bytes in hexadecimal, dates in ISO 8601, exact numbers as text."""
-    match value:
-        case Row():
-            return {name: _plain(each) for name, each in value.asDict().items()}
-        case dict():
-            return {_plain_key(key): _plain(each) for key, each in value.items()}
-        case list() | tuple():
-            return [_plain(each) for each in value]
-        case bytes() | bytearray():
-            return value.hex()
-        case date() | datetime() | time():
-            return value.isoformat()
-        case Decimal() | timedelta():
-            return str(value)
-        case np.generic():
-            return _plain(value.item())
-        case float() if value != value or value in (float("inf"), float("-inf")):
-            return str(value)
-        case _:
-            return value
+def make_expectation(wanted: RowExpectation) -> Expectation:
+    """An expectation of a migration file.
+
+    Raises:
+        MigrationError: Great Expectations has none of that name, or refuses the arguments.
+        UsageError: Great Expectations is not installed.
+    """
+    gxe = import_expectations()
+    name = "".join(part.capitalize() for part in wanted.type.split("_"))
+    kind = getattr(gxe, name, None)
+    if kind is None:
+        raise MigrationError(f"Great Expectations has no {wanted.type}")
+    arguments = {
+        key: value.replace(".", "_") if key.lower().startswith("column") and isinstance(value, str) else value
+        for key, value in wanted.arguments
+    }
+    try:
+        made: Expectation = kind(**arguments)
+    except ValueError as error:
+        raise MigrationError(f"{wanted.type} cannot be made of {arguments}: {error}") from None
+    return made
 
 
-def _plain_key(key: Any) -> str:
-    plain = _plain(key)
-    return plain if isinstance(plain, str) else str(plain)
+def check_expectations(plans: Iterable[tuple[Operator, OperatorPlan]]) -> None:
+    """Make all expectations of plans, so that a mistake is reported before anything is written.
+
+    Raises:
+        MigrationError: see `make_expectation`; names operator and state.
+        UsageError: Great Expectations is not installed.
+    """
+    for operator, plan in plans:
+        for name, wanted in plan.expectations.items():
+            with at(operator=operator.label, state=name):
+                for each in wanted:
+                    make_expectation(each)
+
+
+def judge_rows(frame: DataFrame, operator: str, state: str, wanted: Sequence[RowExpectation]) -> ProofCheck:
+    """Judge the rows of a state by the expectations of its migration.
+
+    Args:
+        frame: the rows, with the columns that expectations may name; fields of structs are named by dotted paths.
+        operator: label of the operator, for errors.
+        state: name of the state.
+        wanted: one or more.
+
+    Raises:
+        MigrationError: see `make_expectation`.
+    """
+    with at(operator=operator, state=state):
+        expectations = [make_expectation(each) for each in wanted]
+        judgements = judge(flatten_paths(frame, wanted), state, expectations)
+    failed = [(each, found) for each, found in zip(wanted, judgements, strict=True) if not found.success]
+    told = [f"{each.type}: {found.error or _show_observed(found)}" for each, found in failed]
+    unexpected = max((found.observed for _, found in failed if isinstance(found.observed, int)), default=0)
+    rows = [
+        make_record(state, row, describe_wanted(each), frame.columns) for each, found in failed for row in found.sample
+    ]
+    return ProofCheck(
+        name=OWN,
+        ok=not failed,
+        description=DESCRIPTIONS[OWN],
+        expected="; ".join(map(describe_wanted, wanted)),
+        observed="; ".join(told) or f"{len(wanted)} expectation{'s hold' if len(wanted) > 1 else ' holds'}",
+        counts=RecordCounts(unexpected=unexpected),
+        rows=tuple(rows[:EXAMPLES]),
+    )
+
+
+def _show_observed(found: Judgement) -> str:
+    return f"{found.observed} rows do not meet it" if found.sample else f"observed {found.observed}"
+
+
+def describe_wanted(wanted: RowExpectation) -> str:
+    """An expectation with its arguments, on one line."""
+    return f"{wanted.type}({', '.join(f'{name}={value!r}' for name, value in wanted.arguments)})"
+
+
+def make_record(state: str, row: Mapping[str, Any], expected: str, columns: Sequence[str]) -> DifferingRecord:
+    """An offending row, as proofs show records."""
+    key = {name: row[name] for name in KEY_COLUMNS if row.get(name) is not None and name in columns}
+    values = {name: value for name, value in row.items() if name not in KEY_COLUMNS or name not in columns}
+    value = next(iter(values.values())) if len(values) == 1 else values
+    return DifferingRecord(state, key, {AFTER: value, EXPECTED: expected})
+
+
+def flatten_paths(frame: DataFrame, wanted: Sequence[RowExpectation]) -> DataFrame:
+    """Add a column for every dotted path that expectations name; Great Expectations gets it with underscores."""
+    paths = [str(value) for each in wanted for key, value in each.arguments if key.lower().startswith("column")]
+    nested = dict.fromkeys(path for path in paths if "." in path)
+    return frame.select("*", *(F.col(path).alias(path.replace(".", "_")) for path in nested))

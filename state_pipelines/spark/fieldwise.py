@@ -15,13 +15,13 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StructField, StructType, TimestampType
 
-from state_pipelines.codecs.carrying import carries, find_fields
+from state_pipelines.codecs.arrow_coercion import conform
 from state_pipelines.codecs.columns import column_type
-from state_pipelines.codecs.conform import conform
-from state_pipelines.codecs.layout import Carried
-from state_pipelines.codecs.serializer_layouts import Carrying, carry_unknown, derive_layout
+from state_pipelines.codecs.layout import Opaque
+from state_pipelines.codecs.opaque_values import find_fields, has_opaque
+from state_pipelines.codecs.serializer_layouts import OpaqueValues, derive_layout, keep_undecodable
 from state_pipelines.errors import UnsupportedError, at
-from state_pipelines.keyed.tables import TTL_COLUMN, TTL_TYPE
+from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TTL_TYPE
 from state_pipelines.operations.migration.flows import (
     Apply,
     Flow,
@@ -36,9 +36,9 @@ from state_pipelines.operations.migration.flows import (
 from state_pipelines.operations.migration.structs import RAW, find_bare, quote_name
 from state_pipelines.snapshot.keyed_state import TIMER
 from state_pipelines.spark.arrow_expressions import ArrowExpression, list_sequence, translate_expression
-from state_pipelines.spark.casting import cast_by_name
+from state_pipelines.spark.casts import cast_by_name
 from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.stages import PREFIX, VISIBLE, hidden, require_deterministic, spark_type
+from state_pipelines.spark.flow_steps import PREFIX, VISIBLE, hidden, require_deterministic, spark_type
 from state_pipelines.spark.types import spark_schema
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def list_fields(shape: StateShape, layouts: LayoutContext) -> dict[str, pa.DataT
     """
     layout = derive_layout(shape.payload, layouts)
     kind = column_type(layout)
-    has_fields = pa.types.is_struct(kind) and not isinstance(layout, Carried)
+    has_fields = pa.types.is_struct(kind) and not isinstance(layout, Opaque)
     return {each.name: each.type for each in kind} if has_fields else {}
 
 
@@ -160,7 +160,7 @@ def find_fieldwise(spark: SparkSession, flow: Flow, layouts: LayoutContext) -> F
         return None
     if is_nondeterministic(flow) or read.shape.kind == TIMER:
         return None
-    # What these say is not what stands beside the rows that are read.
+    # Ignore these columns: they describe the write, not the rows read.
     changing = {"list_index": Regroup, TTL_COLUMN: Stamp}
     for column, kind in changing.items():
         if any(isinstance(each.stage, kind) for each in applied) and names_column(flow, column):
@@ -270,13 +270,13 @@ class _Finder:
     ) -> dict[str, _Column] | None:
         """The columns of a stage; None when one of them reads the payload as a whole."""
         olds, news = (find_fields(derive_layout(each.payload, self.layouts)) for each in (before, after))
-        opaque = {name for name, layout in olds.items() if carries(layout)}
+        opaque = {name for name, layout in olds.items() if has_opaque(layout)}
         found: dict[str, _Column] = {}
         rest = []
         for name, sql in stage.columns:
             bare = find_bare(sql)
             stays = bare in opaque and name in news and olds[bare] == news[name]
-            if RAW in sql or (not stays and (bare in opaque or (name in news and carries(news[name])))):
+            if RAW in sql or (not stays and (bare in opaque or (name in news and has_opaque(news[name])))):
                 # Values that are decoded or made of decoded ones are for Spark's rows.
                 return None
             if bare in types:
@@ -313,7 +313,7 @@ class _Finder:
 
     def _make_frame(self, read: StateShape, before: StateShape) -> DataFrame:
         """No rows, with the columns that SQL may name; opaque values are decoded there."""
-        decoded = carry_unknown(self.layouts)
+        decoded = keep_undecodable(self.layouts)
         types = list_fields(before, decoded)
         others = {"value": spark_type(before.payload, decoded)} | self._list_visible(read)
         schema = spark_schema(pa.schema(list(types.items())))
@@ -329,7 +329,7 @@ class _Finder:
             "state_namespace": read.info.namespace_serializer,
             "map_key": read.map_key,
         }
-        layouts = replace(self.layouts, carried=Carrying.NOTHING)
+        layouts = replace(self.layouts, opaque_values=OpaqueValues.NONE)
         kinds = {name: spark_type(each, layouts) for name, each in serializers.items() if each is not None}
         kinds |= {"list_index": IntegerType()} if read.kind == "LIST" else {}
         return kinds | ({TTL_COLUMN: TimestampType()} if read.ttl else {})

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from state_pipelines.codecs.arrow_coercion import conform
 from state_pipelines.codecs.columns import column_type
-from state_pipelines.codecs.conform import conform
-from state_pipelines.codecs.serializer_layouts import Carrying, derive_layout
+from state_pipelines.codecs.serializer_layouts import OpaqueValues, derive_layout
 from state_pipelines.errors import StateError
-from state_pipelines.keyed.tables import TTL_COLUMN, KeyedTable, TableOptions
+from state_pipelines.keyed.tables.state_table import TTL_COLUMN, KeyedTable, TableOptions
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.fieldwise import PRESENT, ROW, FieldwiseFlow, field_column
+from state_pipelines.spark.flow_steps import VISIBLE, hidden
 from state_pipelines.spark.splits import KeyedSplit, choose_whole, split_state
-from state_pipelines.spark.stages import VISIBLE, hidden
 from state_pipelines.spark.tasks import run_tasks
 from state_pipelines.spark.types import from_spark, spark_arrow_schema, spark_schema, to_spark
 
@@ -67,7 +67,7 @@ class FieldwiseRows:
 
     Attributes:
         flow: the flow.
-        layouts: what the layout of the new payload depends on.
+        layouts: context of the layout of the new payload.
         new: the fields of the new payload that are wanted; None is all.
         old: fields of the payload that is read that are wanted beside.
         hashed: with the key groups that the hashes of the keys give.
@@ -157,11 +157,11 @@ class FieldwiseRows:
         return pa.StructArray.from_arrays(arrays, fields=list(self.type), mask=mask)
 
 
-def split_rows(operator: Operator, name: str, carried: Carrying = Carrying.OPAQUE) -> tuple[KeyedSplit, ...]:
+def split_rows(operator: Operator, name: str, opaque_values: OpaqueValues = OpaqueValues.ALL) -> tuple[KeyedSplit, ...]:
     """The splits of a keyed state, without columns yet."""
     state = operator.state(name)
     assert isinstance(state, KeyedState)
-    layout = state.derive_layout(replace(operator.snapshot.layout_context, carried=carried))
+    layout = state.derive_layout(replace(operator.snapshot.layout_context, opaque_values=opaque_values))
     return tuple(replace(split, layout=layout) for split in split_state(state, choose_whole(state, TableOptions())))
 
 
@@ -176,7 +176,7 @@ def choose_fields(kind: pa.DataType, wanted: Collection[str]) -> tuple[str, ...]
 def list_columns(
     shape: StateShape, fields: tuple[str, ...], *, keys: tuple[str, ...] = (), hashed: bool = False
 ) -> TableOptions:
-    """What a task reads: the keys as bytes, the payload, and what else belongs to a row.
+    """Columns that a task reads: keys as bytes, payload, and the other columns of a row.
 
     Args:
         shape: of the rows.

@@ -14,19 +14,14 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from state_pipelines.codecs.serializer_layouts import Carrying, LayoutContext
+from state_pipelines.codecs.serializer_layouts import LayoutContext, OpaqueValues
 from state_pipelines.errors import MigrationError, at
-from state_pipelines.keyed.tables import TTL_COLUMN, KeyedTable, TableOptions
+from state_pipelines.keyed.tables.state_table import TTL_COLUMN, KeyedTable, TableOptions
 from state_pipelines.operations.migration import flows
 from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
 from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.opaque_values import (
-    conform_value,
-    find_layouts,
-)
-from state_pipelines.spark.splits import choose_whole, split_state
-from state_pipelines.spark.stages import (
+from state_pipelines.spark.flow_steps import (
     KEYS,
     PAYLOAD,
     STORED,
@@ -36,12 +31,14 @@ from state_pipelines.spark.stages import (
     hidden,
     require_deterministic,
 )
+from state_pipelines.spark.opaque_values import conform_value, find_layouts
+from state_pipelines.spark.splits import choose_whole, split_state
 from state_pipelines.spark.tasks import read_splits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from state_pipelines.keyed.records import KeyedLayout
+    from state_pipelines.keyed.record_layout import KeyedLayout
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Operator
 
@@ -60,13 +57,13 @@ class StateReader:
     Attributes:
         operator: the operator; its snapshot need not be published.
         shared: states that several flows need.
-        carried: the values that are passed on as their bytes.
+        opaque_values: the values that are passed on as their bytes.
     """
 
     spark: SparkSession
     operator: Operator
     shared: frozenset[str] = frozenset()
-    carried: Carrying = Carrying.OPAQUE
+    opaque_values: OpaqueValues = OpaqueValues.ALL
     _frames: dict[tuple[str, tuple[str, ...]], DataFrame] = field(default_factory=dict)
 
     def read(self, name: str, keys: tuple[str, ...], *, stored: bool = False) -> DataFrame:
@@ -94,7 +91,7 @@ class StateReader:
         return self._read_columns(state, TableOptions(columns=tuple(names), key_bytes=True)).withColumnsRenamed(names)
 
     def _read_columns(self, state: KeyedState, options: TableOptions) -> DataFrame:
-        layout = state.derive_layout(replace(self.operator.snapshot.layout_context, carried=self.carried))
+        layout = state.derive_layout(replace(self.operator.snapshot.layout_context, opaque_values=self.opaque_values))
         with at(operator=self.operator.label, state=state.name):
             schema = KeyedTable(layout, options).schema
         splits = split_state(state, choose_whole(state, options))
@@ -152,14 +149,19 @@ class FlowRunner:
     stored: bool = False
     folding: bool = False
 
-    def build(self, flow: Flow) -> DataFrame:
+    def build(self, flow: Flow, shown: tuple[str, ...] = ()) -> DataFrame:
         """The frame of a flow; its payload is in `PAYLOAD`.
+
+        Args:
+            flow: the flow.
+            shown: parts of the key that are decoded though the flow does not need them.
 
         Raises:
             MigrationError: Spark refuses an expression, or one gives other values each time without saying so.
         """
         with at(state=flow.shape.name):
-            return self._build(flow, find_keys(flow))
+            needed = find_keys(flow)
+            return self._build(flow, tuple(name for name in KEYS if name in needed or name in shown))
 
     def _build(self, flow: Flow, keys: tuple[str, ...]) -> DataFrame:
         step = None if isinstance(flow, Read) else flow.step or None
@@ -244,7 +246,7 @@ def _no_time() -> Column:
 
 
 def _identity(columns: list[str]) -> list[str]:
-    """What tells a row from the others of a state without lists."""
+    """The identifying columns of a row of a state without lists."""
     if hidden("key_bytes") in columns:
         return [hidden("key_group"), hidden("key_bytes")]
     return [name for name in map(hidden, ("key_group", *KEYS, "timestamp")) if name in columns]

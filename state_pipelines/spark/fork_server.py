@@ -11,7 +11,6 @@ there is more than one it says so and serves nobody. Spark's daemons then start 
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import os
@@ -24,6 +23,8 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from state_pipelines.spark.worker_memory import keep_freed_memory
 
 SOCKET_VARIABLE = "STATE_PIPELINES_FORK_SERVER"
 """Environment variable that names the socket of the server to Spark's daemons."""
@@ -49,13 +50,10 @@ _IMPORTED = (
     "pyspark.sql.worker.plan_data_source_read",
     "pyspark.worker",
     "state_pipelines.spark.metadata_source",
-    "state_pipelines.spark.migrating",
+    "state_pipelines.spark.migration_run",
     "state_pipelines.spark.source",
     "state_pipelines.spark.writer",
 )
-# Parameters of `mallopt`, from <malloc.h> of glibc, with bytes: of the largest array that does not get pages of its own
-# (glibc allows no more), and how many are kept, at most, when they are freed.
-_MALLOC = {-3: 32 << 20, -1: 128 << 20}
 _ACCEPTED = b"+"
 _HEAD = 8
 _FILES = (0, 1, 2)
@@ -100,7 +98,7 @@ def ask(path: str, environment: dict[str, str], arguments: list[str]) -> bool:
 def main() -> None:
     """Serve on the socket whose file descriptor is the first argument; in a forked process, be Spark's daemon."""
     listener = socket.socket(fileno=int(sys.argv[1]))
-    _keep_freed_memory()
+    keep_freed_memory()
     for name in _IMPORTED:
         import_module(name)
     _load_kernels()
@@ -122,20 +120,6 @@ def main() -> None:
     manager()
 
 
-def _keep_freed_memory() -> None:
-    """Have the C library keep what was freed for what comes next, here and in all forks.
-
-    Arrays of some MB come and go with every batch. By default glibc asks the system for the pages of each and gives
-    them back, and the system clears each page again when it is touched: a tenth of what reading takes.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return  # Another C library.
-    for parameter, size in _MALLOC.items():
-        mallopt(parameter, size)
-
-
 def _load_kernels() -> None:
     """Take from numba's cache the kernels that nearly all workers use, and what numba builds for the first of them.
 
@@ -146,7 +130,7 @@ def _load_kernels() -> None:
 
     from state_pipelines.codecs import layout
     from state_pipelines.codecs.columns import plan_columns
-    from state_pipelines.keyed.framing import scan_records
+    from state_pipelines.keyed.canonical.kernels import scan_records
 
     columns = plan_columns(layout.Text())
     encoded = columns.encode(pa.array([""]))

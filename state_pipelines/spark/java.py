@@ -54,7 +54,7 @@ def find_java() -> Path:
 def read_version(java: Path) -> int | None:
     """The major version of a `java` program; None when it does not run or is older than 9.
 
-    It stands in the file `release` of its runtime. Where there is none, the program lists its modules.
+    Read from the file `release` of the runtime, or else from the list of modules that the program prints.
     """
     try:
         release = (java.resolve().parents[1] / "release").read_text()
@@ -85,7 +85,7 @@ def make_launcher(java: Path, more: str = "") -> str:
 def create_java_home(java: Path) -> Path:
     """A directory for `JAVA_HOME` whose `bin/java` starts `java` without the flag that reduced runtimes refuse.
 
-    It lies in the user's cache directory, one per `java`, and appears in one step, so that processes may race for it.
+    Stored in the user's cache directory, one per `java`, and created atomically, so that processes may race for it.
 
     Raises:
         UsageError: the cache directory cannot be written.

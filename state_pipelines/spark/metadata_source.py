@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from state_pipelines.errors import NotFoundError, StateError, UsageError, Where
-from state_pipelines.operations.inspect import inspect
-from state_pipelines.spark.splits import open_with
+from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.spark.splits import open_with, use_options
 from state_pipelines.spark.types import spark_schema
 from state_pipelines.storage import is_directory, resolve, resolve_snapshot
 from state_pipelines.storage.snapshot_listing import find_snapshots
@@ -48,7 +49,7 @@ SCHEMA = pa.schema(
 )
 """One row per state; an operator without states, or a snapshot that cannot be read, has one row with its `error`.
 
-`format` is how the keyed state lies (see `KeyedFormat`), in the row of an operator without states that of all of it.
+`format` is the format of the keyed state (see `KeyedFormat`); the row of an operator without states has that of all.
 """
 
 
@@ -69,32 +70,51 @@ class FlinkStateMetadataSource(DataSource):
         return MetadataReader(self.options)
 
 
+SNAPSHOTS_PER_TASK = 64
+"""Snapshots whose metadata one task reads; with counts, which read all state, a task has one."""
+
+IN_FLIGHT = 16
+"""Snapshots that one task reads at a time."""
+
+
 @dataclass(frozen=True)
 class SnapshotSplit(InputPartition):
-    """One snapshot."""
+    """Some snapshots."""
 
-    path: str
+    paths: tuple[str, ...]
 
 
 class MetadataReader(DataSourceReader):
-    """One task per snapshot."""
+    """Reads many snapshots in one task, since each of them is little more than a wait for its storage."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """The snapshots below the path."""
+        """The snapshots below the path, in order."""
         path = self._options.get("path")
         if not path:
             raise UsageError("the option path is missing", hint="Give a snapshot, or a directory of snapshots")
-        return [SnapshotSplit(each) for each in list_snapshots(path)]
+        use_options(self._options)
+        found = list_snapshots(path)
+        size = 1 if self._is_counting else SNAPSHOTS_PER_TASK
+        return [SnapshotSplit(tuple(found[start : start + size])) for start in range(0, len(found), size)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one snapshot."""
+        """The rows of some snapshots, a batch for each."""
         if not isinstance(partition, SnapshotSplit):
             raise UsageError(f"{type(partition).__name__} is not a split of this source")
-        rows = list(describe_snapshot(partition.path, self._options))
-        yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+        def describe(path: str) -> pa.RecordBatch:
+            rows = list(describe_snapshot(path, self._options, count=self._is_counting))
+            return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+        with ThreadPoolExecutor(min(IN_FLIGHT, len(partition.paths))) as pool:
+            yield from pool.map(describe, partition.paths)
+
+    @property
+    def _is_counting(self) -> bool:
+        return self._options.get("count") == "true"
 
 
 def list_snapshots(path: str) -> list[str]:
@@ -112,10 +132,10 @@ def list_snapshots(path: str) -> list[str]:
     return found
 
 
-def describe_snapshot(path: str, options: Mapping[str, str]) -> Iterator[dict[str, object]]:
+def describe_snapshot(path: str, options: Mapping[str, str], *, count: bool) -> Iterator[dict[str, object]]:
     """Rows of `SCHEMA` for one snapshot."""
     try:
-        report = inspect(open_with(path, options), count=options.get("count") == "true")
+        report = inspect(open_with(path, options), count=count)
     except StateError as error:
         # One snapshot that cannot be read must not hide the others.
         yield {"snapshot": path, "error": str(error)}

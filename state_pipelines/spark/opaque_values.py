@@ -1,4 +1,4 @@
-"""Opaque values in frames: rows hold their bytes (`layout.Carried`), SQL sees them decoded."""
+"""Opaque values in frames: rows hold their bytes (`layout.Opaque`), SQL sees them decoded."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pyarrow as pa
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructType
 
-from state_pipelines.codecs.carrying import carries, find_fields, reinterpret
+from state_pipelines.codecs.arrow_coercion import conform
 from state_pipelines.codecs.columns import column_type
-from state_pipelines.codecs.conform import conform
-from state_pipelines.codecs.layout import CARRIED, Carried, Layout
-from state_pipelines.codecs.serializer_layouts import carry_all, carry_unknown, contains_carried, derive_layout
+from state_pipelines.codecs.layout import OPAQUE_FIELD, Layout, Opaque
+from state_pipelines.codecs.opaque_values import find_fields, has_opaque, reinterpret
+from state_pipelines.codecs.serializer_layouts import contains_opaque, derive_layout, keep_all_opaque, keep_undecodable
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration.flows import Apply, Call, Merge, Project, Regroup, Replace, walk_flow
 from state_pipelines.operations.migration.structs import RAW, find_bare
 from state_pipelines.snapshot.keyed_state import TIMER
-from state_pipelines.spark.casting import cast_by_name
+from state_pipelines.spark.casts import cast_by_name
 from state_pipelines.spark.types import from_spark, spark_schema, to_spark
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.operations.migration.flows import Flow
-    from state_pipelines.operations.migration.plans import OperatorPlan
+    from state_pipelines.operations.migration.migration_plan import OperatorPlan
     from state_pipelines.operations.migration.round_trips import Return
     from state_pipelines.serializers.tree import Serializer
 
 
 def find_layouts(serializer: Serializer, layouts: LayoutContext) -> tuple[Layout, Layout]:
     """Layouts of a value as rows hold it and as SQL sees it."""
-    return derive_layout(serializer, layouts), derive_layout(serializer, carry_unknown(layouts))
+    return derive_layout(serializer, layouts), derive_layout(serializer, keep_undecodable(layouts))
 
 
 def layout_type(layout: Layout) -> DataType:
@@ -88,7 +88,7 @@ def conform_value(column: Column, source: DataType, row: Layout, plain: Layout, 
 def _holds_bytes(kind: DataType) -> bool:
     match kind:
         case StructType():
-            return kind.names == [CARRIED] or any(_holds_bytes(each.dataType) for each in kind)
+            return kind.names == [OPAQUE_FIELD] or any(_holds_bytes(each.dataType) for each in kind)
         case ArrayType(elementType=element):
             return _holds_bytes(element)
         case MapType(keyType=key, valueType=value):
@@ -121,17 +121,17 @@ def writes_opaque(flow: Flow, layouts: LayoutContext) -> bool:
 
 def _makes_opaque(node: Flow, layouts: LayoutContext) -> bool:
     if isinstance(node, Merge):
-        return contains_carried(node.shape.payload, layouts)
-    if not isinstance(node, Apply) or node.shape.kind == TIMER or not contains_carried(node.shape.payload, layouts):
+        return contains_opaque(node.shape.payload, layouts)
+    if not isinstance(node, Apply) or node.shape.kind == TIMER or not contains_opaque(node.shape.payload, layouts):
         return False
-    before, after = (derive_layout(each.payload, carry_all(layouts)) for each in (node.source.shape, node.shape))
+    before, after = (derive_layout(each.payload, keep_all_opaque(layouts)) for each in (node.source.shape, node.shape))
     match node.stage:
         case Project(columns=columns):
-            if isinstance(after, Carried):
+            if isinstance(after, Opaque):
                 return True
             olds, news = find_fields(before), find_fields(after)
             return any(
-                carries(news[name]) and RAW not in sql and olds.get(find_bare(sql) or "") != news[name]
+                has_opaque(news[name]) and RAW not in sql and olds.get(find_bare(sql) or "") != news[name]
                 for name, sql in columns
                 if name in news
             )

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from state_pipelines.codecs.serializer_layouts import Carrying, derive_layout
+from state_pipelines.codecs.serializer_layouts import OpaqueValues, derive_layout
 from state_pipelines.errors import UnsupportedError, at
-from state_pipelines.keyed.tables import TableOptions
+from state_pipelines.keyed.tables.state_table import TableOptions
 from state_pipelines.operations.migration.flows import Read, find_reads
-from state_pipelines.operations.migration.planning import describe_copied
+from state_pipelines.operations.migration.migration_planner import describe_copied
 from state_pipelines.operations.migration.round_trips import plan_round_trips
 from state_pipelines.operations.migration.shapes import BROADCAST
-from state_pipelines.operations.operator_rewriting import (
+from state_pipelines.operations.write.operator_rewrite import (
     BroadcastCopy,
     ElementEncoder,
     ElementFile,
@@ -29,16 +29,16 @@ from state_pipelines.operations.operator_rewriting import (
     require_equal_copies,
     write_elements,
 )
-from state_pipelines.operations.publishing import make_file_name
+from state_pipelines.operations.write.publication import make_file_name
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.list_state import NonKeyedState, OperatorPart
+from state_pipelines.spark.expected_digests import ExpectedDigests
 from state_pipelines.spark.failures import translate_failures
+from state_pipelines.spark.flow_steps import PAYLOAD, STORED, hidden
 from state_pipelines.spark.flows import FlowRunner
-from state_pipelines.spark.meant import Meant
 from state_pipelines.spark.opaque_values import compares_bytes, reinterpret_column
 from state_pipelines.spark.row_digests import Digested, RowColumns, RowDigests, WrittenDigest, choose_payload, combine
 from state_pipelines.spark.splits import NonKeyedSplit
-from state_pipelines.spark.stages import PAYLOAD, STORED, hidden
 from state_pipelines.spark.tasks import read_splits, run_tasks
 from state_pipelines.storage import Location, join
 
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
-    from state_pipelines.metadata.operator import OperatorStreamStateHandle
+    from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
     from state_pipelines.operations.migration.flows import Flow
-    from state_pipelines.operations.migration.plans import OperatorPlan
+    from state_pipelines.operations.migration.migration_plan import OperatorPlan
     from state_pipelines.operations.migration.round_trips import RoundTrip
     from state_pipelines.operations.migration.shapes import StateShape
-    from state_pipelines.operatorstate.source import OperatorStateSource
-    from state_pipelines.serializers.metainfo import StateMetaInfo
+    from state_pipelines.operatorstate.unread_state import OperatorStateSource
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.snapshot import Operator
 
 SUBTASK = hidden("subtask")
@@ -69,13 +69,13 @@ class OperatorStateReader:
     Attributes:
         operator: the operator; its snapshot need not be published.
         all_copies: every subtask's copy of broadcast state, not only the first.
-        carried: the values that are passed on as their bytes.
+        opaque_values: the values that are passed on as their bytes.
     """
 
     spark: SparkSession
     operator: Operator
     all_copies: bool = False
-    carried: Carrying = Carrying.OPAQUE
+    opaque_values: OpaqueValues = OpaqueValues.ALL
 
     def read(self, name: str, keys: tuple[str, ...], *, stored: bool = False) -> DataFrame:
         """The rows of a state, one task per subtask.
@@ -93,9 +93,9 @@ class OperatorStateReader:
         broadcast = isinstance(state, BroadcastState)
         columns = ("subtask", "map_key", "map_value") if broadcast else ("subtask", "list_index", "value")
         with at(operator=self.operator.label, state=name):
-            # Which columns there are depends on what is carried, so the table is asked for with all of them.
+            # The columns depend on the opaque fields, so that the table is read with all of them.
             whole = state.make_table(TableOptions())
-            whole = replace(whole, context=replace(whole.context, carried=self.carried))
+            whole = replace(whole, context=replace(whole.context, opaque_values=self.opaque_values))
             if whole.undecoded:
                 raise UnsupportedError(f"the state cannot be migrated: {whole.undecoded}")
             table = replace(whole, options=TableOptions(columns=columns))
@@ -125,24 +125,24 @@ class OperatorStateWork:
     Attributes:
         plan: of its list and broadcast states.
         prove: whether what is written will be proven.
-        meant: by new name, what is meant by what is written.
+        expected: by new name, digests of the expected rows.
     """
 
     spark: SparkSession
     operator: Operator
     plan: OperatorPlan
     prove: bool
-    meant: dict[str, Meant] = field(default_factory=dict)
+    expected: dict[str, ExpectedDigests] = field(default_factory=dict)
 
     def write(self, target: Location, scratch: Location) -> tuple[dict[int, OperatorStreamStateHandle | None], int]:
         """Write the new files.
 
         Args:
             target: their directory.
-            scratch: directory for what is only needed meanwhile.
+            scratch: directory for temporary files.
 
         Returns:
-            (new handles by subtask, elements and entries that were encoded anew).
+            (new handles by subtask, number of rewritten elements and entries).
 
         Raises:
             UsageError: the copies of a broadcast state differ.
@@ -182,9 +182,11 @@ class OperatorStateWork:
                 old = replace(choose_elements(before, back.lost), payload=STORED)
             digests = RowDigests(choose_elements(encoder), old) if self.prove else None
             writer = _ElementWriter(encoder, directory, self.operator.label, digests)
-            files, meant, stored = writer.run(to_elements(frame, shape))
+            files, expected, stored = writer.run(to_elements(frame, shape))
         if digests is not None:
-            self.meant[name] = Meant(digests.meant, meant, "" if back is None else back.old, stored, ())
+            self.expected[name] = ExpectedDigests(
+                digests.expected, expected, "" if back is None else back.old, stored, ()
+            )
         return files
 
     @cached_property
@@ -246,7 +248,7 @@ def to_elements(frame: DataFrame, shape: StateShape) -> DataFrame:
 
 
 def choose_elements(encoder: ElementEncoder, lost: Iterable[str] = ()) -> RowColumns:
-    """What is digested of elements or entries; `lost` as of `choose_columns`."""
+    """The digested columns of elements or entries; `lost` as in `choose_columns`."""
     *keys, payload = encoder.types
     kind = encoder.types[payload]
     return choose_payload(RowColumns(tuple(keys) or ("list_index",), _SUBTASKS, "subtask"), payload, kind, lost)
@@ -264,7 +266,7 @@ class _ElementWriter:
         encoder: knows the layouts.
         directory: of the element files.
         operator: label of the operator, for errors.
-        digests: what is digested meanwhile.
+        digests: columns to digest while writing.
     """
 
     encoder: ElementEncoder
@@ -276,7 +278,7 @@ class _ElementWriter:
         """Write all rows of a frame.
 
         Returns:
-            (files, digests of what was meant, of what it came of).
+            (files, digests of the expected rows, digests of their origins).
 
         Raises:
             StateError: a row cannot be encoded.

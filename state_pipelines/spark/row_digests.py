@@ -1,4 +1,4 @@
-"""Digests of the rows of a keyed state, wherever rows are: what the sides of a proof are compared by.
+"""Digests of the rows of a keyed state, by which a proof compares source and target.
 
 Whoever writes, reads or computes rows digests them on the way, so that no side is read for its digests alone if it is
 read anyway.
@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from state_pipelines.codecs.arrow_coercion import conform
 from state_pipelines.codecs.columns import column_type
-from state_pipelines.codecs.conform import conform
-from state_pipelines.codecs.layout import CARRIED
-from state_pipelines.keyed.column_digest import ColumnDigest, Sums, add_sums, drop_fields, identify_rows
-from state_pipelines.keyed.tables import TTL_COLUMN, TTL_TYPE
+from state_pipelines.codecs.layout import OPAQUE_FIELD
+from state_pipelines.keyed.digests.column_digests import ColumnDigest, Sums, add_sums, drop_fields, identify_rows
+from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TTL_TYPE
 from state_pipelines.snapshot.keyed_state import TIMER
-from state_pipelines.spark.stages import KEYS as KEY_PARTS
+from state_pipelines.spark.flow_steps import KEYS as KEY_PARTS
 from state_pipelines.spark.types import from_spark
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from state_pipelines.keyed.column_digest import Hashes
-    from state_pipelines.keyed.records import KeyedLayout
+    from state_pipelines.keyed.digests.column_digests import Hashes
+    from state_pipelines.keyed.record_layout import KeyedLayout
     from state_pipelines.operations.migration.shapes import StateShape
 
 NULLS = "# nulls"
@@ -86,7 +86,7 @@ def choose_columns(
     max_parallelism: int,
     lost: Iterable[str] = (),
 ) -> RowColumns:
-    """What is digested of rows of a state.
+    """The digested columns of the rows of a state.
 
     Args:
         shape: of the rows.
@@ -105,7 +105,7 @@ def choose_columns(
 def choose_payload(columns: RowColumns, payload: str, kind: pa.DataType, lost: Iterable[str]) -> RowColumns:
     """The columns and those of a payload; for the arguments see `choose_columns`."""
     away = frozenset(lost)
-    has_fields = pa.types.is_struct(kind) and [each.name for each in kind] != [CARRIED]
+    has_fields = pa.types.is_struct(kind) and [each.name for each in kind] != [OPAQUE_FIELD]
     fields = tuple(each.name for each in kind if each.name not in away) if has_fields else None
     if fields is None and "value" in away:
         fields = ()
@@ -201,7 +201,7 @@ class RowDigest:
 
 
 def _find_key(rows: pa.RecordBatch, name: str) -> pa.Array:
-    """A column that tells rows apart; numbers of elements come in any width."""
+    """An identifying column; indices of elements may have any integer width."""
     return rows.column(name).cast(pa.int32()) if name == "list_index" else rows.column(name)
 
 
@@ -212,14 +212,14 @@ def _count(places: npt.NDArray[np.int32], rows: pa.BooleanArray) -> Counter[int]
 
 @dataclass(frozen=True)
 class RowDigests:
-    """What is digested of rows while they are written.
+    """The columns that are digested while rows are written.
 
     Attributes:
-        meant: of the rows as they are written.
+        expected: of the rows as they are written.
         old: of those that they came from; None where that is found elsewhere.
     """
 
-    meant: RowColumns
+    expected: RowColumns
     old: RowColumns | None = None
 
 
@@ -228,17 +228,17 @@ class WrittenDigest:
 
     def __init__(self, wanted: RowDigests | None) -> None:
         self._wanted = wanted
-        self._meant = None if wanted is None else RowDigest(wanted.meant)
+        self._expected = None if wanted is None else RowDigest(wanted.expected)
         self._old = None if wanted is None or wanted.old is None else RowDigest(wanted.old)
 
     def add(self, old: pa.RecordBatch, new: pa.RecordBatch) -> None:
         """Take rows as they were and as they are written."""
-        if self._wanted is None or self._meant is None:
+        if self._wanted is None or self._expected is None:
             return
-        identities = self._meant.add(new)
+        identities = self._expected.add(new)
         if self._wanted.old is not None and self._old is not None:
-            # The keys stay, as bytes or places, wherever both sides are told apart by the same columns.
-            self._old.add(old, identities if self._wanted.old.keys == self._wanted.meant.keys else None)
+            # Keys and positions are unchanged where both sides have the same identifying columns.
+            self._old.add(old, identities if self._wanted.old.keys == self._wanted.expected.keys else None)
 
     def take(self, batches: Iterable[pa.RecordBatch], types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
         """Rows from Spark as they are to be written.
@@ -256,9 +256,9 @@ class WrittenDigest:
 
     @property
     def results(self) -> tuple[Digested, Digested]:
-        """Digests of what was meant, and of what that came from; nothing where nobody asked."""
-        meant, old = (Digested() if each is None else each.result for each in (self._meant, self._old))
-        return meant, old
+        """Digests of the expected rows and of their origins; empty where not requested."""
+        expected, old = (Digested() if each is None else each.result for each in (self._expected, self._old))
+        return expected, old
 
 
 def find_types(layout: KeyedLayout) -> dict[str, pa.DataType]:

@@ -6,15 +6,13 @@ DataFrame. Options select instead, and reach the kernels: `columns`, `keyGroups`
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition
 
 from state_pipelines.errors import UsageError
-from state_pipelines.snapshot import Operator
-from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.snapshot.list_state import NonKeyedState
-from state_pipelines.snapshot.raw_state import BytesState
+from state_pipelines.snapshot.declared_names import check_declared_names
 from state_pipelines.spark.splits import (
     BytesSplit,
     EmptySplit,
@@ -22,22 +20,26 @@ from state_pipelines.spark.splits import (
     NonKeyedSplit,
     OperatorSplit,
     StateOptions,
+    UnreadableSplit,
     find_schema,
     find_state,
+    ignoring,
     open_options,
-    split_bytes,
-    split_non_keyed,
-    split_operator,
-    split_state,
+    plan_splits,
 )
 from state_pipelines.spark.types import spark_schema
-from state_pipelines.spark.writer import StateWriter
+from state_pipelines.spark.worker_memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+
+_log = logging.getLogger(__name__)
+
+_SPLITS = (KeyedSplit, OperatorSplit, BytesSplit, NonKeyedSplit, UnreadableSplit, EmptySplit)
 
 
 class FlinkStateSource(DataSource):
@@ -49,9 +51,12 @@ class FlinkStateSource(DataSource):
         return "flink-state"
 
     def schema(self) -> StructType:
-        """Schema of what the options name."""
+        """Schema of the state or operator that the options name."""
         options = StateOptions.parse(self.options)
-        return spark_schema(find_schema(find_state(open_options(self.options), options), options))
+        snapshot = open_options(self.options)
+        for note in check_declared_names(snapshot):
+            _log.warning("%s", note)
+        return spark_schema(find_schema(find_state(snapshot, options), options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reader of that."""
@@ -59,6 +64,9 @@ class FlinkStateSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Writer of that state."""
+        # Spark plans each read in a new process, which would import the encoders too.
+        from state_pipelines.spark.writer import StateWriter
+
         return StateWriter(self.options, schema, overwrite)
 
 
@@ -72,22 +80,12 @@ class StateReader(DataSourceReader):
         """One per run of key groups, or some subtasks, of about `splitSize` bytes."""
         options = StateOptions.parse(self._options)
         state = find_state(open_options(self._options), options)
-        splits: list[InputPartition] = []
-        match state:
-            case Operator():
-                splits += split_operator(state, options)
-            case KeyedState():
-                splits += split_state(state, options)
-            case BytesState():
-                splits += split_bytes(state, options)
-            case NonKeyedState():
-                splits += split_non_keyed(state, options)
-            case _:
-                raise UsageError(f"{type(state).__name__} is not a state that this source reads")
+        splits: list[InputPartition] = [*plan_splits(state, options)]
         return splits or [EmptySplit(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split."""
-        if not isinstance(partition, KeyedSplit | OperatorSplit | BytesSplit | NonKeyedSplit | EmptySplit):
+        keep_freed_memory()
+        if not isinstance(partition, _SPLITS):
             raise UsageError(f"{type(partition).__name__} is not a split of this source")
-        return partition.read()
+        return ignoring(partition.read(), StateOptions.parse(self._options).ignored)

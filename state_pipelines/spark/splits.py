@@ -2,50 +2,56 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.sql.datasource import InputPartition
 
-from state_pipelines.errors import UsageError, at
-from state_pipelines.keyed.key_values import KeyText
-from state_pipelines.keyed.operator_table import (
+from state_pipelines.errors import FormatError, MissingFileError, StateError, UsageError, at
+from state_pipelines.keyed.keys.key_values import KeyText
+from state_pipelines.keyed.record_splits import choose_least
+from state_pipelines.keyed.tables.operator_table import (
     OperatorTable,
     OperatorTableOptions,
     choose_files,
     group_files,
     split_files,
 )
-from state_pipelines.keyed.record_splits import choose_least, split_records
-from state_pipelines.keyed.tables import KeyedTable, TableOptions
+from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
 from state_pipelines.metadata.key_groups import KeyGroupRange, parse_key_groups
-from state_pipelines.snapshot import (
-    Operator,
-    Snapshot,
-    State,
-    declare,
-    open_snapshot,
-)
+from state_pipelines.snapshot import Operator, Snapshot, State, declare, open_snapshot
 from state_pipelines.snapshot.declarations import KINDS
+from state_pipelines.snapshot.keyed_state import KeyedState
+from state_pipelines.snapshot.list_state import NonKeyedState
+from state_pipelines.snapshot.raw_state import BytesState
 from state_pipelines.spark.types import to_spark
+from state_pipelines.storage import load_storage_options, use_storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
 
-    from state_pipelines.keyed.files import KeyedFile, RecordContext
-    from state_pipelines.keyed.records import KeyedLayout
-    from state_pipelines.keyed.state_columns import StateLayout
-    from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
-    from state_pipelines.snapshot.list_state import NonKeyedState, NonKeyedTable, OperatorPart
-    from state_pipelines.snapshot.raw_state import BytesPart, BytesState
+    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.keyed.record_layout import KeyedLayout
+    from state_pipelines.keyed.tables.operator_columns import StateLayout
+    from state_pipelines.snapshot.keyed_state import KeyedPart
+    from state_pipelines.snapshot.list_state import NonKeyedTable, OperatorPart
+    from state_pipelines.snapshot.raw_state import BytesPart
+
+_log = logging.getLogger(__name__)
 
 SPLIT_SIZE = 64 << 20
 """Bytes of file per task unless the option `splitSize` says otherwise."""
 
 MOST_SPLITS = 4096
 """Splits at most, about, where the splits of a state go to every task of a job; then they are larger."""
+
+_IGNORED: dict[str, type[StateError]] = {
+    "ignoreCorruptFiles": FormatError,
+    "ignoreMissingFiles": MissingFileError,
+}
 
 BATCH_ROWS = 1 << 16
 """Rows that travel to Spark at once."""
@@ -63,6 +69,8 @@ class StateOptions:
         states: `states` (comma separated), those that take part in the one table.
         timers: `readRegisteredTimers` (default false), timers take part in the one table.
         key_groups: `keyGroups` as `a-b`, inclusive.
+        ignored: errors of files whose rows are left out with a warning: `ignoreCorruptFiles` and `ignoreMissingFiles`
+            (default false, as those of Spark's file sources).
         split_size: `splitSize`, bytes of file per task.
     """
 
@@ -73,10 +81,11 @@ class StateOptions:
     split_size: int
     states: tuple[str, ...] | None = None
     timers: bool = False
+    ignored: tuple[type[StateError], ...] = ()
 
     @property
     def operator_table(self) -> OperatorTableOptions:
-        """What of all states is wanted."""
+        """Options of the table of all states."""
         return OperatorTableOptions(self.states, self.timers, self.table.columns, self.table.raw, self.table.key)
 
     @staticmethod
@@ -115,6 +124,7 @@ class StateOptions:
             int(size),
             tuple(name.strip() for name in states.split(",")) if states else None,
             _flag(options, "readRegisteredTimers", default=False),
+            tuple(error for name, error in _IGNORED.items() if _flag(options, name, default=False)),
         )
 
 
@@ -143,7 +153,7 @@ class KeyedSplit(InputPartition):
     place: tuple[str, str]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The batches of the split; the same rows in the same order, whatever columns are wanted."""
+        """The batches of the split: the same rows in the same order for any choice of columns."""
         operator, state = self.place
         with at(operator=operator, state=state):
             table = KeyedTable(self.layout, self.options, self.reason)
@@ -212,7 +222,7 @@ class NonKeyedSplit(InputPartition):
     """A list or broadcast state of some subtasks.
 
     Attributes:
-        parts: what they have of it; not read yet.
+        parts: their keyed state, not read yet.
         table: what turns them into batches.
         place: operator and state, for errors.
     """
@@ -229,12 +239,31 @@ class NonKeyedSplit(InputPartition):
                 yield from _slices(batch)
 
 
+@dataclass(frozen=True)
+class UnreadableSplit(InputPartition):
+    """A file that cannot be opened; the other splits have the rows of the others.
+
+    Attributes:
+        error: why not.
+    """
+
+    error: StateError
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Raise the error."""
+        raise self.error
+        yield
+
+
 class EmptySplit(InputPartition):
     """A table without rows: Spark wants one split at least."""
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Nothing."""
         yield from ()
+
+
+AnySplit: TypeAlias = KeyedSplit | OperatorSplit | BytesSplit | NonKeyedSplit | UnreadableSplit
 
 
 def open_options(options: Mapping[str, str]) -> Snapshot:
@@ -245,52 +274,120 @@ def open_options(options: Mapping[str, str]) -> Snapshot:
     return open_with(path, options)
 
 
+def use_options(options: Mapping[str, str]) -> None:
+    """Use the storage options of the option `storageOptions` in this process, see `open_with`."""
+    if options.get("storageOptions"):
+        use_storage_options(load_storage_options(options["storageOptions"]))
+
+
 def open_with(path: str, options: Mapping[str, str]) -> Snapshot:
-    """Open the snapshot at `path` with the options `pathMapping` (comma separated) and those of `DeclarationKind`."""
+    """Open the snapshot at `path`.
+
+    Options: `pathMapping` (comma separated), `storageOptions` (a file of options by root, or a JSON object), and those
+    of `DeclarationKind`.
+    """
+    use_options(options)
     mapping = [each for each in options.get("pathMapping", "").split(",") if each]
     texts = {kind.name: kind.split(options.get(kind.spark_option, "")) for kind in KINDS}
     return open_snapshot(path, declare(texts), path_mapping=mapping)
 
 
 def find_state(snapshot: Snapshot, options: StateOptions) -> State | Operator:
-    """The state that the options name, or the operator when they name none."""
-    operator = snapshot.operator(options.operator)
+    """The state that the options name, or the operator when they name none; without files that cannot be opened."""
+    operator = snapshot.operator(options.operator).readable
     return operator if options.state is None else operator.state(options.state)
 
 
+def split_unreadable(found: State | Operator, options: StateOptions) -> Iterator[UnreadableSplit]:
+    """One split for each file that cannot be opened and may hold wanted rows."""
+    match found:
+        case Operator():
+            errors = found.find_failures(None, _narrow_to_key(found, options))
+        case KeyedState():
+            errors = found.operator.find_failures(found, _narrow_to_key(found, options))
+        case _:
+            errors = found.operator.find_failures(found, options.key_groups)
+    yield from map(UnreadableSplit, errors)
+
+
+def _narrow_to_key(found: KeyedState | Operator, options: StateOptions) -> KeyGroupRange | None:
+    """The wanted key groups; of a wanted key only its own, where its hash is known."""
+    if options.table.key is None:
+        return options.key_groups
+    if isinstance(found, Operator):
+        return found.narrow_key_groups(found.make_table(options.operator_table).needle, options.key_groups)
+    return found.operator.narrow_key_groups(found.make_table(options.table).needle, options.key_groups)
+
+
+def ignoring(batches: Iterator[pa.RecordBatch], ignored: tuple[type[StateError], ...]) -> Iterator[pa.RecordBatch]:
+    """The batches; an error of one of the kinds `ignored` ends them with a warning."""
+    try:
+        yield from batches
+    except ignored as error:
+        _log.warning("rows are left out: %s", error)
+
+
 def find_schema(found: State | Operator, options: StateOptions) -> pa.Schema:
-    """Schema of the batches of what the options name."""
+    """Schema of the batches of the state or operator that the options name."""
     if isinstance(found, Operator):
         return found.make_schema(options.operator_table)
     return found.make_schema(options.table)
 
 
+def plan_splits(found: State | Operator, options: StateOptions) -> Iterator[AnySplit]:
+    """Split what the options name into tasks of about `splitSize` bytes; files that cannot be opened are tasks too.
+
+    Raises:
+        UsageError: it is not a state that can be read so.
+    """
+    match found:
+        case Operator():
+            yield from split_operator(found, options)
+        case KeyedState():
+            yield from split_state(found, options)
+        case BytesState():
+            yield from split_bytes(found, options)
+        case NonKeyedState():
+            yield from split_non_keyed(found, options)
+        case _:
+            raise UsageError(f"{type(found).__name__} is not a state that this source reads")
+    yield from split_unreadable(found, options)
+
+
 def split_operator(operator: Operator, options: StateOptions) -> Iterator[OperatorSplit]:
     """Tasks over all keyed states: whole key groups, about `split_size` bytes of file each.
 
-    A key group is never cut here, however large it is. The states of a key lie apart in a key group, and only the
+    A key group is never cut here, whatever its size. The states of a key are stored apart in a key group, and only the
     RocksDB backend writes them in the order of their keys, so that no place in the file has all of a key on one side.
     """
     wanted = options.operator_table
     states, context = tuple(operator.choose_states(wanted)), operator.record_context
     names = {state.name for state in states}
+    key_groups = _narrow_to_key(operator, options)
     for subtask, found in group_files(operator.keyed_files).items():
-        for files, groups in split_files(choose_files(found, names), options.split_size, context, options.key_groups):
+        if key_groups is not None and not any(each.key_groups.intersect(key_groups) for each in found):
+            continue
+        for files, groups in split_files(choose_files(found, names), options.split_size, context, key_groups):
             yield OperatorSplit(subtask, files, groups, states, wanted, context, operator.label)
 
 
 def split_state(state: KeyedState, options: StateOptions) -> Iterator[KeyedSplit]:
-    """Tasks over a keyed state: key groups that lie side by side, about `split_size` bytes of file each.
+    """Tasks over a keyed state: adjacent key groups of about `split_size` bytes of file each.
 
     A key group that is much larger than that and than the others is several tasks (see `keyed.record_splits`); where to
     cut it is found by reading its bytes once, here.
     """
     layout, reason = state.find_layout()
     place = (state.operator.label, state.name)
-    size, context, key_groups = options.split_size, state.context, options.key_groups
-    least = choose_least([(part.file, part.state_id) for part in state.parts], size, context, key_groups)
-    for part in state.parts:
-        for file, state_id in split_records(part.file, part.state_id, size, least, context, key_groups):
+    size, context = options.split_size, state.context
+    key_groups = _narrow_to_key(state, options)
+    if key_groups is not None and not key_groups:
+        return
+    table = state.make_table(options.table)
+    parts = [part.narrow(table) for part in state.parts]
+    least = choose_least([(part.file, part.state_id) for part in parts], size, context, key_groups)
+    for part in parts:
+        for file, state_id in part.file.split_records(part.state_id, size, least, context, key_groups):
             split = replace(part, file=file, state_id=state_id)
             yield KeyedSplit(split, layout, reason, options.table, state.context, place)
 

@@ -12,14 +12,20 @@ from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import IncompatibleError, MigrationError, Where
 from state_pipelines.operations.migration.flows import Apply, Rekey, walk_flow
 from state_pipelines.operations.migration.round_trips import RoundTrip, plan_round_trips
-from state_pipelines.spark.encoding import PartWriter, Written, encode_fieldwise, encode_frame
+from state_pipelines.spark.expected_digests import (
+    ExpectedDigests,
+    choose_old,
+    choose_row_columns,
+    find_payload_type,
+    share_digests,
+)
 from state_pipelines.spark.fieldwise import FieldwiseFlow, find_fieldwise
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, split_rows
+from state_pipelines.spark.flow_steps import EQUAL_KEYS, NULL_KEY, STORED
 from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
-from state_pipelines.spark.meant import Meant, choose_old, choose_row_columns, find_payload_type, share_digests
 from state_pipelines.spark.opaque_values import compares_bytes, reinterpret_column
+from state_pipelines.spark.record_encoding import PartWriter, Written, encode_fieldwise, encode_frame
 from state_pipelines.spark.row_digests import RowDigests, choose_columns
-from state_pipelines.spark.stages import EQUAL_KEYS, NULL_KEY, STORED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,9 +34,9 @@ if TYPE_CHECKING:
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.operations.migration.flows import Flow
-    from state_pipelines.operations.migration.plans import OperatorPlan
+    from state_pipelines.operations.migration.migration_plan import OperatorPlan
     from state_pipelines.operations.migration.round_trips import Return
-    from state_pipelines.operations.rewriting import PartFile
+    from state_pipelines.operations.write.keyed_rewrite import PartFile
     from state_pipelines.spark.row_digests import RowColumns
 
 
@@ -44,11 +50,11 @@ class EncodedState:
 
     Attributes:
         parts: one file per task that had rows.
-        meant: for the proof; None where none was asked for.
+        expected: for the proof; None where none was asked for.
     """
 
     parts: tuple[PartFile, ...]
-    meant: Meant | None
+    expected: ExpectedDigests | None
 
 
 def encode_state(
@@ -61,7 +67,7 @@ def encode_state(
         plan: what becomes of the states of the operator.
         name: of the new state.
         writer: writes its rows.
-        prove: take digests of what is meant.
+        prove: digest the expected rows.
 
     Raises:
         StateError: a row cannot be computed or encoded.
@@ -150,5 +156,5 @@ class _Encoder:
 
 
 def _pack(written: Written, columns: RowColumns, source: str, carried: Mapping[str, str] | None = None) -> EncodedState:
-    meant = Meant(columns, written.meant, source, written.old, tuple((carried or {}).items()))
-    return EncodedState(written.parts, meant)
+    expected = ExpectedDigests(columns, written.expected, source, written.old, tuple((carried or {}).items()))
+    return EncodedState(written.parts, expected)

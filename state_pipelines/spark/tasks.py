@@ -28,6 +28,11 @@ class Task(Protocol[Result]):
         """Do the work."""
 
 
+def uses_other_machines(spark: SparkSession) -> bool:
+    """Return whether the tasks of a session may run on machines that do not share the files of this one."""
+    return not (spark.conf.get("spark.master", None) or "").startswith("local")
+
+
 def run_tasks(spark: SparkSession, tasks: Sequence[Task[Result]], what: str) -> list[Result]:
     """Run every item in a task of its own; results in the order of the items.
 

@@ -1,4 +1,4 @@
-"""Arrow types that Spark has no exact match for, and what stands for them in DataFrames.
+"""Arrow types without an exact match in Spark, and their surrogates in DataFrames.
 
 | Arrow | Spark | why |
 |---|---|---|
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from state_pipelines.codecs.conform import dense_offsets, flatten_entries
+from state_pipelines.codecs.arrow_coercion import dense_offsets, flatten_entries
 from state_pipelines.errors import ValueRangeError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def to_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def from_spark(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """An array from Spark with the stand-ins replaced, so that `conform` can bring it into `target`."""
+    """Replace the surrogates in an array from Spark, so that `conform` can bring it into `target`."""
     if pa.types.is_null(target):
         return pa.nulls(len(array))
     if pa.types.is_struct(target):

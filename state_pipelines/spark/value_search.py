@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.rows import to_rows
-from state_pipelines.snapshot.declarations import KINDS
+from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.operations.json_rows import to_rows
 from state_pipelines.snapshot.keyed_state import TIMER
-from state_pipelines.spark import register
+from state_pipelines.spark.splits import SPLIT_SIZE, StateOptions, find_schema, find_state, plan_splits
+from state_pipelines.spark.tasks import read_splits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +70,6 @@ def find_rows(spark: SparkSession, snapshot: Snapshot, predicate: str, examples:
         UsageError: the predicate is no SQL, or fits no state.
         StateError: a state cannot be read.
     """
-    register(spark)
     fitting, misfit = 0, ""
     for operator in snapshot.operators:
         for state in operator.states:
@@ -94,9 +94,8 @@ def find_rows(spark: SparkSession, snapshot: Snapshot, predicate: str, examples:
         )
 
 
-def _load(spark: SparkSession, snapshot: Snapshot, operator: str, state: str) -> DataFrame:
-    mapping = ",".join(f"{old}={new}" for old, new in snapshot.path_mapping.rules)
-    options = {"path": snapshot.path, "operatorId": operator, "stateVarName": state, "pathMapping": mapping}
-    texts = snapshot.declarations.texts
-    options |= {kind.spark_option: kind.separator.join(texts.get(kind.name, ())) for kind in KINDS}
-    return spark.read.format("flink-state").options(**options).load()
+def _load(spark: SparkSession, snapshot: Snapshot, operator: str, name: str) -> DataFrame:
+    """The rows of a state; planned in this process, which has opened the snapshot and knows the storage options."""
+    options = StateOptions(operator, name, TableOptions(), None, SPLIT_SIZE)
+    state = find_state(snapshot, options)
+    return read_splits(spark, plan_splits(state, options), find_schema(state, options))

@@ -1,6 +1,6 @@
 """`df.write.format("flink-state")`: rows of one state into a new savepoint.
 
-Tasks encode whatever rows they get, in any order; the commit merges their parts with the files of the base snapshot
+Tasks encode their rows in any order; the commit merges the spills with the files of the base snapshot
 and writes `_metadata` last. `write_state` does the same with the merging spread over tasks too: for large states.
 """
 
@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from state_pipelines.errors import TargetExistsError, UsageError, Where
-from state_pipelines.keyed.encoding import RecordEncoder
-from state_pipelines.operations.own_files import publish_snapshot
-from state_pipelines.operations.publishing import NewFile
-from state_pipelines.operations.rewriting import PartFile, merge_parts
-from state_pipelines.operations.writing import StateDescription, WritePlan, plan_write
+from state_pipelines.keyed.tables.row_encoding import RecordEncoder
+from state_pipelines.operations.write.keyed_rewrite import PartFile, merge_parts
+from state_pipelines.operations.write.own_files import publish_snapshot
+from state_pipelines.operations.write.publication import NewFile
+from state_pipelines.operations.write.state_write import StateDescription, WritePlan, plan_write
 from state_pipelines.serializers.text import parse
-from state_pipelines.spark.encoding import PartWriter, encode_frame
+from state_pipelines.spark.record_encoding import PartWriter, encode_frame
 from state_pipelines.spark.splits import open_with
-from state_pipelines.spark.tasks import run_tasks
+from state_pipelines.spark.tasks import run_tasks, uses_other_machines
 from state_pipelines.storage import SnapshotWriter, join, parent, resolve
 from state_pipelines.storage.files import exists, remove_directory
+from state_pipelines.storage.scratch import open_scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class PartMessage(WriterCommitMessage):
-    """What a task wrote; nothing when it had no rows."""
+    """Spills of a task; none without rows."""
 
     part: PartFile | None
 
@@ -46,7 +47,8 @@ class StateWriter(DataSourceArrowWriter):
 
     Options: `path` (the new savepoint), `base` (snapshot to take all else from; optional), `operatorId`,
     `stateVarName`, and for what the base does not know `stateType`, `keySerializer`, `valueSerializer`,
-    `namespaceSerializer` (in the readable form of `inspect`), `parallelism`, `maxParallelism`; `pathMapping`, `uids`.
+    `namespaceSerializer` (in the readable form of `inspect`), `parallelism`, `maxParallelism`; `pathMapping`, `uids`;
+    `scratch`, a directory for temporary files that all tasks reach, by default the one that holds the new savepoint.
 
     Raises:
         UsageError: an option is missing, or the mode is overwrite.
@@ -63,7 +65,8 @@ class StateWriter(DataSourceArrowWriter):
         if exists(self.target):
             raise TargetExistsError("there is something at the target", where=Where(file=path))
         self.plan = plan_options(options)
-        self.parts = join(parent(self.target), f".{self.target.name}-{uuid.uuid4()}")
+        directory = resolve(options["scratch"]) if options.get("scratch") else parent(self.target)
+        self.parts = join(directory, f".{self.target.name}-{uuid.uuid4()}")
         description = parse_description(options)
         self.writer = PartWriter(RecordEncoder(self.plan.layout, description.name), self.parts, description.operator)
 
@@ -79,18 +82,17 @@ class StateWriter(DataSourceArrowWriter):
         """Merge and publish, on the driver; see `write_state` for doing that in tasks."""
         found = (each.part for each in messages if isinstance(each, PartMessage))
         parts = tuple(part for part in found if part is not None)
-        try:
-            with SnapshotWriter(self.target) as writer:
-                files = [NewFile(each, merge_parts(each)) for each in self.plan.rewrites(parts, writer.target)]
-                metadata, copies = self.plan.assemble(files, writer.target)
-                for copy in copies:
-                    copy.run()
-                publish_snapshot(writer, metadata)
-        finally:
+        with SnapshotWriter(self.target) as writer:
+            files = [NewFile(each, merge_parts(each)) for each in self.plan.rewrites(parts, writer.target)]
+            # Before the savepoint is published, so that a failed commit has published nothing; `abort` tries again.
             remove_directory(self.parts)
+            metadata, copies = self.plan.assemble(files, writer.target)
+            for copy in copies:
+                copy.run()
+            publish_snapshot(writer, metadata)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove what the tasks wrote."""
+        """Remove the spills of the tasks."""
         remove_directory(self.parts)
 
 
@@ -111,16 +113,16 @@ def write_state(frame: DataFrame, target: str, **options: str) -> str:
     spark = frame.sparkSession
     description = parse_description(options)
     plan = plan_options(options)
-    with SnapshotWriter(resolve(target)) as writer:
-        directory = join(writer.target, "_parts")
+    is_shared, place = uses_other_machines(spark), resolve(target)
+    with SnapshotWriter(place) as writer:
         encoder = RecordEncoder(plan.layout, description.name)
-        parts = encode_frame(frame, PartWriter(encoder, directory, description.operator)).parts
-        rewrites = plan.rewrites(parts, writer.target)
-        written = run_tasks(spark, rewrites, "the new files cannot be written")
+        with open_scratch(place, options.get("scratch"), is_shared=is_shared) as scratch:
+            parts = encode_frame(frame, PartWriter(encoder, scratch, description.operator)).parts
+            rewrites = plan.rewrites(parts, writer.target)
+            written = run_tasks(spark, rewrites, "the new files cannot be written")
         files = [NewFile(rewrite, each) for rewrite, each in zip(rewrites, written, strict=True)]
         metadata, copies = plan.assemble(files, writer.target)
         run_tasks(spark, copies, "the files of the base cannot be copied")
-        remove_directory(directory)
         publish_snapshot(writer, metadata)
     return target
 

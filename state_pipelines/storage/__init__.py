@@ -12,16 +12,23 @@ from state_pipelines.storage.files import (
     create_file,
     exists,
     file_size,
-    find_files,
     is_directory,
     list_directory,
     open_file,
     read_file,
     read_range,
+    replace_file,
 )
+from state_pipelines.storage.listing import list_files
 from state_pipelines.storage.locations import Location, join, parent, resolve, resolve_beside
+from state_pipelines.storage.options import load_storage_options, use_storage_options
 from state_pipelines.storage.path_mapping import PathMapping, parse_path_mapping
-from state_pipelines.storage.snapshot_location import METADATA_FILE, SnapshotLocation, resolve_snapshot
+from state_pipelines.storage.snapshot_location import (
+    METADATA_FILE,
+    SnapshotLocation,
+    read_metadata_file,
+    resolve_snapshot,
+)
 from state_pipelines.storage.snapshot_writer import SnapshotWriter
 
 __all__ = [
@@ -35,16 +42,20 @@ __all__ = [
     "create_file",
     "exists",
     "file_size",
-    "find_files",
     "is_directory",
     "join",
     "list_directory",
+    "list_files",
+    "load_storage_options",
     "open_file",
     "parent",
     "parse_path_mapping",
     "read_file",
+    "read_metadata_file",
     "read_range",
+    "replace_file",
     "resolve",
     "resolve_beside",
     "resolve_snapshot",
+    "use_storage_options",
 ]

@@ -1,16 +1,19 @@
-"""Files, whole or in part: read, measured, listed, created, copied."""
+"""Files: read whole or in ranges, measured, listed, created, copied, removed."""
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
+from uuid import uuid4
 
-from fsspec.implementations.local import LocalFileSystem
-
-from state_pipelines.errors import FormatError, MissingFileError, StateError, TargetExistsError, Where
-from state_pipelines.storage.locations import Location, parent
+from state_pipelines.errors import FormatError, MissingFileError, TargetExistsError, Where
+from state_pipelines.storage.faults import ShortBodyError, request, translating
+from state_pipelines.storage.locations import Location, has_directories, is_local, is_s3, join, parent
+from state_pipelines.storage.uploads import Upload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +25,8 @@ COPY_SIZE = 8 << 20
 
 # A read of more bytes than this first asks for the size of the file, so that a wrong size cannot demand the memory.
 _TRUSTED_SIZE = 16 << 20
+# S3 copies objects of up to 5 GiB in one request.
+_ONE_COPY = 5 << 30
 _TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
@@ -30,9 +35,9 @@ class FileEntry:
     """A file or directory in a listing.
 
     Attributes:
-        location: where it is.
+        location: its location.
         size: bytes; 0 for a directory.
-        is_directory: whether it is one.
+        is_directory: whether it is a directory.
         modified: time of the last change, None when the storage does not say.
     """
 
@@ -43,16 +48,37 @@ class FileEntry:
 
 
 def exists(location: Location) -> bool:
-    """Whether a file or directory is there."""
-    with _opening(location):
-        location.filesystem.invalidate_cache(location.path)
-        return bool(location.filesystem.exists(location.path))
+    """Return whether there is a file or directory."""
+    return request(location, "look for the file", lambda: _find_type(location) is not None)
 
 
 def is_directory(location: Location) -> bool:
-    """Whether a directory is there."""
-    with _opening(location):
-        return bool(location.filesystem.isdir(location.path))
+    """Return whether there is a directory."""
+
+    def look() -> bool:
+        filesystem = location.filesystem
+        if is_s3(filesystem):
+            bucket, key, _ = filesystem.split_path(location.path)
+            prefix = f"{key.rstrip('/')}/" if key.strip("/") else ""
+            answer = filesystem.call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1)
+            return not prefix or bool(answer.get("Contents"))
+        return _find_type(location) == "directory"
+
+    try:
+        return request(location, "look for the directory", look)
+    except MissingFileError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return False
+        raise
+
+
+def _find_type(location: Location) -> str | None:
+    # `exists` and `isdir` of fsspec return False for every fault.
+    location.filesystem.invalidate_cache(location.path)
+    try:
+        return str(location.filesystem.info(location.path)["type"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def file_size(location: Location) -> int:
@@ -61,26 +87,38 @@ def file_size(location: Location) -> int:
     Raises:
         MissingFileError: no such file.
     """
-    with _opening(location):
-        return int(location.filesystem.size(location.path) or 0)
+    return request(location, "measure the file", lambda: int(location.filesystem.size(location.path) or 0))
+
+
+def find_entry(location: Location) -> FileEntry:
+    """Size and time of one file or directory.
+
+    Raises:
+        MissingFileError: there is none.
+    """
+    info = request(location, "measure the file", lambda: location.filesystem.info(location.path))
+    return to_entry(location.filesystem, info)
 
 
 def read_file(location: Location) -> bytes:
-    """The whole content of a file.
+    """Read the whole content of a file.
 
     Raises:
         MissingFileError: no such file.
+        StorageError: the storage fails.
     """
-    with _opening(location):
-        return bytes(location.filesystem.cat_file(location.path))
+    # Without the limit s3fs asks for the size first.
+    options = {"max_concurrency": 1} if is_s3(location.filesystem) else {}
+    return request(location, "read the file", lambda: bytes(location.filesystem.cat_file(location.path, **options)))
 
 
 def read_range(location: Location, start: int, end: int) -> bytes:
-    """The bytes from `start` up to `end` (exclusive) of a file; nothing else of it is read.
+    """Read the bytes from `start` up to `end` (exclusive) of a file, and nothing else of it.
 
     Raises:
         FormatError: the range is not inside the file.
         MissingFileError: no such file.
+        StorageError: the storage fails.
     """
     if not 0 <= start <= end:
         raise FormatError(f"{start} to {end} is not a range of bytes", where=Where(file=str(location), offset=start))
@@ -88,24 +126,29 @@ def read_range(location: Location, start: int, end: int) -> bytes:
         return b""
     if end - start > _TRUSTED_SIZE:
         _require_range(location, start, end)
+
+    def read() -> bytes:
+        data = _read_range(location, start, end)
+        if len(data) != end - start:
+            _require_range(location, start, end)
+            raise ShortBodyError(f"only {len(data)} of {end - start} bytes came")
+        return data
+
     try:
-        data = _read_part(location, start, end)
-    except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
-        raise missing_file(location, error) from None
-    except OSError as error:
-        # Object stores refuse a range behind the end; anything else is the storage's own trouble.
-        _require_range(location, start, end)
-        raise missing_file(location, error) from None
-    if len(data) != end - start:
-        _require_range(location, start, end)
-        what = f"only {len(data)} of {end - start} bytes came"
-        raise FormatError(what, where=Where(file=str(location), offset=start))
-    return data
+        return request(location, "read the file", read)
+    except MissingFileError as error:
+        # Object stores refuse a range that begins after the end of the file.
+        cause = error.__cause__
+        if isinstance(cause, OSError) and not isinstance(
+            cause, FileNotFoundError | PermissionError | IsADirectoryError
+        ):
+            _require_range(location, start, end)
+        raise
 
 
-def _read_part(location: Location, start: int, end: int) -> bytes:
-    if type(location.filesystem) is LocalFileSystem:
-        # What fsspec does for a local file takes three times as long; headers are read from thousands of files.
+def _read_range(location: Location, start: int, end: int) -> bytes:
+    if is_local(location):
+        # fsspec takes three times as long for a local file; headers are read from thousands of files.
         with open(location.path, "rb", buffering=0) as file:  # noqa: PTH123
             file.seek(start)
             parts = []
@@ -117,37 +160,23 @@ def _read_part(location: Location, start: int, end: int) -> bytes:
 
 
 def list_directory(location: Location) -> list[FileEntry]:
-    """What a directory holds, by name.
+    """List the files and directories of a directory, by name.
 
     Raises:
         MissingFileError: no such directory.
     """
-    with _opening(location):
+
+    def read() -> list[dict[str, Any]]:
         location.filesystem.invalidate_cache(location.path)
-        infos = location.filesystem.ls(location.path, detail=True)
+        return list(location.filesystem.ls(location.path, detail=True))
+
+    infos = request(location, "list the directory", read)
     # Object stores may list the directory itself as an empty object.
     own = location.path.rstrip("/")
     return sorted(
-        (_to_entry(location.filesystem, info) for info in infos if info["name"].rstrip("/") != own),
+        (to_entry(location.filesystem, info) for info in infos if info["name"].rstrip("/") != own),
         key=lambda entry: entry.location.path,
     )
-
-
-def find_files(location: Location) -> Iterator[FileEntry]:
-    """Every file below a directory, one directory after the other; nothing when the directory does not exist.
-
-    Raises:
-        MissingFileError: a directory cannot be listed.
-    """
-    if not exists(location):
-        return
-    directories = [location]
-    while directories:
-        for entry in list_directory(directories.pop()):
-            if entry.is_directory:
-                directories.append(entry.location)
-            else:
-                yield entry
 
 
 def open_file(location: Location) -> IO[bytes]:
@@ -156,26 +185,107 @@ def open_file(location: Location) -> IO[bytes]:
     Raises:
         MissingFileError: no such file.
     """
-    with _opening(location):
-        return cast("IO[bytes]", location.filesystem.open(location.path, "rb"))
+    return request(location, "open the file", lambda: cast("IO[bytes]", location.filesystem.open(location.path, "rb")))
 
 
 @contextmanager
-def create_file(location: Location) -> Iterator[IO[bytes]]:
-    """Write a new file; directories above it are made.
+def create_file(location: Location, *, replace: bool = False) -> Iterator[IO[bytes]]:
+    """Write a new file; directories above it are created.
 
-    Safe to call in any process; whoever publishes the snapshot removes what was written when something fails.
+    Safe to call in any process. When the block fails, a file on an object store does not exist, one on another storage
+    holds what was written; publishing removes it with the snapshot.
+
+    Args:
+        location: the file.
+        replace: a file of this name is replaced, such as the remains of a failed attempt.
 
     Raises:
         TargetExistsError: something is there already.
-        StateError: the storage refuses.
+        StorageError: the storage refuses.
     """
-    with writing(location):
-        if location.filesystem.exists(location.path):
-            raise TargetExistsError("a file of this name exists already", where=Where(file=str(location)))
-        location.filesystem.makedirs(parent(location).path, exist_ok=True)
-        with location.filesystem.open(location.path, "wb") as file:
+    filesystem = location.filesystem
+    if replace:
+        # The content of a local file with several names (hard links) must not change.
+        if is_local(location):
+            remove_file(location)
+    elif request(location, "write the file", lambda: _find_type(location) is not None, writes=True):
+        raise TargetExistsError("a file of this name exists already", where=Where(file=str(location)))
+    if has_directories(filesystem):
+        make_directory(parent(location))
+    if is_local(location):
+        with translating(location, "write the file", writes=True), filesystem.open(location.path, "wb") as file:
             yield file
+    else:
+        with Upload(location) as upload:
+            yield cast("IO[bytes]", upload)
+
+
+def make_directory(location: Location) -> None:
+    """Create a directory and those above it; nothing happens when it is there.
+
+    Raises:
+        StorageError: the storage refuses.
+    """
+
+    def make() -> None:
+        location.filesystem.makedirs(location.path, exist_ok=True)
+
+    request(location, "create the directory", make, writes=True)
+
+
+def replace_file(location: Location, data: bytes) -> None:
+    """Write a small file whole, in the place of one that may be there; readers see the old or the new content.
+
+    Locally by renaming; object stores publish an object when all of it has arrived.
+
+    Raises:
+        StorageError: the storage refuses.
+    """
+    if not is_local(location):
+        with create_file(location, replace=True) as file:
+            file.write(data)
+        return
+    with translating(location, "write the file", writes=True):
+        location.filesystem.makedirs(parent(location).path, exist_ok=True)
+        pending = Path(f"{location.path}.{uuid4().hex}.pending")
+        try:
+            pending.write_bytes(data)
+            pending.replace(location.path)
+        finally:
+            pending.unlink(missing_ok=True)
+
+
+def create_file_at_once(location: Location, data: bytes) -> None:
+    """Write a small new file that is complete as soon as it exists, also after a crash.
+
+    Raises:
+        TargetExistsError: something is there already.
+        StorageError: the storage refuses.
+    """
+    if exists(location):
+        raise TargetExistsError("a file of this name exists already", where=Where(file=str(location)))
+    if not has_directories(location.filesystem):
+        # An object appears when its upload is complete.
+        with create_file(location) as file:
+            file.write(data)
+        return
+    pending = join(parent(location), f".{location.name}.{uuid4().hex}")
+    with create_file(pending) as file:
+        file.write(data)
+        if is_local(location):
+            file.flush()
+            os.fsync(file.fileno())
+    with translating(location, "write the file", writes=True):
+        if not is_local(location):
+            location.filesystem.mv(pending.path, location.path)
+            return
+        try:
+            # Unlike a rename, a link fails where another process was faster.
+            os.link(pending.path, location.path)
+        except FileExistsError:
+            raise TargetExistsError("a file of this name exists already", where=Where(file=str(location))) from None
+        finally:
+            Path(pending.path).unlink()
 
 
 def copy_file(source: Location, target: Location) -> int:
@@ -193,47 +303,60 @@ def copy_file(source: Location, target: Location) -> int:
     return size
 
 
+def can_copy_inside(source: Location, target: Location) -> bool:
+    """Return whether a storage can copy a file to `target` without its bytes passing through this process."""
+    return not is_local(source) and source.filesystem == target.filesystem
+
+
+def copy_inside(source: Location, target: Location, size: int) -> None:
+    """Copy a file inside one storage, which does it by itself; a file at the target is replaced.
+
+    Args:
+        source: the file.
+        target: the new file, for which `can_copy_inside` holds; its directory exists.
+        size: of the file in bytes.
+
+    Raises:
+        MissingFileError: no such file.
+        StorageError: the storage refuses.
+    """
+    filesystem = source.filesystem
+
+    def copy() -> None:
+        if is_s3(filesystem) and size <= _ONE_COPY:
+            # `cp_file` of s3fs asks for the size first.
+            bucket, key, version = filesystem.split_path(source.path)
+            target_bucket, target_key, _ = filesystem.split_path(target.path)
+            copied = {"Bucket": bucket, "Key": key} | ({"VersionId": version} if version else {})
+            filesystem.call_s3("copy_object", Bucket=target_bucket, Key=target_key, CopySource=copied)
+        else:
+            filesystem.cp_file(source.path, target.path)
+
+    request(source, f"copy the file to {target}", copy)
+
+
 def remove_file(location: Location) -> None:
     """Remove a file; nothing happens when there is none."""
-    with writing(location):
-        if location.filesystem.exists(location.path):
+
+    def remove() -> None:
+        with suppress(FileNotFoundError):
+            if has_directories(location.filesystem) and _find_type(location) is None:
+                return
             location.filesystem.rm_file(location.path)
+
+    request(location, "remove the file", remove, writes=True)
 
 
 def remove_directory(location: Location) -> None:
-    """Remove a directory and all that is in it; nothing happens when there is none."""
-    with writing(location):
+    """Remove a directory with all that is in it; nothing happens when there is none."""
+
+    def remove() -> None:
         location.filesystem.invalidate_cache(location.path)
-        if location.filesystem.exists(location.path):
-            location.filesystem.rm(location.path, recursive=True)
+        with suppress(FileNotFoundError):
+            if _find_type(location) is not None:
+                location.filesystem.rm(location.path, recursive=True)
 
-
-def missing_file(location: Location, error: OSError) -> MissingFileError:
-    """The error for a file that cannot be opened, for the caller to raise."""
-    reason = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be opened ({error})"
-    return MissingFileError(f"the file {reason}", where=Where(file=str(location)))
-
-
-@contextmanager
-def _opening(location: Location) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise missing_file(location, error) from None
-
-
-@contextmanager
-def writing(location: Location) -> Iterator[None]:
-    """Turn an `OSError` into the error of `write_error`."""
-    try:
-        yield
-    except OSError as error:
-        raise write_error(location, error) from error
-
-
-def write_error(location: Location, error: OSError) -> StateError:
-    """The error for a storage that refuses to write, for the caller to raise."""
-    return StateError(f"cannot write: {error}", where=Where(file=str(location)), hint="Check space and permissions")
+    request(location, "remove the directory", remove, writes=True)
 
 
 def _require_range(location: Location, start: int, end: int) -> None:
@@ -243,13 +366,15 @@ def _require_range(location: Location, start: int, end: int) -> None:
         raise FormatError(what, where=Where(file=str(location), offset=start), hint="The file was cut off or changed")
 
 
-def _to_entry(filesystem: AbstractFileSystem, info: dict[str, Any]) -> FileEntry:
+def to_entry(filesystem: AbstractFileSystem, info: dict[str, Any]) -> FileEntry:
+    """Make an entry of what a file system says of a file."""
     is_directory = info["type"] == "directory"
     location = Location(filesystem, str(info["name"]))
-    return FileEntry(location, 0 if is_directory else int(info["size"] or 0), is_directory, _to_time(info))
+    return FileEntry(location, 0 if is_directory else int(info["size"] or 0), is_directory, modified_time(info))
 
 
-def _to_time(info: dict[str, Any]) -> datetime | None:
+def modified_time(info: dict[str, Any]) -> datetime | None:
+    """Time of the last change in an fsspec listing; None when the storage does not say."""
     for key in _TIME_KEYS:
         value = info.get(key)
         if isinstance(value, int | float):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import TargetExistsError, Where
-from state_pipelines.storage.files import missing_file, writing
+from state_pipelines.storage.faults import translate, translating
 from state_pipelines.storage.locations import is_local
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def can_link(source: Location, directory: Location) -> bool:
     try:
         return Path(source.path).stat().st_dev == place.stat().st_dev
     except OSError as error:
-        raise missing_file(source, error) from None
+        raise translate(source, "open the file", error) from None
 
 
 def link_file(source: Location, target: Location) -> None:
@@ -38,7 +38,7 @@ def link_file(source: Location, target: Location) -> None:
         TargetExistsError: the target exists.
         StateError: the file system refuses.
     """
-    with writing(target):
+    with translating(target, "link the file", writes=True):
         Path(target.path).parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(source.path, target.path)

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from state_pipelines.errors import UsageError, Where
+from state_pipelines.errors import StorageError, UsageError, Where
+from state_pipelines.storage.faults import client_errors, leave_retries_to_us, redact
+from state_pipelines.storage.options import find_storage_options
+from state_pipelines.storage.s3_listing import parse_times_fast
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -18,7 +21,10 @@ if TYPE_CHECKING:
 _PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 _SINGLE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 # Schemes of Flink's file systems that fsspec knows under another name.
-_SCHEMES = {"s3p": "s3", "s3n": "s3", "viewfs": "hdfs"}
+_SCHEMES = {"s3p": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfss", "viewfs": "hdfs"}
+# Object stores, where directories exist only as beginnings of names.
+_FLAT = frozenset({"s3", "gs", "gcs", "abfs", "az"})
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
 
 
 @dataclass(frozen=True)
@@ -34,8 +40,8 @@ class Location:
     path: str
 
     def __str__(self) -> str:
-        """The path for people and for error messages."""
-        return self.path if isinstance(self.filesystem, LocalFileSystem) else self.url
+        """The path for people and for error messages, without secrets."""
+        return self.path if isinstance(self.filesystem, LocalFileSystem) else redact(self.url)
 
     @property
     def url(self) -> str:
@@ -49,20 +55,41 @@ class Location:
 
 
 def resolve(path: str, **storage_options: Any) -> Location:
-    """The location of a URL or path.
+    """Find the location of a URL or path.
 
     Args:
         path: `s3://bucket/a`, `file:/a`, `file:///a` or a plain local path.
-        storage_options: passed to the fsspec file system, such as `key`, `secret`, `client_kwargs`.
+        storage_options: options of the fsspec file system, such as `key`, `secret`, `client_kwargs`; they are added to
+            those of `use_storage_options` for the directory.
 
     Raises:
         UsageError: fsspec does not know the scheme, or the package for it is not installed.
+        StorageError: the storage refuses the options.
     """
+    normal = normalize(path)
+    options = find_storage_options(normal) | storage_options
+    scheme = normal.partition("://")[0]
+    where = Where(file=redact(path))
     try:
-        filesystem, inner = url_to_fs(normalize(path), **storage_options)
-    except (ValueError, ImportError) as error:
-        hint = "Install the fsspec package for this storage, for example s3fs for s3://"
-        raise UsageError(f"cannot reach {path!r}: {error}", where=Where(file=path), hint=hint) from None
+        filesystem, inner = url_to_fs(normal, **options)
+    except ImportError as error:
+        extra = _EXTRAS.get(scheme)
+        install = (
+            f"Install it: pip install 'state-pipelines[{extra}]'" if extra else "Install the package that it names"
+        )
+        raise UsageError(f"cannot reach {scheme}://: {redact(str(error))}", where=where, hint=install) from None
+    except (ValueError, TypeError, KeyError) as error:
+        hint = "Check the scheme and the storage options; docs/storage.md lists them"
+        raise UsageError(f"cannot reach {redact(path)!r}: {redact(str(error))}", where=where, hint=hint) from None
+    except client_errors() as error:
+        raise StorageError(
+            f"cannot reach the storage: {redact(str(error))}",
+            where=where,
+            hint="Credentials and options of each storage: docs/storage.md",
+        ) from error
+    leave_retries_to_us(filesystem)
+    if is_s3(filesystem):
+        parse_times_fast(filesystem)
     return Location(filesystem, str(inner))
 
 
@@ -84,6 +111,20 @@ def is_local(location: Location) -> bool:
     return isinstance(location.filesystem, LocalFileSystem)
 
 
+def is_s3(filesystem: AbstractFileSystem) -> bool:
+    """Return whether a file system is that of s3fs."""
+    return "s3" in _protocols(filesystem)
+
+
+def has_directories(filesystem: AbstractFileSystem) -> bool:
+    """Return whether directories are created before the files in them."""
+    return _FLAT.isdisjoint(_protocols(filesystem))
+
+
+def _protocols(filesystem: AbstractFileSystem) -> tuple[str, ...]:
+    return (filesystem.protocol,) if isinstance(filesystem.protocol, str) else tuple(filesystem.protocol)
+
+
 def is_plain_name(name: str) -> bool:
     """Whether a name means itself on every file system: letters, digits, `_`, and behind the first `.` and `-`."""
     return _PLAIN_NAME.fullmatch(name) is not None
@@ -92,8 +133,7 @@ def is_plain_name(name: str) -> bool:
 def _resolve_beside(path: str, filesystem: AbstractFileSystem) -> Location:
     normal = normalize(path)
     scheme, separator, _ = normal.partition("://")
-    protocols = (filesystem.protocol,) if isinstance(filesystem.protocol, str) else filesystem.protocol
-    if (scheme if separator else "file") in protocols:
+    if (scheme if separator else "file") in _protocols(filesystem):
         return Location(filesystem, str(filesystem._strip_protocol(normal)))
     return resolve(normal)
 
@@ -117,4 +157,6 @@ def normalize(path: str) -> str:
     if match:
         path = f"{match[1]}:///{path[match.end() :]}"
     scheme, separator, rest = path.partition("://")
+    if scheme == "file" and rest.startswith("localhost/"):
+        rest = rest.removeprefix("localhost")
     return _SCHEMES.get(scheme, scheme) + separator + rest

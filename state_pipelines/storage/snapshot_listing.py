@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from state_pipelines.storage.faults import translating
 from state_pipelines.storage.files import is_directory, list_directory
+from state_pipelines.storage.locations import Location, is_local, is_s3
+from state_pipelines.storage.s3_listing import list_objects
 from state_pipelines.storage.snapshot_location import METADATA_FILE, SnapshotLocation
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
-    from datetime import datetime
 
-    from state_pipelines.storage.locations import Location
+    from fsspec import AbstractFileSystem
 
-# Directories beside the checkpoints of a job, in which only files of state lie, possibly very many of them
+RETENTION_DIRECTORY = "_retention"
+"""Directory at the top of a root that belongs to retention: pins, audit logs, quarantined files. Holds no snapshots."""
+
+# Directories beside the checkpoints of a job with files of state only, possibly very many of them
 # (`AbstractFsCheckpointStorageAccess.CHECKPOINT_SHARED_STATE_DIR`, `CHECKPOINT_TASK_OWNED_STATE_DIR`).
-_STATE_DIRECTORIES = frozenset({"shared", "taskowned"})
+_WITHOUT_SNAPSHOTS = frozenset({"shared", "taskowned", RETENTION_DIRECTORY})
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,10 @@ class SnapshotEntry:
 
 
 def find_snapshots(root: Location, *, skip: Collection[str] = (), depth: int = 4) -> Iterator[SnapshotEntry]:
-    """Every directory with a `_metadata` file at or below `root`, by path; none inside another one.
+    """Find every directory with a `_metadata` file at or below `root`, in the order of names; none inside another one.
+
+    On S3 this is one recursive listing, of which `shared`, `taskowned` and the rest of each snapshot are left out where
+    they are longer than a page; elsewhere directories are listed one after the other.
 
     Args:
         root: where to start; it need not exist.
@@ -44,15 +54,102 @@ def find_snapshots(root: Location, *, skip: Collection[str] = (), depth: int = 4
 
     Raises:
         MissingFileError: a directory below `root` cannot be listed.
+        StorageError: the storage fails.
     """
-    if not is_directory(root):
-        return
+    if is_local(root):
+        yield from _find_local(root.filesystem, root.path, frozenset(skip), depth)
+    elif is_s3(root.filesystem):
+        yield from _find_objects(root, frozenset(skip), depth)
+    elif is_directory(root):
+        yield from _find_listed(root, frozenset(skip), depth)
+
+
+def _find_listed(root: Location, skip: frozenset[str], depth: int) -> Iterator[SnapshotEntry]:
     entries = list_directory(root)
     for entry in entries:
         if entry.location.name == METADATA_FILE and not entry.is_directory:
             yield SnapshotEntry(SnapshotLocation(root, entry.location), entry.size, entry.modified)
             return
     for entry in entries:
-        place = entry.location
-        if depth and entry.is_directory and place.name not in _STATE_DIRECTORIES and place.path not in skip:
-            yield from find_snapshots(place, skip=skip, depth=depth - 1)
+        found = entry.location
+        if depth and entry.is_directory and found.name not in _WITHOUT_SNAPSHOTS and found.path not in skip:
+            yield from _find_listed(found, skip, depth - 1)
+
+
+def _find_local(
+    filesystem: AbstractFileSystem, directory: str, skip: frozenset[str], depth: int
+) -> Iterator[SnapshotEntry]:
+    """Walk directories without asking for the sizes of state files."""
+    location = Location(filesystem, directory)
+    inner: list[str] = []
+    with translating(location, "list the directory"):
+        try:
+            listed = os.scandir(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        with listed:
+            for entry in listed:
+                if entry.is_dir():
+                    if entry.name not in _WITHOUT_SNAPSHOTS and entry.path not in skip:
+                        inner.append(entry.path)
+                elif entry.name == METADATA_FILE:
+                    status = entry.stat()
+                    metadata = Location(filesystem, entry.path)
+                    modified = datetime.fromtimestamp(status.st_mtime, UTC)
+                    yield SnapshotEntry(SnapshotLocation(location, metadata), status.st_size, modified)
+                    return
+    if depth:
+        for each in sorted(inner):
+            yield from _find_local(filesystem, each, skip, depth - 1)
+
+
+def _find_objects(root: Location, skip: frozenset[str], depth: int) -> Iterator[SnapshotEntry]:
+    base = root.path.rstrip("/") + "/"
+    skipped = {path.rstrip("/")[len(base) :] + "/" for path in skip if path.startswith(base)}
+    found: set[str] = set()
+
+    def leave_out(key: str) -> str | None:
+        directories = key.split("/")[:-1]
+        above = ""
+        for level, name in enumerate(directories):
+            above += name + "/"
+            if name in _WITHOUT_SNAPSHOTS or level >= depth or above in skipped:
+                return above
+            # What comes before `_metadata` must not hide it when a range is listed a second time.
+            if above in found and key > above + METADATA_FILE:
+                return above
+        if key == above + METADATA_FILE:
+            found.add(above)
+        return None
+
+    # A directory above may turn out to be a snapshot as long as its `_metadata` may still be listed.
+    waiting: list[tuple[str, SnapshotEntry]] = []
+    last: str | None = None
+    for each in list_objects(root, leave_out):
+        key = each.path[len(base) :]
+        directory, _, name = key.rpartition("/")
+        if name == METADATA_FILE and (last is None or not _is_inside(directory, last)):
+            last = directory
+            location = Location(root.filesystem, f"{base}{directory}".rstrip("/"))
+            metadata = Location(root.filesystem, each.path)
+            waiting = [(inner, entry) for inner, entry in waiting if not _is_inside(inner, directory)]
+            waiting.append((directory, SnapshotEntry(SnapshotLocation(location, metadata), each.size, each.modified)))
+            if not directory:
+                break
+        while waiting and _is_settled(waiting[0][0], key):
+            yield waiting.pop(0)[1]
+    yield from (entry for _, entry in waiting)
+
+
+def _is_inside(directory: str, other: str) -> bool:
+    return not other or directory.startswith(other + "/")
+
+
+def _is_settled(directory: str, key: str) -> bool:
+    """Return whether no directory above one can have a `_metadata` that comes after `key` in the order of names."""
+    above = directory
+    while above:
+        above = above.rpartition("/")[0]
+        if (f"{above}/" if above else "") + METADATA_FILE > key:
+            return False
+    return True

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from state_pipelines.errors import NotFoundError, Where
-from state_pipelines.storage.files import exists, is_directory
+from state_pipelines.errors import MissingFileError, NotFoundError, Where
+from state_pipelines.storage.faults import NO_BUCKET
+from state_pipelines.storage.files import exists, is_directory, read_file
 from state_pipelines.storage.locations import Location, join, parent, resolve
 
 METADATA_FILE = "_metadata"
@@ -47,3 +48,24 @@ def resolve_snapshot(path: str, **storage_options: Any) -> SnapshotLocation:
         hint = "Give the directory that holds it (chk-…, savepoint-…); without the file a snapshot was never completed"
         raise NotFoundError("the directory has no _metadata", where=where, hint=hint)
     return SnapshotLocation(parent(location), location)
+
+
+def read_metadata_file(path: str, **storage_options: Any) -> tuple[SnapshotLocation, bytes]:
+    """Find a snapshot and read its metadata file, in one request where `path` is its directory or metadata file.
+
+    Args and errors as of `resolve_snapshot`.
+    """
+    location = resolve(path, **storage_options)
+    if location.name == METADATA_FILE:
+        wanted = SnapshotLocation(parent(location), location)
+    else:
+        wanted = SnapshotLocation(location, join(location, METADATA_FILE))
+    try:
+        return wanted, read_file(wanted.metadata)
+    except MissingFileError as error:
+        if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+            raise
+        if error.what == NO_BUCKET:
+            raise
+    found = resolve_snapshot(path, **storage_options)
+    return found, read_file(found.metadata)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import TargetExistsError, Where
-from state_pipelines.storage.files import create_file, exists, is_directory, list_directory, write_error, writing
-from state_pipelines.storage.locations import Location, join
+from state_pipelines.errors import StateError, TargetExistsError, Where
+from state_pipelines.storage.faults import request
+from state_pipelines.storage.files import create_file, exists, is_directory, list_directory, remove_file, replace_file
+from state_pipelines.storage.locations import Location, has_directories, join
 from state_pipelines.storage.snapshot_location import METADATA_FILE, SnapshotLocation
 
 if TYPE_CHECKING:
@@ -37,17 +38,25 @@ class SnapshotWriter:
 
     def __enter__(self) -> SnapshotWriter:
         """Take the target directory."""
-        with writing(self.target):
-            filesystem, path = self.target.filesystem, self.target.path
-            filesystem.invalidate_cache(self.target.path)
-            self._existed = bool(filesystem.exists(path))
-            if self._existed and (not is_directory(self.target) or list_directory(self.target)):
-                raise _target_exists(self.target)
+        request(self.target, "create the directory", self._enter, writes=True)
+        # By its name, retention recognizes the files of a writer that was killed.
+        replace_file(self._pending, b"")
+        return self
+
+    @property
+    def _pending(self) -> Location:
+        return self.locate(METADATA_FILE + _PENDING_SUFFIX)
+
+    def _enter(self) -> None:
+        filesystem, path = self.target.filesystem, self.target.path
+        self._existed = exists(self.target)
+        if self._existed and (not is_directory(self.target) or list_directory(self.target)):
+            raise _target_exists(self.target)
+        if has_directories(filesystem):
             try:
                 filesystem.makedirs(path, exist_ok=self._existed)
             except FileExistsError:
                 raise _target_exists(self.target) from None
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -56,10 +65,10 @@ class SnapshotWriter:
         if self.published:
             return
         try:
-            self._remove()
-        except OSError as failure:
+            request(self.target, "remove what was written", self._remove, writes=True)
+        except StateError as failure:
             if error is None:
-                raise write_error(self.target, failure) from failure
+                raise
             error.add_note(f"What was written to {self.target} could not be removed: {failure}")
 
     def locate(self, name: str) -> Location:
@@ -78,19 +87,36 @@ class SnapshotWriter:
             TargetExistsError: somebody else has published into the target meanwhile.
         """
         place = self.locate(METADATA_FILE)
-        pending = self.locate(METADATA_FILE + _PENDING_SUFFIX)
-        self.write_file(pending.name, metadata)
-        if exists(place):
-            raise _target_exists(self.target)
-        with writing(place):
-            place.filesystem.mv(pending.path, place.path)
+        if has_directories(place.filesystem):
+            replace_file(self._pending, metadata)
+            if exists(place):
+                raise _target_exists(self.target)
+            request(place, "publish the snapshot", self._rename, writes=True)
+        else:
+            # An object is there as a whole or not at all.
+            try:
+                self.write_file(METADATA_FILE, metadata)
+            except TargetExistsError:
+                raise _target_exists(self.target) from None
+            self.published = True
+            # The snapshot is complete; retention recognizes the rest by its name.
+            with suppress(StateError):
+                remove_file(self._pending)
         self.published = True
         return SnapshotLocation(self.target, place)
 
+    def _rename(self) -> None:
+        pending, place = self._pending, self.locate(METADATA_FILE)
+        try:
+            place.filesystem.mv(pending.path, place.path)
+        except FileNotFoundError:
+            # An attempt before this one may have done it, and its response was lost.
+            if exists(pending) or not exists(place):
+                raise
+
     def _remove(self) -> None:
         filesystem = self.target.filesystem
-        filesystem.invalidate_cache(self.target.path)
-        if filesystem.exists(self.locate(METADATA_FILE).path):
+        if exists(self.locate(METADATA_FILE)):
             # Somebody else published here; what is below may be theirs.
             return
         with suppress(FileNotFoundError):

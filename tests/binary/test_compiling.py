@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import state_pipelines
-from state_pipelines.binary.compiling import Deferred, njit
+from state_pipelines.binary.compiled import Deferred, njit
 
 SOURCES = Path(state_pipelines.__file__).parent
-OWN = ("binary/compiling.py", "binary/memory.py")
+OWN = ("binary/compiled.py", "binary/memory.py")
 """Where Numba is imported, inside functions."""
 
 
@@ -49,7 +49,9 @@ def test_a_kernel_is_made_once() -> None:
     assert (deferred("a"), deferred("b"), len(made)) == ("aa", "bb", 1)
 
 
-@pytest.mark.parametrize("module", ["codecs.columnar", "keyed.canonical", "keyed.hashing", "rocksdb", "snapshot"])
+@pytest.mark.parametrize(
+    "module", ["codecs.programs.execution", "keyed.canonical.reader", "keyed.hashing", "rocksdb", "snapshot"]
+)
 def test_modules_with_kernels_are_imported_without_numba(module: str) -> None:
     code = f"import sys, state_pipelines.{module}; print('numba' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

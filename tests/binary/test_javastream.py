@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.binary.javastream import HEADER, read_stream, write_stream
-from state_pipelines.binary.javavalues import (
+from state_pipelines.binary.java_stream import HEADER, read_stream, write_stream
+from state_pipelines.binary.java_values import (
     SERIALIZABLE,
     JavaArray,
     JavaBlock,
@@ -159,9 +159,9 @@ def test_wrong_header_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("71 007e0000", "leads to none of 0 values"),
+        ("71 007e0000", "is outside the 0 values"),
         ("79", "0x79 does not begin a value"),
-        ("73 74 0001 78", "a class descriptor is wanted"),
+        ("73 74 0001 78", "a class descriptor is expected"),
         ("75 72 0001 58 0000000000000001 02 0000 78 70 00000000", "not an array class"),
         ("75 72 0002 5b49 0000000000000001 02 0000 78 70 00000002 00000001", "does not fit"),
         ("72 0001 58 0000000000000001 02 0001 4c 0001 61 70 78 70", "has no type signature"),
@@ -176,12 +176,12 @@ def test_malformed_content_is_an_error(content: str, reason: str) -> None:
 def test_objects_too_deep_are_an_error() -> None:
     desc = bytes.fromhex("72 0002 5b4c 0000000000000001 02 0000 78 70")
     nested = b"\x75" + desc + bytes.fromhex("00000001") + bytes.fromhex("75 71 007e0000 00000001") * 200 + b"\x70"
-    with pytest.raises(FormatError, match="more than 100 deep"):
+    with pytest.raises(FormatError, match="more than 100 levels deep"):
         read(HEADER + nested)
 
 
 def test_class_that_marks_no_end_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="known to it alone"):
+    with pytest.raises(UnsupportedError, match="only the class knows their end"):
         read(HEADER + bytes.fromhex("73 72 0001 58 0000000000000001 04 0000 78 70 00"))
 
 

@@ -101,7 +101,7 @@ def test_count_that_cannot_fit_is_an_error() -> None:
 
 
 def test_left_over_bytes_are_an_error() -> None:
-    with pytest.raises(FormatError, match="1 bytes are left over behind the header"):
+    with pytest.raises(FormatError, match="1 bytes are left over after the header"):
         Reader(b"x").expect_end("the header")
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.binary.snappyframed import (
+from state_pipelines.binary.snappy_frames import (
     BLOCK_SIZE,
     HEAD_SIZE,
     STREAM_ID,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.metadata import read_metadata, write_metadata
-from state_pipelines.operations.check import Verdict, check_migration
+from state_pipelines.operations.check.check import Verdict, check_migration
 from state_pipelines.operations.migration import Rename, load_migration
 from state_pipelines.operations.migration.steps import Convert
 from state_pipelines.serializers.text import parse

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from state_pipelines.operations.writing import StateDescription
+from state_pipelines.operations.write.state_write import StateDescription
 from state_pipelines.serializers.build import basic
 from tests.operations.comparing.test_diff import write, write_totals
 from tests.snapshot.savepoints import orders

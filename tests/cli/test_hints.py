@@ -35,20 +35,24 @@ def _find_options() -> dict[str, set[str]]:
 
 
 OPTIONS = _find_options()
-OPENING = {name for name, options in OPTIONS.items() if "--map" in options}
+OPENING = {name for name, options in OPTIONS.items() if {"--map", "--uid"} <= options}
 """The commands that open a snapshot; errors of the lower layers come from any of them."""
 
 PRINTED_BY: tuple[tuple[str, set[str]], ...] = (
-    ("operations/rescaling/", {"rescale"}),
+    ("operations/rescale/", {"rescale"}),
     ("operations/migration/history.py", {"migrate", "history", "current", "revision"}),
     ("operations/migration/", {"migrate"}),
-    ("operations/publishing.py", {"convert", "rescale"}),
-    ("operations/moving.py", {"convert"}),
-    ("operations/converting.py", {"convert"}),
-    ("snapshot/snapshot.py", {"read"}),
-    ("keyed/operator_table.py", {"read"}),
-    ("keyed/state_columns.py", {"read"}),
-    ("keyed/key_values.py", {"read"}),
+    ("operations/write/publication.py", {"convert", "rescale"}),
+    ("operations/convert/source_removal.py", {"convert"}),
+    ("operations/auditing/", {"verify"}),
+    ("operations/convert/conversion.py", {"convert"}),
+    ("snapshot/operator.py", {"read"}),
+    ("keyed/tables/operator_table.py", {"read"}),
+    ("keyed/tables/operator_columns.py", {"read"}),
+    ("keyed/keys/key_values.py", {"read"}),
+    ("cli/profile.py", {"inspect"}),
+    ("operations/retention/", {"retain"}),
+    ("operations/jobs/new_job.py", {"check", "revision"}),
     ("plugins.py", set()),
 )
 """By start of the path the commands that print the errors of a module; the others are printed by all of `OPENING`."""

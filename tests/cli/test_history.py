@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from state_pipelines.operations.migration.files import load_migration
 from state_pipelines.operations.migration.history import RevisionDirectory
+from state_pipelines.operations.migration.migration_files import load_migration
 from tests.flink.harness import ORDERS
 from tests.snapshot.savepoints import orders
 
@@ -253,4 +253,4 @@ def test_a_draft_for_another_flink_says_what_it_leaves_out(call: Callable[..., C
     called = call("revision", tmp_path / "revisions", path, "--autogenerate", "-m", "to flink 2", *where, "--json")
     assert called.code == 0
     (remark,) = called.json["remarks"]
-    assert remark.startswith("customers / visits: not drafted: Kryo 5 does not read what Kryo 2 wrote")
+    assert remark.startswith("customers / visits: not drafted: Kryo 5 does not read the data of Kryo 2")

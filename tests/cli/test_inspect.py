@@ -12,7 +12,7 @@ from tests.serializers.literals import i32
 from tests.snapshot.built import build_snapshot, list_operator
 from tests.snapshot.large import write_incremental_checkpoint, write_keyed_savepoint
 from tests.snapshot.savepoints import orders
-from tests.snapshots import select
+from tests.snapshots import OWN, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,6 +121,17 @@ def test_a_missing_file_is_shown_and_the_exit_code_is_2(call: Callable[..., Call
     assert called.code == 2
     assert "cannot be read: the file does not exist" in called.out
     assert "SourceReaderState" in called.out
+
+
+def test_files_in_a_directory_that_is_not_here_are_a_note(call: Callable[..., Called]) -> None:
+    (case,) = (each for each in select("2.2", "rocksdb-incremental") if each in OWN)
+    called = call("inspect", case.path, "--json")
+    (operator,) = (each for each in called.json["operators"] if each["uid"] == "state-kinds")
+    assert called.code == 0
+    assert "give their new location with --map FROM=TO" in called.err
+    assert (operator["damaged"], "does not exist" in operator["error"]) == (False, True)
+    assert call("inspect", case.path, "--strict").code == 3
+    assert call("inspect", case.path, "--strict", "--map", case.path_mapping[0]).code == 0
 
 
 @pytest.mark.parametrize(

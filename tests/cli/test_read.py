@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from state_pipelines.cli.read import write_parquet
-from state_pipelines.errors import UnsupportedError
+from state_pipelines.errors import StorageError, UnsupportedError
 from state_pipelines.snapshot import open_snapshot
 from tests.connectors.test_kafka import SPLIT
 from tests.connectors.vectors import element
@@ -123,7 +123,7 @@ def test_an_operator_that_cannot_be_read_hides_no_other(call: Callable[..., Call
     for name in {file.name for _, file in operator.keyed_files}:
         (broken / name.rpartition("/")[2]).unlink()
     rows = call("read", broken, "--json").lines
-    (row,) = [row for row in rows if row["operator"] == "orders"]
+    row, _ = [row for row in rows if row["operator"] == "orders"]
     assert "does not exist" in row["error"]
     assert {row["operator"] for row in rows if row["error"] is None} >= {"order-counter", "pricing"}
 
@@ -181,12 +181,30 @@ def test_parquet_is_not_written_over(call: Callable[..., Called], savepoint: Pat
     assert called.err.startswith("error: a file of this name exists already")
 
 
-def test_a_failed_parquet_file_is_removed(call: Callable[..., Called], broken: Path, tmp_path: Path) -> None:
+def test_parquet_of_damaged_files_holds_the_rows_before_the_damage(
+    call: Callable[..., Called], broken: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "rows.parquet"
+    whole = open_snapshot(str(broken)).operator("orders").state("order").to_arrow()
     for each in sorted(broken.iterdir()):
         if each.name != "_metadata":
             each.write_bytes(each.read_bytes()[:-3])
-    assert call("read", broken, *ORDER, "--parquet", file).code == 2
+    called = call("read", broken, *ORDER, "--parquet", file)
+    written = pq.read_table(file)
+    assert called.code == 2
+    assert f"{len(written):,} rows written to {file}" in called.err
+    assert len(written) < len(whole)
+
+
+def test_a_parquet_file_whose_storage_fails_is_removed(
+    call: Callable[..., Called], savepoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise StorageError("the storage does not answer")
+
+    file = tmp_path / "rows.parquet"
+    monkeypatch.setattr("pyarrow.parquet.ParquetWriter.write_batch", fail)
+    assert call("read", savepoint, *ORDER, "--parquet", file).code == 2
     assert not file.exists()
 
 
@@ -220,9 +238,14 @@ def test_declared_subclasses_are_rows_too(call: Callable[..., Called], tmp_path:
     assert {row["value"]["class"] for row in rows if row["value"]} == {"types.Guest", "types.Person"}
 
 
-def test_subclasses_that_nobody_declares_are_an_error(call: Callable[..., Called]) -> None:
-    called = call("read", HEAP.path, "--operator", "composite-types", "--state", "person-or-guest", "--json")
-    assert called.code == 2
+@pytest.mark.parametrize(("options", "code"), [((), 0), (("--strict",), 3)])
+def test_rows_of_undeclared_subclasses_are_noted(
+    call: Callable[..., Called], options: tuple[str, ...], code: int
+) -> None:
+    place = ("--operator", "composite-types", "--state", "person-or-guest")
+    called = call("read", HEAP.path, *place, "--json", *options)
+    assert called.code == code
+    assert "note: rows are missing: " in called.err
     assert "composite-types, state person-or-guest" in called.err
 
 

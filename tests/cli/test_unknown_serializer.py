@@ -161,3 +161,31 @@ def test_another_parallelism_keeps_all_entries(
     copied = ("offsets", "rates")
     single = [entry for entry in expected(case) if entry["op"] not in copied]
     assert not diff_entries(single, [line for line in entries(again) if line["op"] not in copied])
+
+
+@each_case
+def test_the_balance_counts_what_can_be_told_apart(run: Callable[..., Called], case: Case) -> None:
+    called = run("inspect", case, "--balance", "--json")
+    assert called.code == 0
+    (operator,) = (each for each in called.json["balance"]["operators"] if each["uid"] == "purses")
+    sizes = {state["name"]: state for state in operator["states"]}
+    assert operator["error"] == ""
+    assert (sizes["visits"]["records"], sizes["visits"]["keys"]) == (12, 12)
+    is_heap = case.case == "heap-native"
+    assert sizes["purse"]["records"] == (None if is_heap else 12)
+    assert sizes["purse"]["bytes"] > 12 * len("purse-0-")
+    assert [note for note in operator["notes"] if CLASS in note and "records and keys of purse" in note] == (
+        operator["notes"] if is_heap else []
+    )
+    assert sum(operator["now"]["loads"]["bytes"]) == sum(state["bytes"] for state in sizes.values())
+
+
+def test_converting_heap_state_of_unknown_ends_names_what_to_declare(
+    run: Callable[..., Called], tmp_path: Path
+) -> None:
+    (case,) = [each for each in UNKNOWN if each.case == "heap-native"]
+    called = run("convert", case, "--format", "canonical", "--out", tmp_path / "copy")
+    assert called.code == 2
+    assert "state purse" in called.err
+    assert "nothing in the file tells where an entry ends" in called.err
+    assert f"--serializer '{CLASS}=LAYOUT'" in called.err

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.javatime import NANOS_OF_DAY
-from state_pipelines.codecs.program import smallest_size
+from state_pipelines.codecs.java.date_times import NANOS_OF_DAY
+from state_pipelines.codecs.programs.program import smallest_size
 
 MAX_DEPTH = 3
 ROW_KINDS = ("+I", "-U", "+U", "-D")

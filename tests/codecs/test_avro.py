@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.codecs.avro import (
+from state_pipelines.codecs.avro.avro_records import (
     AvroBranch,
     AvroEnum,
     AvroMap,
@@ -153,11 +153,11 @@ def test_record_may_contain_itself() -> None:
 @pytest.mark.parametrize(
     ("schema", "raw", "message"),
     [
-        ("int", "0000", "4 bytes wanted but only 2 are left"),
-        ("string", "7fffffff", "bytes wanted"),
+        ("int", "0000", "4 bytes expected but only 2 are left"),
+        ("string", "7fffffff", "bytes expected"),
         ("string", "00000001ff", "an Avro string is not UTF-8"),
-        (["null", "int"], "00000002", "index 2 lies outside a schema with 2 choices"),
-        ({"type": "enum", "name": "E", "symbols": ["A"]}, "ffffffff", "index -1 lies outside"),
+        (["null", "int"], "00000002", "index 2 is outside a schema with 2 choices"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "ffffffff", "index -1 is outside"),
         ({"type": "array", "items": "null"}, "ffffffff0f", "a block of 4294967295 items"),
         ({"type": "array", "items": "null"}, "ffff03" * 40, "which are empty"),
     ],
@@ -169,7 +169,7 @@ def test_bytes_that_do_not_follow_the_schema_are_refused(schema: object, raw: st
 
 def test_depth_is_bounded() -> None:
     schema = {"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]}
-    with pytest.raises(FormatError, match="more than 100 deep"):
+    with pytest.raises(FormatError, match="more than 100 levels deep"):
         read(schema, "00000001" * 1000)
 
 

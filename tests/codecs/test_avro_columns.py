@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.avro import AvroBranch, AvroEnum, AvroMap, AvroRecord
-from state_pipelines.codecs.columnar import decode_spans, encode_array
-from state_pipelines.codecs.program import arrow_type, compile_layout
-from state_pipelines.codecs.scalar import write_value
+from state_pipelines.codecs.avro.avro_records import AvroBranch, AvroEnum, AvroMap, AvroRecord
+from state_pipelines.codecs.programs.execution import decode_spans, encode_array
+from state_pipelines.codecs.programs.program import arrow_type, compile_layout
+from state_pipelines.codecs.scalar.codec import write_value
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
 from state_pipelines.serializers import tree
 from tests.codecs.guarded import guarded
@@ -180,7 +180,7 @@ def test_broken_bytes_are_errors(schema: Any, raw: str, message: str) -> None:
 
 
 def test_fixed_bytes_have_their_length() -> None:
-    with pytest.raises(ValueRangeError, match="longer or shorter"):
+    with pytest.raises(ValueRangeError, match="does not fit the type"):
         encode_array(compile_layout(dynamic(FIXED)), pa.array([b"1234"]))
 
 

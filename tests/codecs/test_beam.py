@@ -12,16 +12,16 @@ import pytest
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.codecs.avro import AvroRecord
-from state_pipelines.codecs.beam_values import BlockList
+from state_pipelines.codecs.avro.avro_records import AvroRecord
+from state_pipelines.codecs.beam.beam_values import BlockList
 from state_pipelines.codecs.columns import plan_columns
-from state_pipelines.codecs.dynamic import Undecoded
-from state_pipelines.codecs.jsonlines import to_json
-from state_pipelines.codecs.scalar import read_value, write_value
+from state_pipelines.codecs.java.typed_values import Undecoded
+from state_pipelines.codecs.json.json_lines import to_json
+from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, fixed_length
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
-from state_pipelines.keyed.assignment import assign_key_groups
-from state_pipelines.keyed.hashing.trees import Hasher
+from state_pipelines.keyed.hashing.value_hashes import Hasher
+from state_pipelines.keyed.key_group_assignment import assign_key_groups
 from state_pipelines.serializers.beam import BYTE_BUFFER_CODER, LEGACY, BeamSerializer, Coder
 from tests.serializers.javacoders import CODERS, WINDOWED, WINDOWS
 
@@ -211,15 +211,15 @@ def test_a_list_without_blocks_is_written_with_its_size() -> None:
     [
         (INT, "ffffffff1f", "a number has more than 32 bits"),
         (LONG, "ff" * 10 + "01", "a number has more than 64 bits"),
-        (TEXT, "05616263", "5 bytes wanted but only 3 are left"),
+        (TEXT, "05616263", "5 bytes expected but only 3 are left"),
         (TEXT, "02ff61", "a string is not UTF-8"),
         (BYTES, "ffffffff0f", "a length of -1 is negative"),
         (coder("ListCoder", elementCoder=TEXT), "fffffffe", "-2 is no number of elements"),
         (coder("ListCoder", elementCoder=coder("VoidCoder")), "00ffffff", "a count of 16777215 does not fit"),
         (coder("LengthPrefixCoder", valueCoder=LONG), "020707", "1 bytes are left over"),
         (coder(f"{WINDOWS}PaneInfo$PaneInfoCoder"), "3f", "0x3f is no pane of Beam"),
-        (Coder(TAGGED, (("0", LONG),)), "01", "1 does not say which value follows"),
-        (coder("AvroCoder", detail=AVRO), "0274 53 000000000000f83f 0000c03f 03 02 02 00 00", "has its size in front"),
+        (Coder(TAGGED, (("0", LONG),)), "01", "1 is not a known tag"),
+        (coder("AvroCoder", detail=AVRO), "0274 53 000000000000f83f 0000c03f 03 02 02 00 00", "has a size prefix"),
     ],
 )
 def test_bytes_that_no_coder_writes_are_refused(of: Coder, data: str, message: str) -> None:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.columnar import decode_spans, encode_array
-from state_pipelines.codecs.families import twos_complement
-from state_pipelines.codecs.program import compile_layout
-from state_pipelines.codecs.scalar import write_value
+from state_pipelines.codecs.programs.execution import decode_spans, encode_array
+from state_pipelines.codecs.programs.program import compile_layout
+from state_pipelines.codecs.scalar.codec import write_value
+from state_pipelines.codecs.scalar.self_describing import twos_complement
 from state_pipelines.errors import ValueRangeError
 
 INTEGER, DECIMAL = lay.BigInteger(), lay.BigDecimal()
@@ -122,7 +122,7 @@ def test_decimals_of_arrow_are_taken() -> None:
 
 def test_a_number_too_long_for_text_is_refused() -> None:
     data = (70_004).to_bytes(4, "big") + b"\1" * 70_000
-    with pytest.raises(ValueRangeError, match="a number of more than 65536 bytes"):
+    with pytest.raises(ValueRangeError, match="numbers of more than 65536 bytes"):
         text_of(INTEGER, data)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.codecs.binaryrow import (
+from state_pipelines.codecs.sql.binary_rows import (
     BinaryRowValue,
     TimestampValue,
     read_array,
@@ -182,16 +182,16 @@ def test_bit_set_grows_by_eight_bytes() -> None:
 @pytest.mark.parametrize(
     ("raw", "types", "message"),
     [
-        ("00" * 8, (INT,), "16 bytes wanted in a block of 8 bytes"),
+        ("00" * 8, (INT,), "16 bytes expected in a block of 8 bytes"),
         ("04" + "00" * 7, (), "4 is no row kind"),
-        ("00" * 8 + "0800000018000000", (STRING,), "8 bytes wanted in a block of 16 bytes"),
-        ("00" * 8 + "ffffffff10000000", (STRING,), "4294967295 bytes wanted"),
+        ("00" * 8 + "0800000018000000", (STRING,), "8 bytes expected in a block of 16 bytes"),
+        ("00" * 8 + "ffffffff10000000", (STRING,), "4294967295 bytes expected"),
         ("00" * 8 + "0000000000000088", (STRING,), "a slot of 8 bytes holds 8 bytes"),
         ("00" * 8 + "ff00000000000081", (STRING,), "not UTF-8"),
         ("00" * 8 + "0400000010000000" + "ffffffff" + "00" * 4, (ARRAY,), "a count of -1 is negative"),
-        ("00" * 8 + "0400000010000000" + "ffffff7f" + "00" * 4, (ARRAY,), "bytes wanted in a block of 4 bytes"),
-        ("00" * 8 + "0400000010000000" + "ffffff7f" + "00" * 4, (MAP,), "bytes wanted in a block of 4 bytes"),
-        ("00" * 8 + "0000000010000000", (TS9,), "8 bytes wanted in a block of 16 bytes"),
+        ("00" * 8 + "0400000010000000" + "ffffff7f" + "00" * 4, (ARRAY,), "bytes expected in a block of 4 bytes"),
+        ("00" * 8 + "0400000010000000" + "ffffff7f" + "00" * 4, (MAP,), "bytes expected in a block of 4 bytes"),
+        ("00" * 8 + "0000000010000000", (TS9,), "8 bytes expected in a block of 16 bytes"),
     ],
 )
 def test_bytes_that_are_no_row_are_refused(raw: str, types: tuple[LogicalType, ...], message: str) -> None:
@@ -218,7 +218,7 @@ def test_any_bytes_give_a_row_or_a_state_error(data: bytes) -> None:
         (sql("DECIMAL", 3, 1), Decimal("100.0"), r"does not fit in DECIMAL\(3, 1\)"),
         (sql("DECIMAL", 3, 1), Decimal("0.55"), "more than 1 decimals"),
         (sql("DECIMAL", 3, 1), Decimal("NaN"), "not a finite number"),
-        (sql("DECIMAL", 3, 1), Decimal("1E+1000000"), "no place in a SQL decimal"),
+        (sql("DECIMAL", 3, 1), Decimal("1E+1000000"), "does not fit a SQL decimal"),
         (TS3, TimestampValue(0, 1), r"more digits than TIMESTAMP\(3\)"),
     ],
 )

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.columnar import decode_sequence, decode_spans, encode_array
-from state_pipelines.codecs.program import arrow_type, compile_layout
-from state_pipelines.codecs.scalar import read_value, write_value
+from state_pipelines.codecs.programs.execution import decode_sequence, decode_spans, encode_array
+from state_pipelines.codecs.programs.program import arrow_type, compile_layout
+from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, ValueRangeError
 from tests.codecs.guarded import guarded
 from tests.codecs.strategies import ALL_LAYOUTS, KNOWN_ENDS, SPAN_BOUND, cases, to_arrow_value
@@ -238,7 +238,7 @@ def test_error_names_the_record_and_the_place() -> None:
 @pytest.mark.parametrize(
     ("layout", "record", "message"),
     [
-        (lay.Primitive("i32"), "0000000100", "bytes are left over behind the value"),
+        (lay.Primitive("i32"), "0000000100", "bytes are left over after the value"),
         (PERSON, "03", "a flag byte has a value that the format does not know"),
         (PERSON, "0801", "an object has a class that the serializer snapshot does not list"),
         (PERSON, "04000161", "an object has a class that the serializer snapshot does not list"),
@@ -246,8 +246,8 @@ def test_error_names_the_record_and_the_place() -> None:
         (lay.Text(), "ffffffffffff", "a length or count does not fit in the bytes that are left"),
         (lay.Text(), "02bdb003", "a string holds half of a surrogate pair"),
         (lay.Sequence(lay.Constant(b"")), "00010001", "a length or count does not fit"),
-        (lay.Constants(()), "00000000", "an index lies outside the 0 constants"),
-        (lay.Constant(b"\x2a"), "2b", "a constant byte is not what the serializer writes"),
+        (lay.Constants(()), "00000000", "an index is outside the 0 constants"),
+        (lay.Constant(b"\x2a"), "2b", "a byte differs from the constant"),
         (lay.Sized(text=True), "00000001ff", "a string is not UTF-8"),
     ],
 )
@@ -264,7 +264,7 @@ def test_a_null_key_has_no_place_in_a_map_of_arrow() -> None:
 @pytest.mark.parametrize("bounds", [(-1, 1), (0, 5), (3, 2)])
 def test_records_outside_the_bytes_are_refused(bounds: tuple[int, int]) -> None:
     starts, ends = (np.array([bound], np.int64) for bound in bounds)
-    with pytest.raises(UsageError, match="a record lies outside the 4 bytes given"):
+    with pytest.raises(UsageError, match="a record is outside the 4 bytes given"):
         decode_spans(compile_layout(lay.Rest()), np.zeros(4, np.uint8), starts, ends)
     with pytest.raises(UsageError, match="outside the 4 bytes given"):
         decode_sequence(compile_layout(lay.Text()), np.zeros(4, np.uint8), *bounds, 1)
@@ -281,13 +281,13 @@ BASE = lay.PojoObject("Base", (), (SUBCLASS,))
         (lay.Primitive("i32"), None, "a value is null where the serializer has no form for null"),
         (lay.Struct((("f0", lay.Sized()),)), {"f0": None}, "a value is null"),
         (lay.Sequence(lay.Text(False)), ["a", None], "a value is null"),
-        (lay.Primitive("u16"), -1, "a Java char lies outside 0 to 65535"),
+        (lay.Primitive("u16"), -1, "a Java char is outside 0 to 65535"),
         (lay.Constants(("A",)), "B", "'B' is not one of the enum's constants A"),
-        (lay.Masked((), kind=True), {"row_kind": "?"}, r"'\?' is not a row_kind that is known here"),
+        (lay.Masked((), kind=True), {"row_kind": "?"}, r"'\?' is not a known row_kind"),
         (EITHER, {"is_left": True, "left": [1], "right": [2]}, "there is a value where the object has none"),
         (EITHER, {"is_left": None, "left": None, "right": [2]}, "is_left is null"),
         (BASE, {"class": "Base", "tags": [1]}, "there is a value where the object has none"),
-        (BASE, {"class": "Other", "tags": [1]}, "'Other' is not a class that is known here"),
+        (BASE, {"class": "Other", "tags": [1]}, "'Other' is not a known class"),
     ],
 )
 def test_a_value_that_does_not_fit_is_an_error(layout: lay.Layout, value: Any, message: str) -> None:

@@ -14,11 +14,11 @@ import pytest
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import Decoded, KernelColumns, ScalarColumns, column_type, plan_columns
-from state_pipelines.codecs.dynamic import CollectionValue, EnumValue, MapValue, ObjectValue, TypedValue
-from state_pipelines.codecs.jsonlines import dumps, to_json
+from state_pipelines.codecs.java.typed_values import CollectionValue, EnumValue, MapValue, ObjectValue, TypedValue
+from state_pipelines.codecs.json.json_lines import dumps, to_json
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.layout import PojoObject, PojoVariant, Primitive
-from state_pipelines.codecs.scalar import write_value
+from state_pipelines.codecs.scalar.codec import write_value
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.serializers import tree
 
@@ -164,7 +164,7 @@ def test_records_that_cannot_be_decoded_are_null_and_tell_why() -> None:
     assert [row for row, _ in found.failures] == [1, 2]
     reasons = found.reasons().to_pylist()
     assert reasons[0] is None
-    assert "class shop.Gift stands where the column has the fields of shop.Order" in reasons[1]
+    assert "class shop.Gift does not fit the column, which has the fields of shop.Order" in reasons[1]
     assert "class shop.Xrder inside a Kryo value cannot be decoded" in reasons[2]
 
 

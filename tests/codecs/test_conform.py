@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from state_pipelines.codecs.conform import conform
+from state_pipelines.codecs.arrow_coercion import conform
 from state_pipelines.errors import ValueRangeError
 
 
@@ -21,5 +21,5 @@ from state_pipelines.errors import ValueRangeError
     ids=["value too large", "text", "struct", "list", "no cast"],
 )
 def test_what_arrow_does_not_cast_is_named(array: pa.Array, target: pa.DataType) -> None:
-    with pytest.raises(ValueRangeError, match=r"does not go into .*\[at value\.f0\]"):
+    with pytest.raises(ValueRangeError, match=r"does not fit .*\[at value\.f0\]"):
         conform(array, target, "value.f0")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from state_pipelines.codecs.extensions import register_class_layout, register_layout
-from state_pipelines.codecs.jsonlines import register_json, to_json
+from state_pipelines.codecs.json.json_lines import register_json, to_json
 from state_pipelines.codecs.layout import JavaText, Layout, Primitive
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, fixed_length
 from state_pipelines.errors import UsageError
@@ -64,12 +64,12 @@ def test_a_class_has_one_layout() -> None:
 
 
 def test_families_of_flink_keep_their_layouts() -> None:
-    with pytest.raises(UsageError, match="Basic is not a family of one's own"):
+    with pytest.raises(UsageError, match="Basic is not a custom serializer family"):
         register_layout(tree.Basic)
 
 
 def test_families_of_flink_keep_their_json() -> None:
-    with pytest.raises(UsageError, match="Basic is not a family of one's own"):
+    with pytest.raises(UsageError, match="Basic is not a custom serializer family"):
         register_json(tree.Basic)
 
 

@@ -12,7 +12,7 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.columns import KernelColumns, plan_columns
 from state_pipelines.codecs.layout import JavaText, Optional, Primitive, Struct
-from state_pipelines.codecs.scalar import read_value, write_value
+from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.errors import FormatError, StateError, ValueRangeError
 
 ENTRY = Struct((("name", JavaText()), ("count", Primitive("i32"))))

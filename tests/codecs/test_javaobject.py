@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from state_pipelines.binary.javavalues import JavaClassData, JavaClassDesc, JavaField, JavaObject, JavaString
+from state_pipelines.binary.java_values import JavaClassData, JavaClassDesc, JavaField, JavaObject, JavaString
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.codecs.dynamic import ObjectValue
-from state_pipelines.codecs.javaobject import java_value, read_java_object, write_java_object
-from state_pipelines.codecs.jsonvalues import value_json
+from state_pipelines.codecs.java.serialized_objects import java_value, read_java_object, write_java_object
+from state_pipelines.codecs.java.typed_values import ObjectValue
+from state_pipelines.codecs.json.json_values import value_json
 from state_pipelines.errors import FormatError
 
 FIXTURES = os.environ.get("FLINK_STATE_FIXTURES")

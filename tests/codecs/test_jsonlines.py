@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.binary.javavalues import JavaString
-from state_pipelines.codecs.avro import AvroBranch, AvroEnum, AvroMap, AvroRecord
-from state_pipelines.codecs.binaryrow import BinaryRowValue, TimestampValue
-from state_pipelines.codecs.dynamic import (
+from state_pipelines.binary.java_values import JavaString
+from state_pipelines.codecs.avro.avro_records import AvroBranch, AvroEnum, AvroMap, AvroRecord
+from state_pipelines.codecs.java.iso_dates import calendar_day, epoch_day
+from state_pipelines.codecs.java.typed_values import (
     ArrayValue,
     BackReference,
     CollectionValue,
@@ -22,9 +22,9 @@ from state_pipelines.codecs.dynamic import (
     TypedValue,
     Undecoded,
 )
-from state_pipelines.codecs.isodate import calendar_day, epoch_day
-from state_pipelines.codecs.jsonlines import access_times, dumps, to_json
-from state_pipelines.codecs.jsonvalues import sort_text, value_json
+from state_pipelines.codecs.json.json_lines import access_times, dumps, to_json
+from state_pipelines.codecs.json.json_values import sort_text, value_json
+from state_pipelines.codecs.sql.binary_rows import BinaryRowValue, TimestampValue
 from state_pipelines.errors import ValueRangeError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.tree import LogicalType

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.codecs.dynamic import (
+from state_pipelines.codecs.java.typed_values import (
     ArrayValue,
     BackReference,
     CollectionValue,
@@ -26,7 +26,7 @@ from state_pipelines.codecs.dynamic import (
     Undecoded,
     plain,
 )
-from state_pipelines.codecs.jsonvalues import value_json
+from state_pipelines.codecs.json.json_values import value_json
 from state_pipelines.codecs.kryo import (
     FieldLists,
     Version,
@@ -188,8 +188,8 @@ def test_class_with_a_serializer_of_its_own_is_refused() -> None:
         ("0105", "class name 5 comes before name 0"),
         ("0109", "class name 9 comes before name 0"),
         ("0305", "back reference 3 leads to none of 0 objects"),
-        ("0301", "1 byte wanted but none is left"),
-        ("030148", "2 bytes wanted but only 1 are left"),
+        ("0301", "1 byte expected but none is left"),
+        ("030148", "2 bytes expected but only 1 are left"),
         ("0301a0", "a string of 31 characters does not fit"),
         (ARRAY_LIST + "6601", "a count of 101 does not fit"),
         (ARRAY_LIST + "00", "null where Kryo never writes null"),

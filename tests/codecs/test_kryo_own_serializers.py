@@ -17,10 +17,10 @@ from google.protobuf import descriptor_pb2, duration_pb2, timestamp_pb2
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.columns import plan_columns
-from state_pipelines.codecs.dynamic import CollectionValue, MessageValue, TypedValue, Undecoded
-from state_pipelines.codecs.jsonvalues import value_json
+from state_pipelines.codecs.java.typed_values import CollectionValue, MessageValue, TypedValue, Undecoded
+from state_pipelines.codecs.json.json_values import value_json
 from state_pipelines.codecs.kryo import read_kryo, read_kryo_span, write_kryo
-from state_pipelines.codecs.messages import MessageTypes
+from state_pipelines.codecs.messages.chill_messages import MessageTypes
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers.registry import read_nested

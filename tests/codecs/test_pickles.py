@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.codecs.jsonvalues import value_json
+from state_pipelines.codecs.json.json_values import value_json
 from state_pipelines.codecs.pickles import MAX_DEPTH, Pickled, is_pickle, pickle_json, read_pickle
 from state_pipelines.errors import FormatError, StateError, UnsupportedError
 
@@ -143,5 +143,5 @@ def test_what_cannot_be_shown_is_bytes_and_the_reason() -> None:
 
 
 @pytest.mark.parametrize(("raw", "expected"), [(pickle.dumps([1]), True), (b"\x80\x04", False), (b"text.", False)])
-def test_pickles_are_recognised_by_both_ends(raw: bytes, expected: bool) -> None:
+def test_pickles_are_detected_by_both_ends(raw: bytes, expected: bool) -> None:
     assert is_pickle(raw) is expected

@@ -10,7 +10,7 @@ import pytest
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.scalar import read_value, write_value
+from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, ValueRangeError
 
 I32, I64, TEXT = lay.Primitive("i32"), lay.Primitive("i64"), lay.Text()
@@ -108,15 +108,15 @@ def test_error_names_the_place(layout: lay.Layout, data: str, path: str, offset:
         (PERSON, "07", "7 is not a flag of a POJO"),
         (PERSON, "0400045065746102", "an object is of class Peta, which the serializer of Person does not list"),
         (PERSON, "0801", "an object is of registered subclass 1, which the serializer of Person does not list"),
-        (lay.Constants(("A",)), "00000001", "index 1 lies outside the 1 constants of the enum"),
-        (lay.Constants(("A",)), "ffffffff", "index -1 lies outside the 1 constants"),
+        (lay.Constants(("A",)), "00000001", "index 1 is outside the 1 constants of the enum"),
+        (lay.Constants(("A",)), "ffffffff", "index -1 is outside the 1 constants"),
         (lay.Constant(b"\x2a"), "2b", "the bytes are not the 2a"),
-        (lay.MeasuredKey(TEXT), "026103", "the length behind a key of 2 bytes is another one"),
+        (lay.MeasuredKey(TEXT), "026103", "the length after a key of 2 bytes differs"),
         (lay.Sequence(I32), "7fffffff", "a count of 2147483647 does not fit in the 0 bytes left"),
         (lay.Sequence(lay.Constant(b"")), "7fffffff", "a count of 2147483647 does not fit"),
         (lay.Sequence(I32), "ffffffff", "a count of -1 does not fit"),
-        (lay.Delimited(I32), "000000012b00000002", "bytes are left over behind an element"),
-        (lay.Delimited(I32), "000000012c", "bytes are left over behind an element"),
+        (lay.Delimited(I32), "000000012b00000002", "bytes are left over after an element"),
+        (lay.Delimited(I32), "000000012c", "bytes are left over after an element"),
         (lay.BigInteger(), "00000004", "4 is no length of a BigInteger"),
         (lay.BigInteger(), "ffffffff", "-1 is no length of a BigInteger"),
         (lay.Sized(text=True), "00000001ff", "a string is not UTF-8"),
@@ -124,9 +124,9 @@ def test_error_names_the_place(layout: lay.Layout, data: str, path: str, offset:
         (lay.Logical("local_date"), "7fffffff0101", "is no date"),
         (lay.Logical("local_time"), "18000000000000", "24:0:0 and 0 nanoseconds is no time of day"),
         (lay.Logical("local_date_time"), "80000000800000000000000000", "only one of date and time is null"),
-        (lay.Tagged(((1, "one", I32),)), "03", "3 does not say which value follows"),
+        (lay.Tagged(((1, "one", I32),)), "03", "3 is not a known tag"),
         (lay.Framed(I32), "0000000500000001ff", "1 bytes are left over"),
-        (lay.Framed(I32), "0000000300000001", "4 bytes wanted but only 3 are left"),
+        (lay.Framed(I32), "0000000300000001", "4 bytes expected but only 3 are left"),
     ],
 )
 def test_wrong_bytes_are_an_error(layout: lay.Layout, data: str, message: str) -> None:

@@ -15,11 +15,11 @@ import pytest
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.binaryrow import BinaryRowValue, TimestampValue
 from state_pipelines.codecs.columns import plan_columns
-from state_pipelines.codecs.dynamic import Undecoded
-from state_pipelines.codecs.scalar import read_value, write_value
+from state_pipelines.codecs.java.typed_values import Undecoded
+from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, collect_subclasses, derive_layout, fixed_length
+from state_pipelines.codecs.sql.binary_rows import BinaryRowValue, TimestampValue
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.serializers import build, tree
 from state_pipelines.serializers.registry import read_snapshot

@@ -7,7 +7,7 @@ import pytest
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.kryo import dump_classes, load_classes
-from state_pipelines.codecs.scalar import read_value, write_value
+from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.codecs.subclasses import complete, declare_subclasses
 from state_pipelines.errors import StateError, UsageError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.codecs.dynamic import MapValue
-from state_pipelines.codecs.jsonvalues import value_json
-from state_pipelines.codecs.messages import MessageTypes
-from state_pipelines.codecs.thrift import ThriftFiles
+from state_pipelines.codecs.java.typed_values import MapValue
+from state_pipelines.codecs.json.json_values import value_json
+from state_pipelines.codecs.messages.chill_messages import MessageTypes
+from state_pipelines.codecs.messages.thrift import ThriftFiles
 from state_pipelines.errors import FormatError, UsageError
 
 FILE = """
@@ -84,7 +84,7 @@ def test_the_class_follows_from_the_namespace() -> None:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        ("0a0001", "8 bytes wanted"),
+        ("0a0001", "8 bytes expected"),
         ("05000100", "5 is no type"),
         ("0b0001ffffffff", "negative"),
         ("00ff", "left over|bytes"),
@@ -97,7 +97,7 @@ def test_bytes_that_are_no_struct_are_refused(raw: str, message: str) -> None:
 
 
 def test_values_do_not_lie_without_end_in_each_other() -> None:
-    with pytest.raises(FormatError, match="more than 64 deep"):
+    with pytest.raises(FormatError, match="more than 64 levels deep"):
         decode("com.acme.thrift.Order", "0c0009" * 100 + "00" * 101)
 
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.avro import AvroEnum, AvroMap, AvroRecord, AvroSchema, parse_avro_schema
-from state_pipelines.codecs.binaryrow import BinaryRowValue, TimestampValue
-from state_pipelines.codecs.jsonlines import to_json
-from state_pipelines.codecs.kryo_columns import find_kryo
+from state_pipelines.codecs.avro.avro_records import AvroEnum, AvroMap, AvroRecord, AvroSchema, parse_avro_schema
+from state_pipelines.codecs.json.json_lines import to_json
+from state_pipelines.codecs.kryo.kryo_columns import find_kryo
+from state_pipelines.codecs.programs.surrogate_layouts import find_surrogate
 from state_pipelines.codecs.serializer_layouts import derive_layout
-from state_pipelines.codecs.standin import find_stand_in
+from state_pipelines.codecs.sql.binary_rows import BinaryRowValue, TimestampValue
 from state_pipelines.codecs.subclasses import complete
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers import tree
@@ -269,7 +269,7 @@ def _(layout: lay.Dynamic, value: Any) -> Any:
             return _avro(schema, schema.root, value)
         case tree.Kryo():
             return _kryo(layout, value)
-    return value if find_stand_in(layout) is None else json.loads(value)
+    return value if find_surrogate(layout) is None else json.loads(value)
 
 
 def _kryo(layout: lay.Dynamic, value: Any) -> Any:

@@ -28,10 +28,10 @@ import json, sys
 import numpy as np
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.codecs.columnar import decode_spans, encode_array
-from state_pipelines.codecs.jsonlines import to_json
-from state_pipelines.codecs.program import compile_layout
-from state_pipelines.codecs.scalar import read_value, write_value
+from state_pipelines.codecs.programs.execution import decode_spans, encode_array
+from state_pipelines.codecs.json.json_lines import to_json
+from state_pipelines.codecs.programs.program import compile_layout
+from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, fixed_length
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers.compatibility import resolve
@@ -157,6 +157,8 @@ def test_its_states_are_tables(python_path: str, fixtures: Path) -> None:
 
 
 def test_the_documentation_shows_the_example() -> None:
-    block = (ROOT / "docs/serializers.md").read_text().split("```python\n")[1].split("\n```")[0]
+    block = (
+        (ROOT / "docs/serializers.md").read_text().split('```python title="acme_serializers.py"\n')[1].split("\n```")[0]
+    )
     source = (PACKAGE / "acme_serializers.py").read_text()
     assert all(part in source for part in block.split("\n\n\n"))

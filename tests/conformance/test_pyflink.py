@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.errors import FormatError, UsageError
-from state_pipelines.keyed.key_values import KeyText
-from state_pipelines.keyed.tables import TableOptions
+from state_pipelines.keyed.keys.key_values import KeyText
+from state_pipelines.keyed.tables.state_table import TableOptions
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.inspect import PythonReport, inspect
+from state_pipelines.operations.inspect.inspection import PythonReport, inspect
 from state_pipelines.snapshot import declare, open_snapshot
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import pytest
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.columns import plan_columns, walk_layout
+from state_pipelines.codecs.programs.surrogate_layouts import find_surrogate
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, walk
-from state_pipelines.codecs.standin import find_stand_in
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.basic import SNAPSHOT_CLASSES
 from state_pipelines.serializers.build import basic, pojo
@@ -87,7 +87,9 @@ def data_of(node: tree.Serializer) -> str:
     if isinstance(node, tree.Basic) and node.kind == "Nothing":
         return "none"
     layout = derive_layout(node, LayoutContext())
-    scalar = [each for each in walk_layout(layout) if isinstance(each, lay.Dynamic) and find_stand_in(each) is not None]
+    scalar = [
+        each for each in walk_layout(layout) if isinstance(each, lay.Dynamic) and find_surrogate(each) is not None
+    ]
     if any(isinstance(each.serializer, tree.ClassBound) for each in scalar):
         return "bytes"
     if any(not isinstance(each.serializer, tree.Kryo) for each in scalar):

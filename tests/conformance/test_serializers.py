@@ -16,11 +16,11 @@ import pytest
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.codecs.avro import AvroRecord
-from state_pipelines.codecs.dynamic import ObjectValue, TypedValue, Undecoded
-from state_pipelines.codecs.javaobject import java_value
+from state_pipelines.codecs.avro.avro_records import AvroRecord
+from state_pipelines.codecs.java.serialized_objects import java_value
+from state_pipelines.codecs.java.typed_values import ObjectValue, TypedValue, Undecoded
 from state_pipelines.codecs.kryo import load_classes
-from state_pipelines.codecs.scalar import read_value, write_value
+from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
 

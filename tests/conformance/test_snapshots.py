@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from state_pipelines.binary.snappyframed import iter_chunks
-from state_pipelines.codecs.conform import conform
-from state_pipelines.codecs.jsonlines import dumps
-from state_pipelines.keyed.canonical import CanonicalFile
+from state_pipelines.binary.snappy_frames import iter_chunks
+from state_pipelines.codecs.arrow_coercion import conform
+from state_pipelines.codecs.json.json_lines import dumps
+from state_pipelines.keyed.canonical.reader import CanonicalFile
 from state_pipelines.metadata import write_metadata
 from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.inspect import inspect
+from state_pipelines.operations.inspect.inspection import inspect
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.keyed_state import KeyedState
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from state_pipelines.keyed.files import RecordContext
+    from state_pipelines.keyed.keyed_file import RecordContext
     from state_pipelines.snapshot import Snapshot, State
 
 DECODED = (KeyedState, OperatorListState, BroadcastState)

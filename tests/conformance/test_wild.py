@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from state_pipelines.cli import main
-from state_pipelines.keyed import sections
-from state_pipelines.operatorstate import source
+from state_pipelines.keyed.canonical import sections
+from state_pipelines.operatorstate import unread_state
 from state_pipelines.serializers import registry
 from state_pipelines.snapshot import open_snapshot
 
@@ -63,7 +63,7 @@ def readers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def _forget() -> None:
     """Headers that were read before are read again."""
-    for cached in (sections._parse_header, source._parse_header, source._settle_header):
+    for cached in (sections._parse_header, unread_state._parse_header, unread_state._settle_header):
         cached.cache_clear()
 
 
@@ -80,6 +80,17 @@ def test_inspect(folder: Path) -> None:
     assert code == 0
     assert [each["error"] for each in report["operators"] if each["error"]] == []
     assert {each["id"] for each in report["operators"]} == {each.id for each in open_snapshot(str(folder)).operators}
+
+
+def test_inspect_shows_a_checkpoint_whose_files_are_elsewhere(readers: bool) -> None:
+    (moved,) = [each for each in READABLE if each.name in MOVED]
+    result = CliRunner().invoke(main, ["inspect", str(moved), "--json"], catch_exceptions=False)
+    report = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert "--map FROM=TO" in result.stderr
+    states = [state for operator in report["operators"] for state in operator["states"]]
+    assert any(state["kind"] == "SPLIT_DISTRIBUTE" and state["entries"] is not None for state in states)
+    assert CliRunner().invoke(main, ["inspect", str(moved), "--strict"], catch_exceptions=False).exit_code == 3
 
 
 def test_dump(folder: Path) -> None:

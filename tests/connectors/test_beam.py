@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.binary.javastream import write_stream
-from state_pipelines.binary.javavalues import (
+from state_pipelines.binary.java_stream import write_stream
+from state_pipelines.binary.java_values import (
     SERIALIZABLE,
     JavaArray,
     JavaClassData,
@@ -15,7 +15,7 @@ from state_pipelines.binary.javavalues import (
     JavaString,
 )
 from state_pipelines.codecs.serializer_layouts import LayoutContext
-from state_pipelines.connectors import ConnectorState, decode_splits, encode_elements, recognise
+from state_pipelines.connectors import ConnectorState, decode_splits, detect, encode_elements
 from state_pipelines.serializers.beam import LEGACY, BeamSerializer, Coder
 from tests.connectors.vectors import BYTES, element
 from tests.serializers.javacoders import CODERS, java_object
@@ -47,17 +47,17 @@ def test_partitions_of_a_source_are_rows() -> None:
 
 def test_elements_are_written_as_they_were() -> None:
     element = SOURCE + PARTITIONS
-    state = recognise("_default_", serializer(MARK), [element])
+    state = detect("_default_", serializer(MARK), [element])
     assert isinstance(state, ConnectorState)
     assert encode_elements(state, serializer(MARK)) == (element,)
 
 
 def test_a_negative_offset_is_none_of_kafka() -> None:
-    assert recognise("_default_", serializer(MARK), [SOURCE + PARTITIONS.replace(b"\x4c", b"\x4d")]) is None
+    assert detect("_default_", serializer(MARK), [SOURCE + PARTITIONS.replace(b"\x4c", b"\x4d")]) is None
 
 
 def test_other_marks_are_not_those_of_kafka() -> None:
-    assert recognise("_default_", serializer(MARK.replace("KafkaCheckpointMark", "OtherMark")), [SOURCE]) is None
+    assert detect("_default_", serializer(MARK.replace("KafkaCheckpointMark", "OtherMark")), [SOURCE]) is None
 
 
 SPLIT = "org.apache.beam.runners.flink.translation.wrappers.streaming.io.source.FlinkSourceSplit"
@@ -76,7 +76,7 @@ def split_stream(name: str = SPLIT) -> bytes:
 
 def test_splits_of_the_current_interface_are_rows_and_written_as_they_were() -> None:
     raw = element(0, split_stream())
-    state = recognise("SourceReaderState", BYTES, [raw])
+    state = detect("SourceReaderState", BYTES, [raw])
     assert isinstance(state, ConnectorState)
     assert state.connector == "beam"
     assert state.rows == (({"split_id": 3, "source": "shop.OrderSource", "checkpoint_mark": b"\1\2"},),)
@@ -85,4 +85,4 @@ def test_splits_of_the_current_interface_are_rows_and_written_as_they_were() -> 
 
 @pytest.mark.parametrize("data", [split_stream("shop.Split"), split_stream() + b"\0"])
 def test_other_objects_are_no_splits_of_beam(data: bytes) -> None:
-    assert recognise("SourceReaderState", BYTES, [element(0, data)]) is None
+    assert detect("SourceReaderState", BYTES, [element(0, data)]) is None

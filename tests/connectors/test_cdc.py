@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from state_pipelines.binary.javastream import write_stream
-from state_pipelines.binary.javavalues import (
+from state_pipelines.binary.java_stream import write_stream
+from state_pipelines.binary.java_values import (
     SERIALIZABLE,
     JavaArray,
     JavaClassData,
@@ -13,15 +13,9 @@ from state_pipelines.binary.javavalues import (
     JavaField,
     JavaObject,
 )
-from state_pipelines.connectors import ConnectorState, encode_elements, recognise
-from state_pipelines.connectors.cdc import (
-    FinishedSplit,
-    MySqlSplit,
-    read_mysql_split,
-    split_rows,
-    write_mysql_split,
-)
-from state_pipelines.connectors.framing import Versioned
+from state_pipelines.connectors import ConnectorState, detect, encode_elements
+from state_pipelines.connectors.cdc import FinishedSplit, MySqlSplit, read_mysql_split, split_rows, write_mysql_split
+from state_pipelines.connectors.element_frames import Versioned
 from state_pipelines.errors import FormatError
 from tests.connectors.vectors import BYTES, element, i64, wrap
 from tests.serializers.literals import i32, utf
@@ -108,7 +102,7 @@ def test_the_row_of_the_binlog_says_its_offset() -> None:
 
 def test_the_state_of_a_reader_is_that_of_mysql() -> None:
     version, data, _ = SPLITS["the binlog"]
-    state = recognise("SourceReaderState", BYTES, [element(version, data)])
+    state = detect("SourceReaderState", BYTES, [element(version, data)])
     assert isinstance(state, ConnectorState)
     assert state.connector == "mysql-cdc"
 
@@ -130,7 +124,7 @@ def test_what_mysql_could_not_have_written_is_refused(data: bytes) -> None:
 
 def test_offsets_of_debezium_are_rows_and_written_as_they_were() -> None:
     text = '{"sourcePartition":{"server":"shop"},"sourceOffset":{"file":"mysql-bin.000003","pos":154}}'
-    state = recognise("offset-states", BYTES, [wrap(text.encode())])
+    state = detect("offset-states", BYTES, [wrap(text.encode())])
     assert isinstance(state, ConnectorState)
     ((row,),) = state.rows
     assert json.loads(row["partition"]) == {"server": "shop"}
@@ -140,4 +134,4 @@ def test_offsets_of_debezium_are_rows_and_written_as_they_were() -> None:
 
 @pytest.mark.parametrize("text", ["{}", "[]", "not JSON"])
 def test_other_bytes_are_no_offsets_of_debezium(text: str) -> None:
-    assert recognise("offset-states", BYTES, [wrap(text.encode())]) is None
+    assert detect("offset-states", BYTES, [wrap(text.encode())]) is None

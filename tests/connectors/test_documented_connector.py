@@ -22,7 +22,7 @@ PAGE = (ROOT / "docs" / "connectors.md").read_text(encoding="utf-8")
 
 
 def find_block(language: str) -> str:
-    (block,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    (block,) = re.findall(rf"```{language}[^\n]*\n(.*?)```", PAGE, re.DOTALL)
     return str(block)
 
 
@@ -42,7 +42,7 @@ def python_path(tmp_path: Path) -> str:
     return os.pathsep.join([str(site), str(ROOT)])
 
 
-def test_a_connector_of_ones_own_is_recognised_by_the_command_line(python_path: str, tmp_path: Path) -> None:
+def test_a_connector_of_ones_own_is_detected_by_the_command_line(python_path: str, tmp_path: Path) -> None:
     stored = element(1, utf("A-7") + i64(99))
     build_snapshot(tmp_path, list_operator("source", "SourceReaderState", [stored]))
     command = [sys.executable, "-m", "state_pipelines", "read", str(tmp_path), "--operator", "source"]

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.connectors import (
-    ConnectorState,
-    encode_elements,
-    read_coordinator,
-    recognise,
-    write_coordinator,
-)
+from state_pipelines.connectors import ConnectorState, detect, encode_elements, read_coordinator, write_coordinator
 from state_pipelines.connectors.committers import CheckpointCommittables, Committables
+from state_pipelines.connectors.element_frames import Versioned, read_versioned_array
 from state_pipelines.connectors.file_sink import FileBucket, read_file_committable, write_file_committable
-from state_pipelines.connectors.files import FileSplit, FlinkPath, PendingFileSplits
-from state_pipelines.connectors.framing import Versioned, read_versioned_array
-from state_pipelines.connectors.hybrid import HybridSplit
+from state_pipelines.connectors.file_source import FileSplit, FlinkPath, PendingFileSplits
+from state_pipelines.connectors.hybrid_source import HybridSplit
+from state_pipelines.connectors.number_sequence import NumberSequenceSplit
 from state_pipelines.connectors.recoverables import InProgressFile, PendingFile, StreamRecoverable
-from state_pipelines.connectors.sequences import NumberSequenceSplit
 from tests.connectors.vectors import BYTES, RELEASES, flink_bytes, wrap
 from tests.serializers.literals import i32
 
@@ -54,28 +48,28 @@ ENUMERATORS = {
 pytestmark = pytest.mark.parametrize("release", RELEASES)
 
 
-def recognised(state_name: str, element: bytes) -> ConnectorState:
-    state = recognise(state_name, BYTES, [element])
+def detected(state_name: str, element: bytes) -> ConnectorState:
+    state = detect(state_name, BYTES, [element])
     assert isinstance(state, ConnectorState)
     return state
 
 
 @pytest.mark.parametrize("name", ELEMENTS)
-def test_an_element_is_recognised(release: str, name: str) -> None:
+def test_an_element_is_detected(release: str, name: str) -> None:
     state_name, connector, value = ELEMENTS[name]
-    state = recognised(state_name, wrap(flink_bytes(release, name)))
+    state = detected(state_name, wrap(flink_bytes(release, name)))
     assert (state.connector, state.values) == (connector, (value,))
 
 
 @pytest.mark.parametrize("name", [*ELEMENTS, "bucket"])
 def test_an_element_is_written_as_it_was(release: str, name: str) -> None:
     element = wrap(flink_bytes(release, name))
-    state = recognised(ELEMENTS.get(name, ("writer_raw_states",))[0], element)
+    state = detected(ELEMENTS.get(name, ("writer_raw_states",))[0], element)
     assert encode_elements(state, BYTES) == (element,)
 
 
 @pytest.mark.parametrize("name", ENUMERATORS)
-def test_a_coordinator_is_recognised(release: str, name: str) -> None:
+def test_a_coordinator_is_detected(release: str, name: str) -> None:
     state = read_coordinator(i32(1) + flink_bytes(release, name)).state
     assert isinstance(state, ConnectorState)
     assert (state.connector, state.values) == (ENUMERATORS[name][0], (ENUMERATORS[name][1],))
@@ -88,7 +82,7 @@ def test_a_coordinator_is_written_as_it_was(release: str, name: str) -> None:
 
 
 def test_a_bucket_names_its_open_file(release: str) -> None:
-    (bucket,) = recognised("writer_raw_states", wrap(flink_bytes(release, "bucket"))).values
+    (bucket,) = detected("writer_raw_states", wrap(flink_bytes(release, "bucket"))).values
     assert isinstance(bucket, FileBucket)
     assert isinstance(bucket.open_file, InProgressFile)
     assert isinstance(bucket.open_file.recoverable, StreamRecoverable)
@@ -118,7 +112,7 @@ def test_a_committable_is_written_as_it_was(release: str, name: str) -> None:
 
 
 def test_a_committer_knows_checkpoint_and_subtask(release: str) -> None:
-    state = recognised("streaming_committer_raw_states", wrap(flink_bytes(release, "committer")))
+    state = detected("streaming_committer_raw_states", wrap(flink_bytes(release, "committer")))
     (committables,) = state.values
     assert isinstance(committables, Committables)
     (checkpoint,) = committables.checkpoints
@@ -128,7 +122,7 @@ def test_a_committer_knows_checkpoint_and_subtask(release: str) -> None:
 
 
 def test_the_rows_of_a_committer_name_the_files(release: str) -> None:
-    state = recognised("streaming_committer_raw_states", wrap(flink_bytes(release, "committer")))
+    state = detected("streaming_committer_raw_states", wrap(flink_bytes(release, "committer")))
     (row,) = state.to_batch().to_pylist()
     assert (row["connector"], row["checkpoint_id"], row["commit_state"]) == ("file", 7, "RECEIVED")
     assert (row["action"], row["file"], row["size"]) == ("commit", "/lake/o/part-0", 11)
@@ -136,4 +130,4 @@ def test_the_rows_of_a_committer_name_the_files(release: str) -> None:
 
 def test_a_committer_is_written_as_it_was(release: str) -> None:
     element = wrap(flink_bytes(release, "committer"))
-    assert encode_elements(recognised("streaming_committer_raw_states", element), BYTES) == (element,)
+    assert encode_elements(detected("streaming_committer_raw_states", element), BYTES) == (element,)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
-from state_pipelines.connectors.framing import (
+from state_pipelines.connectors.element_frames import (
     Versioned,
     read_flag,
     read_little_i32,
@@ -51,7 +51,7 @@ def test_a_list_holds_one_version_for_all() -> None:
 
 
 def test_another_version_is_unsupported_and_named() -> None:
-    with pytest.raises(UnsupportedError, match=r"version 7 of a split is not covered \(known: 0, 1\)"):
+    with pytest.raises(UnsupportedError, match=r"version 7 of a split is not supported \(supported: 0, 1\)"):
         Versioned(7, b"").expect("a split", 0, 1)
 
 

@@ -9,8 +9,18 @@ from state_pipelines.connectors.dynamic_kafka import (
     read_dynamic_kafka_split,
     write_dynamic_kafka_split,
 )
-from state_pipelines.connectors.framing import Versioned
-from state_pipelines.connectors.kafka import (
+from state_pipelines.connectors.element_frames import Versioned
+from state_pipelines.connectors.kafka_sink import (
+    KafkaCommittable,
+    KafkaTransaction,
+    KafkaWriterState,
+    read_kafka_committable,
+    read_kafka_writer_state,
+    write_kafka_committable,
+    write_kafka_writer_state,
+    writer_rows,
+)
+from state_pipelines.connectors.kafka_source import (
     NO_OFFSET,
     KafkaAssignment,
     KafkaEnumerator,
@@ -21,16 +31,6 @@ from state_pipelines.connectors.kafka import (
     split_rows,
     write_kafka_enumerator,
     write_kafka_split,
-)
-from state_pipelines.connectors.kafka_sink import (
-    KafkaCommittable,
-    KafkaTransaction,
-    KafkaWriterState,
-    read_kafka_committable,
-    read_kafka_writer_state,
-    write_kafka_committable,
-    write_kafka_writer_state,
-    writer_rows,
 )
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
 
@@ -118,7 +118,7 @@ def test_every_version_of_the_enumerator_is_written(version: int) -> None:
 
 
 def test_a_version_that_does_not_exist_is_not_written() -> None:
-    with pytest.raises(ValueRangeError, match="no version 4"):
+    with pytest.raises(ValueRangeError, match="version 4 of Kafka"):
         write_kafka_enumerator(KafkaEnumerator(4, ()))
 
 
@@ -145,7 +145,7 @@ def test_every_version_of_the_writer_state_is_written(version: int) -> None:
 
 
 def test_a_writer_without_what_it_owns_has_no_second_version() -> None:
-    with pytest.raises(ValueRangeError, match="needs what it owns"):
+    with pytest.raises(ValueRangeError, match="needs the ownership"):
         write_kafka_writer_state(KafkaWriterState(2, "tx"))
 
 

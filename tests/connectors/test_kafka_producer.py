@@ -11,7 +11,7 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.connectors import ConnectorState, decode_splits, encode_elements, recognise
+from state_pipelines.connectors import ConnectorState, decode_splits, detect, encode_elements
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, pojo
 from state_pipelines.serializers.registry import read_nested, write_nested
@@ -98,25 +98,25 @@ def test_transactions_and_the_pool_of_ids_are_rows(producer: str) -> None:
     ],
 )
 def test_hints_are_rows_and_are_written_byte_for_byte(serializer: tree.Serializer, element: bytes) -> None:
-    state = recognise("next-transactional-id-hint-v2", serializer, [element], CONTEXT)
+    state = detect("next-transactional-id-hint-v2", serializer, [element], CONTEXT)
     assert isinstance(state, ConnectorState)
     assert state.rows == (({"next_free_transactional_id": 15, "last_parallelism": 3},),)
     assert encode_elements(state, serializer, CONTEXT) == (element,)
 
 
 def test_a_negative_hint_is_none_of_kafka() -> None:
-    assert recognise("next-transactional-id-hint-v2", HINT, [b"\xff" * 12], CONTEXT) is None
+    assert detect("next-transactional-id-hint-v2", HINT, [b"\xff" * 12], CONTEXT) is None
 
 
 def test_the_state_is_written_byte_for_byte() -> None:
     serializer = state_serializer()
-    state = recognise("state", serializer, [STATE], CONTEXT)
+    state = detect("state", serializer, [STATE], CONTEXT)
     assert isinstance(state, ConnectorState)
     assert encode_elements(state, serializer, CONTEXT) == (STATE,)
 
 
 def test_a_state_without_transactions_has_no_rows() -> None:
-    state = recognise("state", state_serializer(), [bytes.fromhex("00 00000000 00")], CONTEXT)
+    state = detect("state", state_serializer(), [bytes.fromhex("00 00000000 00")], CONTEXT)
     assert isinstance(state, ConnectorState)
     assert state.rows == ((),)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.connectors.framing import Versioned
+from state_pipelines.connectors.element_frames import Versioned
 from state_pipelines.connectors.kinesis import (
     KinesisEnumerator,
     KinesisSplit,

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
-from state_pipelines.connectors import ConnectorState, decode_splits, encode_elements, recognise
-from state_pipelines.connectors.legacy import LegacyKafkaOffset
+from state_pipelines.connectors import ConnectorState, decode_splits, detect, encode_elements
+from state_pipelines.connectors.legacy_sources import LegacyKafkaOffset
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, pojo, tuple_of
 
@@ -30,7 +30,7 @@ CLICKS = bytes.fromhex("02 00 08 73686172642d30 00 07 636c69636b73 57 01 12 01 3
 
 
 def test_offsets_of_the_kafka_consumer_are_read() -> None:
-    state = recognise("topic-partition-offset-states", OFFSETS, [ORDERS], CONTEXT)
+    state = detect("topic-partition-offset-states", OFFSETS, [ORDERS], CONTEXT)
     assert isinstance(state, ConnectorState)
     assert state.values == (LegacyKafkaOffset("orders", 3, 41, 77),)
 
@@ -70,17 +70,17 @@ def test_offsets_of_the_kinesis_consumer_are_read() -> None:
     [("topic-partition-offset-states", OFFSETS, ORDERS), ("Kinesis-Stream-Shard-State", SHARDS, CLICKS)],
 )
 def test_elements_are_written_as_they_were(name: str, serializer: tree.Serializer, element: bytes) -> None:
-    state = recognise(name, serializer, [element], CONTEXT)
+    state = detect(name, serializer, [element], CONTEXT)
     assert isinstance(state, ConnectorState)
     assert encode_elements(state, serializer, CONTEXT) == (element,)
 
 
 def test_a_state_of_the_same_name_with_another_serializer_is_not_that_of_kafka() -> None:
     other = tuple_of(basic("String"), basic("Long"))
-    assert recognise("topic-partition-offset-states", other, [ORDERS], CONTEXT) is None
+    assert detect("topic-partition-offset-states", other, [ORDERS], CONTEXT) is None
 
 
 def test_no_elements_are_still_those_of_the_only_candidate() -> None:
-    state = recognise("topic-partition-offset-states", OFFSETS, [], CONTEXT)
+    state = detect("topic-partition-offset-states", OFFSETS, [], CONTEXT)
     assert isinstance(state, ConnectorState)
     assert state.to_batch().num_rows == 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.binary.javastream import write_stream
-from state_pipelines.binary.javavalues import SERIALIZABLE, JavaClassData, JavaClassDesc, JavaField, JavaObject
-from state_pipelines.connectors import ConnectorState, encode_elements, recognise
+from state_pipelines.binary.java_stream import write_stream
+from state_pipelines.binary.java_values import SERIALIZABLE, JavaClassData, JavaClassDesc, JavaField, JavaObject
+from state_pipelines.connectors import ConnectorState, detect, encode_elements
 from state_pipelines.serializers.build import basic
 from tests.serializers.javacoders import java_object
 
@@ -36,7 +36,7 @@ TUPLE = java_object("org.apache.flink.api.java.tuple.Tuple2", f0=split(3), f1=LO
     ],
 )
 def test_numbers_are_offsets(content: JavaObject, row: dict[str, object]) -> None:
-    state = recognise("_default_", SERIALIZER, [write_stream(content)])
+    state = detect("_default_", SERIALIZER, [write_stream(content)])
     assert isinstance(state, ConnectorState)
     assert state.connector == "list-checkpointed"
     assert state.rows == ((row,),)
@@ -44,11 +44,11 @@ def test_numbers_are_offsets(content: JavaObject, row: dict[str, object]) -> Non
 
 def test_elements_are_written_as_they_were() -> None:
     element = write_stream(TUPLE)
-    state = recognise("_default_", SERIALIZER, [element])
+    state = detect("_default_", SERIALIZER, [element])
     assert isinstance(state, ConnectorState)
     assert encode_elements(state, SERIALIZER) == (element,)
 
 
 @pytest.mark.parametrize("content", [split(3), number("java.lang.Boolean", "Z", True)])
 def test_other_objects_are_no_offsets(content: JavaObject) -> None:
-    assert recognise("_default_", SERIALIZER, [write_stream(content)]) is None
+    assert detect("_default_", SERIALIZER, [write_stream(content)]) is None

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from state_pipelines.binary.javastream import write_stream
-from state_pipelines.connectors import recognise
-from state_pipelines.connectors.framing import Versioned
+from state_pipelines.binary.java_stream import write_stream
+from state_pipelines.connectors import detect
+from state_pipelines.connectors.connector_state import ConnectorState
+from state_pipelines.connectors.element_frames import Versioned
 from state_pipelines.connectors.pulsar import (
     PulsarCommittable,
     PulsarEnumerator,
@@ -21,7 +22,6 @@ from state_pipelines.connectors.pulsar import (
     write_pulsar_enumerator,
     write_pulsar_split,
 )
-from state_pipelines.connectors.states import ConnectorState
 from state_pipelines.errors import FormatError
 from tests.connectors.vectors import BYTES, element, i64, wrap
 from tests.serializers.javacoders import java_object
@@ -90,7 +90,7 @@ def test_committables_are_read_and_written() -> None:
 
 
 def test_the_state_of_a_reader_is_that_of_pulsar() -> None:
-    state = recognise("SourceReaderState", BYTES, [element(2, PARTITIONS[2][0] + wrap(CURSOR) + b"\0\0")])
+    state = detect("SourceReaderState", BYTES, [element(2, PARTITIONS[2][0] + wrap(CURSOR) + b"\0\0")])
     assert isinstance(state, ConnectorState)
     assert state.connector == "pulsar"
 

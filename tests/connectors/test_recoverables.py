@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from state_pipelines.connectors.element_frames import Versioned
 from state_pipelines.connectors.file_sink import (
     FileBucket,
     FileCommittable,
@@ -11,7 +12,6 @@ from state_pipelines.connectors.file_sink import (
     write_file_bucket,
     write_file_committable,
 )
-from state_pipelines.connectors.framing import Versioned
 from state_pipelines.connectors.recoverables import (
     InProgressFile,
     PendingFile,

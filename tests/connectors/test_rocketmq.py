@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
-from state_pipelines.connectors import ConnectorState, encode_elements, recognise
-from state_pipelines.connectors.framing import Versioned
+from state_pipelines.connectors import ConnectorState, detect, encode_elements
+from state_pipelines.connectors.element_frames import Versioned
 from state_pipelines.connectors.rocketmq import (
     NO_STOPPING_OFFSET,
     RocketMQEnumerator,
@@ -74,7 +74,7 @@ def test_the_enumerator_is_read_and_written() -> None:
 
 
 def test_the_state_of_a_reader_is_that_of_rocketmq() -> None:
-    state = recognise("SourceReaderState", BYTES, [element(1, SPLITS["version 1"][1])])
+    state = detect("SourceReaderState", BYTES, [element(1, SPLITS["version 1"][1])])
     assert isinstance(state, ConnectorState)
     assert state.connector == "rocketmq"
 
@@ -90,7 +90,7 @@ def test_what_rocketmq_could_not_have_written_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize(("serializer", "data"), LEGACY.values(), ids=LEGACY.keys())
 def test_offsets_of_the_legacy_source_are_rows_and_written_as_they_were(serializer: tree.Serializer, data: str) -> None:
     context, raw = LayoutContext(2), bytes.fromhex(data)
-    state = recognise("topic-partition-offset-states", serializer, [raw], context)
+    state = detect("topic-partition-offset-states", serializer, [raw], context)
     assert isinstance(state, ConnectorState)
     assert state.rows == (({"topic": "orders", "broker": "broker-a", "queue_id": 3, "offset": 42},),)
     assert encode_elements(state, serializer, context) == (raw,)

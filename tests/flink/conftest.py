@@ -23,11 +23,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     releases = {name: _find_release(item) for name, item in marked.items()}
     for name, item in marked.items():
         item.user_properties.append((sampling.RELEASE, releases[name] or "any"))
-    whole = config.getoption("flink_release")
-    if not whole:
+    whole, sample = config.getoption("flink_release"), config.getoption("flink_sample")
+    if not whole and not sample:
         return
     tests = ((name, name.partition("[")[0], release) for name, release in releases.items())
-    chosen = sampling.choose(tests, whole, config.getoption("flink_sample"))
+    chosen = sampling.choose(tests, whole, sample or sampling.SAMPLE)
     left_out = [item for name, item in marked.items() if name not in chosen]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

@@ -17,8 +17,10 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import zipfile
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -128,6 +130,11 @@ def finished_job(max_parallelism: int = 128) -> Job:
 def async_job(max_parallelism: int = 128) -> Job:
     """A job with the asynchronous state API of Flink 2."""
     return _job_of_types("types.AsyncJob", max_parallelism)
+
+
+def steady_job(settings: Mapping[str, str] = MappingProxyType({})) -> Job:
+    """A job that changes its state all the time and never ends."""
+    return Job("steady.SteadyJob", ("tests/flink/java/steady",), settings=settings)
 
 
 def unknown_job(max_parallelism: int = 128) -> Job:
@@ -491,6 +498,37 @@ def restore(
         if code:
             raise HarnessError(f"the restore check of {snapshot} with Flink {version} failed:\n{output}")
         return RestoreResult(ok=True, error="", entries=read_entries(entries))
+
+
+@contextmanager
+def running_job(version: str, job: Job, checkpoints: Path, *, backend: str = "rocksdb") -> Iterator[None]:
+    """Runs a job during the block, with the checkpoints that its settings ask for; the last ones stay.
+
+    Args:
+        version: of Flink.
+        job: what to run; the interval of its checkpoints is one of its settings.
+        checkpoints: Flink's checkpoint directory.
+        backend: `hashmap`, `rocksdb` or `forst`.
+
+    Raises:
+        HarnessError: the job does not start, or has failed before the block ended.
+    """
+    home = _install_for(job, version)
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(1) as pool:
+        until = Path(scratch) / "until"
+        options = {"backend": backend, "parallelism": 2, "checkpoints": checkpoints, "until": until}
+        running = pool.submit(_run_job, home, "RunUntil", job, Path(scratch), {}, options)
+        try:
+            while not running.done() and not any(checkpoints.glob("*/chk-*/_metadata")):
+                time.sleep(0.1)
+            if not running.done():
+                yield
+        finally:
+            until.touch()
+            code, output = running.result()
+            if code:
+                raise HarnessError(f"{job.main} with Flink {version} did not run to the end:\n{output}")
 
 
 def dump_rocksdb(version: str, directory: Path) -> dict[str, list[tuple[bytes, bytes]]]:

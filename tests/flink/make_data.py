@@ -34,6 +34,8 @@ JOBS: dict[str, Callable[[int], harness.Job]] = {
     "conflict": harness.conflict_job,
     "rescaling": harness.rescaling_job,
     "unknown": harness.unknown_job,
+    "orders": lambda _: harness.orders_job(),
+    "shop": lambda _: harness.shop_job(),
 }
 
 FILES_ONLY = {"execution.checkpointing.data-inline-threshold": "0"}
@@ -160,6 +162,16 @@ VARIANTS = (
     Variant(
         "rocksdb-native", "rocksdb", "native", job="unknown", settings=FILES_ONLY, versions=("2.2.1",), group="unknown"
     ),
+    Variant(
+        "orders",
+        "rocksdb",
+        "checkpoint",
+        "orders",
+        settings=FILES_ONLY | INCREMENTAL,
+        versions=("2.2.1",),
+        group="retained",
+    ),
+    Variant("shop", "hashmap", "checkpoint", "shop", settings=FILES_ONLY, versions=("1.20.5",), group="retained"),
     _rescaling("canonical", "hashmap", settings=FILES_ONLY | SOME_KEY_TYPES),
     _rescaling("canonical-other-keys", "rocksdb", settings=FILES_ONLY | SOME_KEY_TYPES | {"rescaling.first": "1000"}),
     _rescaling("canonical-snappy", "rocksdb", max_parallelism=96, settings=SNAPPY | FILES_ONLY | OTHER_KEY_TYPES),

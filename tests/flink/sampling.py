@@ -15,6 +15,9 @@ from tests.flink.harness import VERSIONS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+SAMPLE = 5
+"""One test in so many is chosen of releases that do not run whole, unless an option says otherwise."""
+
 RELEASE = "flink release"
 """Name of the property of a test report that holds the release of the test."""
 
@@ -56,7 +59,7 @@ def choose(tests: Iterable[tuple[str, str, str | None]], whole: Sequence[str], s
 def describe(whole: Sequence[str], sample: int) -> str:
     """Say which tests are chosen, in one line."""
     others = [version for version in VERSIONS if version not in whole]
-    text = f"real Flink: all tests of {', '.join(whole)}"
+    parts = [f"all tests of {', '.join(whole)}"] if whole else []
     if others:
-        text += f"; of {', '.join(others)} one in {sample} of every test function, at least one"
-    return text
+        parts.append(f"of {', '.join(others)} one in {sample} of every test function, at least one")
+    return f"real Flink: {'; '.join(parts)}"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines import erase
-from state_pipelines.metadata.keyed import IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.streams import read_whole_stream
-from state_pipelines.operations.converting import convert
+from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.keyed_state import KeyedState
 from tests.flink import harness
@@ -117,6 +117,17 @@ def test_flink_restores_a_copy_whose_original_is_gone(version: str, name: str, t
     shutil.rmtree(old)
     result = harness.restore(
         version, target, JOBS[case.job](case.max_parallelism), backend="rocksdb", parallelism=case.parallelism
+    )
+    assert result.ok, result.error
+    assert not (difference := harness.diff_entries(case.entries(), result.entries)), str(difference)
+
+
+@pytest.mark.parametrize("version", FLINK_2)
+def test_forst_restores_a_copy(version: str, tmp_path: Path) -> None:
+    case = find_case(line_of(version), "forst")
+    convert(case.open_told(), str(tmp_path / "copied"), "keep")
+    result = harness.restore(
+        version, tmp_path / "copied", job_of_case(case), backend="forst", parallelism=case.parallelism
     )
     assert result.ok, result.error
     assert not (difference := harness.diff_entries(case.entries(), result.entries)), str(difference)

@@ -86,7 +86,7 @@ def migrated(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_facto
     old = open_snapshot(str(path), uids=[UID])
     sources = [old.handles.open_operator(each.managed_operator_state) for each in old.operator(UID).metadata.subtasks]
     assert [each is not None and each.header.compressed for each in sources] == [request.param] * 2
-    result = migrate(spark, old, parse_migration({"revision": "1", "changes": list(CHANGES)}), f"{folder}-new")
+    result = migrate(old, parse_migration({"revision": "1", "changes": list(CHANGES)}), f"{folder}-new")
     assert result.proof is not None
     assert result.proof.ok
     return Migrated(entries, folder.with_name(f"{folder.name}-new"))

@@ -210,7 +210,7 @@ def migrated(spark: SparkSession, old: tuple[Path, list[Entry]], tmp_path_factor
 
     snapshot = open_snapshot(str(old[0]), uids=UIDS, classes=load_classes(CLASSES))
     target = tmp_path_factory.mktemp("new") / "migrated"
-    migrate(spark, snapshot, parse_migration({"revision": "1", "changes": list(CHANGES)}), str(target))
+    migrate(snapshot, parse_migration({"revision": "1", "changes": list(CHANGES)}), str(target))
     return target
 
 
@@ -221,7 +221,7 @@ def migrated_for_1(spark: SparkSession, migrated: Path) -> Path:
 
     content = {"revision": "2", "changes": [change("collections", "basket", {"drop_state": {"reason": "needs 2.x"}})]}
     target = migrated.with_name("migrated-for-1")
-    migrate(spark, open_snapshot(str(migrated), uids=UIDS), parse_migration(content), str(target))
+    migrate(open_snapshot(str(migrated), uids=UIDS), parse_migration(content), str(target))
     return target
 
 

@@ -55,7 +55,7 @@ def restore(
         {"operator": "parcels", "state": state, "upgrade": steps, "downgrade": BACK} for state, steps in changes.items()
     ]
     snapshot = open_snapshot(str(old), Declarations(uids=("parcels",)))
-    migrate(spark, snapshot, parse_migration({"revision": "1", "changes": entries}), str(target))
+    migrate(snapshot, parse_migration({"revision": "1", "changes": entries}), str(target))
     result = harness.restore(version, target, job("steps.NewParcels", "after"), backend=backend)
     assert result.ok, result.error
     return result.entries

@@ -70,11 +70,11 @@ def open_typed(path: Path) -> Snapshot:
 
 def write_migrated(spark: SparkSession, text: str, directory: Path) -> Path:
     """The savepoint that the tests carry, migrated."""
-    from state_pipelines.spark.migrating import migrate
+    from state_pipelines.spark.migration_run import migrate
 
     file, target = directory / "migration.yaml", directory / "migrated"
     file.write_text(text)
-    result = migrate(spark, open_typed(TARGET), load_migration(str(file)), str(target))
+    result = migrate(open_typed(TARGET), load_migration(str(file)), str(target))
     assert result.proof is not None
     assert result.proof.ok
     return target

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.operations.rescaling import KeyChoice, OperatorRequest, RescaleRequest, TakeRequest, rescale
+from state_pipelines.operations.rescale import KeyChoice, OperatorRequest, RescaleRequest, TakeRequest, rescale
 from tests.flink import harness
 from tests.flink.rescaling import ANY_KEY_GROUP, BY_SUBTASK, OPERATORS, OTHER_REGION, Made, Maker, check, open_path
 

@@ -53,4 +53,5 @@ def test_the_choice_is_described() -> None:
     assert describe(["2.3.0"], 4) == (
         "real Flink: all tests of 2.3.0; of 1.20.5, 2.2.1 one in 4 of every test function, at least one"
     )
+    assert describe([], 4) == "real Flink: of 1.20.5, 2.2.1, 2.3.0 one in 4 of every test function, at least one"
     assert describe(["1.20.5", "2.2.1", "2.3.0"], 4) == "real Flink: all tests of 1.20.5, 2.2.1, 2.3.0"

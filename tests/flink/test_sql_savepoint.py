@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.operations.converting import convert
-from state_pipelines.operations.rescaling import RescaleRequest, rescale
+from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.rescale import RescaleRequest, rescale
 from state_pipelines.snapshot import open_snapshot
 from tests.flink import harness
 from tests.flink.make_data import job_of_case

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.codecs.kryo.fieldlists import OBJECT_NAME, ClassDeclaration, JavaType
+from state_pipelines.codecs.kryo.field_lists import OBJECT_NAME, ClassDeclaration, JavaType
 from state_pipelines.errors import UsageError
 from state_pipelines.javaclasses import load_field_lists
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass

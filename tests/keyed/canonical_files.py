@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from state_pipelines.binary.snappyframed import compress
+from state_pipelines.binary.snappy_frames import compress
 from state_pipelines.binary.writer import Writer
-from state_pipelines.keyed.canonical import CanonicalFile, CanonicalWriter, open_canonical
+from state_pipelines.keyed.canonical.reader import CanonicalFile, CanonicalWriter, open_canonical
+from state_pipelines.keyed.canonical.sections import NO_SECTION
+from state_pipelines.keyed.canonical.sorted_runs import RecordBuffer, gather_runs, join_runs
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
-from state_pipelines.keyed.runs import RecordBuffer, gather_runs, join_runs
-from state_pipelines.keyed.sections import NO_SECTION
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
-from state_pipelines.serializers.metainfo import keyed_state
+from state_pipelines.serializers.state_meta_info import keyed_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from state_pipelines.keyed.files import RecordContext
+    from state_pipelines.keyed.keyed_file import RecordContext
     from state_pipelines.metadata.key_groups import KeyGroupRange
 
 Record = tuple[bytes, bytes]

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.keyed.hashing import HashExpression, parse_hash_expression
-from state_pipelines.keyed.hashing.classes import class_name
-from state_pipelines.keyed.records import KeyedRecords
+from state_pipelines.keyed.hashing.user_classes import class_name
+from state_pipelines.keyed.record_layout import KeyedRecords
 from state_pipelines.serializers.build import avro, basic
 from state_pipelines.serializers.registry import read_snapshot
 from state_pipelines.serializers.tree import Serializer, Tuple

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_pipelines.errors import UsageError
-from state_pipelines.keyed.assignment import (
+from state_pipelines.keyed.key_group_assignment import (
     assign_key_group,
     assign_key_groups,
     compute_default_max_parallelism,
@@ -19,9 +19,9 @@ from state_pipelines.keyed.assignment import (
     key_group_prefix_size,
 )
 from state_pipelines.metadata.checkpoint import read_metadata
-from state_pipelines.metadata.handles import KeyGroupsStateHandle
 from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
+from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
+from state_pipelines.metadata.stream_handles import KeyGroupsStateHandle
 
 # What `KeyGroupRangeAssignment.computeKeyGroupForKeyHash` of Flink gave.
 GOLDEN = json.loads(Path(__file__).with_name("data").joinpath("java_hash_codes.json").read_text())

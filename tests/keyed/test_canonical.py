@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.binary.snappyframed import iter_chunks
+from state_pipelines.binary.snappy_frames import iter_chunks
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError, UnsupportedError
-from state_pipelines.keyed.canonical import CanonicalFile, open_canonical
-from state_pipelines.keyed.files import RecordContext
-from state_pipelines.keyed.sections import NO_SECTION
+from state_pipelines.keyed.canonical.reader import CanonicalFile, open_canonical
+from state_pipelines.keyed.canonical.sections import NO_SECTION
+from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
+from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.streams import StateStream, read_whole_stream
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import resolve
@@ -25,7 +25,7 @@ from tests.snapshot.savepoints import ALL_ORDERS, ALL_TYPES, FIXTURES, NO_FIXTUR
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from state_pipelines.keyed.records import KeyedRecords
+    from state_pipelines.keyed.record_layout import KeyedRecords
 
 HEADER = b"".join(
     [
@@ -229,7 +229,7 @@ def test_broken_sections_are_told(section: str, message: str, offset: int) -> No
 
 @pytest.mark.parametrize("offset", [len(LITERAL), len(LITERAL) + 1, 1 << 40, -1])
 def test_an_offset_outside_the_file_is_an_error(offset: int) -> None:
-    with pytest.raises(FormatError, match="key group 1 lies outside") as caught:
+    with pytest.raises(FormatError, match="key group 1 is outside") as caught:
         open_bytes(LITERAL, (NO_SECTION, offset, NO_SECTION, NO_SECTION))
     assert caught.value.where.file == "savepoint/file"
 

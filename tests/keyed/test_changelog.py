@@ -15,15 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_pipelines.binary.reader import Reader
-from state_pipelines.binary.snappyframed import STREAM_ID
+from state_pipelines.binary.snappy_frames import STREAM_ID
 from state_pipelines.binary.writer import Writer
-from state_pipelines.codecs.scalar import write_value
+from state_pipelines.codecs.scalar.codec import write_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext, collect_subclasses, derive_layout
 from state_pipelines.errors import FormatError, UnsupportedError
-from state_pipelines.keyed.assignment import assign_key_group
-from state_pipelines.keyed.changelog import ChangelogFile, find_bases, open_changelog
-from state_pipelines.keyed.changelog_data import AHEAD, Lookahead
-from state_pipelines.keyed.changes import (
+from state_pipelines.keyed.changelog.change_data import AHEAD, Lookahead
+from state_pipelines.keyed.changelog.changes import (
     METADATA_KEY_GROUP,
     DataChange,
     MetadataChange,
@@ -36,12 +34,13 @@ from state_pipelines.keyed.changes import (
     write_data_change,
     write_metadata_change,
 )
-from state_pipelines.keyed.files import RecordContext
+from state_pipelines.keyed.changelog.key_serializer_search import find_key_serializer, find_told_serializers
+from state_pipelines.keyed.changelog.reader import ChangelogFile, find_bases, open_changelog
 from state_pipelines.keyed.header import KeyedHeader
-from state_pipelines.keyed.key_serializers import find_key_serializer, find_told_serializers
-from state_pipelines.metadata.handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
+from state_pipelines.keyed.key_group_assignment import assign_key_group
+from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed import (
+from state_pipelines.metadata.keyed_handles import (
     ChangelogStateBackendHandle,
     ChangelogStateHandleStream,
     ChangelogStream,
@@ -49,10 +48,11 @@ from state_pipelines.metadata.keyed import (
     InMemoryChangelogStateHandle,
     StateChange,
 )
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, FileStateHandle, StreamStateHandle
 from state_pipelines.metadata.streams import StateStream, open_stream
 from state_pipelines.operations.dump import dump_state
 from state_pipelines.serializers.build import TIME_WINDOW, VOID_NAMESPACE, basic, list_of, map_of, pojo, timer, tuple_of
-from state_pipelines.serializers.metainfo import keyed_state, priority_queue
+from state_pipelines.serializers.state_meta_info import keyed_state, priority_queue
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot import declare, open_snapshot
 from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
@@ -63,9 +63,9 @@ from tests.serializers.literals import LONG_CLASS, i32, outer, utf
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from state_pipelines.keyed.canonical import CanonicalFile
-    from state_pipelines.keyed.files import KeyedFile
-    from state_pipelines.serializers.metainfo import StateMetaInfo
+    from state_pipelines.keyed.canonical.reader import CanonicalFile
+    from state_pipelines.keyed.keyed_file import KeyedFile
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Snapshot
 

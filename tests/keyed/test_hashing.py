@@ -11,16 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from state_pipelines.codecs.program import arrow_type
+from state_pipelines.codecs.programs.program import arrow_type
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError
-from state_pipelines.keyed.canonical import open_canonical
-from state_pipelines.keyed.files import RecordContext
-from state_pipelines.keyed.hash_search import find_class_hashes
+from state_pipelines.keyed.canonical.reader import open_canonical
 from state_pipelines.keyed.hashing import hash_codes, make_pojo_hash, objects_hash, record_hash
-from state_pipelines.keyed.key_hashing import make_key_hasher
+from state_pipelines.keyed.hashing.search.hash_search import find_class_hashes
+from state_pipelines.keyed.keyed_file import RecordContext
+from state_pipelines.keyed.keys.key_hashes import make_key_hasher
 from state_pipelines.metadata.checkpoint import read_metadata
-from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
+from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.streams import open_stream
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import (
@@ -36,13 +36,13 @@ from state_pipelines.serializers.build import (
     set_of,
     tuple_of,
 )
-from state_pipelines.serializers.metainfo import StateKind
+from state_pipelines.serializers.state_meta_info import StateKind
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.keyed.records import KeyedRecords
+    from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.serializers.tree import Serializer
 
 GOLDEN = json.loads(Path(__file__).with_name("data").joinpath("java_hash_codes.json").read_text())
@@ -190,7 +190,7 @@ def test_an_integer_of_another_width_is_cast() -> None:
 
 
 def test_an_integer_that_does_not_fit_is_an_error() -> None:
-    with pytest.raises(ValueRangeError, match="does not go into int32"):
+    with pytest.raises(ValueRangeError, match="does not fit int32"):
         hash_codes(INT, pa.array([1 << 40]))
 
 
@@ -218,7 +218,7 @@ def test_an_array_without_the_fields_is_an_error() -> None:
 
 def test_errors_name_the_path_to_the_field() -> None:
     keys = pa.array([{"f0": {"f0": "x"}}])
-    with pytest.raises(ValueRangeError, match=r"string does not go into int32.*\[at f0\.f0\]"):
+    with pytest.raises(ValueRangeError, match=r"string does not fit int32.*\[at f0\.f0\]"):
         hash_codes(tuple_of(tuple_of(INT)), keys)
 
 

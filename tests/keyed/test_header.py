@@ -10,10 +10,10 @@ from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, UnknownSerializerError, UnsupportedError
 from state_pipelines.keyed.header import KeyedHeader, read_keyed_header, write_keyed_header
 from state_pipelines.metadata.checkpoint import read_metadata
-from state_pipelines.metadata.handles import ByteStreamStateHandle, RelativeFileStateHandle
-from state_pipelines.metadata.references import StateCategory, StreamPart, stream_handles
+from state_pipelines.metadata.references import StateCategory, StreamPart, list_references
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, RelativeFileStateHandle
 from state_pipelines.serializers import build
-from state_pipelines.serializers.metainfo import keyed_state
+from state_pipelines.serializers.state_meta_info import keyed_state
 
 # The file of one subtask: key Tuple1<Long>, one ValueState<Long>, key group 1 of 4.
 SAVEPOINT = (
@@ -116,7 +116,7 @@ def metadata_paths() -> list[Path]:
 def keyed_streams(path: Path) -> list[bytes]:
     """The keyed state files of a snapshot that start with a header and are inside it or beside it."""
     streams = []
-    for reference in stream_handles(read_metadata(path.read_bytes(), str(path))):
+    for reference in list_references(read_metadata(path.read_bytes(), str(path))):
         if reference.category is not StateCategory.MANAGED_KEYED:
             continue
         if reference.part not in (StreamPart.STATE, StreamPart.META_DATA):

@@ -10,17 +10,17 @@ import pytest
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError
-from state_pipelines.keyed.canonical import open_canonical
-from state_pipelines.keyed.files import KeyedFile, RecordContext
+from state_pipelines.keyed.canonical.reader import open_canonical
 from state_pipelines.keyed.header import KeyedHeader
-from state_pipelines.keyed.heap import HeapFile, HeapWriter, open_heap
-from state_pipelines.keyed.records import KeyedRecords, concat_records
-from state_pipelines.metadata.handles import KeyGroupsStateHandle
+from state_pipelines.keyed.heap.reader import HeapFile, HeapWriter, open_heap
+from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+from state_pipelines.keyed.record_layout import KeyedRecords, concat_records
 from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
+from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
+from state_pipelines.metadata.stream_handles import KeyGroupsStateHandle
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of, map_of
-from state_pipelines.serializers.metainfo import keyed_state
+from state_pipelines.serializers.state_meta_info import keyed_state
 from state_pipelines.snapshot import Operator, open_snapshot
 from tests.keyed.test_canonical import HEADER, unpack
 from tests.snapshot.savepoints import TYPES, types

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
-from state_pipelines.keyed.files import RecordContext
 from state_pipelines.keyed.header import KeyedHeader
-from state_pipelines.keyed.heap_blocks import find_block_end
-from state_pipelines.keyed.heap_entries import make_forms
+from state_pipelines.keyed.heap.block_ends import find_block_end
+from state_pipelines.keyed.heap.entries import make_forms
+from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
-from state_pipelines.serializers.metainfo import keyed_state
+from state_pipelines.serializers.state_meta_info import keyed_state
 from state_pipelines.serializers.tree import Opaque
 
 UNKNOWN = Opaque(snapshot_class="a.B", snapshot_version=1, unknown_class="a.B", raw=b"")

@@ -11,11 +11,11 @@ import pytest
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.kryo import load_classes
-from state_pipelines.codecs.scalar import write_value
+from state_pipelines.codecs.scalar.codec import write_value
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.keyed.encoding import RecordEncoder
-from state_pipelines.keyed.records import KeyedLayout
-from state_pipelines.keyed.tables import KeyedTable, TableOptions
+from state_pipelines.keyed.record_layout import KeyedLayout
+from state_pipelines.keyed.tables.row_encoding import RecordEncoder
+from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
 from state_pipelines.serializers import build, tree
 
 I32, I64 = lay.Primitive("i32"), lay.Primitive("i64")

@@ -10,10 +10,10 @@ import pytest
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import StateError, UsageError
-from state_pipelines.keyed.key_values import KeyText, encode_keys
-from state_pipelines.keyed.tables import TableOptions
+from state_pipelines.keyed.keys.key_values import KeyText, encode_keys
+from state_pipelines.keyed.tables.state_table import TableOptions
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.rows import to_rows
+from state_pipelines.operations.json_rows import to_rows
 from tests.snapshots import RESCALING, select
 
 if TYPE_CHECKING:

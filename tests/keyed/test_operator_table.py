@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError, NotFoundError, UnsupportedError, UsageError
-from state_pipelines.keyed import operator_table
-from state_pipelines.keyed.canonical import CanonicalFile
-from state_pipelines.keyed.files import RecordContext
+from state_pipelines.keyed.canonical.reader import CanonicalFile
 from state_pipelines.keyed.header import KeyedHeader
-from state_pipelines.keyed.operator_table import OperatorTable, OperatorTableOptions
-from state_pipelines.keyed.records import derive_keyed_layout
-from state_pipelines.keyed.state_columns import StateLayout
-from state_pipelines.keyed.tables import TableOptions
+from state_pipelines.keyed.keyed_file import RecordContext
+from state_pipelines.keyed.record_layout import derive_keyed_layout
+from state_pipelines.keyed.tables import operator_table
+from state_pipelines.keyed.tables.operator_columns import StateLayout
+from state_pipelines.keyed.tables.operator_table import OperatorTable, OperatorTableOptions
+from state_pipelines.keyed.tables.state_table import TableOptions
 from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.operations.rows import to_rows
+from state_pipelines.operations.json_rows import to_rows
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, timer
-from state_pipelines.serializers.metainfo import StateMetaInfo, keyed_state, priority_queue
+from state_pipelines.serializers.state_meta_info import StateMetaInfo, keyed_state, priority_queue
 from state_pipelines.serializers.text import parse
 from state_pipelines.snapshot.keyed_state import KeyedState
 from tests.keyed.canonical_files import make_canonical
@@ -32,7 +32,7 @@ from tests.snapshot.savepoints import ALL_ORDERS, ALL_TYPES, MADE, Savepoint, or
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from state_pipelines.keyed.records import KeyedRecords
+    from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.serializers import tree
     from state_pipelines.snapshot import Operator
 

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_pipelines.binary.reader import Reader
-from state_pipelines.codecs.columnar import Encoded
-from state_pipelines.codecs.jsonlines import to_json
-from state_pipelines.codecs.scalar import read_value
+from state_pipelines.codecs.json.json_lines import to_json
+from state_pipelines.codecs.programs.execution import Encoded
+from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError, UnsupportedError, UsageError
-from state_pipelines.keyed.files import RecordContext
+from state_pipelines.keyed.canonical.sections import read_sections
+from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.raw_timers import (
     NEVER_STARTED,
     NotTimersError,
@@ -24,17 +25,16 @@ from state_pipelines.keyed.raw_timers import (
     move_timestamps,
     open_raw_timers,
     read_raw_timers,
-    read_section_bytes,
     write_raw_sections,
     write_raw_timers,
 )
-from state_pipelines.keyed.records import derive_keyed_layout
-from state_pipelines.metadata.handles import KeyGroupsStateHandle
+from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.stream_handles import KeyGroupsStateHandle
 from state_pipelines.metadata.streams import StateStream, read_whole_stream
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
-from state_pipelines.serializers.metainfo import StateKind
+from state_pipelines.serializers.state_meta_info import StateKind
 from state_pipelines.snapshot import open_snapshot
 from tests.serializers.literals import LONG, STRING, i32, utf, versioned
 
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from state_pipelines.keyed.files import KeyedFile
+    from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.keyed.raw_timers import RawTimersFile
-    from state_pipelines.serializers.metainfo import StateMetaInfo
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 CONTEXT = LayoutContext(5)
 RECORDS = RecordContext(128, CONTEXT)
@@ -128,7 +128,7 @@ def test_a_section_is_written_as_it_was_read() -> None:
 
 
 def test_bytes_behind_the_timers_are_an_error() -> None:
-    with pytest.raises(FormatError, match="1 bytes are left over behind the timers"):
+    with pytest.raises(FormatError, match="1 bytes are left over after the timers"):
         read_raw_timers(SECTION + b"\0", CONTEXT)
 
 
@@ -172,7 +172,10 @@ def test_raw_keyed_state_of_an_operator_of_its_own_is_not_timers() -> None:
 def test_raw_keyed_state_that_is_not_timers_keeps_its_bytes() -> None:
     raw = stream(b"abcdef")
     sections = find_raw_sections(raw, KeyGroupRange(5, 3), (0, NEVER_STARTED, 4))
-    assert [(each.key_group, read_section_bytes(raw, each)) for each in sections] == [(5, b"abcd"), (7, b"ef")]
+    assert [(each.key_group, read_sections(raw, each.start, each.end)) for each in sections] == [
+        (5, b"abcd"),
+        (7, b"ef"),
+    ]
 
 
 def test_a_key_group_that_was_never_started_has_no_section() -> None:
@@ -348,7 +351,7 @@ def test_streams_of_flink_are_written_byte_for_byte(fixtures: Path, name: str) -
     for _, raw, handle in raw_handles(path):
         sections = find_raw_sections(raw, handle.key_groups, handle.offsets)
         written = {
-            each.key_group: write_raw_timers(read_raw_timers(read_section_bytes(raw, each), CONTEXT))
+            each.key_group: write_raw_timers(read_raw_timers(read_sections(raw, each.start, each.end), CONTEXT))
             for each in sections
         }
         assert write_raw_sections(written, handle.key_groups) == (read_whole_stream(raw), handle.offsets)

@@ -12,25 +12,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.binary.snappyframed import STREAM_ID, compress_chunks
+from state_pipelines.binary.snappy_frames import STREAM_ID, compress_chunks
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError
-from state_pipelines.keyed.canonical import CanonicalFile, open_canonical
-from state_pipelines.keyed.combined import combine_files
-from state_pipelines.keyed.files import RecordContext
+from state_pipelines.keyed.canonical.reader import CanonicalFile, open_canonical
+from state_pipelines.keyed.canonical.sections import NO_SECTION, Section
+from state_pipelines.keyed.combined_file import combine_files
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
-from state_pipelines.keyed.heap import HeapFile, HeapWriter, open_heap
-from state_pipelines.keyed.record_splits import choose_least, split_records
-from state_pipelines.keyed.records import KeyedRecords
-from state_pipelines.keyed.rocksdb import RocksFile
-from state_pipelines.keyed.sections import NO_SECTION, Section
+from state_pipelines.keyed.heap.reader import HeapFile, HeapWriter, open_heap
+from state_pipelines.keyed.keyed_file import RecordContext
+from state_pipelines.keyed.record_layout import KeyedRecords
+from state_pipelines.keyed.record_splits import choose_least
+from state_pipelines.keyed.rocksdb.reader import RocksFile
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.rocksdb import DatabaseWriter, read_database
 from state_pipelines.rocksdb.writer import DEFAULT_FAMILY
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of, map_of
-from state_pipelines.serializers.metainfo import keyed_state
+from state_pipelines.serializers.state_meta_info import keyed_state
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.splits import StateOptions, split_state
 from tests.keyed.canonical_files import Run, make_canonical, make_header, make_section
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from state_pipelines.keyed.files import KeyedFile
+    from state_pipelines.keyed.keyed_file import KeyedFile
 
 FOUR = KeyGroupRange(0, 4)
 CONTEXT = RecordContext(128, LayoutContext())
@@ -69,7 +69,7 @@ def split(
     file: KeyedFile, state_id: int, size: int, context: RecordContext = CONTEXT, least: int = 0
 ) -> list[list[Row]]:
     """The rows of each part; parts travel to other processes."""
-    parts = pickle.loads(pickle.dumps([*split_records(file, state_id, size, least, context)]))
+    parts = pickle.loads(pickle.dumps([*file.split_records(state_id, size, least, context)]))
     return [scan(part, number, context) for part, number in parts]
 
 
@@ -149,7 +149,7 @@ def test_pieces_are_even(compressed: bool) -> None:
 
 def test_a_state_with_few_records_in_a_large_key_group_is_one_small_part() -> None:
     file = make_skewed()
-    ((part, _),) = split_records(file, 1, 1000, 2000, CONTEXT, KeyGroupRange(2, 1))
+    ((part, _),) = file.split_records(1, 1000, 2000, CONTEXT, KeyGroupRange(2, 1))
     assert isinstance(part, CanonicalFile)
     assert part.sections[0].size < 1000
     assert len(scan(part, 1)) == 9
@@ -158,11 +158,11 @@ def test_a_state_with_few_records_in_a_large_key_group_is_one_small_part() -> No
 
 def test_key_groups_that_are_not_large_stay_whole() -> None:
     file = make_skewed()
-    assert [part for part, _ in split_records(file, 0, 1000, 1 << 30, CONTEXT)] == [*file.split(1000, CONTEXT)]
+    assert [part for part, _ in file.split_records(0, 1000, 1 << 30, CONTEXT)] == [*file.split(1000, CONTEXT)]
 
 
 def test_only_the_wanted_key_groups_are_split() -> None:
-    parts = [*split_records(make_skewed(), 0, 1000, 2000, CONTEXT, KeyGroupRange(3, 1))]
+    parts = [*make_skewed().split_records(0, 1000, 2000, CONTEXT, KeyGroupRange(3, 1))]
     assert [scan(*part)[0][0] for part in parts] == [3]
 
 
@@ -170,7 +170,7 @@ def test_the_places_that_were_found_are_kept_but_do_not_travel() -> None:
     file = make_skewed()
 
     def find_sections(file: CanonicalFile) -> list[tuple[Section, ...]]:
-        parts = (part for part, _ in split_records(file, 0, 1000, 2000, CONTEXT))
+        parts = (part for part, _ in file.split_records(0, 1000, 2000, CONTEXT))
         return [part.sections for part in parts if isinstance(part, CanonicalFile)]
 
     found = find_sections(file)
@@ -183,7 +183,7 @@ def test_the_places_that_were_found_are_kept_but_do_not_travel() -> None:
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_piece_is_read_in_windows(compressed: bool) -> None:
     file = make_skewed(compressed=compressed)
-    ((part, _),) = split_records(file, 0, 1 << 30, 2000, CONTEXT, KeyGroupRange(2, 1))
+    ((part, _),) = file.split_records(0, 1 << 30, 2000, CONTEXT, KeyGroupRange(2, 1))
     assert isinstance(part, CanonicalFile)
     pieces = [records for _, records in part.scan([0], CONTEXT, window=5000)]
     assert len(pieces) > (8 if compressed else 100)
@@ -215,7 +215,7 @@ def test_bytes_behind_the_end_mark_are_told() -> None:
 
 
 def test_a_piece_that_ends_inside_a_record_is_told() -> None:
-    parts = [part for part, _ in split_records(make_skewed(), 0, 1000, 2000, CONTEXT)]
+    parts = [part for part, _ in make_skewed().split_records(0, 1000, 2000, CONTEXT)]
     part = parts[3]
     assert isinstance(part, CanonicalFile)
     section = part.sections[0]
@@ -329,7 +329,7 @@ def test_parts_of_what_flink_wrote_are_the_whole(case: Case) -> None:
             # The largest of the subtasks will do.
             part = max(state.parts, key=lambda each: len(each.file.key_groups))
             whole = rows(part.records(state.context))
-            parts = split_records(part.file, part.state_id, 150, 0, state.context)
+            parts = part.file.split_records(part.state_id, 150, 0, state.context)
             assert join([scan(file, number, state.context) for file, number in parts]) == whole
 
 

@@ -7,12 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.binary.snappyframed import decompress
+from state_pipelines.binary.snappy_frames import decompress
 from state_pipelines.errors import FormatError
-from state_pipelines.keyed.canonical import CanonicalWriter
-from state_pipelines.keyed.digest import digest_run
-from state_pipelines.keyed.records import KeyedRecords
-from state_pipelines.keyed.runs import Block, RecordBuffer, copy_records, gather_runs, join_blocks, join_runs
+from state_pipelines.keyed.canonical.reader import CanonicalWriter
+from state_pipelines.keyed.canonical.sorted_runs import (
+    Block,
+    RecordBuffer,
+    copy_records,
+    gather_runs,
+    join_blocks,
+    join_runs,
+)
+from state_pipelines.keyed.digests.record_digests import digest_run
+from state_pipelines.keyed.record_layout import KeyedRecords
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from tests.keyed.canonical_files import Record, Run, make_file, make_header, make_section
 

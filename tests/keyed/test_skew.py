@@ -11,17 +11,16 @@ import numpy as np
 import pytest
 
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.keyed import skew
-from state_pipelines.keyed.key_hashing import make_key_hasher
-from state_pipelines.keyed.operator_table import group_files
-from state_pipelines.keyed.skew import (
+from state_pipelines.keyed.keys.key_hashes import make_key_hasher
+from state_pipelines.keyed.stats import key_group_stats
+from state_pipelines.keyed.stats.key_group_stats import (
     KeyGroupMeasurement,
     KeyGroupSizes,
     Move,
     measure_key_groups,
-    measure_stored_bytes,
     merge_sizes,
 )
+from state_pipelines.keyed.tables.operator_table import group_files
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.operations.dump import dump
 from tests.snapshot.savepoints import orders, types
@@ -96,7 +95,7 @@ def test_the_hottest_key_is_the_one_with_the_most_entries() -> None:
 def test_the_hottest_of_parts_are_the_hottest_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     operator = orders().open().operator("orders")
     whole = measure(operator, top=5)
-    monkeypatch.setattr(skew, "PART", 1)
+    monkeypatch.setattr(key_group_stats, "PART", 1)
     parts = measure(operator, top=5)
     for found, expected in ((parts.most_bytes, whole.most_bytes), (parts.most_records, whole.most_records)):
         assert [(each.bytes, each.records) for each in found] == [(each.bytes, each.records) for each in expected]
@@ -142,7 +141,7 @@ def test_sections_of_a_savepoint_add_up_to_its_file(variant: str) -> None:
     for operator in types("2.2", variant).open().operators:
         for _, file in operator.keyed_files:
             everything = KeyGroupRange(0, operator.max_parallelism)
-            stored, estimated = measure_stored_bytes(file, operator.record_context, everything)
+            stored, estimated = file.measure_stored_bytes(operator.record_context, everything)
             sections = file.sections  # type: ignore[attr-defined]
             size = file.stream.size  # type: ignore[attr-defined]
             assert not estimated
@@ -154,7 +153,7 @@ def test_the_bytes_of_a_database_are_estimated() -> None:
     for operator in case.open().operators:
         for _, file in operator.keyed_files:
             everything = KeyGroupRange(0, operator.max_parallelism)
-            stored, estimated = measure_stored_bytes(file, operator.record_context, everything)
+            stored, estimated = file.measure_stored_bytes(operator.record_context, everything)
             assert estimated
             tables = sum(table.size for family in file.families for table in family.files)  # type: ignore[attr-defined]
             assert abs(int(stored.sum()) - tables) < len(everything)
@@ -163,5 +162,5 @@ def test_the_bytes_of_a_database_are_estimated() -> None:
 def test_changelog_does_not_say_where_its_bytes_belong() -> None:
     (case,) = [each for each in select("2.2.1", "changelog-heap-materialized") if "types" in each.name]
     operator = next(each for each in case.open_told().operators if each.keyed_files)
-    with pytest.raises(UnsupportedError, match="changelog does not say which key groups"):
-        measure_stored_bytes(operator.keyed_files[0][1], operator.record_context, KeyGroupRange(0, 128))
+    with pytest.raises(UnsupportedError, match="does not say which key groups"):
+        operator.keyed_files[0][1].measure_stored_bytes(operator.record_context, KeyGroupRange(0, 128))

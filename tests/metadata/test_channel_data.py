@@ -9,13 +9,6 @@ from hypothesis import strategies as st
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.errors import FormatError, UnsupportedError
-from state_pipelines.metadata.channel import (
-    ChannelDirection,
-    ChannelInfo,
-    ChannelState,
-    ChannelStateHandle,
-    MergedChannelStateHandle,
-)
 from state_pipelines.metadata.channel_data import (
     ChannelData,
     ChannelSummary,
@@ -24,7 +17,14 @@ from state_pipelines.metadata.channel_data import (
     summarise_in_flight,
     write_channel_data,
 )
-from state_pipelines.metadata.handles import ByteStreamStateHandle
+from state_pipelines.metadata.channel_handles import (
+    ChannelDirection,
+    ChannelInfo,
+    ChannelState,
+    ChannelStateHandle,
+    MergedChannelStateHandle,
+)
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.metadata.streams import StateStream, open_stream
 from state_pipelines.snapshot import Operator, Snapshot, open_snapshot
 
@@ -95,7 +95,7 @@ def test_a_length_that_does_not_fit_is_an_error() -> None:
 
 
 def test_a_handle_that_says_another_size_is_an_error() -> None:
-    with pytest.raises(FormatError, match="have 13 bytes, its handle says 14"):
+    with pytest.raises(FormatError, match="have 13 bytes, but its handle declares 14"):
         read_channel_data(single(ChannelState(ChannelInfo(0, 1), (4, 15), 14)), INPUT, stream())
 
 

@@ -16,14 +16,18 @@ from state_pipelines.metadata.checkpoint import (
     with_version,
     write_metadata,
 )
-from state_pipelines.metadata.handles import ByteStreamStateHandle, RelativeFileStateHandle
-from state_pipelines.metadata.operator import OperatorStateMetaInfo, OperatorStateMode, OperatorStreamStateHandle
+from state_pipelines.metadata.operator_handles import (
+    OperatorStateMetaInfo,
+    OperatorStateMode,
+    OperatorStreamStateHandle,
+)
 from state_pipelines.metadata.properties import (
     CheckpointProperties,
     SavepointFormatType,
     make_savepoint_properties,
     write_properties,
 )
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, RelativeFileStateHandle
 
 FIXTURES = os.environ.get("FLINK_STATE_FIXTURES")
 PATHS = sorted(Path(FIXTURES).rglob("_metadata")) if FIXTURES else []
@@ -139,7 +143,7 @@ def test_unknown_properties_are_kept_as_bytes() -> None:
     ],
 )
 def test_what_a_version_has_no_place_for_is_refused(value: CheckpointMetadata, missing: str) -> None:
-    with pytest.raises(ValueRangeError, match=f"version {value.version} has no place for {missing}"):
+    with pytest.raises(ValueRangeError, match=f"version {value.version} cannot store {missing}"):
         write_metadata(value)
 
 
@@ -184,7 +188,7 @@ def test_every_truncation_is_an_error() -> None:
 
 
 def test_bytes_left_over_are_an_error() -> None:
-    with pytest.raises(FormatError, match="1 bytes are left over behind the metadata"):
+    with pytest.raises(FormatError, match="1 bytes are left over after the metadata"):
         read_metadata(SAVEPOINT + b"\0")
 
 

@@ -9,7 +9,7 @@ import pytest
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, ValueRangeError
-from state_pipelines.metadata.channel import (
+from state_pipelines.metadata.channel_handles import (
     ChannelDirection,
     ChannelInfo,
     ChannelState,
@@ -18,21 +18,8 @@ from state_pipelines.metadata.channel import (
     read_channel_handles,
     write_channel_handles,
 )
-from state_pipelines.metadata.handles import (
-    ByteStreamStateHandle,
-    CheckpointedStateScope,
-    EmptySegmentFileStateHandle,
-    FileStateHandle,
-    KeyGroupsStateHandle,
-    RelativeFileStateHandle,
-    SegmentFileStateHandle,
-    StreamStateHandle,
-    read_optional_stream_handle,
-    read_stream_handle,
-    write_stream_handle,
-)
 from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed import (
+from state_pipelines.metadata.keyed_handles import (
     ChangelogStateBackendHandle,
     ChangelogStateHandleStream,
     ChangelogStream,
@@ -45,7 +32,7 @@ from state_pipelines.metadata.keyed import (
     read_keyed_handle,
     write_keyed_handle,
 )
-from state_pipelines.metadata.operator import (
+from state_pipelines.metadata.operator_handles import (
     FileMergingOperatorStreamStateHandle,
     OperatorStateHandle,
     OperatorStateMetaInfo,
@@ -53,6 +40,19 @@ from state_pipelines.metadata.operator import (
     OperatorStreamStateHandle,
     read_operator_handle,
     write_operator_handle,
+)
+from state_pipelines.metadata.stream_handles import (
+    ByteStreamStateHandle,
+    CheckpointedStateScope,
+    EmptySegmentFileStateHandle,
+    FileStateHandle,
+    KeyGroupsStateHandle,
+    RelativeFileStateHandle,
+    SegmentFileStateHandle,
+    StreamStateHandle,
+    read_optional_stream_handle,
+    read_stream_handle,
+    write_stream_handle,
 )
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def test_merged_channel_state_has_no_place_before_version_6() -> None:
 
 def test_merged_channel_state_with_bytes_left_over_is_an_error() -> None:
     written = "00000001 03" + MERGED_BYTES.replace("00000020", "00000021", 1) + "00"
-    with pytest.raises(FormatError, match="left over behind the merged channel states"):
+    with pytest.raises(FormatError, match="left over after the merged channel states"):
         read_channel_handles(Reader(bytes.fromhex(written)), ChannelDirection.INPUT, 6)
 
 
@@ -252,12 +252,12 @@ def test_missing_stream_is_an_error() -> None:
 
 
 def test_stream_handles_nested_too_deep_are_an_error() -> None:
-    with pytest.raises(FormatError, match="more than 8 deep"):
+    with pytest.raises(FormatError, match="more than 8 levels deep"):
         read_stream_handle(Reader(bytes.fromhex("03 00000000 00000000") * 100))
 
 
 def test_keyed_handles_nested_too_deep_are_an_error() -> None:
-    with pytest.raises(FormatError, match="more than 8 deep"):
+    with pytest.raises(FormatError, match="more than 8 levels deep"):
         read_keyed_handle(Reader(bytes.fromhex("0e 00000000 00000000 0000000000000000 00000001") * 100))
 
 
@@ -283,7 +283,7 @@ def test_offsets_that_do_not_fit_the_range_are_refused() -> None:
 
 
 def test_state_name_that_stands_twice_is_refused() -> None:
-    with pytest.raises(ValueRangeError, match="stands twice"):
+    with pytest.raises(ValueRangeError, match="occurs twice"):
         write_operator_handle(Writer(), OperatorStreamStateHandle(STATES * 2, FILE))
 
 

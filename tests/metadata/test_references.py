@@ -5,19 +5,10 @@ from dataclasses import replace
 import pytest
 
 from state_pipelines.errors import ValueRangeError
-from state_pipelines.metadata.channel import ChannelInfo, ChannelState, ChannelStateHandle
+from state_pipelines.metadata.channel_handles import ChannelInfo, ChannelState, ChannelStateHandle
 from state_pipelines.metadata.checkpoint import CheckpointMetadata, OperatorState, SubtaskState
-from state_pipelines.metadata.handles import (
-    ByteStreamStateHandle,
-    CheckpointedStateScope,
-    FileStateHandle,
-    KeyGroupsStateHandle,
-    RelativeFileStateHandle,
-    SegmentFileStateHandle,
-    StreamStateHandle,
-)
 from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed import (
+from state_pipelines.metadata.keyed_handles import (
     ChangelogStateBackendHandle,
     ChangelogStateHandleStream,
     ChangelogStream,
@@ -26,13 +17,22 @@ from state_pipelines.metadata.keyed import (
     InMemoryChangelogStateHandle,
     KeyGroupsSavepointStateHandle,
 )
-from state_pipelines.metadata.operator import FileMergingOperatorStreamStateHandle, OperatorStreamStateHandle
+from state_pipelines.metadata.operator_handles import FileMergingOperatorStreamStateHandle, OperatorStreamStateHandle
 from state_pipelines.metadata.references import (
     StateCategory,
     StreamPart,
     StreamReference,
+    list_references,
     replace_stream_handles,
-    stream_handles,
+)
+from state_pipelines.metadata.stream_handles import (
+    ByteStreamStateHandle,
+    CheckpointedStateScope,
+    FileStateHandle,
+    KeyGroupsStateHandle,
+    RelativeFileStateHandle,
+    SegmentFileStateHandle,
+    StreamStateHandle,
 )
 
 ALL = KeyGroupRange(0, 1)
@@ -87,7 +87,7 @@ def mark(reference: StreamReference) -> StreamStateHandle:
 def test_every_stream_comes_with_its_role() -> None:
     assert [
         (reference.category, reference.part, reference.subtask_index, reference.handle)
-        for reference in stream_handles(METADATA)
+        for reference in list_references(METADATA)
     ] == [
         (StateCategory.COORDINATOR, StreamPart.STATE, None, ByteStreamStateHandle("c", b"x")),
         (StateCategory.MANAGED_OPERATOR, StreamPart.STATE, 0, SEGMENT),
@@ -104,7 +104,7 @@ def test_every_stream_comes_with_its_role() -> None:
 
 
 def test_files_of_rocksdb_come_with_their_names() -> None:
-    assert [reference.local_path for reference in stream_handles(METADATA) if reference.local_path] == [
+    assert [reference.local_path for reference in list_references(METADATA) if reference.local_path] == [
         "1.sst",
         "CURRENT",
     ]
@@ -112,7 +112,7 @@ def test_files_of_rocksdb_come_with_their_names() -> None:
 
 def test_every_replaced_stream_is_there_afterwards() -> None:
     changed = replace_stream_handles(METADATA, mark)
-    assert [getattr(reference.handle, "relative_path", "kept") for reference in stream_handles(changed)] == [
+    assert [getattr(reference.handle, "relative_path", "kept") for reference in list_references(changed)] == [
         "kept",
         "kept",
         *["new"] * 9,
@@ -134,7 +134,7 @@ def test_stream_inside_a_key_groups_stream_is_looked_through() -> None:
     metadata = CheckpointMetadata(
         3, 1, (), (OperatorState(b"o" * 16, 1, 1, (SubtaskState(0, raw_keyed_state=nested),)),)
     )
-    assert [reference.handle for reference in stream_handles(metadata)] == [file("inner")]
+    assert [reference.handle for reference in list_references(metadata)] == [file("inner")]
 
 
 def test_merged_operator_state_turns_into_ordinary_operator_state() -> None:
@@ -157,4 +157,4 @@ def test_streams_come_in_the_order_in_which_they_are_replaced() -> None:
         return reference.handle
 
     replace_stream_handles(METADATA, note)
-    assert stream_handles(METADATA) == replaced
+    assert list_references(METADATA) == replaced

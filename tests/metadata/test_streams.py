@@ -9,7 +9,9 @@ import pytest
 
 from state_pipelines.errors import FormatError, MissingFileError
 from state_pipelines.metadata.checkpoint import read_metadata
-from state_pipelines.metadata.handles import (
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.references import list_references
+from state_pipelines.metadata.stream_handles import (
     ByteStreamStateHandle,
     CheckpointedStateScope,
     EmptySegmentFileStateHandle,
@@ -19,8 +21,6 @@ from state_pipelines.metadata.handles import (
     SegmentFileStateHandle,
     StreamStateHandle,
 )
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.references import stream_handles
 from state_pipelines.metadata.streams import (
     StateStream,
     check_stream,
@@ -106,7 +106,7 @@ def test_file_shorter_than_its_handle_says_is_an_error(
     directory: Location, size: int, read: Callable[[StateStream], object]
 ) -> None:
     stream = open_stream(RelativeFileStateHandle("state", size), directory)
-    with pytest.raises(FormatError, match=f"the file has 10 bytes, its handle says {size}"):
+    with pytest.raises(FormatError, match=f"the file has 10 bytes, but its handle declares {size}"):
         read(stream)
 
 
@@ -139,7 +139,7 @@ def test_a_file_of_plain_changes_is_not_shorter_than_its_handle_says(
 ) -> None:
     Path(directory.path, "changes").write_bytes(content)
     stream = open_stream(RelativeFileStateHandle("changes", 4000), directory, holds_changes=True)
-    with pytest.raises(FormatError, match="its handle says 4000"):
+    with pytest.raises(FormatError, match="its handle declares 4000"):
         read(stream)
 
 
@@ -177,7 +177,7 @@ def test_every_relative_file_of_flink_has_the_size_that_its_handle_says() -> Non
     sizes: Counter[bool] = Counter()
     for path in Path(FIXTURES or "").rglob("_metadata"):
         directory = resolve(str(path.parent))
-        for reference in stream_handles(read_metadata(path.read_bytes(), str(path))):
+        for reference in list_references(read_metadata(path.read_bytes(), str(path))):
             if isinstance(reference.handle, RelativeFileStateHandle):
                 stream = open_stream(reference.handle, directory)
                 sizes[len(read_whole_stream(stream)) == stream.size] += 1

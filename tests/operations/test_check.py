@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.check import (
+from state_pipelines.operations.check.check import (
     Action,
     CheckReport,
     StateCheck,
@@ -19,7 +19,7 @@ from state_pipelines.operations.check import (
     check_migration,
     check_serializers,
 )
-from state_pipelines.operations.job import Job, JobOperator, JobState, Place, describe_job
+from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Place, describe_job
 from state_pipelines.operations.migration import load_migration
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome

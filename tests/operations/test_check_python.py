@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.javaclasses import ClassPath
-from state_pipelines.operations.check import check, check_jobs
-from state_pipelines.operations.check_report import Verdict
-from state_pipelines.operations.job import describe_job
-from state_pipelines.operations.newtypes import declare_type, extract_types
+from state_pipelines.operations.check.check import check, check_jobs
+from state_pipelines.operations.check.check_report import Verdict
+from state_pipelines.operations.jobs.job_state import describe_job
+from state_pipelines.operations.jobs.retyped_job import declare_type, extract_types
 from state_pipelines.snapshot import open_snapshot
 from tests.conformance.test_pyflink import SAVEPOINT, open_typed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from state_pipelines.operations.check_report import CheckReport
+    from state_pipelines.operations.check.check_report import CheckReport
 
 
 def check_type(place: str, text: str) -> CheckReport:

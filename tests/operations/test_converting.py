@@ -19,23 +19,24 @@ from state_pipelines.errors import (
     UnsupportedError,
     UsageError,
 )
-from state_pipelines.keyed.canonical import CanonicalFile
-from state_pipelines.keyed.combined import combine_files
-from state_pipelines.keyed.digest import digest_states
-from state_pipelines.keyed.heap import HeapFile
+from state_pipelines.keyed.canonical.reader import CanonicalFile
+from state_pipelines.keyed.combined_file import combine_files
+from state_pipelines.keyed.digests.record_digests import digest_states
+from state_pipelines.keyed.heap.reader import HeapFile
+from state_pipelines.keyed.keyed_file import KeyedFormat
 from state_pipelines.keyed.raw_timers import RawTimersFile
-from state_pipelines.keyed.rocksdb import RocksFile
+from state_pipelines.keyed.rocksdb.reader import RocksFile
 from state_pipelines.metadata import (
     CheckpointProperties,
     SubtaskState,
+    list_references,
     read_metadata,
-    stream_handles,
     write_metadata,
 )
-from state_pipelines.metadata.handles import RelativeFileStateHandle
-from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
+from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.properties import CheckpointType, SavepointFormatType, SavepointType
-from state_pipelines.operations.converting import (
+from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
+from state_pipelines.operations.convert.conversion import (
     ConversionResult,
     FileMode,
     Format,
@@ -45,19 +46,11 @@ from state_pipelines.operations.converting import (
     run_conversion,
 )
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.processes import run_pieces
-from state_pipelines.operations.rewriting import complete_rewrites, copy_states
+from state_pipelines.operations.local_processes import run_pieces
+from state_pipelines.operations.proofs.proof_reports import ProofReport
+from state_pipelines.operations.write.keyed_rewrite import complete_rewrites, copy_states
 from state_pipelines.snapshot import Declarations, Snapshot, open_snapshot
-from state_pipelines.storage import (
-    Location,
-    PathMapping,
-    SnapshotLocation,
-    exists,
-    file_size,
-    join,
-    read_file,
-    resolve,
-)
+from state_pipelines.storage import Location, PathMapping, SnapshotLocation, exists, file_size, join, read_file, resolve
 from tests.flink.harness import diff_entries
 from tests.keyed.test_raw_timers import KRYO_SECTION
 from tests.snapshot.built import write_raw_keyed
@@ -68,11 +61,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from state_pipelines.keyed.files import KeyedFile, RecordContext, Runs
     from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.records import KeyedRecords
+    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext, Runs
+    from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.snapshot import Operator
+from state_pipelines.snapshot import Operator
 
 FILES: dict[str, type] = {"canonical": CanonicalFile, "heap": HeapFile, "rocksdb": RocksFile}
 
@@ -291,7 +284,7 @@ def test_in_flight_data_are_dropped_on_request(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Forgetful:
+class Forgetful(KeyedFormat):
     """A file that gives its writer no record of the first key group that has some."""
 
     file: KeyedFile
@@ -343,7 +336,7 @@ def test_a_key_group_out_of_order_is_not_dropped(format: str, tmp_path: Path) ->
 
 
 def named_files(snapshot: Snapshot) -> set[str]:
-    handles = (reference.handle for reference in stream_handles(snapshot.metadata))
+    handles = (reference.handle for reference in list_references(snapshot.metadata))
     return {each.relative_path for each in handles if isinstance(each, RelativeFileStateHandle)}
 
 
@@ -420,8 +413,14 @@ def test_what_does_not_read_back_equal_is_not_published(format: str, tmp_path: P
         find("2.2", "changelog-heap-materialized").open(), resolve(str(tmp_path / "new")), Format(format)
     )
     tasks = tuple(replace(task, source=Forgetful(task.source)) for task in plan.tasks)
-    with pytest.raises(ProofError, match="is not what was there"):
+    with pytest.raises(ProofError, match="reads_back_equal") as caught:
         run_conversion(replace(plan, tasks=tasks))
+    assert isinstance(caught.value.report, ProofReport)
+    (check,) = caught.value.report.failed
+    assert check.counts is not None
+    # The files lack what the writer forgot.
+    assert check.counts.missing > 0
+    assert all("after" in row.absent for row in check.rows)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -537,7 +536,7 @@ def test_every_way_to_take_files_over_keeps_every_entry(files: FileMode, tmp_pat
 
 
 def own_files(snapshot: Snapshot) -> list[Location]:
-    handles = [each.handle for each in stream_handles(snapshot.metadata)]
+    handles = [each.handle for each in list_references(snapshot.metadata)]
     places = [snapshot.handles.open_stream(handle).location for handle in handles]
     return [place for place in places if place is not None]
 

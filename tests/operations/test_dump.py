@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.codecs.jsonlines import dumps
+from state_pipelines.codecs.json.json_lines import dumps
 from state_pipelines.codecs.kryo import FieldLists, load_classes
 from state_pipelines.errors import NotFoundError
 from state_pipelines.metadata.checkpoint import MasterState, SubtaskState

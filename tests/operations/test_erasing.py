@@ -2,30 +2,31 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import state_pipelines as sp
 from state_pipelines.errors import ProofError, TargetExistsError
-from state_pipelines.keyed.key_values import KeyText, encode_keys
+from state_pipelines.keyed.keys.key_values import KeyText, encode_keys
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.erasing import plan_erasure, run_erasure, search_below
-from state_pipelines.operations.key_search import search_keys
-from state_pipelines.operations.rescaling import records_planning
+from state_pipelines.operations.erase.key_erasure import plan_erasure, run_erasure, search_below
+from state_pipelines.operations.erase.key_search import search_keys
+from state_pipelines.operations.rescale import record_plan
 from state_pipelines.snapshot import open_snapshot
 from tests.flink.harness import diff_entries
+from tests.operations.comparing.test_diff import write_totals
 from tests.operations.test_converting import with_subtasks
 from tests.snapshot.savepoints import orders
 from tests.snapshots import OWN, RESCALING, UNKNOWN, Case
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from state_pipelines.metadata import SubtaskState
-    from state_pipelines.operations.key_search import KeySearch
-    from state_pipelines.operations.rescaling import RescaleResult
+    from state_pipelines.operations.erase.key_search import KeySearch
+    from state_pipelines.operations.rescale import RescaleResult
     from state_pipelines.snapshot import Snapshot
 
 FORMATS = (
@@ -120,7 +121,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_key_that_stays_fails_the_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records_planning, "encode_keys", lambda layout, keys: encode_keys(layout, keys[:1]))
+    monkeypatch.setattr(record_plan, "encode_keys", lambda layout, keys: encode_keys(layout, keys[:1]))
     with pytest.raises(ProofError, match=r"keys that were to go may still be there: .*order.*operator orders"):
         erase(orders().open(), [KeyText("order-0064"), KeyText("order-0085")], str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
@@ -174,3 +175,15 @@ def test_snapshots_below_a_directory_tell_what_they_hold(tmp_path: Path) -> None
     }
     assert found["damaged"].unsearched[0][1].startswith("not a _metadata file")
     assert found["without"].unsearched == ()
+
+
+@pytest.mark.parametrize("keys", [["key-3"], [f"key-{number}" for number in range(40)]], ids=["one", "many"])
+def test_only_the_key_groups_of_the_keys_are_read(keys: list[str], tmp_path: Path) -> None:
+    snapshot = write_totals(tmp_path / "totals", {f"key-{number}": number for number in range(40)})
+    rows = snapshot.operator("totals").state("total").to_arrow().to_pylist()
+    (subtask,) = (row["subtask"] for row in rows if row["state_key"] == "key-3")
+    (other,) = (file for index, file in snapshot.operator("totals").keyed_files if index != subtask)
+    path = Path(other.name)
+    path.write_bytes(path.read_bytes()[:-20])
+    search = search_keys(open_snapshot(snapshot.path, uids=["totals"]), keys)
+    assert ("key-3" in [keys[each.key] for each in search.found], bool(search.unsearched)) == (True, len(keys) > 1)

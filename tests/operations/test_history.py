@@ -8,21 +8,21 @@ import pytest
 import yaml
 
 from state_pipelines.errors import MigrationError, MissingFileError, NotFoundError, StateError, UsageError
-from state_pipelines.operations.migration.files import parse_migration
 from state_pipelines.operations.migration.history import BASE, HEAD, RevisionDirectory, order_revisions
-from state_pipelines.operations.migration.position import find_position
+from state_pipelines.operations.migration.migration_files import parse_migration
+from state_pipelines.operations.migration.revision_position import find_position
 from state_pipelines.operations.migration.schemas import Schemas, apply_migration
 from state_pipelines.operations.migration.shapes import StateShape
 from state_pipelines.operations.migration.steps import DOWNGRADE, UPGRADE
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, pojo
-from state_pipelines.serializers.metainfo import keyed_state
+from state_pipelines.serializers.state_meta_info import keyed_state
 from tests.flink.harness import ORDERS
 from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from state_pipelines.operations.migration.files import Migration
+    from state_pipelines.operations.migration.migration_files import Migration
     from state_pipelines.serializers.tree import Serializer
 
 LONG, STRING, DOUBLE = basic("Long"), basic("String"), basic("Double")

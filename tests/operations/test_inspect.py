@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.metadata import stream_handles
+from state_pipelines.metadata import list_references
 from state_pipelines.metadata.channel_data import ChannelSummary
 from state_pipelines.metadata.checkpoint import MasterState, SubtaskState
-from state_pipelines.metadata.handles import KeyGroupsStateHandle, RelativeFileStateHandle
 from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed import IncrementalRemoteKeyedStateHandle
-from state_pipelines.operations.connector_reports import CoordinatorReport
-from state_pipelines.operations.inspect import MasterReport, OperatorReport, StateReport, inspect
+from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.stream_handles import KeyGroupsStateHandle, RelativeFileStateHandle
+from state_pipelines.operations.inspect.connector_reports import CoordinatorReport
+from state_pipelines.operations.inspect.inspection import MasterReport, OperatorReport, StateReport, inspect
 from state_pipelines.snapshot import open_snapshot
 from tests.connectors.test_kafka import ENUMERATORS, SPLIT
 from tests.connectors.vectors import element, i64, versioned, wrap
@@ -315,7 +315,7 @@ def test_a_missing_file_of_one_operator_does_not_hide_the_others(tmp_path: Path)
     source = orders()
     shutil.copytree(source.path, tmp_path / "copy")
     handles = [
-        each for each in stream_handles(source.open().metadata) if isinstance(each.handle, RelativeFileStateHandle)
+        each for each in list_references(source.open().metadata) if isinstance(each.handle, RelativeFileStateHandle)
     ]
     (tmp_path / "copy" / handles[0].handle.relative_path).unlink()  # type: ignore[union-attr]
     operators = inspect(open_snapshot(str(tmp_path / "copy"))).operators

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.codecs.kryo import load_classes
-from state_pipelines.codecs.kryo.fieldlists import JavaType
+from state_pipelines.codecs.kryo.field_lists import JavaType
 from state_pipelines.errors import NotFoundError, StateError, UsageError
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
 from state_pipelines.javaclasses.javaclass import JavaClass
-from state_pipelines.operations.check import CheckReport, StateCheck, Verdict, check_jobs
-from state_pipelines.operations.job import Job, JobOperator, JobState, Place
-from state_pipelines.operations.jobfile import load_job
-from state_pipelines.operations.newtypes import (
+from state_pipelines.operations.check.check import CheckReport, StateCheck, Verdict, check_jobs
+from state_pipelines.operations.jobs.job_files import load_job
+from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Place
+from state_pipelines.operations.jobs.retyped_job import (
     extract_types,
     list_assumed,
     payload_of,

@@ -22,7 +22,7 @@ from state_pipelines.operations.migration import (
 )
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of, map_of, pojo, ttl
-from state_pipelines.serializers.metainfo import keyed_state
+from state_pipelines.serializers.state_meta_info import keyed_state
 from tests.flink.harness import ORDERS
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from state_pipelines.errors import MigrationError, StateError
 from state_pipelines.operations.migration import DOWNGRADE, UPGRADE, Migration, StateShape, parse_migration
 from state_pipelines.operations.migration import flows as fl
 from state_pipelines.operations.migration.drafts import refuse_drafts
-from state_pipelines.operations.migration.planning import plan_migrations
+from state_pipelines.operations.migration.migration_planner import plan_migrations
 from state_pipelines.operations.migration.structs import PlanContext
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import (
@@ -26,11 +26,11 @@ from state_pipelines.serializers.build import (
     ttl,
     tuple_of,
 )
-from state_pipelines.serializers.metainfo import keyed_state, priority_queue
+from state_pipelines.serializers.state_meta_info import keyed_state, priority_queue
 from state_pipelines.serializers.text import describe
 
 if TYPE_CHECKING:
-    from state_pipelines.operations.migration.plans import OperatorPlan
+    from state_pipelines.operations.migration.migration_plan import OperatorPlan
 
 LONG, INT, STRING, DOUBLE = basic("Long"), basic("Int"), basic("String"), basic("Double")
 ADDRESS = pojo("shop.Address", {"city": STRING, "zip": STRING})
@@ -308,6 +308,27 @@ def test_collections_come_out_of_kryo() -> None:
     flow = plan(shape(payload), steps=[{"collections": {"tags": "String"}}]).states["s"]
     assert describe(flow.shape.payload) == "Pojo<a.A>(tags: Nullable<List<Nullable<String>>>)"
     assert "from_json" in dict(flow.stage.columns)["tags"]  # type: ignore[union-attr]
+
+
+def test_collections_are_reached_by_paths() -> None:
+    place = pojo("a.Place", {"tags": tree.Kryo(type_class="java.util.List"), "zip": STRING})
+    payload = pojo("a.A", {"home": place, "others": generic_array("a.Place", place), "names": KRYO_LIST})
+    types = {"home.tags": "String", "others[].tags": "String", "names": "Long"}
+    flow = plan(shape(payload), steps=[{"collections": types}]).states["s"]
+    inner = "Pojo<a.Place>(tags: Nullable<List<Nullable<String>>>, zip: String)"
+    assert describe(flow.shape.payload) == (
+        f"Pojo<a.A>(home: {inner}, names: Nullable<List<Nullable<Long>>>, others: Array<a.Place>({inner}))"
+    )
+
+
+def test_collections_lead_through_pojos_only() -> None:
+    with pytest.raises(MigrationError, match="`collections` needs a POJO"):
+        plan(shape(row(KRYO_LIST)), steps=[{"collections": {"f0": "String"}}])
+    with pytest.raises(MigrationError, match="steps on fields need a POJO"):
+        plan(shape(pojo("a.A", {"tags": KRYO_LIST})), steps=[{"collections": {"tags.inner": "String"}}])
+
+
+KRYO_LIST = tree.Kryo(type_class="java.util.List")
 
 
 def test_ttl_wraps_the_payload_of_every_kind() -> None:

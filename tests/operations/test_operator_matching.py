@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from state_pipelines.operations.job import Job, JobOperator
-from state_pipelines.operations.operator_matching import (
+from state_pipelines.operations.check.operator_matching import (
     OperatorMatch,
     format_rename_request,
     make_rename_request,
     match_operators,
 )
-from state_pipelines.operations.rescaling import parse_request
+from state_pipelines.operations.jobs.job_state import Job, JobOperator
+from state_pipelines.operations.rescale import parse_request
 from state_pipelines.serializers.text import parse
 from tests.operations.test_check import state
 

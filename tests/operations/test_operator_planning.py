@@ -10,19 +10,19 @@ import pytest
 
 from state_pipelines.errors import MigrationError
 from state_pipelines.metadata.checkpoint import SubtaskState
-from state_pipelines.metadata.handles import ByteStreamStateHandle
-from state_pipelines.operations.job import JobOperator, JobState, Place, describe_job, list_places
-from state_pipelines.operations.migrated_job import migrate_job
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
+from state_pipelines.operations.jobs.job_state import JobOperator, JobState, Place, describe_job, list_places
+from state_pipelines.operations.jobs.migrated_job import migrate_job
 from state_pipelines.operations.migration import UPGRADE, Migration, StateShape, dump_migration, parse_migration
 from state_pipelines.operations.migration import flows as fl
-from state_pipelines.operations.migration.autogenerate import draft_operator
-from state_pipelines.operations.migration.planning import plan_migrations, plan_operator
-from state_pipelines.operations.migration.position import find_position
+from state_pipelines.operations.migration.drafting import draft_operator
+from state_pipelines.operations.migration.migration_planner import plan_migrations, plan_operator
+from state_pipelines.operations.migration.revision_position import find_position
 from state_pipelines.operations.migration.schemas import apply_migration, read_schemas
 from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.migration.structs import PlanContext
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, pojo
-from state_pipelines.serializers.metainfo import broadcast_state, keyed_state, operator_list
+from state_pipelines.serializers.state_meta_info import broadcast_state, keyed_state, operator_list
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot import Operator
 from tests.snapshot.built import build_snapshot, list_operator, operator, write_list_state
@@ -31,7 +31,7 @@ from tests.snapshot.savepoints import orders, types
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from state_pipelines.operations.migration.plans import OperatorPlan
+    from state_pipelines.operations.migration.migration_plan import OperatorPlan
     from state_pipelines.serializers.tree import Serializer
 
 LONG, INT, STRING = basic("Long"), basic("Int"), basic("String")
@@ -111,8 +111,8 @@ def test_a_list_is_split() -> None:
 
 REFUSED = {
     "ttl": ({"ttl": {"enable": "TIMESTAMP '2024-01-01 00:00:00'"}}, "no TTL"),
-    "kind": ({"kind": {"to": "LIST"}}, "stays what it is"),
-    "map": ({"kind": {"to": "MAP", "map_key": {"type": "String", "expression": "note"}}}, "stays what it is"),
+    "kind": ({"kind": {"to": "LIST"}}, "cannot change its kind"),
+    "map": ({"kind": {"to": "MAP", "map_key": {"type": "String", "expression": "note"}}}, "cannot change its kind"),
     "merge": (
         {"merge": {"with": ["value"], "into": "all", "type": "Long", "expression": "list.amount"}},
         "which entries of the states belong together",

@@ -10,14 +10,14 @@ import pytest
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import UsageError, ValueRangeError
-from state_pipelines.operations.operator_rewriting import (
+from state_pipelines.operations.write.operator_rewrite import (
     ElementEncoder,
     read_elements,
     require_equal_copies,
     write_elements,
 )
 from state_pipelines.serializers.build import basic
-from state_pipelines.serializers.metainfo import broadcast_state, operator_list
+from state_pipelines.serializers.state_meta_info import broadcast_state, operator_list
 from state_pipelines.snapshot.list_state import NonKeyedState
 from state_pipelines.storage import resolve
 from tests.snapshot.built import build_snapshot, list_operator
@@ -25,7 +25,7 @@ from tests.snapshot.built import build_snapshot, list_operator
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from state_pipelines.serializers.metainfo import StateMetaInfo
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 LIST = operator_list("list", basic("Short"))
 RULES = broadcast_state("rules", basic("Byte"), basic("Short"))

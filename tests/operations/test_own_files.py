@@ -12,19 +12,25 @@ from fsspec.config import conf
 
 import state_pipelines as sp
 from state_pipelines.errors import ProofError
-from state_pipelines.metadata import CheckpointMetadata, OperatorState, SubtaskState, read_metadata, stream_handles
-from state_pipelines.metadata.handles import (
+from state_pipelines.metadata import (
+    CheckpointMetadata,
+    OperatorState,
+    SubtaskState,
+    list_references,
+    read_metadata,
+)
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.stream_handles import (
     ByteStreamStateHandle,
     FileStateHandle,
     RelativeFileStateHandle,
     StreamStateHandle,
 )
-from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
-from state_pipelines.operations.converting import convert
+from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.own_files import require_own_files
-from state_pipelines.operations.publishing import plan_copies
+from state_pipelines.operations.write.own_files import require_own_files
+from state_pipelines.operations.write.publication import plan_copies
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.storage import Location, join, resolve
 from tests.flink.harness import diff_entries
@@ -80,7 +86,7 @@ def test_names_of_inlined_state_lose_their_directories_and_stay_different(tmp_pa
     metadata = refer(one, other, one, meta=ByteStreamStateHandle("m", b""))
     snapshot = replace_metadata(INCREMENTAL.open(), metadata)
     new, copies = plan_copies(snapshot, metadata, resolve(str(tmp_path)))
-    names = [each.handle.handle_name for each in stream_handles(new) if isinstance(each.handle, ByteStreamStateHandle)]
+    names = [each.handle.handle_name for each in list_references(new) if isinstance(each.handle, ByteStreamStateHandle)]
     assert copies == []
     assert (names[0], names[1], names[3]) == ("m", "x", "x")
     assert names[2] not in ("m", "x", "file:/old/b/x")
@@ -146,7 +152,7 @@ def test_a_checkpoint_moves_into_another_bucket(buckets: tuple[Location, Locatio
     old.filesystem.put(f"{INCREMENTAL.folder}/", join(old, "jobs").path, recursive=True)
     path = f"{join(old, 'jobs')}/{INCREMENTAL.path.relative_to(INCREMENTAL.folder)}"
     snapshot = open_snapshot(path, path_mapping=[f"file:{INCREMENTAL.written}={join(old, 'jobs')}"])
-    assert any(isinstance(each.handle, FileStateHandle) for each in stream_handles(snapshot.metadata))
+    assert any(isinstance(each.handle, FileStateHandle) for each in list_references(snapshot.metadata))
     convert(snapshot, str(join(new, "copy")), "keep", checksums=True)
     old.filesystem.rm(old.path, recursive=True)
     copy = open_snapshot(str(join(new, "copy")), uids=INCREMENTAL.uids)

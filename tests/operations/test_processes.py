@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from state_pipelines.errors import StateError, UsageError
-from state_pipelines.operations.processes import Processes, Work, run_pieces
+from state_pipelines.operations.local_processes import Processes, Work, run_pieces
 
 
 @dataclass(frozen=True)

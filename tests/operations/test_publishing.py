@@ -12,20 +12,20 @@ from state_pipelines.metadata import (
     CheckpointProperties,
     KeyGroupRange,
     SubtaskState,
-    stream_handles,
+    list_references,
     write_metadata,
 )
-from state_pipelines.metadata.handles import (
+from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
+from state_pipelines.metadata.properties import SavepointType
+from state_pipelines.metadata.stream_handles import (
     ByteStreamStateHandle,
     FileStateHandle,
     RelativeFileStateHandle,
     SegmentFileStateHandle,
 )
-from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.properties import SavepointType
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.publishing import FileCopy, FileMode, make_file_name, note_files, plan_copies
+from state_pipelines.operations.write.publication import FileCopy, FileMode, make_file_name, note_files, plan_copies
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import Location, SnapshotWriter, read_range, resolve
 from tests.flink.harness import diff_entries
@@ -89,7 +89,7 @@ def test_every_file_is_copied_once_under_a_new_name(tmp_path: Path) -> None:
 
 def test_every_handle_is_relative_or_inlined(tmp_path: Path) -> None:
     copy(orders(), tmp_path / "copy")
-    handles = [each.handle for each in stream_handles(open_snapshot(str(tmp_path / "copy")).metadata)]
+    handles = [each.handle for each in list_references(open_snapshot(str(tmp_path / "copy")).metadata)]
     assert {type(handle) for handle in handles} <= {RelativeFileStateHandle, ByteStreamStateHandle}
 
 
@@ -117,7 +117,10 @@ def test_a_linked_file_is_the_old_one_under_another_name(tmp_path: Path) -> None
     numbers = [sorted(each.stat().st_ino for each in (tmp_path / name).glob("*-*")) for name in ("old", "new")]
     assert numbers[0] == numbers[1]
     assert len(numbers[0]) == len(links) > 0
-    assert {type(each.handle) for each in stream_handles(metadata)} <= {RelativeFileStateHandle, ByteStreamStateHandle}
+    assert {type(each.handle) for each in list_references(metadata)} <= {
+        RelativeFileStateHandle,
+        ByteStreamStateHandle,
+    }
 
 
 def test_a_link_to_another_storage_is_refused() -> None:
@@ -131,7 +134,7 @@ def test_referenced_files_stay_where_they_are(tmp_path: Path) -> None:
     assert copy(savepoint, tmp_path / "new", FileMode.REFERENCE) == 0
     assert [each.name for each in (tmp_path / "new").iterdir()] == ["_metadata"]
     new = open_snapshot(str(tmp_path / "new"), uids=savepoint.uids)
-    handles = {each.handle for each in stream_handles(new.metadata)}
+    handles = {each.handle for each in list_references(new.metadata)}
     files = [handle for handle in handles if isinstance(handle, FileStateHandle)]
     assert {Path(handle.path.removeprefix("file://")).parent for handle in files} == {savepoint.path}
     assert not diff_entries(dump(savepoint.open()), dump(new))
@@ -142,7 +145,7 @@ def test_slices_of_merged_files_are_copied_even_when_others_are_referenced(tmp_p
     snapshot = case.open()
     metadata, copies = plan_copies(snapshot, snapshot.metadata, resolve(str(tmp_path)), files=FileMode.REFERENCE)
     assert copies
-    assert not any(isinstance(each.handle, SegmentFileStateHandle) for each in stream_handles(metadata))
+    assert not any(isinstance(each.handle, SegmentFileStateHandle) for each in list_references(metadata))
 
 
 def test_only_other_modes_than_copies_have_a_note() -> None:
@@ -165,7 +168,7 @@ def test_handles_over_parts_of_one_file_share_one_copy(tmp_path: Path) -> None:
     snapshot = build_snapshot(tmp_path, operator("op", *subtasks))
     metadata, (only,) = plan_copies(snapshot, snapshot.metadata, resolve("memory://parts"))
     assert only.run() == 10
-    handles = [each.handle for each in stream_handles(metadata)]
+    handles = [each.handle for each in list_references(metadata)]
     assert handles == [RelativeFileStateHandle(only.target.name, size) for size in (4, 10)]
 
 
@@ -174,17 +177,13 @@ class _Forgetful(MemoryFileSystem):  # type: ignore[misc]
 
     protocol = "forgetful"
 
-    def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
-        file = super().open(path, mode, **options)
-        if "w" in mode:
-            write = file.write
-            file.write = lambda data: write(data[:-1]) + 1
-        return file
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        super().pipe_file(path, value[:-1], mode=mode, **options)
 
 
 def test_a_copy_that_is_not_what_was_read_is_found_and_removed() -> None:
     target = Location(_Forgetful(), "/forgetful/copy")
     piece = FileCopy(StateStream("state", 4, data=b"abcd"), target, verify=True)
-    with pytest.raises(ProofError, match="4 bytes with the CRC-32 ed82cd11 were written, 3 with"):
+    with pytest.raises(ProofError, match="4 bytes with the CRC-32 ed82cd11 were written, but it has 3 with"):
         piece.run()
     assert not target.filesystem.exists(target.path)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.check import StateCheck, check_serializers
-from state_pipelines.operations.job import Place
+from state_pipelines.operations.check.check import StateCheck, check_serializers
+from state_pipelines.operations.jobs.job_state import Place
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.text import parse

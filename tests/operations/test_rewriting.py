@@ -11,12 +11,13 @@ import pytest
 
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.errors import FormatError
-from state_pipelines.keyed.canonical import CanonicalFile, open_canonical
-from state_pipelines.keyed.encoding import RecordEncoder
-from state_pipelines.keyed.tables import TableOptions
+from state_pipelines.keyed.canonical.reader import CanonicalFile, open_canonical
+from state_pipelines.keyed.keyed_file import KeyedFormat
+from state_pipelines.keyed.tables.row_encoding import RecordEncoder
+from state_pipelines.keyed.tables.state_table import TableOptions
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
-from state_pipelines.operations.rewriting import (
+from state_pipelines.operations.write.keyed_rewrite import (
     LARGE,
     FileRewrite,
     PartFile,
@@ -26,7 +27,7 @@ from state_pipelines.operations.rewriting import (
     merge_parts,
     write_part,
 )
-from state_pipelines.operations.spills import find_blocks
+from state_pipelines.operations.write.spills import find_blocks
 from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
 from state_pipelines.storage import join, resolve
 from tests.snapshot.savepoints import ALL_TYPES, Savepoint, orders, types
@@ -34,9 +35,9 @@ from tests.snapshot.savepoints import ALL_TYPES, Savepoint, orders, types
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state_pipelines.keyed.files import KeyedFile, RecordContext, Runs
     from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.records import KeyedRecords
+    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext, Runs
+    from state_pipelines.keyed.record_layout import KeyedRecords
 
 KEYED = [
     ("state-kinds", "value"),
@@ -58,7 +59,7 @@ KEYED = [
 @pytest.fixture(autouse=True, params=[LARGE, 0], ids=["joined", "streamed"])
 def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """All key groups are written together, or all one by one, block after block."""
-    monkeypatch.setattr("state_pipelines.operations.rewriting.LARGE", request.param)
+    monkeypatch.setattr("state_pipelines.operations.write.keyed_rewrite.LARGE", request.param)
 
 
 @cache
@@ -108,7 +109,7 @@ def rewrite_state(state: KeyedState, parts: tuple[PartFile, ...], directory: Pat
 
 
 @dataclass(frozen=True)
-class Disordered:
+class Disordered(KeyedFormat):
     """A file that gives its key groups in an order of its own."""
 
     file: KeyedFile
@@ -217,8 +218,8 @@ def test_rows_may_come_in_any_order_and_in_many_parts(operator: str, name: str, 
 def test_a_key_group_may_have_many_runs_in_one_part(
     operator: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("state_pipelines.operations.rewriting.BLOCK", 1)
-    monkeypatch.setattr("state_pipelines.operations.rewriting.BATCH", 100)
+    monkeypatch.setattr("state_pipelines.operations.write.keyed_rewrite.BLOCK", 1)
+    monkeypatch.setattr("state_pipelines.operations.write.keyed_rewrite.BATCH", 100)
     state = find(operator, name)
     table = state.to_arrow(TableOptions(flatten=False))
     single = pa.Table.from_batches([batch for row in range(len(table)) for batch in table.slice(row, 1).to_batches()])

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.codecs.kryo.fieldlists import JavaType
+from state_pipelines.codecs.kryo.field_lists import JavaType
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
 from state_pipelines.javaclasses.javaclass import JavaClass, JavaMethod
-from state_pipelines.operations.job import Job, JobOperator, JobState, Place
-from state_pipelines.operations.snapshot_classes import judge_snapshot_classes
+from state_pipelines.operations.check.snapshot_classes import judge_snapshot_classes
+from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Place
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.tree import Opaque
@@ -21,7 +21,7 @@ from state_pipelines.serializers.tree import Opaque
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from state_pipelines.operations.check_report import StateCheck
+    from state_pipelines.operations.check.check_report import StateCheck
 
 NAME = "a.MoneySnapshot"
 NULLARY = JavaMethod("<init>", (), "void", is_public=True)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from state_pipelines.codecs.kryo import load_classes
-from state_pipelines.operations.check import Verdict, check_jobs
-from state_pipelines.operations.job import Job, JobOperator, JobState, Place, describe_job
-from state_pipelines.operations.migration.autogenerate import draft_from_report
+from state_pipelines.operations.check.check import Verdict, check_jobs
+from state_pipelines.operations.check.flink_upgrade import describe_upgraded_job
+from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Place, describe_job
+from state_pipelines.operations.migration.drafting import draft_from_report
 from state_pipelines.operations.migration.drafts import explain_missing
-from state_pipelines.operations.migration.files import Change, Migration
-from state_pipelines.operations.upgrading import describe_upgraded_job
+from state_pipelines.operations.migration.migration_files import Change, Migration
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Finding, Outcome
 from state_pipelines.serializers.text import describe

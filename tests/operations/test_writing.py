@@ -6,7 +6,7 @@ import pytest
 
 from state_pipelines.errors import UsageError
 from state_pipelines.metadata import compute_operator_id
-from state_pipelines.operations.writing import NEW_METADATA_VERSION, StateDescription, plan_write
+from state_pipelines.operations.write.state_write import NEW_METADATA_VERSION, StateDescription, plan_write
 from state_pipelines.serializers.build import basic, list_of, map_of
 from tests.snapshot.savepoints import orders
 

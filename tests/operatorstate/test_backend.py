@@ -11,27 +11,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_pipelines.binary.snappyframed import STREAM_ID, compress_chunks, iter_chunks
+from state_pipelines.binary.snappy_frames import STREAM_ID, compress_chunks, iter_chunks
 from state_pipelines.binary.writer import Writer
-from state_pipelines.codecs.columnar import Encoded, encode_array
 from state_pipelines.codecs.kryo import kryo_version
-from state_pipelines.codecs.program import compile_layout
+from state_pipelines.codecs.programs.execution import Encoded, encode_array
+from state_pipelines.codecs.programs.program import compile_layout
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import FormatError, NotFoundError, StateError, UnsupportedError, UsageError
 from state_pipelines.metadata.checkpoint import read_metadata
-from state_pipelines.metadata.handles import (
-    ByteStreamStateHandle,
-    EmptySegmentFileStateHandle,
-    RelativeFileStateHandle,
-)
-from state_pipelines.metadata.operator import (
+from state_pipelines.metadata.operator_handles import (
     FileMergingOperatorStreamStateHandle,
     OperatorStateHandle,
     OperatorStateMetaInfo,
     OperatorStateMode,
     OperatorStreamStateHandle,
 )
-from state_pipelines.operatorstate.backend import (
+from state_pipelines.metadata.stream_handles import (
+    ByteStreamStateHandle,
+    EmptySegmentFileStateHandle,
+    RelativeFileStateHandle,
+)
+from state_pipelines.operatorstate.header import OperatorHeader, write_operator_header
+from state_pipelines.operatorstate.state_files import (
     OperatorStateFile,
     gather_elements,
     read_broadcast_state,
@@ -41,9 +42,8 @@ from state_pipelines.operatorstate.backend import (
     write_operator_file,
     write_raw_partitions,
 )
-from state_pipelines.operatorstate.header import OperatorHeader, write_operator_header
 from state_pipelines.serializers.build import basic, pojo
-from state_pipelines.serializers.metainfo import broadcast_state, operator_list
+from state_pipelines.serializers.state_meta_info import broadcast_state, operator_list
 from state_pipelines.serializers.tree import ClassBound
 
 if TYPE_CHECKING:
@@ -236,9 +236,9 @@ def test_no_elements_are_gathered() -> None:
 
 
 WRONG_HANDLES = {
-    "before the payload": ((lies_at("names", START - 1),), rf"offset of {START - 1} lies outside .* state names"),
-    "behind the end": ((lies_at("names", len(FILE) + 1),), r"lies outside the payload"),
-    "negative": ((lies_at("names", -1),), "lies outside the payload"),
+    "before the payload": ((lies_at("names", START - 1),), rf"offset of {START - 1} is outside .* state names"),
+    "behind the end": ((lies_at("names", len(FILE) + 1),), r"is outside the payload"),
+    "negative": ((lies_at("names", -1),), "is outside the payload"),
     "unknown": ((lies_at("ages", START),), r"names a state that its file does not have \[file f, state ages\]"),
     "two broadcasts": ((lies_at("rules", START, START + 2),), "a broadcast state has one offset, not 2"),
     "no broadcast": ((lies_at("rules"),), "a broadcast state has one offset, not 0"),
@@ -307,7 +307,7 @@ def test_elements_without_a_columnar_form_keep_their_bytes() -> None:
         OperatorHeader(lists=(info,)), {"objects": Encoded(np.frombuffer(b"ab", np.uint8), np.array([1, 2]))}, {}
     )
     file = read_operator_file(data, make_handle(*states), "f")
-    with pytest.raises(UnsupportedError, match=r"no columnar form.*state objects"):
+    with pytest.raises(UnsupportedError, match=r"no Arrow type.*state objects"):
         read_list_state(file, info, CONTEXT)
     assert spans(file, "objects") == [b"a", b"b"]
 
@@ -341,7 +341,7 @@ def test_no_raw_partitions_are_none() -> None:
 
 
 def test_a_raw_partition_outside_the_stream_is_refused() -> None:
-    with pytest.raises(FormatError, match=r"offset of 3 lies outside .*\[file f, offset 3, state _default_\]"):
+    with pytest.raises(FormatError, match=r"offset of 3 is outside .*\[file f, offset 3, state _default_\]"):
         read_raw_partitions(b"ab", make_handle(lies_at("_default_", 3)), "f")
 
 

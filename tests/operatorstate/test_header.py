@@ -9,11 +9,11 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, UnknownSerializerError, UnsupportedError, UsageError
 from state_pipelines.metadata.checkpoint import read_metadata
-from state_pipelines.metadata.handles import ByteStreamStateHandle, RelativeFileStateHandle
-from state_pipelines.metadata.references import StateCategory, stream_handles
+from state_pipelines.metadata.references import StateCategory, list_references
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, RelativeFileStateHandle
 from state_pipelines.operatorstate.header import OperatorHeader, read_operator_header, write_operator_header
 from state_pipelines.serializers import build
-from state_pipelines.serializers.metainfo import broadcast_state, operator_list
+from state_pipelines.serializers.state_meta_info import broadcast_state, operator_list
 
 LISTS = (
     bytes.fromhex("0001 000c")
@@ -99,7 +99,7 @@ FIXTURES = os.environ.get("FLINK_STATE_FIXTURES")
 def operator_streams(path: Path) -> list[bytes]:
     """The operator state files of a snapshot that are inside it or beside it."""
     streams = []
-    for reference in stream_handles(read_metadata(path.read_bytes(), str(path))):
+    for reference in list_references(read_metadata(path.read_bytes(), str(path))):
         if reference.category is not StateCategory.MANAGED_OPERATOR:
             continue
         if isinstance(reference.handle, ByteStreamStateHandle):

@@ -4,12 +4,13 @@ import pickle
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from rocksdict import DBCompressionType, Rdict
 
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.rocksdb import ColumnFamily, TableCache, read_database, scan
-from state_pipelines.rocksdb.scan import READ_SIZE
+from state_pipelines.rocksdb.sources import READ_SIZE
 from state_pipelines.storage import Location
 from tests.rocksdb.databases import make_options, to_pairs
 
@@ -19,19 +20,24 @@ if TYPE_CHECKING:
     from state_pipelines.rocksdb import TableFile
 
 
-class CountingFileSystem(LocalFileSystem):  # type: ignore[misc]
-    """Local files; the reads of each are counted."""
+class CountingFileSystem(AbstractFileSystem):  # type: ignore[misc]
+    """Files of this machine as those of a remote storage; the reads of each are counted."""
 
     cachable = False
+    protocol = "counting"
 
     def __init__(self) -> None:
         super().__init__()
+        self.files = LocalFileSystem()
         self.reads: list[str] = []
         self.sizes: list[int] = []
 
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        return dict(self.files.info(path, **options))
+
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
         self.reads.append(path.rpartition("/")[2])
-        data = bytes(super().cat_file(path, start, end, **options))
+        data = bytes(self.files.cat_file(path, start, end, **options))
         self.sizes.append(len(data))
         return data
 

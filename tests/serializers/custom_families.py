@@ -19,7 +19,7 @@ from state_pipelines.serializers.tree import Composite, Serializer
 if TYPE_CHECKING:
     from state_pipelines.binary.reader import Reader
     from state_pipelines.binary.writer import Writer
-    from state_pipelines.serializers.framing import CompositeMarks, Head
+    from state_pipelines.serializers.snapshot_frames import CompositeMarks, Head
 
 LEVEL = "compat.LevelSerializer$LevelSerializerSnapshot"
 OLD_STYLE = "compat.OldStyleSerializer$OldStyleSerializerSnapshot"

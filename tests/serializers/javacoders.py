@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import cramjam
 
-from state_pipelines.binary.javastream import write_stream
-from state_pipelines.binary.javavalues import (
+from state_pipelines.binary.java_stream import write_stream
+from state_pipelines.binary.java_values import (
     SERIALIZABLE,
     JavaArray,
     JavaClass,

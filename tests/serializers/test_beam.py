@@ -30,7 +30,7 @@ from tests.serializers.literals import i32, versioned
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from state_pipelines.binary.javavalues import JavaObject
+    from state_pipelines.binary.java_values import JavaObject
 
 TEXT, LONG = coder("StringUtf8Coder"), coder("VarLongCoder")
 KV = coder("KvCoder", keyCoder=TEXT, valueCoder=coder("NullableCoder", valueCoder=LONG))

@@ -10,8 +10,9 @@ from state_pipelines.keyed.header import KeyedHeader, settle_keyed_header, write
 from state_pipelines.operatorstate.header import settle_operator_header
 from state_pipelines.serializers.body_ends import ADAPTER_VERSION, OpenBodyError
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of, map_of
-from state_pipelines.serializers.declared import DeclaredSerializer, parse_declaration
-from state_pipelines.serializers.metainfo import (
+from state_pipelines.serializers.declared_snapshots import DeclaredSerializer, parse_declaration
+from state_pipelines.serializers.registry import write_nested
+from state_pipelines.serializers.state_meta_info import (
     StateKind,
     StateMetaInfo,
     broadcast_state,
@@ -19,7 +20,6 @@ from state_pipelines.serializers.metainfo import (
     operator_list,
     write_state_meta_infos,
 )
-from state_pipelines.serializers.registry import write_nested
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Declared, Opaque, Serializer
 from tests.serializers.literals import utf
@@ -106,7 +106,7 @@ def test_nested_snapshots_that_can_be_split_in_two_ways_are_taken_as_a_whole() -
     first = found.states[0].value_serializer
     assert isinstance(first, Opaque)
     assert first.snapshot_class.endswith("MapSerializerSnapshot")
-    assert "cannot be told apart" in first.reason
+    assert "cannot be separated" in first.reason
     assert found.states[1] == value("b", basic("Int"))
     assert rewrite(found) == data
 
@@ -123,7 +123,7 @@ def test_a_header_that_can_be_split_in_two_ways_is_left_open() -> None:
     assert rewrite(found) == data
     (stand_in, _) = found.states[1].serializers
     assert isinstance(stand_in[1], Opaque)
-    assert "nobody knows where it ends" in stand_in[1].reason
+    assert "whose end is not known" in stand_in[1].reason
 
 
 def test_states_after_an_open_body_are_stand_ins() -> None:

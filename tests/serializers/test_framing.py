@@ -5,7 +5,7 @@ import pytest
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, UnsupportedError
-from state_pipelines.serializers.framing import (
+from state_pipelines.serializers.snapshot_frames import (
     Head,
     read_composite_header,
     read_head,
@@ -131,5 +131,5 @@ def test_wrong_optional_map_magic_is_refused() -> None:
 
 
 def test_a_frame_longer_than_the_data_is_refused() -> None:
-    with pytest.raises(FormatError, match="255 bytes wanted"):
+    with pytest.raises(FormatError, match="255 bytes expected"):
         read_optional_map(Reader(OPTIONAL_MAP + bytes.fromhex("00000001 000161 01 000000ff 00")))

@@ -6,7 +6,7 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, NotFoundError, UnknownSerializerError, UsageError
 from state_pipelines.serializers import build
-from state_pipelines.serializers.metainfo import (
+from state_pipelines.serializers.state_meta_info import (
     StateKind,
     StateMetaInfo,
     broadcast_state,

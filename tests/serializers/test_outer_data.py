@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import UsageError
-from state_pipelines.serializers import build, practices, registry
+from state_pipelines.serializers import build, registry, snapshot_class_rules
 from state_pipelines.serializers.compatibility import Outcome, resolve
 from state_pipelines.serializers.registry import register_composite
 from state_pipelines.serializers.tree import Composite, Serializer
 
 if TYPE_CHECKING:
-    from state_pipelines.serializers.framing import CompositeMarks
+    from state_pipelines.serializers.snapshot_frames import CompositeMarks
 
 PURSE = "a.PurseSerializer$PurseSnapshot"
 
@@ -35,7 +35,7 @@ EUROS = Purse(snapshot_class=PURSE, snapshot_version=1, currency="EUR", note=bui
 @pytest.fixture
 def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_families", dict(registry._families))
-    monkeypatch.setattr(practices, "_snapshot_classes", dict(practices._snapshot_classes))
+    monkeypatch.setattr(snapshot_class_rules, "_snapshot_classes", dict(snapshot_class_rules._snapshot_classes))
 
 
 def test_equal_outer_data_are_compatible() -> None:

@@ -26,7 +26,7 @@ from state_pipelines.serializers.tree import Basic, Serializer
 from tests.serializers.literals import BASE, LONG, LONG_CLASS, STRING, UNKNOWN_CLASS, composite, outer, versioned
 
 if TYPE_CHECKING:
-    from state_pipelines.serializers.framing import Head
+    from state_pipelines.serializers.snapshot_frames import Head
 
 
 @dataclass(frozen=True, kw_only=True)

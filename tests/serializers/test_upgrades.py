@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.binary.reader import Reader
-from state_pipelines.operations.check import check_serializers
-from state_pipelines.operations.job import Place
+from state_pipelines.operations.check.check import check_serializers
+from state_pipelines.operations.jobs.job_state import Place
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome, resolve
 from state_pipelines.serializers.registry import read_snapshot

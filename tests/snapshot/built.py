@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from state_pipelines.codecs.columnar import Encoded
+from state_pipelines.codecs.programs.execution import Encoded
 from state_pipelines.keyed.raw_timers import write_raw_sections
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id, write_metadata
 from state_pipelines.metadata.checkpoint import MasterState, SubtaskState
-from state_pipelines.metadata.handles import ByteStreamStateHandle, KeyGroupsStateHandle
-from state_pipelines.metadata.operator import OperatorStreamStateHandle
-from state_pipelines.operatorstate.backend import write_operator_file, write_raw_partitions
+from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, KeyGroupsStateHandle
 from state_pipelines.operatorstate.header import OperatorHeader
+from state_pipelines.operatorstate.state_files import write_operator_file, write_raw_partitions
 from state_pipelines.serializers.build import basic
-from state_pipelines.serializers.metainfo import operator_list
+from state_pipelines.serializers.state_meta_info import operator_list
 from state_pipelines.snapshot import Declarations, open_snapshot
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.keyed.canonical import CanonicalFile
+from state_pipelines.keyed.canonical.reader import CanonicalFile
 from state_pipelines.serializers.build import basic
-from state_pipelines.serializers.metainfo import VALUE_SERIALIZER
+from state_pipelines.serializers.state_meta_info import VALUE_SERIALIZER
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.keyed_state import KeyedState

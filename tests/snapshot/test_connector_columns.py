@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 
 from state_pipelines.connectors import ConnectorState, encode_elements, registry, versioned_state
-from state_pipelines.connectors.kafka import KafkaSplit
 from state_pipelines.connectors.kafka_sink import KafkaCommittable, write_kafka_committable
+from state_pipelines.connectors.kafka_source import KafkaSplit
 from state_pipelines.connectors.kinesis import KinesisSplit
 from state_pipelines.errors import UsageError
-from state_pipelines.keyed.tables import TableOptions
+from state_pipelines.keyed.tables.state_table import TableOptions
 from state_pipelines.serializers.build import basic
 from state_pipelines.snapshot.declarations import parse_connectors
 from state_pipelines.snapshot.list_state import OperatorListState
@@ -126,7 +126,7 @@ def test_elements_are_not_looked_at_for_other_columns(tmp_path: Path) -> None:
     state = open_list(tmp_path, "SourceReaderState", encode("kafka", *SPLITS))
     state.to_arrow(TableOptions(columns=("value",)))
     state.to_arrow(TableOptions(raw=True))
-    assert "recognised" not in vars(state)
+    assert "detected" not in vars(state)
 
 
 def test_the_schema_is_that_of_the_rows(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def shop() -> Iterator[None]:
 def test_ambiguous_state_stays_plain_and_says_why(tmp_path: Path) -> None:
     state = open_list(tmp_path, "SourceReaderState", encode("kafka", *SPLITS))
     assert state.to_arrow().schema.names == ["subtask", "list_index", "value"]
-    assert state.recognised.candidates == ("kafka", "shop")
-    assert state.recognised.ambiguity.startswith("could be the state of kafka and shop")
+    assert state.detected.candidates == ("kafka", "shop")
+    assert state.detected.ambiguity.startswith("could be the state of kafka and shop")
 
 
 @pytest.mark.usefixtures("shop")

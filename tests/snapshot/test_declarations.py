@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 from google.protobuf import descriptor_pb2
 
-from resources.environment import DEFAULTS
 from state_pipelines.errors import MissingFileError, UsageError
 from state_pipelines.metadata import compute_operator_id, format_operator_id
 from state_pipelines.serializers.build import basic
@@ -24,10 +23,6 @@ RENAMED = compute_operator_id("renamed")
 
 def test_every_kind_is_a_field() -> None:
     assert {kind.name for kind in KINDS} == {field.name for field in fields(Declarations)} - {"texts"}
-
-
-def test_every_kind_has_an_environment_variable() -> None:
-    assert {kind.variable for kind in KINDS} <= set(DEFAULTS)
 
 
 def test_messages_are_read_from_their_files(tmp_path: Path) -> None:

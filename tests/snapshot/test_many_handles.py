@@ -6,9 +6,9 @@ import fsspec
 import pytest
 
 from state_pipelines.errors import FormatError
-from state_pipelines.keyed.sections import parse_header
-from state_pipelines.metadata import read_metadata, stream_handles, write_metadata
-from state_pipelines.operations.inspect import inspect
+from state_pipelines.keyed.canonical.sections import parse_header
+from state_pipelines.metadata import list_references, read_metadata, write_metadata
+from state_pipelines.operations.inspect.inspection import inspect
 from state_pipelines.snapshot import open_snapshot
 from tests.snapshot.large import write_incremental_checkpoint, write_keyed_savepoint
 
@@ -32,7 +32,7 @@ def test_metadata_with_many_files_is_written_as_it_was_read(
     write_incremental_checkpoint(tmp_path / "checkpoint", operators, subtasks, files)
     data = (tmp_path / "checkpoint" / "_metadata").read_bytes()
     metadata = read_metadata(data)
-    assert len(stream_handles(metadata)) == operators * subtasks * (files + 4)
+    assert len(list_references(metadata)) == operators * subtasks * (files + 4)
     assert write_metadata(metadata) == data
 
 

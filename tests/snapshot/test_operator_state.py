@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import FormatError, NotFoundError
-from state_pipelines.keyed.operator_table import OperatorTableOptions
+from state_pipelines.keyed.tables.operator_table import OperatorTableOptions
 from state_pipelines.metadata.checkpoint import SubtaskState
-from state_pipelines.metadata.handles import ByteStreamStateHandle, RelativeFileStateHandle
 from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, RelativeFileStateHandle
 from state_pipelines.snapshot.list_state import NonKeyedState
 from tests.keyed.test_raw_timers import SECTION
 from tests.snapshot.built import build_snapshot, list_operator, operator, write_list_state, write_raw_keyed
@@ -21,7 +21,7 @@ from tests.snapshot.savepoints import orders
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from state_pipelines.metadata.operator import OperatorStreamStateHandle
+    from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
     from state_pipelines.snapshot import Operator, State
 
 TIMERS = "_timer_state/event_user-timers"

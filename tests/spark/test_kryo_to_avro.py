@@ -11,11 +11,11 @@ import pytest
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.kryo import load_classes
-from state_pipelines.operations.check import check_jobs
+from state_pipelines.operations.check.check import check_jobs
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.job import describe_job
+from state_pipelines.operations.jobs.job_state import describe_job
+from state_pipelines.operations.jobs.retyped_job import read_schema, replace_avro
 from state_pipelines.operations.migration import load_migration
-from state_pipelines.operations.newtypes import read_schema, replace_avro
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
 from state_pipelines.serializers.tree import Avro, ListOf
@@ -89,7 +89,7 @@ def migrated(
 ) -> MigrationResult:
     file = schema.with_name("0001.yaml")
     file.write_text(REVISION, encoding="utf-8")
-    return migrate(spark, old, load_migration(file), str(tmp_path_factory.mktemp("new") / "up"))
+    return migrate(old, load_migration(file), str(tmp_path_factory.mktemp("new") / "up"))
 
 
 def plain(value: Any) -> Any:

@@ -30,7 +30,7 @@ def mask(text: str) -> str:
 
 def test_keys_and_values_are_masked(spark: SparkSession, tmp_path: Path) -> None:
     _, staging = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    result = migrate(spark, orders().open(), parse_migration(yaml.safe_load(staging)), str(tmp_path / "fork"))
+    result = migrate(orders().open(), parse_migration(yaml.safe_load(staging)), str(tmp_path / "fork"))
     lines = [line for line in dump(open_snapshot(result.path)) if line["op"] == "orders"]
     old = [line for line in dump(orders().open()) if line["op"] == "orders"]
     assert {str(line["key"]) for line in lines} == {mask(str(line["key"])) for line in old}

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from state_pipelines.errors import MigrationError, ProofError, StateError, TargetExistsError
-from state_pipelines.metadata.keyed import KeyGroupsSavepointStateHandle
-from state_pipelines.operations.converting import convert
+from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
+from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.migration import DOWNGRADE, Migration, load_migration
 from state_pipelines.snapshot import Snapshot, open_snapshot
@@ -50,7 +50,7 @@ def without_note(entry: Entry) -> Entry:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_orders_migrate_and_come_back(spark: SparkSession, tmp_path: Path, release: str) -> None:
-    up = migrate(spark, orders(release).open(), load_migration(EXAMPLE), str(tmp_path / "up"))
+    up = migrate(orders(release).open(), load_migration(EXAMPLE), str(tmp_path / "up"))
     expected = read_entries(orders(release).expected.with_name("expected-migrated.jsonl.gz"))
     assert not diff_entries(expected, dump(up.snapshot))
     assert not diff_entries(expected, dump(open_snapshot(up.path, uids=orders(release).uids)))
@@ -58,7 +58,7 @@ def test_orders_migrate_and_come_back(spark: SparkSession, tmp_path: Path, relea
     assert up.proof is not None
     assert up.proof.ok
     assert (up.proof.rows, [check.name for check in up.proof.checks if not check.ok]) == (200, [])
-    down = migrate(spark, up.snapshot, load_migration(EXAMPLE), str(tmp_path / "down"), direction=DOWNGRADE)
+    down = migrate(up.snapshot, load_migration(EXAMPLE), str(tmp_path / "down"), direction=DOWNGRADE)
     assert not diff_entries(map(without_note, orders(release).entries()), dump(down.snapshot))
 
 
@@ -66,7 +66,7 @@ def test_orders_migrate_and_come_back(spark: SparkSession, tmp_path: Path, relea
 def test_native_state_migrates_into_canonical_files(spark: SparkSession, tmp_path: Path, format: str) -> None:
     convert(orders().open(), str(tmp_path / "native"), format)
     native = open_snapshot(str(tmp_path / "native"), uids=orders().uids)
-    up = migrate(spark, native, load_migration(EXAMPLE), str(tmp_path / "up"))
+    up = migrate(native, load_migration(EXAMPLE), str(tmp_path / "up"))
     expected = read_entries(orders().expected.with_name("expected-migrated.jsonl.gz"))
     assert not diff_entries(expected, dump(up.snapshot))
     subtasks = up.snapshot.operator("orders").metadata.subtasks
@@ -74,7 +74,7 @@ def test_native_state_migrates_into_canonical_files(spark: SparkSession, tmp_pat
 
 
 def test_the_result_holds_all_its_files(spark: SparkSession, tmp_path: Path) -> None:
-    result = migrate(spark, orders().open(), load_migration(EXAMPLE), str(tmp_path / "up"), prove=False)
+    result = migrate(orders().open(), load_migration(EXAMPLE), str(tmp_path / "up"), prove=False)
     assert result.proof is None
     moved = (tmp_path / "up").rename(tmp_path / "moved")
     assert len(list(dump(open_snapshot(str(moved))))) == len(list(dump(orders().open())))
@@ -133,7 +133,7 @@ def cart_migration(tmp_path: Path, state: str, expression: str = "`count` * 2") 
 
 
 def test_the_elements_of_a_list_migrate(spark: SparkSession, carts: Snapshot, tmp_path: Path) -> None:
-    result = migrate(spark, carts, cart_migration(tmp_path, "lines"), str(tmp_path / "up"))
+    result = migrate(carts, cart_migration(tmp_path, "lines"), str(tmp_path / "up"))
     values = {line["key"]: line["value"] for line in dump(result.snapshot, state="lines")}
     assert len(values) == 40
     assert values["cart-3"] == [
@@ -144,7 +144,7 @@ def test_the_elements_of_a_list_migrate(spark: SparkSession, carts: Snapshot, tm
 
 
 def test_the_values_of_a_map_migrate(spark: SparkSession, carts: Snapshot, tmp_path: Path) -> None:
-    result = migrate(spark, carts, cart_migration(tmp_path, "by-number"), str(tmp_path / "up"))
+    result = migrate(carts, cart_migration(tmp_path, "by-number"), str(tmp_path / "up"))
     values = {line["ukey"]: line["value"] for line in dump(result.snapshot, state="by-number")}
     expected = {number: {"@class": "shop.Line", "pieces": number * 2, "sku": "b"} for number in range(40)}
     assert values == expected | {7: None}
@@ -159,14 +159,14 @@ def test_expressions_may_name_the_keys(spark: SparkSession, carts: Snapshot, tmp
         downgrade=[{"drop": {"field": "place"}}],
         loss=[],
     )
-    result = migrate(spark, carts, migration, str(tmp_path / "up"))
+    result = migrate(carts, migration, str(tmp_path / "up"))
     places = {line["ukey"]: line["value"] for line in dump(result.snapshot, state="by-number")}
     assert places[12] == {"@class": "shop.Line", "count": 12, "place": "cart-2/12", "sku": "b"}
 
 
 def test_a_loss_that_is_not_declared_fails_the_proof_and_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ProofError, match="round_trip") as caught:
-        migrate(spark, orders().open(), make_migration(tmp_path, loss=[]), str(tmp_path / "up"))
+        migrate(orders().open(), make_migration(tmp_path, loss=[]), str(tmp_path / "up"))
     failed = [check for check in caught.value.report.checks if not check.ok]  # type: ignore[attr-defined]
     assert [check.name for check in failed] == ["round_trip"]
     assert "note" in failed[0].observed
@@ -180,14 +180,14 @@ def test_sql_that_fails_is_told_and_leaves_nothing(spark: SparkSession, tmp_path
     step = {"add": {"field": "extra", "type": "Double", "expression": expression}}
     migration = make_migration(tmp_path, upgrade=[step], downgrade=[{"drop": {"field": "extra"}}], loss=[])
     with pytest.raises(MigrationError):
-        migrate(spark, orders().open(), migration, str(tmp_path / "up"))
+        migrate(orders().open(), migration, str(tmp_path / "up"))
     assert not (tmp_path / "up").exists()
 
 
 def test_null_for_a_primitive_is_told_and_leaves_nothing(spark: SparkSession, carts: Snapshot, tmp_path: Path) -> None:
     element = cart_migration(tmp_path, "lines", expression="IF(`count` = 3, NULL, 1)")
     with pytest.raises(StateError) as caught:
-        migrate(spark, carts, element, str(tmp_path / "up"))
+        migrate(carts, element, str(tmp_path / "up"))
     assert type(caught.value) in (ProofError, MigrationError) or "null" in str(caught.value)
     assert not (tmp_path / "up").exists()
 
@@ -196,12 +196,12 @@ def test_the_target_must_not_hold_anything(spark: SparkSession, tmp_path: Path) 
     (tmp_path / "up").mkdir()
     (tmp_path / "up" / "file").write_text("mine")
     with pytest.raises(TargetExistsError):
-        migrate(spark, orders().open(), load_migration(EXAMPLE), str(tmp_path / "up"))
+        migrate(orders().open(), load_migration(EXAMPLE), str(tmp_path / "up"))
     assert [each.name for each in (tmp_path / "up").iterdir()] == ["file"]
 
 
 def test_timers_cannot_be_migrated(spark: SparkSession, tmp_path: Path) -> None:
     migration = make_migration(tmp_path, state="_timer_state/event_user-timers")
     with pytest.raises(StateError, match="TIMER state cannot be migrated"):
-        migrate(spark, orders().open(), migration, str(tmp_path / "up"))
+        migrate(orders().open(), migration, str(tmp_path / "up"))
     assert not (tmp_path / "up").exists()

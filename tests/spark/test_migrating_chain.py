@@ -14,14 +14,14 @@ from state_pipelines.operations.migration.history import RevisionDirectory
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.spark import MigrationResult, migrate
-from state_pipelines.spark.migrating import plan_snapshot
+from state_pipelines.spark.migration_run import plan_snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from state_pipelines.operations.migration.planning import Chain
+    from state_pipelines.operations.migration.migration_planner import Chain
 
 pytestmark = pytest.mark.spark
 
@@ -47,7 +47,7 @@ def down() -> Chain:
 
 @pytest.fixture(scope="module")
 def risen(spark: SparkSession, old: Snapshot, up: Chain, tmp_path_factory: pytest.TempPathFactory) -> MigrationResult:
-    return migrate(spark, old, up, str(tmp_path_factory.mktemp("chain") / "up"))
+    return migrate(old, up, str(tmp_path_factory.mktemp("chain") / "up"))
 
 
 def test_five_revisions_make_one_plan_with_one_read_per_state(old: Snapshot, up: Chain) -> None:
@@ -72,7 +72,7 @@ def test_the_states_are_as_the_last_revision_says(risen: MigrationResult) -> Non
 def test_down_again_every_entry_has_the_bytes_that_it_had(
     spark: SparkSession, old: Snapshot, risen: MigrationResult, down: Chain, tmp_path: Path
 ) -> None:
-    returned = migrate(spark, risen.snapshot, down, str(tmp_path / "down"))
+    returned = migrate(risen.snapshot, down, str(tmp_path / "down"))
     assert returned.proof is not None
     assert returned.proof.ok
     assert count_equal(old, returned.snapshot) == 2 * KEYS

@@ -109,7 +109,7 @@ def old() -> Snapshot:
 @pytest.fixture(scope="module")
 def changed(spark: SparkSession, old: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> MigrationResult:
     chain = [(parse(text), UPGRADE) for text in (PEOPLE, SPLIT, FILTER, MERGE)]
-    return migrate(spark, old, chain, str(tmp_path_factory.mktemp("more") / "up"))
+    return migrate(old, chain, str(tmp_path_factory.mktemp("more") / "up"))
 
 
 def test_the_run_is_proven(changed: MigrationResult) -> None:
@@ -193,7 +193,7 @@ def test_session_windows_stay_under_new_keys(old: Snapshot, changed: MigrationRe
 def test_maps_of_other_user_keys_do_not_merge(spark: SparkSession, old: Snapshot, tmp_path: Path) -> None:
     text = MERGE.replace("names", "map").replace("sizes", "composites")
     with pytest.raises(MigrationError, match="user key"):
-        migrate(spark, old, parse(text), str(tmp_path / "up"))
+        migrate(old, parse(text), str(tmp_path / "up"))
 
 
 SQL = """
@@ -217,7 +217,7 @@ def tables(fixtures: Path) -> Snapshot:
 
 
 def test_rows_of_tables_get_fields_and_types(spark: SparkSession, tables: Snapshot, tmp_path: Path) -> None:
-    result = migrate(spark, tables, parse(SQL), str(tmp_path / "up"))
+    result = migrate(tables, parse(SQL), str(tmp_path / "up"))
     assert result.proof is not None
     assert result.proof.ok
     before = tables.operator("28_join").state("right-records").to_arrow().to_pylist()
@@ -255,5 +255,5 @@ def test_what_rows_of_tables_cannot_become_is_told(
         "downgrade": {"impossible": "x"},
     }
     with pytest.raises(MigrationError, match=message):
-        migrate(spark, tables, parse_migration(content), str(tmp_path / "up"))
+        migrate(tables, parse_migration(content), str(tmp_path / "up"))
     assert not (tmp_path / "up").exists()

@@ -12,7 +12,7 @@ from state_pipelines.operations.migration import UPGRADE, parse_migration
 from state_pipelines.spark import migrate
 from state_pipelines.spark.analysis import analyse_plans
 from state_pipelines.spark.flows import FlowRunner, StateReader
-from state_pipelines.spark.migrating import plan_snapshot
+from state_pipelines.spark.migration_run import plan_snapshot
 from tests.snapshot.savepoints import orders, types
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def test_a_number_is_no_time_of_the_last_access(spark: SparkSession) -> None:
 def test_a_null_key_is_refused_with_examples_and_nothing_is_published(spark: SparkSession, tmp_path: Path) -> None:
     key = {"key": {"type": "String", "expression": "nullif(state_key, 'order-0003')"}}
     with pytest.raises(IncompatibleError) as caught:
-        migrate(spark, orders().open(), make(key, "orders", None), str(tmp_path / "target"))
+        migrate(orders().open(), make(key, "orders", None), str(tmp_path / "target"))
     assert "the key of some entries becomes null: {" in caught.value.what
     assert '"key": "order-0003"' in caught.value.what
     assert (caught.value.where.operator, caught.value.where.path) == ("orders", "upgrade 1")
@@ -176,7 +176,7 @@ def test_a_null_key_is_refused_with_examples_and_nothing_is_published(spark: Spa
 
 def test_equal_keys_are_refused_with_ten_rows_of_old_and_new_keys(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(IncompatibleError) as caught:
-        migrate(spark, orders().open(), make({"key": FIRST}, "orders", None), str(tmp_path / "target"))
+        migrate(orders().open(), make({"key": FIRST}, "orders", None), str(tmp_path / "target"))
     rows = [json.loads(each) for each in caught.value.what.partition(": ")[2].split("; ")]
     assert len(rows) == 10
     assert all(row["new key"] == row["key"][:7] for row in rows)
@@ -206,8 +206,8 @@ def test_what_only_the_data_tell_is_refused_before_it_is_published(
     spark: SparkSession, tmp_path: Path, state: str | None, step: Any, refused: Any, explicit: Any, reason: str
 ) -> None:
     with pytest.raises(StateError, match=reason):
-        migrate(spark, orders().open(), make(step, "orders", state, **refused), str(tmp_path / "refused"))
+        migrate(orders().open(), make(step, "orders", state, **refused), str(tmp_path / "refused"))
     assert not (tmp_path / "refused").exists()
-    result = migrate(spark, orders().open(), make(step, "orders", state, **explicit), str(tmp_path / "explicit"))
+    result = migrate(orders().open(), make(step, "orders", state, **explicit), str(tmp_path / "explicit"))
     assert result.proof is not None
     assert result.proof.ok

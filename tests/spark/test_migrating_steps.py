@@ -134,7 +134,7 @@ def changed(spark: SparkSession, old: Snapshot, tmp_path_factory: pytest.TempPat
             ],
         ),
     )
-    return migrate(spark, old, migration, str(tmp_path_factory.mktemp("steps") / "up"))
+    return migrate(old, migration, str(tmp_path_factory.mktemp("steps") / "up"))
 
 
 def test_the_whole_run_is_proven(changed: MigrationResult) -> None:
@@ -222,7 +222,7 @@ def split(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Migr
         ),
         change("orders", "quantities", [{"python": {"function": double, "deterministic": True}}]),
     )
-    return migrate(spark, snapshot, migration, str(tmp_path_factory.mktemp("split") / "up"))
+    return migrate(snapshot, migration, str(tmp_path_factory.mktemp("split") / "up"))
 
 
 def double(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -252,7 +252,7 @@ def rekeyed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Mi
         "on_equal": {"order": "last", "last-seen": "max(value)", "quantities": "sum(value)"},
     }
     migration = make(change("orders", None, [{"key": key}]))
-    return migrate(spark, orders().open(), migration, str(tmp_path_factory.mktemp("key") / "up"))
+    return migrate(orders().open(), migration, str(tmp_path_factory.mktemp("key") / "up"))
 
 
 def new_key(key: str) -> str:
@@ -296,7 +296,7 @@ def test_timers_follow_their_keys(rekeyed: MigrationResult) -> None:
 def test_equal_keys_without_a_rule_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     key = {"type": "String", "expression": "left(state_key, 7)"}
     with pytest.raises(StateError, match="several values get the same"):
-        migrate(spark, orders().open(), make(change("orders", None, [{"key": key}])), str(tmp_path / "up"))
+        migrate(orders().open(), make(change("orders", None, [{"key": key}])), str(tmp_path / "up"))
     assert not (tmp_path / "up").exists()
 
 
@@ -304,13 +304,13 @@ def test_equal_keys_without_a_rule_are_refused(spark: SparkSession, tmp_path: Pa
 def test_expressions_that_change_each_time_are_refused(spark: SparkSession, tmp_path: Path, sql: str) -> None:
     step = {"set": {"field": "note", "expression": f"CAST({sql} AS STRING)"}}
     with pytest.raises(MigrationError, match="gives other values each time"):
-        migrate(spark, orders().open(), make(change("orders", "order", [step])), str(tmp_path / "up"))
+        migrate(orders().open(), make(change("orders", "order", [step])), str(tmp_path / "up"))
     assert not (tmp_path / "up").exists()
 
 
 def test_expressions_that_change_each_time_may_be_allowed(spark: SparkSession, tmp_path: Path) -> None:
     step = {"set": {"field": "note", "expression": "uuid()", "nondeterministic": True}}
-    result = migrate(spark, orders().open(), make(change("orders", "order", [step])), str(tmp_path / "up"))
+    result = migrate(orders().open(), make(change("orders", "order", [step])), str(tmp_path / "up"))
     assert check(result, "written_reads_back").ok
 
 
@@ -318,7 +318,7 @@ def test_an_expectation_that_does_not_hold_fails_the_proof(spark: SparkSession, 
     wanted = [{"type": "expect_column_values_to_be_between", "column": "value.amount", "min_value": 0}]
     migration = make(change("orders", "order", [{"drop": {"field": "note"}}], expect=wanted))
     with pytest.raises(ProofError, match="own_expectations"):
-        migrate(spark, orders().open(), migration, str(tmp_path / "up"))
+        migrate(orders().open(), migration, str(tmp_path / "up"))
     assert not (tmp_path / "up").exists()
 
 
@@ -342,6 +342,6 @@ def test_a_chain_of_revisions_is_one_run(spark: SparkSession, tmp_path: Path) ->
         revision="2",
     )
     chain = [(first, UPGRADE), (second, UPGRADE)]
-    result = migrate(spark, orders().open(), chain, str(tmp_path / "up"), prove=False)
+    result = migrate(orders().open(), chain, str(tmp_path / "up"), prove=False)
     before = {each["key"]: each["value"]["amount"] for each in entries(orders().open(), "orders", "order")}
     assert {each["key"]: each["value"] for each in entries(result.snapshot, "orders", "sales")} == before

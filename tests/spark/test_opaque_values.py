@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.codecs.kryo import load_classes
-from state_pipelines.codecs.serializer_layouts import Carrying
+from state_pipelines.codecs.serializer_layouts import OpaqueValues
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.operations.migration import parse_migration
 from state_pipelines.serializers import tree
@@ -16,7 +16,7 @@ from state_pipelines.snapshot import Declarations, open_snapshot
 from state_pipelines.snapshot.list_state import NonKeyedState
 from state_pipelines.spark import migrate
 from state_pipelines.spark.fieldwise_rows import split_rows
-from state_pipelines.spark.migrating import plan_snapshot
+from state_pipelines.spark.migration_run import plan_snapshot
 from tests.snapshot.built import build_snapshot, list_operator
 from tests.snapshots import CLASSES
 
@@ -70,7 +70,7 @@ def old(fixtures: Path) -> Snapshot:
 def changed(spark: SparkSession, old: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> MigrationResult:
     changes = [change(*each, FIELDS, BACK, loss=LOST) for each in STATES]
     migration = parse_migration({"revision": "1", "changes": changes})
-    return migrate(spark, old, migration, str(tmp_path_factory.mktemp("opaque") / "target"))
+    return migrate(old, migration, str(tmp_path_factory.mktemp("opaque") / "target"))
 
 
 def values(snapshot: Snapshot, operator: str, state: str) -> list[dict[str, Any]]:
@@ -79,7 +79,7 @@ def values(snapshot: Snapshot, operator: str, state: str) -> list[dict[str, Any]
     if not found.is_keyed:
         raise AssertionError(operator)
     rows = []
-    for split in split_rows(snapshot.operator(operator), state, Carrying.OPAQUE):
+    for split in split_rows(snapshot.operator(operator), state, OpaqueValues.ALL):
         for batch in split.batches():
             rows += batch.to_pylist()
     column = next(name for name in ("list_value", "map_value", "value") if name in rows[0])
@@ -125,7 +125,7 @@ def test_sql_sees_opaque_fields_decoded_while_their_bytes_stay(
         change("op-kryo", "l_generic", [{"kind": {"to": "VALUE", "expression": "values[0]"}}]),
         change("op-kryo", None, [key]),
     ]
-    snapshot = migrate(spark, old, parse_migration({"revision": "1", "changes": changes}), str(tmp_path / "t")).snapshot
+    snapshot = migrate(old, parse_migration({"revision": "1", "changes": changes}), str(tmp_path / "t")).snapshot
     before = [each for each in values(old, "op-values", "v_pojo") if each["counters"] is not None]
     after = values(snapshot, "op-values", "v_pojo")
     assert [each["counters"] for each in after] == [each["counters"] for each in before]
@@ -186,7 +186,7 @@ def test_opaque_fields_of_inner_objects_and_null_ones_are_passed_on(spark: Spark
     steps = [{"cast": {"field": "first.zip", "to": "long"}}, {"rename": {"first.zip": "code"}}]
     back = [{"rename": {"first.code": "zip"}}, {"cast": {"field": "first.zip", "to": "int"}}]
     migration = parse_migration({"revision": "1", "changes": [change("shop", "list", steps, back)]})
-    new = migrate(spark, snapshot, migration, str(tmp_path / "new")).snapshot
+    new = migrate(snapshot, migration, str(tmp_path / "new")).snapshot
     assert elements(new) == [
         exact(present(exact(present(number(5, 8)), present(notes))), present(number(1))),
         exact(present(exact(present(number(6, 8)), b"\1")), present(number(2))),
@@ -203,7 +203,7 @@ def test_values_of_an_unknown_serializer_are_passed_on_where_their_end_is_known(
     snapshot = build_snapshot(tmp_path / "old", list_operator("shop", "list", olds, serializer=of), uids=["shop"])
     steps = [{"cast": {"field": "weight", "to": "long"}}]
     migration = parse_migration({"revision": "1", "changes": [change("shop", "list", steps)]})
-    new = migrate(spark, snapshot, migration, str(tmp_path / "new")).snapshot
+    new = migrate(snapshot, migration, str(tmp_path / "new")).snapshot
     assert elements(new) == [
         exact(present(number(1, 8)), present(b"anything")),
         exact(present(number(2, 8)), b"\1"),

@@ -8,9 +8,9 @@ import pytest
 
 from state_pipelines.errors import ProofError
 from state_pipelines.operations.migration import parse_migration
+from state_pipelines.operations.proofs.proof_reports import ProofReport
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.spark import migrate, write_state
-from state_pipelines.spark.reports import ProofReport
 from tests.snapshot.savepoints import types
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def prove(
     place = place or {"operator": "users", "state": "profile"}
     migration = parse_migration({"revision": "1", **place, "upgrade": upgrade, "downgrade": downgrade})
     try:
-        report: object = migrate(spark, old, migration, str(target / "new")).proof
+        report: object = migrate(old, migration, str(target / "new")).proof
     except ProofError as error:
         report = error.report
     assert isinstance(report, ProofReport)
@@ -138,7 +138,7 @@ def test_a_field_that_is_called_as_the_time_is_judged(spark: SparkSession, tmp_p
     steps = [{"rename": {"a": "b"}}]
     migration = {"revision": "1", "operator": "users", "state": "profile", "upgrade": steps}
     downgrade = [{"rename": {"b": "a"}}]
-    result = migrate(spark, old, parse_migration({**migration, "downgrade": downgrade}), str(tmp_path / "new"))
+    result = migrate(old, parse_migration({**migration, "downgrade": downgrade}), str(tmp_path / "new"))
     assert result.proof is not None
     (written,) = [each.observed for each in result.proof.checks if each.name == "written_reads_back"]
     assert written == "equal in every key group: null values, b, ttl_last_access, times of the last access"
@@ -182,11 +182,11 @@ def fail(spark: SparkSession, old: Snapshot, target: Path, upgrade: list[Any], d
     place = {"operator": "users", "state": "profile"}
     migration = parse_migration({"revision": "1", **place, "upgrade": upgrade, "downgrade": downgrade})
     with pytest.raises(ProofError) as caught:
-        migrate(spark, old, migration, str(target / "new"))
+        migrate(old, migration, str(target / "new"))
     assert isinstance(caught.value.report, ProofReport)
     (check,) = [each for each in caught.value.report.checks if each.name == "round_trip"]
     assert not check.ok
-    return check.sample
+    return list(check.rows)
 
 
 def test_a_failed_proof_shows_ten_rows_with_what_was_is_and_comes_back(
@@ -197,12 +197,12 @@ def test_a_failed_proof_shows_ten_rows_with_what_was_is_and_comes_back(
     rows = fail(spark, users, tmp_path, there, back)
     assert len(rows) == 10
     for row in rows:
-        number = int(row["state_key"].removeprefix("user-"))
+        number = int(row.key["state_key"].removeprefix("user-"))
         assert number % 2 == 1
-        assert row["before"]["id"] == row["expected"]["id"] == number
-        assert row["after"]["id"] == number + 100
-        assert row["comes back as"]["id"] == number + 1
-        assert row["state"] == "profile"
+        assert row.values["before"]["id"] == number
+        assert row.values["after"]["id"] == number + 100
+        assert row.values["comes back as"]["id"] == number + 1
+        assert row.state == "profile"
 
 
 def test_a_failed_proof_of_another_type_shows_rows_too(spark: SparkSession, users: Snapshot, tmp_path: Path) -> None:

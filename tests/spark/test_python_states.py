@@ -10,7 +10,7 @@ from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration import load_migration
 from state_pipelines.snapshot import declare, open_snapshot
 from state_pipelines.spark import register
-from state_pipelines.spark.migrating import migrate, plan_snapshot
+from state_pipelines.spark.migration_run import migrate, plan_snapshot
 from tests.conformance.test_pyflink import SAVEPOINT, TYPES, dump_state, open_typed, values
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_a_field_more_a_cast_and_another_time_to_live(spark: SparkSession, tmp_p
             downgrade: {impossible: the sku is gone}
         """,
     )
-    result = migrate(spark, open_typed(), migration, str(tmp_path / "out"))
+    result = migrate(open_typed(), migration, str(tmp_path / "out"))
 
     assert result.proof is not None
     assert result.proof.ok
@@ -116,7 +116,7 @@ def test_other_keys_of_an_operator_are_fields_of_a_row(spark: SparkSession, tmp_
         downgrade: [{key: {type: String, expression: "concat('key-', CAST(state_key.f0 AS STRING))"}}]
         """,
     )
-    result = migrate(spark, open_typed(), migration, str(tmp_path / "out"))
+    result = migrate(open_typed(), migration, str(tmp_path / "out"))
 
     assert result.proof is not None
     assert result.proof.ok

@@ -1,12 +1,12 @@
 """Kryo: one object graph, without length, in the middle of other data (`KryoSerializer`).
 
-Kryo 2.24 (up to Flink 1.20) and Kryo 5 (from Flink 2.0) write different bytes; the snapshot does not tell them apart.
+Kryo 2.24 (up to Flink 1.20) and Kryo 5 (from Flink 2.0) write different bytes; the snapshot does not distinguish them.
 The version of `_metadata` does: up to 4 it is Kryo 2, from 5 on Kryo 5 (`kryo_version`).
 
 Read are the JDK classes of `classes` and `leaves`, the classes of field lists, and those that Flink's or Kryo's own
 `JavaSerializer` or chill's serializers of Protobuf and Thrift write. Not read are classes with another Kryo serializer
 of their own, the additional registrations of the Scala API, a second object by Java serialization in one
-graph (such as a second `Locale` of Kryo 2), and in Kryo 2 a collection of arrays of a generic class behind a field of
+graph (such as a second `Locale` of Kryo 2), and in Kryo 2 a collection of arrays of a generic class in a field of
 that array class, whose type arguments Kryo's serializer remembers by mistake.
 """
 
@@ -15,8 +15,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from state_pipelines.codecs.dynamic import Undecoded
-from state_pipelines.codecs.kryo.fieldlists import (
+from state_pipelines.codecs.java.typed_values import Undecoded
+from state_pipelines.codecs.kryo.field_lists import (
     ClassDeclaration,
     FieldLists,
     JavaType,
@@ -33,7 +33,7 @@ from state_pipelines.errors import UnsupportedError
 if TYPE_CHECKING:
     from state_pipelines.binary.reader import Reader
     from state_pipelines.binary.writer import Writer
-    from state_pipelines.codecs.messages import MessageTypes
+    from state_pipelines.codecs.messages.chill_messages import MessageTypes
     from state_pipelines.serializers import tree
 
 __all__ = [
@@ -59,7 +59,7 @@ def _table(serializer: tree.Kryo, version: Version, classes: FieldLists, message
 
 
 def kryo_version(metadata_version: int) -> Version:
-    """The release line of Kryo that wrote the data of a snapshot whose `_metadata` has this version."""
+    """Return the release line of Kryo that wrote the data of a snapshot whose `_metadata` has this version."""
     return 2 if metadata_version <= 4 else 5
 
 
@@ -73,18 +73,18 @@ def read_kryo(
     """Read exactly one graph; its end need not be known.
 
     Args:
-        reader: the cursor; afterwards behind the last byte of the graph.
-        serializer: its registrations say which class has which id.
+        reader: the cursor; afterwards after the last byte of the graph.
+        serializer: its registrations assign ids to classes.
         version: release line of Kryo.
         classes: field lists of the user's classes.
         messages: declared messages of Protobuf and Thrift.
 
     Returns:
-        A plain Python value or one of `state_pipelines.codecs.dynamic`.
+        A plain Python value or one of `state_pipelines.codecs.java.typed_values`.
 
     Raises:
         FormatError: the bytes are no Kryo graph.
-        UnsupportedError: a class without field list, or with a serializer of its own; nothing behind it can be read.
+        UnsupportedError: a class without field list, or with a custom serializer: its end is unknown.
     """
     return GraphReader(reader, _table(serializer, version, classes, messages)).any()
 
@@ -96,7 +96,7 @@ def read_kryo_span(
     classes: FieldLists = _NONE_DECLARED,
     messages: MessageTypes | None = None,
 ) -> object:
-    """As `read_kryo`, for a graph that reaches to the end of `reader`: what cannot be decoded comes as `Undecoded`.
+    """Read a graph that reaches to the end of `reader`; an undecodable value becomes `Undecoded`.
 
     Raises:
         FormatError: the bytes are no Kryo graph, or some are left over.
@@ -121,7 +121,7 @@ def write_kryo(
     classes: FieldLists = _NONE_DECLARED,
     messages: MessageTypes | None = None,
 ) -> None:
-    """Mirror of `read_kryo`: the bytes that Kryo would write for the same graph.
+    """Write what `read_kryo` reads: the bytes that Kryo would write for the same graph.
 
     Raises:
         ValueRangeError: a value has no Java class, or does not fit the declared fields.

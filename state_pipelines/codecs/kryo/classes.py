@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
-from state_pipelines.codecs.kryo.fieldlists import FieldLists, load_classes
+from state_pipelines.codecs.kryo.field_lists import FieldLists, load_classes
 
 if TYPE_CHECKING:
     from state_pipelines.codecs.kryo.wire import Version
@@ -68,7 +68,7 @@ class Shape:
 
     Attributes:
         kind: list, set or map.
-        form: plain, sorted (a comparator stands with the size), immutable (never null inside), single, empty, enums
+        form: plain, sorted (a comparator is stored with the size), immutable (never null inside), single, empty, enums
             (`EnumSet`: enum class, then ordinals), or array (`Arrays.asList`: Kryo 2 adds the component class).
     """
 
@@ -126,7 +126,7 @@ FINAL_CLASSES = frozenset(
     | {f"java.util.{name}" for name in _FINAL_UTILITIES.split()}
     | {"java.net.URI", "java.net.URL"}
 )
-"""Final classes of the JDK: a field of such a type has no class in front of its value."""
+"""Final classes of the JDK: a field of such a type stores no class before its value."""
 
 _BOTH = """
 java.lang.Object: []
@@ -168,7 +168,7 @@ final java.time.ZonedDateTime: [dateTime: LocalDateTime, offset: ZoneOffset, zon
 final java.time.ZoneRegion: [id: String]
 final java.util.Optional<T>: [value: T]
 """
-# Kryo 5 writes the value of an Optional with its class, whatever the declared type.
+# Kryo 5 writes the value of an Optional with its class, regardless of the declared type.
 _KRYO_5 = """
 final java.util.Optional: [value: Object]
 """
@@ -176,7 +176,7 @@ final java.util.Optional: [value: Object]
 
 @cache
 def known_classes(version: Version) -> FieldLists:
-    """Field lists of classes that everybody has, for one release line of Kryo."""
+    """Return the field lists of classes that everybody has, for one release line of Kryo."""
     tuples = "\n".join(
         f"org.apache.flink.api.java.tuple.Tuple{arity}{_parameters(arity)}: "
         f"[{', '.join(f'f{i}: T{i}' for i in range(arity))}]"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.javastream import HEADER, StreamReader, read_stream
-from state_pipelines.codecs.dynamic import (
+from state_pipelines.binary.java_stream import HEADER, StreamReader, read_stream
+from state_pipelines.codecs.java.typed_values import (
     ArrayValue,
     BackReference,
     CollectionValue,
@@ -17,8 +17,8 @@ from state_pipelines.codecs.dynamic import (
 )
 from state_pipelines.codecs.kryo import wire
 from state_pipelines.codecs.kryo.classes import WRAPPERS, Shape
-from state_pipelines.codecs.kryo.fieldlists import ARRAY, OBJECT, ClassDeclaration, JavaType
-from state_pipelines.codecs.kryo.leaves import OBJECTS_5, SCALARS, TEXT
+from state_pipelines.codecs.kryo.field_lists import ARRAY, OBJECT, ClassDeclaration, JavaType
+from state_pipelines.codecs.kryo.jdk_values import OBJECTS_5, SCALARS, TEXT
 from state_pipelines.codecs.kryo.table import (
     JAVA_SERIALIZERS,
     Bindings,
@@ -27,17 +27,17 @@ from state_pipelines.codecs.kryo.table import (
     component_type,
     resolve,
 )
-from state_pipelines.codecs.messages import SERIALIZERS
+from state_pipelines.codecs.messages.chill_messages import SERIALIZERS
 from state_pipelines.errors import FormatError, UnsupportedError, Where
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from state_pipelines.binary.reader import Reader
-    from state_pipelines.codecs.messages import MessageFormat
+    from state_pipelines.codecs.messages.chill_messages import MessageFormat
 
 MAX_DEPTH = 64
-"""How deep objects may lie in objects."""
+"""Maximum nesting depth of objects."""
 _EXPANSION = 1_000_000
 _UNMARKED = ("java.lang.Integer", "java.lang.Boolean", "java.lang.Double", "java.lang.String")
 _STREAMED = ("java.util.Locale", "java.text.SimpleDateFormat")
@@ -66,7 +66,7 @@ class GraphReader:
         self.java_streams: dict[str, StreamReader] = {}
 
     def any(self, arguments: tuple[JavaType, ...] = ()) -> object:
-        """A class, then an object of it."""
+        """Read a class and an object of it."""
         name = self.class_header()
         if name is None:
             return None
@@ -95,13 +95,13 @@ class GraphReader:
     def object_of(
         self, name: str, arguments: tuple[JavaType, ...], *, nullable: bool = False, declared: bool = False
     ) -> object:
-        """An object whose class is known.
+        """Return an object whose class is known.
 
         Args:
             name: its class.
-            arguments: type arguments of the place that holds it.
+            arguments: type arguments of the declared type.
             nullable: a mark for null precedes objects that are not numbered (numbered ones always have it).
-            declared: the place says the class, so that the value need not carry it.
+            declared: the declared type determines the class, so that it is not stored.
         """
         reader, start = self.reader, self.reader.position
         self._grow(1)
@@ -137,7 +137,7 @@ class GraphReader:
         return value
 
     def _grow(self, number: int) -> None:
-        """Count values as if every mention were a copy, so that a few bytes cannot stand for a giant tree."""
+        """Count values as if every reference were a copy, so that a few bytes cannot expand to a giant tree."""
         self.count += number
         if self.count > self.limit:
             raise self.reader.error(f"the graph unfolds to more than {self.limit} values")
@@ -146,7 +146,7 @@ class GraphReader:
         start = self.reader.position
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise self.reader.error(f"Kryo objects lie more than {MAX_DEPTH} deep", start)
+            raise self.reader.error(f"Kryo objects are nested more than {MAX_DEPTH} levels deep", start)
         value = self._content(name, arguments, declared)
         self.depth -= 1
         return value
@@ -188,7 +188,7 @@ class GraphReader:
         return self._stream(name)
 
     def _java(self, name: str) -> TypedValue:
-        """An object by `JavaSerializer`: later ones of the class and graph go on in the stream of the first."""
+        """Return an object by `JavaSerializer`: later ones of the class and graph go on in the stream of the first."""
         reader, stream = self.reader, self.java_streams.get(name)
         if stream is None:
             start = reader.position
@@ -198,7 +198,7 @@ class GraphReader:
         return TypedValue(name, stream.content(0))
 
     def _message(self, name: str, format: MessageFormat) -> MessageValue:
-        """A length and the bytes of a message."""
+        """Return a length and the bytes of a message."""
         raw = self.reader.take(self._size())
         try:
             return MessageValue(name, raw, self.table.messages.decode(format, name, raw))
@@ -210,7 +210,7 @@ class GraphReader:
             ) from None
 
     def _size(self, minimum: int = 1) -> int:
-        """A varint count of things of at least `minimum` bytes each."""
+        """Return a varint count of items of at least `minimum` bytes each."""
         reader, start = self.reader, self.reader.position
         return self._check_size(reader.varint(), start, minimum)
 
@@ -233,7 +233,7 @@ class GraphReader:
         if leaf is not None:
             self._grow(size)
             return ArrayValue(name, tuple(leaf.read(reader, self.version) for _ in range(size)))
-        # The class of an array counts as final in the serializer of arrays, whatever its elements are.
+        # The class of an array counts as final in the serializer of arrays, regardless of its elements.
         read = self._element(component, arguments if self.version == 2 else (), final=component.name == ARRAY)
         return ArrayValue(name, tuple(read() for _ in range(size)))
 
@@ -271,7 +271,7 @@ class GraphReader:
         return CollectionValue(name, shape.kind, items, comparator, element_class)
 
     def _collection_5(self, name: str, shape: Shape, arguments: tuple[JavaType, ...]) -> CollectionValue:
-        """A size, a comparator if sorted, then elements of the declared final class, of one class, or of any."""
+        """Return a size, a comparator if sorted, then elements of the declared final class, of one class, or of any."""
         reader, start = self.reader, self.reader.position
         immutable = shape.form == "immutable"
         final = bool(arguments) and self.table.is_final(arguments[0])
@@ -339,7 +339,7 @@ class GraphReader:
         return EnumValue(enum.name, enum.constants[ordinal], None if name == enum.name else name)
 
     def _class(self) -> TypedValue:
-        """A class literal; only those of primitives and their wrappers need a flag in Kryo 5."""
+        """Return a class literal; only those of primitives and their wrappers need a flag in Kryo 5."""
         name = self.class_header()
         primitive = (self.version == 2 or name in WRAPPERS or name == "java.lang.Void") and self.reader.bool()
         return TypedValue("java.lang.Class", WRAPPERS.get(name or "", "void") if primitive else name)
@@ -367,7 +367,7 @@ class GraphReader:
         raise self.reader.error(f"a LocalDateTime consists of a date and a time, not {value!r}")
 
     def _stream(self, name: str) -> TypedValue:
-        """An object by Java serialization, as exceptions and some classes are written, known by its first bytes."""
+        """Read a Java-serialized object (exceptions and some other classes), recognized by its first bytes."""
         reader = self.reader
         if bytes(reader.data[reader.position : min(reader.position + 4, reader.end)]) == HEADER:
             self.streams += 1

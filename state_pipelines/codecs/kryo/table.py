@@ -1,4 +1,4 @@
-"""What one Kryo knows of classes: ids, finality, references, and which type arguments it hands on.
+"""Class table of a Kryo instance: ids, finality, references, and propagation of type arguments.
 
 Source: `com.esotericsoftware.kryo.util.DefaultClassResolver`, `Kryo.isFinal`, `ReferenceResolver.useReferences`,
 `org.apache.flink.api.java.typeutils.runtime.KryoUtils.applyRegistrations`.
@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from state_pipelines.binary.javastream import read_stream
-from state_pipelines.binary.javavalues import JavaObject
+from state_pipelines.binary.java_stream import read_stream
+from state_pipelines.binary.java_values import JavaObject
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs.kryo.classes import (
     BARE_BASE,
@@ -25,9 +25,9 @@ from state_pipelines.codecs.kryo.classes import (
     Shape,
     known_classes,
 )
-from state_pipelines.codecs.kryo.fieldlists import ARRAY, OBJECT, PRIMITIVES, ClassDeclaration, FieldLists, JavaType
-from state_pipelines.codecs.kryo.leaves import TEXT, Leaf, find_leaf
-from state_pipelines.codecs.messages import SERIALIZERS, MessageTypes
+from state_pipelines.codecs.kryo.field_lists import ARRAY, OBJECT, PRIMITIVES, ClassDeclaration, FieldLists, JavaType
+from state_pipelines.codecs.kryo.jdk_values import TEXT, Leaf, find_leaf
+from state_pipelines.codecs.messages.chill_messages import SERIALIZERS, MessageTypes
 from state_pipelines.errors import FormatError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _FIXED_IDS = {name: FLINK_BASE + index for index, name in enumerate(FLINK_IDS)} 
     name: index for index, name in enumerate(FIRST_IDS)
 }
 Bindings = Mapping[str, JavaType]
-"""Type parameters of the class at hand and what they stand for."""
+"""Type parameters of the current class and their arguments."""
 
 
 class ClassTable:
@@ -56,7 +56,7 @@ class ClassTable:
     Args:
         serializer: its registrations give ids to classes.
         version: release line of Kryo.
-        classes: what the user declares.
+        classes: declarations of the user.
         messages: messages of Protobuf and Thrift that the user declares.
     """
 
@@ -77,7 +77,7 @@ class ClassTable:
         named = ((each.class_name, _find_serializer(each)) for each in serializer.registrations)
         self.custom = {name: found for name, found in named if found is not None}
         self.avro = any(map(_writes_schemas, serializer.default_serializer_classes))
-        # A default serializer is for subclasses, too; only a declaration says which classes these are.
+        # A default serializer is for subclasses, too; only declarations list them.
         self.defaults = {each.class_name: _find_instance(each.value) for each in serializer.default_serializers}
         self.defaults |= {each.class_name: _read_name(each.value) for each in serializer.default_serializer_classes}
         self.custom = {**self.defaults, **self.custom}
@@ -93,7 +93,7 @@ class ClassTable:
         return None
 
     def class_of_id(self, number: int) -> str | None:
-        """The class of a registration id, or None."""
+        """Return the class of a registration id, or None."""
         if number < len(FIRST_IDS):
             return FIRST_IDS[number]
         if FLINK_BASE <= number < USER_BASE:
@@ -102,11 +102,11 @@ class ClassTable:
         return self.registered[index] if index < len(self.registered) else None
 
     def find(self, name: str) -> ClassDeclaration | None:
-        """Field list of a class: the user's, or a known one."""
+        """Return the field list of a class: the user's, or a known one."""
         return self.classes.find(name) or self.known.find(name)
 
     def shape(self, name: str) -> Shape | None:
-        """How a collection class is written; None when the class is no collection."""
+        """Return how a collection class is written; None when the class is no collection."""
         declared = self.classes.find(name)
         if declared is not None and declared.kind in ("list", "set", "map"):
             return Shape(declared.kind)  # type: ignore[arg-type]
@@ -125,18 +125,18 @@ class ClassTable:
         return find_leaf(name, self.version)
 
     def enum(self, name: str) -> ClassDeclaration | None:
-        """The enum of a class, which may be the class of one constant; None when it is no declared enum."""
+        """Return the enum of a class, which may be the class of one constant; None when it is no declared enum."""
         declared = self.find(name)
         if declared is None and (body := _BODY_CLASS.fullmatch(name)):
             declared = self.find(body[1])
         return declared if declared is not None and declared.constants else None
 
     def uses_references(self, name: str) -> bool:
-        """Whether objects of a class are numbered so that later mentions refer to them."""
+        """Return whether objects of a class are numbered so that later mentions refer to them."""
         return not (name in WRAPPERS or (self.version == 5 and self.enum(name) is not None))
 
     def is_final(self, of: JavaType) -> bool:
-        """Whether values of a declared type have no class in front of them.
+        """Return whether values of a declared type are stored without their class.
 
         Raises:
             UnsupportedError: the type is a class of which nothing is known.
@@ -157,16 +157,16 @@ class ClassTable:
         return declared.kind in ("final", "record", "enum")
 
     def bind(self, declared: ClassDeclaration, arguments: tuple[JavaType, ...]) -> Bindings:
-        """Type parameters of a class for the arguments of the field that holds it; without them all are Object."""
+        """Bind the type parameters of a class to the arguments of its field; without arguments they are Object."""
         if len(arguments) != len(declared.parameters):
             arguments = (OBJECT,) * len(declared.parameters)
         return {name: _erase(of) for name, of in zip(declared.parameters, arguments, strict=True)}
 
     def arguments(self, of: JavaType) -> tuple[JavaType, ...]:
-        """Type arguments that the serializer of a field's value gets to see.
+        """Return type arguments that the serializer of a field's value gets to see.
 
-        Kryo 2 hands on classes only, one level deep, and those of arrays of generic classes too. Kryo 5 hands on all
-        levels, but not those of arrays.
+        Kryo 2 propagates only classes, one level deep, also to arrays of generic classes. Kryo 5 propagates all levels,
+        but not to arrays.
         """
         if self.version == 2:
             while of.name == ARRAY:
@@ -178,7 +178,7 @@ class ClassTable:
 
 
 def resolve(of: JavaType, bindings: Bindings) -> JavaType:
-    """A declared type with its type parameters replaced."""
+    """Return a declared type with its type parameters replaced."""
     if of.name in bindings:
         return bindings[of.name]
     if not of.arguments:
@@ -187,7 +187,7 @@ def resolve(of: JavaType, bindings: Bindings) -> JavaType:
 
 
 def class_name(of: JavaType) -> str:
-    """The name of a type's class as the JVM spells it."""
+    """Return the name of a type's class as the JVM spells it."""
     if of.name != ARRAY:
         return of.name
     component = of.arguments[0]
@@ -197,7 +197,7 @@ def class_name(of: JavaType) -> str:
 
 
 def component_type(name: str) -> JavaType | None:
-    """The type of the elements of an array class, or None when it is none."""
+    """Return the type of the elements of an array class, or None if it is not an array."""
     if name[1:2] in _LETTERS and len(name) == 2:
         return JavaType(_LETTERS[name[1]])
     if name.startswith("[L") and name.endswith(";"):

@@ -24,7 +24,7 @@ _LONG = 1 << 64
 
 
 def read_varlong(reader: Reader) -> int:
-    """Unsigned 64 bits in at most nine bytes: eight groups of 7 bits, low group first, then a whole byte."""
+    """Read unsigned 64 bits in at most nine bytes: eight groups of 7 bits, low group first, then a whole byte."""
     value = 0
     for shift in range(0, 56, 7):
         byte = reader.u8()
@@ -35,7 +35,7 @@ def read_varlong(reader: Reader) -> int:
 
 
 def write_varlong(writer: Writer, value: int) -> None:
-    """Mirror of `read_varlong`; negative numbers go as their two's complement."""
+    """Write what `read_varlong` reads; negative numbers go as their two's complement."""
     value &= _LONG - 1
     for _ in range(8):
         if value < 0x80:
@@ -46,58 +46,58 @@ def write_varlong(writer: Writer, value: int) -> None:
 
 
 def read_positive_long(reader: Reader) -> int:
-    """A signed 64-bit number whose encoding favours positive ones (`readLong(true)`)."""
+    """Read a signed 64-bit number whose encoding favours positive ones (`readLong(true)`)."""
     return signed(read_varlong(reader), 64)
 
 
 def read_positive_int(reader: Reader) -> int:
-    """A signed 32-bit number whose encoding favours positive ones (`readInt(true)`)."""
+    """Read a signed 32-bit number whose encoding favours positive ones (`readInt(true)`)."""
     return signed(reader.varint(), 32)
 
 
 def write_positive_int(writer: Writer, value: int) -> None:
-    """Mirror of `read_positive_int`."""
+    """Write what `read_positive_int` reads."""
     _check(value, 32)
     writer.varint(value & 0xFFFFFFFF)
 
 
 def read_int(reader: Reader) -> int:
-    """A signed 32-bit number as a zig-zag varint."""
+    """Read a signed 32-bit number as a zig-zag varint."""
     return _unzigzag(reader.varint())
 
 
 def write_int(writer: Writer, value: int) -> None:
-    """Mirror of `read_int`."""
+    """Write what `read_int` reads."""
     _check(value, 32)
     writer.varint((value << 1 ^ value >> 31) & 0xFFFFFFFF)
 
 
 def read_long(reader: Reader) -> int:
-    """A signed 64-bit number as a zig-zag varint."""
+    """Read a signed 64-bit number as a zig-zag varint."""
     return _unzigzag(read_varlong(reader))
 
 
 def write_long(writer: Writer, value: int) -> None:
-    """Mirror of `read_long`."""
+    """Write what `read_long` reads."""
     _check(value, 64)
     write_varlong(writer, value << 1 ^ value >> 63)
 
 
 def write_positive_long(writer: Writer, value: int) -> None:
-    """Mirror of `read_positive_long`."""
+    """Write what `read_positive_long` reads."""
     _check(value, 64)
     write_varlong(writer, value)
 
 
 def read_fixed(reader: Reader, kind: str, version: Version) -> int | float:
-    """A fixed-width number (`struct` code): big-endian in Kryo 2, little-endian in Kryo 5."""
+    """Read a fixed-width number (`struct` code): big-endian in Kryo 2, little-endian in Kryo 5."""
     layout = _FIXED[kind][version == 5]
     value: int | float = layout.unpack(reader.take(layout.size))[0]
     return value
 
 
 def write_fixed(writer: Writer, kind: str, value: object, version: Version) -> None:
-    """Mirror of `read_fixed`."""
+    """Write what `read_fixed` reads."""
     layout = _FIXED[kind][version == 5]
     try:
         writer.take(layout.pack(value))
@@ -106,7 +106,7 @@ def write_fixed(writer: Writer, kind: str, value: object, version: Version) -> N
 
 
 def read_flagged(reader: Reader) -> tuple[bool, int]:
-    """A flag in bit 7, then an unsigned number: 6 bits and a mark for more, then a varint (`readVarIntFlag`)."""
+    """Read a flag in bit 7, then an unsigned number: 6 bits and a mark for more, then a varint (`readVarIntFlag`)."""
     first = reader.u8()
     value = first & 0x3F
     if first & 0x40:
@@ -115,7 +115,7 @@ def read_flagged(reader: Reader) -> tuple[bool, int]:
 
 
 def write_flagged(writer: Writer, flag: bool, value: int) -> None:
-    """Mirror of `read_flagged`."""
+    """Write what `read_flagged` reads."""
     first = value & 0x3F | flag << 7
     if value > 0x3F:
         writer.u8(first | 0x40)
@@ -125,7 +125,7 @@ def write_flagged(writer: Writer, flag: bool, value: int) -> None:
 
 
 def read_string(reader: Reader) -> str | None:
-    """A string or null: a marked length and UTF-16 units in one to three bytes, or ASCII whose last byte is marked."""
+    """Read a string or null: a marked length and UTF-16 units of 1 to 3 bytes, or ASCII with a marked last byte."""
     start = reader.position
     if reader.peek() < 0x80:
         end = start
@@ -165,7 +165,7 @@ def _read_units(reader: Reader, size: int) -> str:
 def write_string(
     writer: Writer, text: str | None, version: Version, *, short: bool = True, any_length: bool = False
 ) -> None:
-    """Mirror of `read_string`; `short` allows the marked ASCII form, `any_length` for long texts too."""
+    """Write what `read_string` reads; `short` allows the marked ASCII form, `any_length` for long texts too."""
     if text is None:
         writer.u8(0x80)
         return
@@ -180,7 +180,7 @@ def write_string(
 
 
 def signed(value: int, bits: int) -> int:
-    """An unsigned number of `bits` bits read as two's complement."""
+    """Return an unsigned number of `bits` bits read as two's complement."""
     return value - (1 << bits) if value >> (bits - 1) else value
 
 

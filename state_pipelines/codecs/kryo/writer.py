@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from state_pipelines.binary.javastream import StreamWriter, write_stream
-from state_pipelines.codecs.dynamic import (
+from state_pipelines.binary.java_stream import StreamWriter, write_stream
+from state_pipelines.codecs.java.typed_values import (
     ArrayValue,
     BackReference,
     CollectionValue,
@@ -17,8 +17,8 @@ from state_pipelines.codecs.dynamic import (
 )
 from state_pipelines.codecs.kryo import wire
 from state_pipelines.codecs.kryo.classes import WRAPPERS, Shape
-from state_pipelines.codecs.kryo.fieldlists import ARRAY, OBJECT, ClassDeclaration, JavaType
-from state_pipelines.codecs.kryo.leaves import OBJECTS_5, SCALARS
+from state_pipelines.codecs.kryo.field_lists import ARRAY, OBJECT, ClassDeclaration, JavaType
+from state_pipelines.codecs.kryo.jdk_values import OBJECTS_5, SCALARS
 from state_pipelines.codecs.kryo.table import (
     JAVA_SERIALIZERS,
     Bindings,
@@ -27,7 +27,7 @@ from state_pipelines.codecs.kryo.table import (
     component_type,
     resolve,
 )
-from state_pipelines.codecs.messages import SERIALIZERS
+from state_pipelines.codecs.messages.chill_messages import SERIALIZERS
 from state_pipelines.errors import UnsupportedError, ValueRangeError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _PRIMITIVE_CLASSES = {primitive: wrapper for wrapper, primitive in WRAPPERS.item
 
 
 def class_of(value: object) -> str:
-    """The Java class that a value goes by where no declared type says it.
+    """Return the Java class of a value without a declared type.
 
     Raises:
         ValueRangeError: a Python value without a Java class.
@@ -130,7 +130,7 @@ class GraphWriter:
         if index is not None:
             writer.varint(index + 2)
             return
-        # Python keeps one object for every short text, so identity says nothing there.
+        # Python interns short strings, so their identity is meaningless.
         if not isinstance(value, str | bytes) or len(value) > 1:
             self.met[id(value)] = len(self.met_objects)
         # Keeps them alive too, or another object could take the identity of one.

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_pipelines.codecs.avro import parse_avro_schema
-from state_pipelines.codecs.avro_layout import branch_name
+from state_pipelines.codecs.avro.avro_layouts import branch_name
+from state_pipelines.codecs.avro.avro_records import parse_avro_schema
 from state_pipelines.errors import UnsupportedError, UsageError
-from state_pipelines.keyed.hashing.values import (
+from state_pipelines.keyed.hashing.basic_hashes import (
     BASIC_HASHES,
     HashCodes,
     chain,
@@ -39,7 +39,7 @@ from state_pipelines.keyed.hashing.values import (
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from state_pipelines.codecs.avro import AvroSchema
+    from state_pipelines.codecs.avro.avro_records import AvroSchema
     from state_pipelines.serializers import tree
 
 GENERIC = "org.apache.avro.generic.GenericRecord"
@@ -51,7 +51,7 @@ FORMS = {
 }
 """The hashes of releases, as expressions: whether one running code counts nine parts, and where strings begin.
 
-The first is that of 1.12, the second that of old releases; the others are those of what may lie between.
+The first is that of 1.12, the second that of old releases; the others are variants in between.
 """
 
 _COUNTER = 10

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.keyed.hashing.values import (
+from state_pipelines.keyed.hashing.basic_hashes import (
     BASIC_HASHES,
     HashCodes,
     conform_basic,

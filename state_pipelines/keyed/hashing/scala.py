@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from state_pipelines.keyed.hashing.values import BASIC_HASHES, HashCodes, fold, numbers
+from state_pipelines.keyed.hashing.basic_hashes import BASIC_HASHES, HashCodes, fold, numbers
 from state_pipelines.serializers import tree
 
 if TYPE_CHECKING:

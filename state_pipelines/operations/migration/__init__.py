@@ -1,4 +1,4 @@
-"""Migrations: what a file says is to be done with states, and what becomes of their serializers.
+"""Migrations: changes of states, described in files, and the serializers that result from them.
 
 `files` reads the files, `steps` are what they say, `shapes` what planning knows of a state, `planning` turns a chain of
 revisions into one data flow per state (`flows`), which `state_pipelines.spark` runs.
@@ -7,7 +7,7 @@ revisions into one data flow per state (`flows`), which `state_pipelines.spark` 
 from __future__ import annotations
 
 from state_pipelines.operations.migration.fields import Projection, ValuePlan, plan_value
-from state_pipelines.operations.migration.files import (
+from state_pipelines.operations.migration.migration_files import (
     Change,
     Loss,
     Migration,
@@ -16,12 +16,7 @@ from state_pipelines.operations.migration.files import (
     load_migration,
     parse_migration,
 )
-from state_pipelines.operations.migration.shapes import (
-    StateShape,
-    find_shapes,
-    payload_serializer,
-    replace_payload,
-)
+from state_pipelines.operations.migration.shapes import StateShape, find_shapes, payload_serializer, replace_payload
 from state_pipelines.operations.migration.steps import DOWNGRADE, UPGRADE, Add, Cast, Drop, Rename, Set, Step
 from state_pipelines.operations.migration.structs import quote_name
 

@@ -80,7 +80,7 @@ def _expand_named(node: dict[str, Any], named: dict[str, Any], namespace: str, a
 
 
 def render_schema(node: Any) -> str:
-    """Mirror of `expand_schema`: JSON in which a named type stands where it comes first, then its name.
+    """Collapse a schema, the inverse of `expand_schema`: a named type is written out at its first use only.
 
     Raises:
         MigrationError: two types of one name differ.

@@ -15,10 +15,10 @@ from state_pipelines.serializers.compatibility.kryo import find_kryo
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from state_pipelines.operations.check_report import CheckReport, StateCheck
-    from state_pipelines.operations.job import Job, JobState
-    from state_pipelines.operations.migration.files import Migration
-    from state_pipelines.operations.migration.planning import Chain
+    from state_pipelines.operations.check.check_report import CheckReport, StateCheck
+    from state_pipelines.operations.jobs.job_state import Job, JobState
+    from state_pipelines.operations.migration.migration_files import Migration
+    from state_pipelines.operations.migration.migration_planner import Chain
 
 
 def refuse_drafts(chain: Chain) -> None:
@@ -33,7 +33,7 @@ def refuse_drafts(chain: Chain) -> None:
                 raise MigrationError(
                     f"the {direction} of {change.operator} / {change.state or 'all states'} still says {TODO}",
                     where=Where(file=migration.path),
-                    hint="Replace it by what is meant; the remarks in the file say what nobody else can know",
+                    hint="Replace it; the remarks in the file name each open point that only the author can decide",
                 )
 
 
@@ -48,13 +48,13 @@ def _says_todo(value: object) -> bool:
 
 
 def explain_missing(report: CheckReport, new: Job, drafted: Migration, remarks: Iterable[str]) -> Iterator[str]:
-    """Remarks about what a check refuses or leaves open and a draft does not change, each with reason and remedy.
+    """Remarks on findings of a check that a draft does not resolve, each with reason and remedy.
 
     Args:
         report: the check.
         new: the new job.
         drafted: the draft.
-        remarks: what is said of it already.
+        remarks: remarks that the draft has already.
     """
     changed = {(each.operator, each.state) for each in drafted.changes}
     said = tuple(remarks)

@@ -9,8 +9,8 @@ import pyarrow as pa
 from state_pipelines.errors import MigrationError, StateError
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.avro_schema import AvroType, expand_schema, find_record, make_avro_type
-from state_pipelines.operations.migration.conversion import payload_type
-from state_pipelines.operations.migration.parsing import make_literal
+from state_pipelines.operations.migration.payload_conversion import payload_type
+from state_pipelines.operations.migration.step_parser import make_literal
 from state_pipelines.operations.migration.steps import TODO
 from state_pipelines.operations.migration.structs import Node, PlanContext, SlotType, SqlColumn
 from state_pipelines.serializers import tree
@@ -47,6 +47,8 @@ def is_castable(old: pa.DataType, new: pa.DataType) -> bool:
 def _group(kind: pa.DataType) -> str:
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return "number"
+    if pa.types.is_date32(kind):
+        return "date"
     return "text" if pa.types.is_string(kind) else "flag" if pa.types.is_boolean(kind) else ""
 
 
@@ -58,6 +60,7 @@ def sql_type(kind: pa.DataType) -> str:
     """
     names = {pa.bool_(): "BOOLEAN", pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INT"}
     names |= {pa.int64(): "BIGINT", pa.float32(): "FLOAT", pa.float64(): "DOUBLE", pa.string(): "STRING"}
+    names |= {pa.date32(): "DATE"}
     if kind not in names:
         raise MigrationError(f"no SQL type is known for {kind}")
     return names[kind]

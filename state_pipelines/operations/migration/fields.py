@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration.avro_schema import AvroType
+from state_pipelines.operations.migration.payload_conversion import take_collection
 from state_pipelines.operations.migration.steps import Add, Cast, Drop, FieldStep, Rename, Reorder, Set, Step
 from state_pipelines.operations.migration.structs import (
     Columns,
@@ -28,6 +29,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class TakeCollections:
+    """A `collections` step on a struct: collections of Flink 2.x out of Kryo.
+
+    Attributes:
+        types: path of each field, and its type without flags for null.
+        decoded: SQL of the struct with its Kryo fields decoded, with a dot at its end; the struct itself may hold their
+            bytes, so that fields that stay are carried. Empty at the top.
+    """
+
+    types: tuple[tuple[str, tree.Serializer], ...]
+    decoded: str = ""
+
+
+_FieldStep = FieldStep | TakeCollections
+
+
+@dataclass(frozen=True)
 class Projection:
     """What one step makes of the fields: (name, SQL over the fields before it)."""
 
@@ -36,7 +54,7 @@ class Projection:
 
 @dataclass(frozen=True)
 class ValuePlan:
-    """What a chain of steps makes of a value.
+    """The result of a chain of steps on a value.
 
     Attributes:
         old: the serializer of the value (element, map value).
@@ -80,7 +98,22 @@ def apply_field_step(node: tree.Serializer, step: FieldStep, context: PlanContex
     return changed, columns
 
 
-def _apply(node: Node, step: FieldStep, base: str, context: PlanContext) -> tuple[Node, Columns]:
+def take_collections(
+    payload: tree.Serializer, types: tuple[tuple[str, tree.Serializer], ...], context: PlanContext
+) -> tuple[tree.Serializer, Columns]:
+    """The payload after a `collections` step, and the SQL of all its columns.
+
+    All fields are converted at once; of a struct inside a field only the bytes of its Kryo fields remain.
+
+    Raises:
+        MigrationError: a path leads through no POJO, or a field does not go through Kryo, or holds what JSON has no
+            numbers for.
+    """
+    changed, columns = _apply(payload, TakeCollections(types), "", context)
+    return _require_serializer(changed), columns
+
+
+def _apply(node: Node, step: _FieldStep, base: str, context: PlanContext) -> tuple[Node, Columns]:
     struct = open_struct(node, base, context)
     slots: tuple[Slot, ...]
     match step:
@@ -88,6 +121,8 @@ def _apply(node: Node, step: FieldStep, base: str, context: PlanContext) -> tupl
             slots = _rename(struct, names, context)
         case Reorder(names=names, path=path):
             slots = _descend(struct, path, step, context) if path else _reorder(struct, names)
+        case TakeCollections():
+            slots = _take_collections(struct, step, context)
         case Add(field=name) | Cast(field=name) | Drop(field=name) | Set(field=name) if "." in name:
             slots = _descend(struct, name, step, context)
         case Add(field=name):
@@ -101,7 +136,8 @@ def _apply(node: Node, step: FieldStep, base: str, context: PlanContext) -> tupl
             sql = _where_owned(struct, old, _required(step.expression or old.sql, step))
             slots = _replace(struct, replace(old, type=of, sql=sql))
         case Set(field=name, expression=expression):
-            slots = _replace(struct, replace(struct.find(name), sql=expression))
+            old = struct.find(name)
+            slots = _replace(struct, replace(old, sql=_refuse_null(struct, old, expression, context)))
         case Drop(field=name):
             gone = struct.find(name)
             slots = tuple(slot for slot in struct.slots if slot is not gone)
@@ -152,6 +188,28 @@ def _rename(struct: Struct, names: tuple[tuple[str, str], ...], context: PlanCon
     return renamed
 
 
+def _take_collections(struct: Struct, step: TakeCollections, context: PlanContext) -> tuple[Slot, ...]:
+    if not struct.class_names:
+        raise MigrationError("`collections` needs a POJO", hint="`convert` takes values of any family")
+    changed: dict[str, Slot] = {}
+    inside: dict[str, list[tuple[str, tree.Serializer]]] = {}
+    for path, of in step.types:
+        head, dot, rest = path.partition(".")
+        if dot:
+            inside.setdefault(head, []).append((rest, of))
+            continue
+        slot = struct.find(head)
+        decoded = f"{step.decoded}{quote_name(head)}" if step.decoded else slot.sql
+        changed[head] = take_collection(replace(slot, sql=decoded), of, context)
+    for head, types in inside.items():
+        name = head.rstrip("[]")
+        slot = changed.get(name) or struct.find(name)
+        decoded = f"{step.decoded}{quote_name(name)}" if step.decoded else slot.sql
+        inner = TakeCollections(tuple(types), decoded)
+        changed[name] = _change_child(slot, inner, context, head.removeprefix(name))
+    return tuple(changed.get(slot.name, slot) for slot in struct.slots)
+
+
 def _descend(struct: Struct, path: str, step: FieldStep, context: PlanContext) -> tuple[Slot, ...]:
     head, _, rest = path.partition(".")
     name = head.rstrip("[]")
@@ -163,7 +221,7 @@ def _descend(struct: Struct, path: str, step: FieldStep, context: PlanContext) -
     return _replace(struct, _change_child(struct.find(name), inner, context, head.removeprefix(name)))
 
 
-def _change_child(slot: Slot, step: FieldStep, context: PlanContext, into: str) -> Slot:
+def _change_child(slot: Slot, step: _FieldStep, context: PlanContext, into: str) -> Slot:
     """Apply a step to a struct in a slot, or to those in its collection.
 
     Args:
@@ -178,26 +236,34 @@ def _change_child(slot: Slot, step: FieldStep, context: PlanContext, into: str) 
     return replace(slot, type=changed, sql=sql)
 
 
-def _change_inside(node: Node, sql: str, step: FieldStep, context: PlanContext, into: str) -> tuple[Node, str]:
+def _change_inside(node: Node, sql: str, step: _FieldStep, context: PlanContext, into: str) -> tuple[Node, str]:
     """The serializer of a value after a step on the structs in it, and the SQL of the value."""
     if not into:
+        if isinstance(step, TakeCollections):
+            step = replace(step, decoded=f"{step.decoded}.")
         changed, columns = _apply(node, step, f"{sql}.", context)
         return changed, f"CASE WHEN {sql} IS NOT NULL THEN {make_struct(columns)} END"
     if not into.startswith("[]"):
         raise MigrationError(f"`{into}` is no part of a path", hint="Elements of a list and values of a map go by `[]`")
     inner = into.removeprefix("[]")
-    # Lambdas may be nested, each with an element of its own.
-    element = quote_name("element" if not inner else f"element_{len(inner) // 2 + 1}")
+    # Lambdas may be nested, each with names of its own.
+    suffix = f"_{len(inner) // 2 + 1}" if inner else ""
+    element, index, key = (quote_name(f"{each}{suffix}") for each in ("element", "index", "key"))
+    arguments, entry = element, f"(`key`, {element})"
+    in_list = in_map = step
+    if isinstance(step, TakeCollections):
+        arguments, entry = f"({element}, {index})", f"({key}, {element})"
+        in_list, in_map = (replace(step, decoded=f"{step.decoded}[{each}]") for each in (index, key))
     match node:
         case tree.Nullable(inner=value):
             changed, sql = _change_inside(value, sql, step, context, into)
             return replace(node, inner=_require_serializer(changed)), sql
         case tree.ListOf(element=value) | tree.SetOf(element=value) | tree.GenericArray(element=value):
-            changed, inside = _change_inside(value, element, step, context, inner)
-            return replace(node, element=_require_serializer(changed)), f"transform({sql}, {element} -> {inside})"
+            changed, inside = _change_inside(value, element, in_list, context, inner)
+            return replace(node, element=_require_serializer(changed)), f"transform({sql}, {arguments} -> {inside})"
         case tree.MapOf(value=value) | tree.SortedMapOf(value=value):
-            changed, inside = _change_inside(value, element, step, context, inner)
-            sql = f"transform_values({sql}, (`key`, {element}) -> {inside})"
+            changed, inside = _change_inside(value, element, in_map, context, inner)
+            sql = f"transform_values({sql}, {entry} -> {inside})"
             return replace(node, value=_require_serializer(changed)), sql
     what = describe(node) if isinstance(node, tree.Serializer) else "a part of an Avro schema"
     raise MigrationError(
@@ -218,8 +284,47 @@ def _required(sql: str, step: Add | Cast) -> str:
     return f"coalesce({sql}, raise_error({message}))"
 
 
+_PRIMITIVES = {
+    "Boolean": "boolean",
+    "Byte": "byte",
+    "Short": "short",
+    "Integer": "int",
+    "Int": "int",
+    "Long": "long",
+    "Float": "float",
+    "Double": "double",
+    "Char": "char",
+    "Character": "char",
+}
+"""By kind of the serializer, which is the same for a primitive of Java and its class."""
+
+
+def _refuse_null(struct: Struct, slot: Slot, sql: str, context: PlanContext) -> str:
+    """New values of a POJO's field, without null where the class declares a primitive.
+
+    `PojoSerializer` writes null for any field and sets it on restore, which fails for a primitive.
+    """
+    if not struct.class_names or not isinstance(slot.type, tree.Basic) or slot.type.kind not in _PRIMITIVES:
+        return sql
+    primitive = _PRIMITIVES[slot.type.kind]
+    classes = context.layouts.classes
+    for index, declaring in slot.owners:
+        name = declaring or struct.class_names[index]
+        declared = None if classes is None else classes.find(name)
+        found = None if declared is None else dict(declared.fields).get(slot.member)
+        if found is None:
+            context.notes.append(
+                f"`set` of {slot.name}: if {name} declares it as {primitive}, Flink cannot restore null there; "
+                f"--classes with the class file makes sure that there is none"
+            )
+        elif found.name == primitive:
+            message = make_text(f"field {slot.name} is a primitive ({primitive}) of {name} and cannot be null")
+            return _where_owned(struct, slot, f"coalesce({sql}, raise_error({message}))")
+    return sql
+
+
 def _where_owned(struct: Struct, slot: Slot, sql: str) -> str:
-    """Null for values of classes that lack the field: its expression is not meant for them."""
+    """Return null for values of classes that lack the field, to which the expression does not apply."""
     owners = {struct.class_names[index] for index, _ in slot.owners} if struct.class_names else set()
     if owners == set(struct.class_names):
         return sql

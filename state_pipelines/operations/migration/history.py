@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from fsspec.implementations.local import LocalFileSystem
 
 from state_pipelines.errors import MigrationError, MissingFileError, NotFoundError, StateError, UsageError, Where
-from state_pipelines.operations.migration.files import Migration, load_migration
-from state_pipelines.operations.migration.position import Position, find_position
+from state_pipelines.operations.migration.migration_files import Migration, load_migration
+from state_pipelines.operations.migration.revision_position import Position, find_position
 from state_pipelines.operations.migration.schemas import Schemas, read_schemas
 from state_pipelines.operations.migration.steps import DOWNGRADE, UPGRADE
 from state_pipelines.storage import FileEntry, Location, is_directory, list_directory, read_file, resolve
@@ -105,7 +105,7 @@ class RevisionDirectory:
         return names.index(found[0]) + 1
 
     def between(self, current: str, target: str) -> list[tuple[Migration, str]]:
-        """What is to be applied, in this order, to get from one revision to another; empty when nothing is.
+        """The revisions to apply, in order, to get from one revision to another; empty when both are the same.
 
         Args:
             current: a revision, `base` or `head`.
@@ -121,7 +121,7 @@ class RevisionDirectory:
             raise UsageError(
                 f"{target} from {self.name(start)} leads beyond {HEAD if end > 0 else BASE}",
                 where=Where(file=self.path),
-                hint=f"{len(self.revisions) - start} revisions lie above it, {start} below",
+                hint=f"{len(self.revisions) - start} revisions are newer, {start} are older",
             )
         if end >= start:
             return [(each, UPGRADE) for each in self.revisions[start:end]]
@@ -148,7 +148,7 @@ def order_revisions(files: list[Migration]) -> tuple[Migration, ...]:
     """Revisions from the first to the last.
 
     Args:
-        files: in the order of their names; those that do not say what they revise follow the one before.
+        files: in the order of their names; a file without `revises` follows the one before it.
 
     Raises:
         MigrationError: they are not one line; names the files.
@@ -207,7 +207,7 @@ def _load(directory: Location) -> list[Migration]:
     entries.sort(key=lambda each: each.location.name)
     if isinstance(directory.filesystem, LocalFileSystem):
         return [load_migration(str(each.location)) for each in filter(_is_revision, entries)]
-    # Schemas and Python modules that revisions name lie beside them, and are looked for on this machine.
+    # Schemas and Python modules that revisions name are files of the same directory, on this machine.
     with TemporaryDirectory(prefix="state-pipelines-") as local:
         for each in entries:
             Path(local, each.location.name).write_bytes(read_file(each.location))

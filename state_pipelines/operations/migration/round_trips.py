@@ -1,4 +1,4 @@
-"""Which old states a proof compares with what the way back makes of the new ones."""
+"""Round trips: the old states that a proof compares with downgraded new states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from state_pipelines.operations.migration.flows import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from state_pipelines.operations.migration.plans import OperatorPlan
+    from state_pipelines.operations.migration.migration_plan import OperatorPlan
     from state_pipelines.operations.migration.shapes import StateShape
 
 
@@ -65,7 +65,7 @@ def plan_round_trips(plan: OperatorPlan) -> dict[str, RoundTrip]:
 
 
 def find_losses(plan: OperatorPlan, name: str, flow: Flow) -> dict[str, str]:
-    """What is declared to be lost between a state and those that it comes from: dotted paths and reasons."""
+    """Declared losses between a state and its origins: dotted paths and reasons."""
     names = [name, *find_reads(flow)]
     return {field: reason for each in names for field, reason in plan.losses.get(each, {}).items()}
 
@@ -90,7 +90,7 @@ def _plan(plan: OperatorPlan, name: str, flow: Flow, judged: set[str]) -> RoundT
     ways = {old: way for old, way in plan.back.states.items() if name in find_reads(way) and old in sources}
     kept = bool(find_filters(flow))
     if kept:
-        # What was left out does not come back; which rows are left is known only where each comes of one.
+        # Dropped rows do not come back; the remaining ones are known only where each has a single origin.
         way = plan.back.states.get(sources[0])
         alone = way is not None and len(sources) == 1 and find_reads(way) == (name,)
         if way is None or not alone or not (is_aligned(flow) and is_aligned(way) and keeps_rows(way)):

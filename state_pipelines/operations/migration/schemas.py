@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import NotFoundError
-from state_pipelines.operations.migration.planning import make_context, plan_migrations
+from state_pipelines.operations.migration.migration_planner import make_context, plan_migrations
 from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.migration.signatures import sign_shapes
 from state_pipelines.operations.migration.structs import PlanContext
@@ -14,7 +14,7 @@ from state_pipelines.operations.migration.structs import PlanContext
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from state_pipelines.operations.migration.files import Migration
+    from state_pipelines.operations.migration.migration_files import Migration
     from state_pipelines.operations.migration.shapes import StateShape
     from state_pipelines.snapshot import Snapshot
 
@@ -52,7 +52,7 @@ def read_schemas(snapshot: Snapshot, migrations: Iterable[Migration]) -> Schemas
         try:
             operator = snapshot.operator(name)
         except NotFoundError:
-            continue  # told when a change of it is applied
+            continue  # reported when a change of it is applied
         operators[operator.id] = find_shapes(operator)
     together = {f"{each}/{name}": shape for each, shapes in operators.items() for name, shape in shapes.items()}
     return Schemas(operators, lambda name: snapshot.operator(name).id, make_context(snapshot, together))

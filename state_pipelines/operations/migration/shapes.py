@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import MigrationError, StateError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import list_of, map_of, ttl
-from state_pipelines.serializers.metainfo import KEYED_STATE_TYPE, VALUE_SERIALIZER, StateKind, StateMetaInfo
 from state_pipelines.serializers.python_types import PythonValue
+from state_pipelines.serializers.state_meta_info import KEYED_STATE_TYPE, VALUE_SERIALIZER, StateKind, StateMetaInfo
 from state_pipelines.snapshot.keyed_state import TIMER
 
 if TYPE_CHECKING:

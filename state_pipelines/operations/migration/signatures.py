@@ -39,7 +39,7 @@ class Signature:
         key: serializer of the keys; None of operator state.
         namespace: serializer of the namespace; None of operator state.
         map_key: serializer of the user keys of a map, or of the keys of broadcast state.
-        payload: what the state is about, without TTL.
+        payload: serializer of the value, element or map value, without TTL.
         ttl: whether values carry the time of their last access.
     """
 

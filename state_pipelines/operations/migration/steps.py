@@ -1,4 +1,4 @@
-"""The steps of a migration: what each says, without knowing what it is applied to.
+"""The steps of a migration as plain values, independent of the state they are applied to.
 
 Expressions are Spark SQL. `nondeterministic` says that the author knows an expression to give other values each time.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TODO = "TODO"
-"""What stands in a draft where only its author knows what to write; no migration runs with it."""
+"""Placeholder in a draft for what only its author can decide; no migration runs with it."""
 
 UPGRADE = "upgrade"
 DOWNGRADE = "downgrade"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from state_pipelines.codecs.declaring import variant_fields
-from state_pipelines.codecs.serializer_layouts import LayoutContext, contains_carried, derive_layout
+from state_pipelines.codecs.programs.column_declarations import variant_fields
+from state_pipelines.codecs.serializer_layouts import LayoutContext, contains_opaque, derive_layout
 from state_pipelines.codecs.subclasses import find_subclasses
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration.avro_schema import (
@@ -60,11 +60,13 @@ class PlanContext:
         layouts: what layouts of data depend on.
         sql_types: by readable form, the SQL types that the snapshot holds, whose Java streams can be used again.
         kryos: Kryo serializers of the snapshot by class.
+        notes: what steps leave undetermined, for users; filled while steps are applied.
     """
 
     layouts: LayoutContext = field(default_factory=LayoutContext)
     sql_types: tuple[tuple[str, SqlColumn], ...] = ()
     kryos: tuple[tree.Kryo, ...] = ()
+    notes: list[str] = field(default_factory=list, compare=False)
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ def open_struct(node: Node, base: str, context: PlanContext) -> Struct:
 
     Args:
         node: its serializer.
-        base: what stands in front of a column in SQL, such as `` `address`. ``; empty for the payload itself.
+        base: prefix of a column in SQL, such as `` `address`. ``; empty for the payload itself.
         context: see there.
 
     Raises:
@@ -175,7 +177,7 @@ def open_struct(node: Node, base: str, context: PlanContext) -> Struct:
 
 
 def quote_name(name: str) -> str:
-    """A column name for Spark SQL, whatever is in it."""
+    """Quote a column name for Spark SQL."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -197,7 +199,7 @@ def name_raw(name: str) -> str:
 def find_root(slot: Slot, context: PlanContext) -> str:
     """SQL of a struct or collection whose parts are passed on, but for those that a step changes."""
     bare = find_bare(slot.sql)
-    if bare is None or not isinstance(slot.type, tree.Serializer) or not contains_carried(slot.type, context.layouts):
+    if bare is None or not isinstance(slot.type, tree.Serializer) or not contains_opaque(slot.type, context.layouts):
         return slot.sql
     return quote_name(name_raw(bare))
 
@@ -218,7 +220,7 @@ def _describe(node: Node) -> str:
 
 
 class _Wrapped(Struct):
-    """A struct behind a flag for null."""
+    """A struct after a null flag."""
 
     def __init__(self, node: tree.Nullable, inner: Struct) -> None:
         self._node, self._inner = node, inner

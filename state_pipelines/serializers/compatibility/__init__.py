@@ -1,14 +1,23 @@
-"""Will a new serializer read what an old one wrote? Flink's rules, on serializer trees.
+"""Compatibility of a new serializer with an old one: Flink's rules, on serializer trees.
 
 `resolve` gives the outcome that Flink's `TypeSerializerSnapshot.resolveSchemaCompatibility` gives, with the path to
-every field that decides it. Where Flink would overlook that values become unreadable, the outcome is incompatible and
-the finding says so (`unnoticed`). A family of one's own adds a rule with `rule.register`, and says with
-`register_successor` what it makes of the family whose place it takes.
+every field that decides it. Where Flink does not detect that values become unreadable, the outcome is incompatible and
+the finding is `unnoticed`. A custom serializer family adds a rule with `rule.register`, and with
+`register_successor` a comparison with the family that it replaces.
 """
 
 from __future__ import annotations
 
-from state_pipelines.serializers.compatibility import avro, classes, composites, kryo, pojo, python_values, table, ttl
+from state_pipelines.serializers.compatibility import (
+    avro,
+    classes,
+    composites,
+    kryo,
+    pojo,
+    python_values,
+    table_runtime,
+    ttl,
+)
 from state_pipelines.serializers.compatibility.classes import compare_class
 from state_pipelines.serializers.compatibility.outcome import Compatibility, Finding, Outcome, combine
 from state_pipelines.serializers.compatibility.rules import (
@@ -37,7 +46,7 @@ __all__ = [
     "resolve",
     "resolve_nested",
     "rule",
-    "table",
+    "table_runtime",
     "ttl",
     "wrap_ttl_aware",
 ]

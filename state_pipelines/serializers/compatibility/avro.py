@@ -30,7 +30,7 @@ _PROMOTIONS = {
     "bytes": ("string",),
     "string": ("bytes",),
 }
-# What the equality of two schemas in Java does not look at.
+# Attributes that the equality of two schemas in Java ignores.
 _NOT_COMPARED = frozenset({"doc", "aliases"})
 _REMEDY = "Keep the schema readable (a default, an alias), or change it in a migration"
 
@@ -69,7 +69,7 @@ def _parse(node: Avro, named: dict[str, dict[str, object]]) -> object:
 
 
 def _normalize(schema: object) -> object:
-    """What `Schema.equals` compares: names, types, order, defaults and properties, but no documentation."""
+    """Return the attributes that `Schema.equals` compares: all but documentation."""
     if isinstance(schema, dict):
         # `EnumSchema.equals` leaves out the default of the enum; ascending is the order of fields that name none.
         skipped = _NOT_COMPARED | ({"default"} if schema.get("type") == "enum" and "symbols" in schema else set())
@@ -84,7 +84,7 @@ def _compare(writer: object, reader: object, pair: _Pair) -> Compatibility:
     writer, reader = _look_up(writer, pair.writer_types), _look_up(reader, pair.reader_types)
     writer_kind, reader_kind = _kind(writer), _kind(reader)
     if isinstance(writer, list):
-        # Whatever branch was written must be readable.
+        # Every branch may have been written, so that all must be readable.
         return combine(_compare_branch(branch, reader, pair) for branch in writer)
     if isinstance(reader, list):
         results = [_compare(writer, branch, pair) for branch in reader]

@@ -1,4 +1,4 @@
-"""Rules of the families that are bound to a class or to parameters: basic types, enums, Value and Writable classes.
+"""Rules of serializers bound to a class or to parameters: basic types, enums, Value and Writable classes.
 
 Source: `SimpleTypeSerializerSnapshot`, `GenericTypeSerializerSnapshot`, `EnumSerializerSnapshot`,
 `ScalaEnumSerializerSnapshot`; coders of Beam.
@@ -9,9 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.serializers.beam import BeamSerializer
-from state_pipelines.serializers.compatibility.outcome import SAME, Compatibility, Finding, Outcome, combine, single
+from state_pipelines.serializers.compatibility.outcome import (
+    SAME,
+    Compatibility,
+    Finding,
+    Outcome,
+    combine,
+    differ,
+    single,
+)
 from state_pipelines.serializers.compatibility.rules import rule
-from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Basic, ClassBound, Enum, ScalaEnum
 
 if TYPE_CHECKING:
@@ -19,24 +26,21 @@ if TYPE_CHECKING:
 
 
 def compare_class(before: str, after: str, old: Serializer, new: Serializer) -> Compatibility:
-    """Same class name, or incompatible."""
+    """Return same class name, or incompatible."""
     if before == after:
         return SAME
-    return single(
-        Finding(
-            path="",
-            old=describe(old),
-            new=describe(new),
-            outcome=Outcome.INCOMPATIBLE,
-            reason=f"the class {before} became {after}; Flink knows no renaming of classes or packages",
-            remedy="Change the class name in a migration, or keep the old name",
-        )
+    return differ(
+        old,
+        new,
+        outcome=Outcome.INCOMPATIBLE,
+        reason=f"the class {before} became {after}; Flink knows no renaming of classes or packages",
+        remedy="Change the class name in a migration, or keep the old name",
     )
 
 
 @rule.register(Basic)
 def _basic(old: Basic, new: Basic) -> Compatibility:
-    # The kinds are the same, or another rule would have been asked; there is nothing else to compare.
+    # The kinds are equal, or another rule would apply; there is nothing else to compare.
     return SAME
 
 
@@ -55,14 +59,11 @@ def _enum(old: Enum, new: Enum) -> Compatibility:
     if removed:
         return combine(single(_removed_constant(old.enum_class, constant)) for constant in removed)
     added = [constant for constant in new.constants if constant not in old.constants]
-    return single(
-        Finding(
-            path="",
-            old=describe(old),
-            new=describe(new),
-            outcome=Outcome.RECONFIGURED,
-            reason=f"the constants {', '.join(added)} are new" if added else "the constants stand in another order",
-        )
+    return differ(
+        old,
+        new,
+        outcome=Outcome.RECONFIGURED,
+        reason=f"the constants {', '.join(added)} are new" if added else "the order of the constants changed",
     )
 
 
@@ -104,14 +105,11 @@ def _scala_enum(old: ScalaEnum, new: ScalaEnum) -> Compatibility:
 def _beam(old: BeamSerializer, new: BeamSerializer) -> Compatibility:
     if old.coder == new.coder:
         return SAME
-    return single(
-        Finding(
-            path="",
-            old=describe(old),
-            new=describe(new),
-            outcome=Outcome.INCOMPATIBLE,
-            reason="the coder is another one; Beam compares no coders and reads the old bytes with the new one",
-            remedy="Keep the coder of the old pipeline",
-            unnoticed=True,
-        )
+    return differ(
+        old,
+        new,
+        outcome=Outcome.INCOMPATIBLE,
+        reason="the coder is another one; Beam compares no coders and reads the old bytes with the new one",
+        remedy="Keep the coder of the old pipeline",
+        unnoticed=True,
     )

@@ -1,8 +1,8 @@
-"""Rules of the composite families whose outer part counts; the others have none beyond `compare_nested`.
+"""Rules of composite serializers whose outer data are compared; for the others `compare_nested` suffices.
 
 Source: `resolveOuterSchemaCompatibility` of `GenericArraySerializerSnapshot`, `NullableSerializerSnapshot`,
 `RowSerializerSnapshot`, `LinkedListSerializerSnapshot`, `TwoPhaseCommitSinkFunction`, `NFAStateSerializerSnapshot` and
-the Scala serializers. `TupleSerializerSnapshot` and `ExternalSerializerSnapshot` compare nothing of their outer part.
+the Scala serializers. `TupleSerializerSnapshot` and `ExternalSerializerSnapshot` do not compare their outer data.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rules of Kryo: the class, and registrations whose order gives the ids in the data.
 
-Source: `KryoSerializerSnapshot`, `LinkedOptionalMap.mergeRightIntoLeft`. Whether the *data* can be read is another
-matter: between Flink 1.x and 2.x they cannot, and no snapshot says so (`find_kryo`).
+Source: `KryoSerializerSnapshot`, `LinkedOptionalMap.mergeRightIntoLeft`. Whether the *data* can be read is a
+separate question: between Flink 1.x and 2.x they cannot, and no snapshot stores it (`find_kryo`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _compare_registrations(
 
 
 def _reordered(word: str, gone: list[str]) -> str:
-    reason = f"the order of each {word} changed: Flink keeps the old ids and puts new classes behind them"
+    reason = f"the order of each {word} changed: Flink keeps the old ids and puts new classes after them"
     if gone:
         reason += f". It is incompatible if {', '.join(gone)} or its serializer is no longer on the class path"
     return reason
@@ -109,7 +109,7 @@ def _changed(registration: KryoRegistration, word: str) -> Finding:
 
 
 def find_kryo(serializer: Serializer, path: str = "value") -> Iterator[tuple[str, Kryo]]:
-    """Every place whose bytes Kryo wrote, with its path."""
+    """Yield every Kryo serializer with its path."""
     if isinstance(serializer, Kryo):
         yield path, serializer
     elif isinstance(serializer, Pojo):
@@ -125,13 +125,13 @@ def find_kryo(serializer: Serializer, path: str = "value") -> Iterator[tuple[str
 
 
 def refuse_other_kryo(path: str, node: Kryo, written_by: int, read_by: int) -> Finding:
-    """What is said of Kryo data that another major version of Kryo is to read."""
+    """Make the finding for Kryo data that another major version of Kryo reads."""
     return Finding(
         path=path,
         old=f"{describe(node)} written by Kryo {written_by}",
         new=f"read by Kryo {read_by}",
         outcome=Outcome.INCOMPATIBLE,
-        reason=f"Kryo {read_by} does not read what Kryo {written_by} wrote; the snapshots look alike, so Flink fails "
+        reason=f"Kryo {read_by} does not read the data of Kryo {written_by}; the snapshots look alike, so Flink fails "
         "while reading or reads wrong values",
         remedy=_advise(node),
         unnoticed=True,
@@ -143,13 +143,13 @@ def _advise(node: Kryo) -> str:
     if name in _COLLECTIONS:
         return (
             f"Migrate {name} with `collections: {{FIELD: ELEMENT}}` in fields of POJOs, else with `convert`; the "
-            "classes of the job say the element types (--classes). Where Flink 2 keeps Kryo (elements that have type "
+            "classes of the job give the element types (--classes). Where Flink 2 keeps Kryo (elements that have type "
             "arguments themselves), change the type of the field in the new job"
         )
     if name.startswith("org.apache.avro."):
         return "Give the state Avro's type information (`GenericRecordAvroTypeInfo`) in the new job, and `convert` it"
     if name.startswith(("java.", "javax.")):
-        return f"Use a type that Flink has a serializer for in place of {name}, and `convert` or `cast` in a migration"
+        return f"Use a type that Flink has a serializer for instead of {name}, and `convert` or `cast` in a migration"
     return (
         f"Make {name} a POJO in the new job (public, with a public constructor without arguments, fields public or "
         "with getters and setters), give its class by --job-classes, and `convert` in a migration"

@@ -6,12 +6,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from state_pipelines.serializers.text import describe
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from state_pipelines.serializers.tree import Serializer
+
 
 class Outcome(StrEnum):
-    """What comes of reading old bytes with a new serializer, in the words of `TypeSerializerSchemaCompatibility`.
+    """The result of reading old bytes with a new serializer, named as in `TypeSerializerSchemaCompatibility`.
 
     The order is that of precedence: of several outcomes the last one wins. `UNDETERMINED` is ours: Flink would know,
     because it runs the user's code.
@@ -35,12 +39,12 @@ class Finding:
         path: to the field, such as `value.address.zip`, `value.tags[]`, `value.prices{key}`.
         old: the old side in readable form; None when there is nothing on that side.
         new: the new side.
-        outcome: what comes of this difference alone.
+        outcome: the outcome of this difference alone.
         reason: why.
-        remedy: what to do; empty when there is nothing to do.
+        remedy: what to do; empty if nothing is needed.
         loss: the restore drops values although it succeeds.
         unnoticed: Flink does not see the difference, restores, and then reads wrong values or fails while reading.
-        error: what Flink raises, when it is not what it always raises for an incompatible serializer.
+        error: the error of Flink, if it is not the usual one for an incompatible serializer.
     """
 
     path: str
@@ -56,13 +60,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Compatibility:
-    """The outcome for one pair of serializers, and what it rests on; without findings it is as-is."""
+    """The outcome for one pair of serializers, and its findings; without findings it is as-is."""
 
     outcome: Outcome
     findings: tuple[Finding, ...] = ()
 
     def within(self, step: str) -> Compatibility:
-        """The same, seen from a place that is one step further out."""
+        """Return the findings with `step` prepended to their paths."""
         if not step:
             return self
         return Compatibility(self.outcome, tuple(replace(each, path=step + each.path) for each in self.findings))
@@ -72,12 +76,12 @@ SAME = Compatibility(Outcome.AS_IS)
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
-    """The outcome that takes precedence; as-is when there is none (`CompositeTypeSerializerUtil`)."""
+    """Return the outcome that takes precedence; as-is if there are none (`CompositeTypeSerializerUtil`)."""
     return max(outcomes, key=_PRECEDENCE.__getitem__, default=Outcome.AS_IS)
 
 
 def combine(parts: Iterable[Compatibility]) -> Compatibility:
-    """One comparison made of several."""
+    """Return one comparison made of several."""
     parts = tuple(parts)
     return Compatibility(
         worst(each.outcome for each in parts), tuple(finding for each in parts for finding in each.findings)
@@ -85,5 +89,30 @@ def combine(parts: Iterable[Compatibility]) -> Compatibility:
 
 
 def single(finding: Finding) -> Compatibility:
-    """A comparison with one finding."""
+    """Return a comparison with one finding."""
     return Compatibility(finding.outcome, (finding,))
+
+
+def differ(
+    old: Serializer,
+    new: Serializer,
+    *,
+    outcome: Outcome,
+    reason: str,
+    remedy: str = "",
+    unnoticed: bool = False,
+    error: str = "",
+) -> Compatibility:
+    """Return a comparison with one finding about two serializers as a whole; arguments as of `Finding`."""
+    return single(
+        Finding(
+            path="",
+            old=describe(old),
+            new=describe(new),
+            outcome=outcome,
+            reason=reason,
+            remedy=remedy,
+            unnoticed=unnoticed,
+            error=error,
+        )
+    )

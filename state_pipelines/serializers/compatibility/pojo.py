@@ -58,7 +58,7 @@ def _compare_fields(old: Pojo, new: Pojo) -> list[Compatibility]:
 
 
 def _swallow_errors(field: Compatibility) -> Compatibility:
-    """What cannot be read inside a POJO counts as missing at first; it fails when the old serializer is restored."""
+    """Treat unreadable serializers inside a POJO as missing; they fail when the old serializer is restored."""
     findings = (replace(each, error=_UNRESTORED) if each.error else each for each in field.findings)
     return Compatibility(field.outcome, tuple(findings))
 
@@ -74,14 +74,14 @@ def _unreadable(field: PojoField) -> Finding:
         new=None,
         outcome=Outcome.INCOMPATIBLE,
         reason=f"the serializer of the field {quote(field.name)} could not be read when the snapshot was written "
-        "again, so its bytes cannot be told from those of the next field",
+        "again, so its bytes cannot be separated from those of the next field",
         remedy="Go back to a snapshot that was written with the old classes",
         error=_UNRESTORED,
     )
 
 
 def _is_gone(field: PojoField, old: Pojo, new: Pojo) -> bool:
-    """Whether Flink finds no such Java field any more.
+    """Return whether Flink no longer finds such a Java field.
 
     It looks in the class that declared the field. A superclass that declares no field of the new POJO may have been
     left by it, and may have the field still.
@@ -172,7 +172,7 @@ def _compare_subclasses(old: Pojo, new: Pojo) -> list[Compatibility]:
             results.append(resolve_nested(each.serializer, after).within(f"({each.class_name})"))
     before, after_names = [each.class_name for each in old.registered], [*now]
     if before != after_names[: len(before)]:
-        reason = "the registered subclasses stand in another order, or some are no longer registered: Flink keeps the "
+        reason = "the order of the registered subclasses changed, or some are no longer registered: Flink keeps the "
         reason += "old tags. The classes must still be on the class path"
         results.append(single(_reconfigured(before, after_names, reason)))
     if old.non_registered:

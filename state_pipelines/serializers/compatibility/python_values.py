@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.serializers.compatibility.outcome import SAME, Compatibility, Finding, Outcome, single
+from state_pipelines.serializers.compatibility.outcome import SAME, Compatibility, Outcome, differ
 from state_pipelines.serializers.compatibility.rules import rule
 from state_pipelines.serializers.python_types import PythonValue
-from state_pipelines.serializers.text import describe
 
 if TYPE_CHECKING:
     from state_pipelines.serializers.tree import Serializer
@@ -21,26 +20,20 @@ def compare_python_values(old: Serializer, new: Serializer) -> Compatibility:
     """
     if not isinstance(old, PythonValue) or not isinstance(new, PythonValue):
         side = "new job" if isinstance(old, PythonValue) else "snapshot"
-        return single(
-            Finding(
-                path="",
-                old=describe(old),
-                new=describe(new),
-                outcome=Outcome.UNDETERMINED,
-                reason=f"the type of this state of a Python function is not declared for the {side}",
-                remedy="Declare it: --python-types for the snapshots, --type for the new job",
-            )
+        return differ(
+            old,
+            new,
+            outcome=Outcome.UNDETERMINED,
+            reason=f"the type of this state of a Python function is not declared for the {side}",
+            remedy="Declare it: --python-types for the snapshots, --type for the new job",
         )
     if old.type == new.type:
         return SAME
-    return single(
-        Finding(
-            path="",
-            old=describe(old),
-            new=describe(new),
-            outcome=Outcome.INCOMPATIBLE,
-            reason="the type of this state of a Python function changed: PyFlink reads old bytes with the new coder",
-            remedy="Migrate the state (`state-pipelines migrate`), or keep the type",
-            unnoticed=True,
-        )
+    return differ(
+        old,
+        new,
+        outcome=Outcome.INCOMPATIBLE,
+        reason="the type of this state of a Python function changed: PyFlink reads old bytes with the new coder",
+        remedy="Migrate the state (`state-pipelines migrate`), or keep the type",
+        unnoticed=True,
     )

@@ -1,4 +1,4 @@
-"""Dispatch: which rule compares two serializers, and what it says when their families differ."""
+"""Dispatch of compatibility rules by serializer family, and comparison of different families."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from state_pipelines.serializers.compatibility.outcome import (
     Finding,
     Outcome,
     combine,
+    differ,
     single,
 )
-from state_pipelines.serializers.practices import is_flinks
 from state_pipelines.serializers.python_types import PythonValue
-from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.snapshot_class_rules import is_flinks
 from state_pipelines.serializers.tree import (
     Basic,
     Composite,
@@ -59,13 +59,13 @@ def resolve(old: Serializer, new: Serializer, path: str = "value") -> Compatibil
     Args:
         old: as the snapshot holds it.
         new: as the new job has it.
-        path: where the two stand; paths of findings begin with it.
+        path: path of the two serializers; the prefix of the paths of findings.
     """
     return resolve_nested(old, new).within(path)
 
 
 def resolve_nested(old: Serializer, new: Serializer) -> Compatibility:
-    """As `resolve`, with paths relative to the two serializers."""
+    """Like `resolve`, with paths relative to the two serializers."""
     if isinstance(old, Opaque) or isinstance(new, Opaque):
         return _compare_opaque(old, new)
     if isinstance(new, PythonValue):
@@ -78,7 +78,7 @@ def resolve_nested(old: Serializer, new: Serializer) -> Compatibility:
 
 
 def register_successor(old_class: str, new_class: str) -> Callable[[Compare], Compare]:
-    """Say what a snapshot class makes of the snapshots of another one, whose place it takes; decorates the comparison.
+    """Register the comparison of a snapshot class with the class that it replaces; a decorator.
 
     Without this, serializers of different families are incompatible. In Flink since 1.19 it is the new snapshot class
     that accepts the old one in `resolveSchemaCompatibility(oldSerializerSnapshot)`; up to 1.18 the old one accepted the
@@ -94,7 +94,7 @@ def register_successor(old_class: str, new_class: str) -> Callable[[Compare], Co
 
     def decorate(compare: Compare) -> Compare:
         if _successors.setdefault((old_class, new_class), compare) is not compare:
-            raise UsageError(f"what {new_class} makes of {old_class} is registered already")
+            raise UsageError(f"the comparison of {new_class} with {old_class} is registered already")
         return compare
 
     return decorate
@@ -102,30 +102,27 @@ def register_successor(old_class: str, new_class: str) -> Callable[[Compare], Co
 
 @singledispatch
 def rule(old: Serializer, new: Serializer) -> Compatibility:
-    """The rule of a family: compares two serializers of the same family; paths of findings are relative.
+    """Compare two serializers of the same family (registered by family); paths of findings are relative.
 
     Composites without a rule of their own follow `CompositeTypeSerializerSnapshot`; outer data of classes that are not
-    Flink's are undetermined where they differ, since only `resolveOuterSchemaCompatibility` knows. For other families
+    Flink's are undetermined where they differ, since `resolveOuterSchemaCompatibility` decides. For other families
     nothing is known.
     """
     if isinstance(old, Composite):
         return compare_nested(old, new, *_compare_outer(old, new))
     if old == new:
         return SAME
-    return single(
-        Finding(
-            path="",
-            old=describe(old),
-            new=describe(new),
-            outcome=Outcome.UNDETERMINED,
-            reason=f"no rule is registered for {name_serializer(old)}",
-            remedy="Register one with state_pipelines.serializers.compatibility.rule.register",
-        )
+    return differ(
+        old,
+        new,
+        outcome=Outcome.UNDETERMINED,
+        reason=f"no rule is registered for {name_serializer(old)}",
+        remedy="Register one with state_pipelines.serializers.compatibility.rule.register",
     )
 
 
 def _compare_outer(old: Serializer, new: Serializer) -> Iterator[Finding]:
-    """The outer data that differ: all fields of the node but versions and nested serializers."""
+    """Yield the outer data that differ: all fields of the node but versions and nested serializers."""
     if is_flinks(old.snapshot_class):
         return
     for each in fields(old):
@@ -147,24 +144,21 @@ def _holds_serializers(value: object) -> bool:
 
 
 def compare_nested(old: Serializer, new: Serializer, *outer: Finding) -> Compatibility:
-    """The rule of composites: the number of nested serializers, then each of them.
+    """Return the rule of composites: the number of nested serializers, then each of them.
 
     Args:
         old: the old composite.
         new: the new one, of the same family.
-        outer: what the outer part brings.
+        outer: the findings on the outer data.
     """
     if len(old.nested) != len(new.nested):
-        return single(
-            Finding(
-                path="",
-                old=describe(old),
-                new=describe(new),
-                outcome=Outcome.INCOMPATIBLE,
-                reason=f"{name_serializer(old)} had {len(old.nested)} fields and has {len(new.nested)} now; "
-                "it cannot gain or lose any",
-                remedy="Change the fields in a migration",
-            )
+        return differ(
+            old,
+            new,
+            outcome=Outcome.INCOMPATIBLE,
+            reason=f"{name_serializer(old)} had {len(old.nested)} fields and has {len(new.nested)} now; "
+            "it cannot gain or lose any",
+            remedy="Change the fields in a migration",
         )
     parts = [single(finding) for finding in outer]
     for step, before, after in zip(list_steps(old), old.nested, new.nested, strict=True):
@@ -173,7 +167,7 @@ def compare_nested(old: Serializer, new: Serializer, *outer: Finding) -> Compati
 
 
 def list_steps(node: Serializer) -> tuple[str, ...]:
-    """The step of a path to each nested serializer."""
+    """Return the step of a path to each nested serializer."""
     match node:
         case ListOf() | SetOf() | GenericArray() | LinkedListOf():
             return ("[]",)
@@ -195,23 +189,20 @@ _FIELD_STEPS = {"Either": (".left", ".right"), "Timer": (".key", ".namespace"), 
 
 
 def compare_families(old: Serializer, new: Serializer) -> Compatibility:
-    """Two serializers of different families: incompatible, but for those whose bytes are the same."""
+    """Compare two serializers of different families: incompatible unless their bytes are the same."""
     if {old.snapshot_class, new.snapshot_class} == _SAME_DATA:
         return compare_nested(old, new)
     reason, remedy = _explain(old, new)
     unnoticed = _is_unnoticed(old, new)
     if unnoticed:
         reason += "; Flink since 1.19 does not compare the families of composites and takes the old bytes as they are"
-    return single(
-        Finding(
-            path="",
-            old=describe(old),
-            new=describe(new),
-            outcome=Outcome.INCOMPATIBLE,
-            reason=reason,
-            remedy=remedy,
-            unnoticed=unnoticed,
-        )
+    return differ(
+        old,
+        new,
+        outcome=Outcome.INCOMPATIBLE,
+        reason=reason,
+        remedy=remedy,
+        unnoticed=unnoticed,
     )
 
 
@@ -264,7 +255,7 @@ _COMPARES_OUTER = (GenericArray, Nullable, Row, LinkedListOf)
 
 
 def _is_unnoticed(old: Serializer, new: Serializer) -> bool:
-    """Whether Flink sees no difference: of composites it asks only the new family, and only for its outer part."""
+    """Return whether Flink detects no difference: for composites it compares only the outer data."""
     if not isinstance(old, Composite) or not isinstance(new, Composite) or len(old.nested) != len(new.nested):
         return False
     # The snapshot class of a user may look at the family of the old one.
@@ -284,13 +275,10 @@ def _compare_opaque(old: Serializer, new: Serializer) -> Compatibility:
     if old == new:
         return SAME
     unknown = ", ".join(sorted({each.unknown_class for each in (old, new) if isinstance(each, Opaque)}))
-    return single(
-        Finding(
-            path="",
-            old=describe(old),
-            new=describe(new),
-            outcome=Outcome.UNDETERMINED,
-            reason=f"the snapshots differ, and only {unknown} knows whether its data stay readable",
-            remedy="Register a reader for the class with state_pipelines.serializers.registry.register",
-        )
+    return differ(
+        old,
+        new,
+        outcome=Outcome.UNDETERMINED,
+        reason=f"the snapshots differ, and only {unknown} knows whether its data stay readable",
+        remedy="Register a reader for the class with state_pipelines.serializers.registry.register",
     )

@@ -1,7 +1,7 @@
 """TTL: how Flink 2 sees keyed state so that TTL can be switched on and off.
 
 Up to 1.20 the serializers of state with and without TTL are different families. Since 2.0 Flink wraps both sides of
-keyed state before it compares them; what the snapshot holds stays as it was.
+keyed state before it compares them; the content of the snapshot is unchanged.
 Source: `TtlAwareSerializerSnapshot`, `TtlAwareSerializerSnapshotWrapper`.
 """
 
@@ -17,7 +17,7 @@ from state_pipelines.serializers.tree import ListOf, MapOf, Serializer, Ttl, Ttl
 
 
 def wrap_ttl_aware(serializer: Serializer) -> Serializer:
-    """The value serializer of a keyed state as Flink 2 compares it: lists by element, maps by value."""
+    """Return the value serializer of a keyed state as Flink 2 compares it: lists by element, maps by value."""
     match serializer:
         case ListOf(snapshot_class=containers.LIST):
             return replace(serializer, element=_wrap(serializer.element))

@@ -14,23 +14,23 @@ from hypothesis import strategies as st
 
 import state_pipelines as sp
 from state_pipelines.errors import NotFoundError, UsageError
-from state_pipelines.keyed.encoding import RecordEncoder
+from state_pipelines.keyed.tables.row_encoding import RecordEncoder
 from state_pipelines.metadata import SubtaskState, write_metadata
 from state_pipelines.metadata.checkpoint import MasterState
-from state_pipelines.metadata.handles import ByteStreamStateHandle
 from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.operator import OperatorStreamStateHandle
-from state_pipelines.operations.comparing import Presence, SnapshotDiff, StateDiff, diff
-from state_pipelines.operations.comparing.report import ContentsDiff, ExampleKind
-from state_pipelines.operations.processes import Processes
-from state_pipelines.operations.publishing import NewFile
-from state_pipelines.operations.rescaling.request import parse_request
-from state_pipelines.operations.rewriting import merge_parts, write_part
-from state_pipelines.operations.writing import StateDescription, plan_write
-from state_pipelines.operatorstate.backend import write_operator_file
+from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
+from state_pipelines.operations.diff import Presence, SnapshotDiff, StateDiff, diff
+from state_pipelines.operations.diff.diff_report import ContentsDiff, ExampleKind
+from state_pipelines.operations.local_processes import Processes
+from state_pipelines.operations.rescale.rescale_request import parse_request
+from state_pipelines.operations.write.keyed_rewrite import merge_parts, write_part
+from state_pipelines.operations.write.publication import NewFile
+from state_pipelines.operations.write.state_write import StateDescription, plan_write
 from state_pipelines.operatorstate.header import OperatorHeader
+from state_pipelines.operatorstate.state_files import write_operator_file
 from state_pipelines.serializers.build import basic, list_of
-from state_pipelines.serializers.metainfo import broadcast_state
+from state_pipelines.serializers.state_meta_info import broadcast_state
 from state_pipelines.serializers.tree import Kryo
 from state_pipelines.storage import SnapshotWriter, resolve
 from tests.snapshot.built import build_snapshot, list_operator, operator, write_raw_keyed, write_raw_operator
@@ -462,7 +462,7 @@ def test_the_report_as_json(tmp_path: Path) -> None:
 
 
 def test_neither_spark_nor_dagster_is_imported() -> None:
-    code = "import sys, state_pipelines.operations.comparing; print({'pyspark', 'dagster'} & set(sys.modules))"
+    code = "import sys, state_pipelines.operations.diff; print({'pyspark', 'dagster'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 

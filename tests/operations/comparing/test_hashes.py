@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_pipelines.keyed.digest import digest_run
-from state_pipelines.operations.comparing.hashes import Differences, Hashes, concat_hashes, join_hashes, sum_differences
-from state_pipelines.operations.comparing.keyed import (
+from state_pipelines.keyed.digests.record_digests import digest_run
+from state_pipelines.operations.diff.diff_report import ExampleKind
+from state_pipelines.operations.diff.keyed_state import (
     CompareGroups,
     KeyedSide,
     add_up,
@@ -18,7 +18,13 @@ from state_pipelines.operations.comparing.keyed import (
     plan_digests,
     total_of,
 )
-from state_pipelines.operations.comparing.report import ExampleKind
+from state_pipelines.operations.diff.record_hashes import (
+    Differences,
+    Hashes,
+    concat_hashes,
+    join_hashes,
+    sum_differences,
+)
 from state_pipelines.snapshot.keyed_state import KeyedState
 from tests.snapshot.savepoints import orders
 

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
-from state_pipelines.keyed.assignment import assign_key_group
-from state_pipelines.keyed.canonical import CanonicalFile, open_canonical
-from state_pipelines.keyed.files import RecordContext
+from state_pipelines.keyed.canonical.reader import CanonicalFile, open_canonical
 from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.keyed.header import KeyedHeader
+from state_pipelines.keyed.key_group_assignment import assign_key_group
+from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.serializers.build import VOID_NAMESPACE, timer
-from state_pipelines.serializers.metainfo import keyed_state, priority_queue
+from state_pipelines.serializers.state_meta_info import keyed_state, priority_queue
 from state_pipelines.serializers.text import parse
 from state_pipelines.storage import create_file
 from tests.keyed.canonical_files import make_file
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from state_pipelines.keyed.files import KeyedFile
-    from state_pipelines.keyed.records import KeyedRecords
+    from state_pipelines.keyed.keyed_file import KeyedFile
+    from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.storage import Location
 

@@ -9,24 +9,24 @@ import numpy as np
 import pytest
 
 from state_pipelines.binary.reader import Reader
-from state_pipelines.codecs.columnar import Encoded
+from state_pipelines.codecs.programs.execution import Encoded
 from state_pipelines.errors import FormatError, UnsupportedError, UsageError
-from state_pipelines.keyed.assignment import compute_key_group_range
-from state_pipelines.keyed.canonical import CanonicalFile
+from state_pipelines.keyed.canonical.reader import CanonicalFile
+from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.metadata import KeyGroupRange, SubtaskState
-from state_pipelines.metadata.handles import ByteStreamStateHandle, KeyGroupsStateHandle, RelativeFileStateHandle
-from state_pipelines.metadata.keyed import IncrementalRemoteKeyedStateHandle, KeyGroupsSavepointStateHandle
-from state_pipelines.metadata.operator import OperatorStateHandle, OperatorStreamStateHandle
+from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle, KeyGroupsSavepointStateHandle
+from state_pipelines.metadata.operator_handles import OperatorStateHandle, OperatorStreamStateHandle
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, KeyGroupsStateHandle, RelativeFileStateHandle
 from state_pipelines.metadata.streams import StateStream, StreamRange, read_whole_stream
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.rescaling.keyed_assembly import NeedsRecords
-from state_pipelines.operations.rescaling.operator_assembly import assemble_operator
-from state_pipelines.operations.rescaling.pieces import Assembler, FileAssembly
-from state_pipelines.operatorstate.backend import read_operator_file, write_operator_file
+from state_pipelines.operations.rescale.file_ranges import Assembler, FileAssembly
+from state_pipelines.operations.rescale.keyed_assembly import NeedsRecords
+from state_pipelines.operations.rescale.operator_assembly import assemble_operator
 from state_pipelines.operatorstate.header import OperatorHeader, read_operator_header
+from state_pipelines.operatorstate.state_files import read_operator_file, write_operator_file
 from state_pipelines.serializers.build import basic
-from state_pipelines.serializers.metainfo import broadcast_state, operator_list
-from state_pipelines.snapshot import Operator, handles
+from state_pipelines.serializers.state_meta_info import broadcast_state, operator_list
+from state_pipelines.snapshot import Operator, handle_readers
 from state_pipelines.storage import read_file, resolve
 from tests.flink.harness import diff_entries
 from tests.operations.rescaling.reassigning import Reassigned, plan_parallelism, reassign
@@ -405,7 +405,7 @@ def test_a_piece_of_work_goes_to_another_process_and_is_done_twice(tmp_path: Pat
 def test_a_source_that_is_cut_off_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "old").write_bytes(b"abc")
     stream = StateStream("old", 9, resolve(str(tmp_path / "old")))
-    with pytest.raises(FormatError, match="ends 6 bytes before"):
+    with pytest.raises(FormatError, match="bytes 0 to 9 are wanted but the file has 3"):
         FileAssembly((StreamRange(stream, 0, 9),), resolve(str(tmp_path / "new"))).run()
     assert not (tmp_path / "new").exists()
 
@@ -427,7 +427,7 @@ def test_sections_are_found_far_behind_the_header(monkeypatch: pytest.MonkeyPatc
     found = next(each for each in snapshot.operators if each.keyed_files)
     last = keyed(reassigned(found, 4))[-1]
     near = snapshot.handles.open_keyed(last)
-    monkeypatch.setattr(handles, "_LONG_HEADER", 1)
+    monkeypatch.setattr(handle_readers, "_LONG_HEADER", 1)
     assert snapshot.handles.open_keyed(last) == near
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from state_pipelines.errors import FormatError, IncompatibleError, UnsupportedError, UsageError
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.operations.rescaling.merging import MergeRule, align_headers
-from state_pipelines.operations.rescaling.regrouping import Collect, Gather, Shuffle, Source
+from state_pipelines.operations.rescale.record_regrouping import Collect, Gather, Shuffle, Source
+from state_pipelines.operations.rescale.snapshot_merge import MergeRule, align_headers
 from state_pipelines.serializers.build import TIME_WINDOW, VOID_NAMESPACE
-from state_pipelines.serializers.metainfo import keyed_state
+from state_pipelines.serializers.state_meta_info import keyed_state
 from state_pipelines.serializers.text import parse
 from state_pipelines.storage import join, resolve
 from tests.operations.rescaling.keyed_files import (
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from state_pipelines.keyed.canonical import CanonicalFile
-    from state_pipelines.keyed.files import KeyedFile
-    from state_pipelines.operations.rewriting import WrittenFile
-    from state_pipelines.serializers.metainfo import StateMetaInfo
+    from state_pipelines.keyed.canonical.reader import CanonicalFile
+    from state_pipelines.keyed.keyed_file import KeyedFile
+    from state_pipelines.operations.write.keyed_rewrite import WrittenFile
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.storage import Location
 
     Merge = Callable[[list[list[Record]], MergeRule, Location], tuple[WrittenFile, CanonicalFile]]

@@ -11,16 +11,16 @@ from click.testing import CliRunner
 
 from state_pipelines.cli import main
 from state_pipelines.errors import FormatError
-from state_pipelines.keyed.assignment import compute_key_group_range
+from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.metadata import write_metadata
 from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.keyed import IncrementalRemoteKeyedStateHandle
-from state_pipelines.operations.converting import convert
+from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
+from state_pipelines.operations.balance.balance import measure_balance
+from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.inspect import inspect
-from state_pipelines.operations.publishing import FileMode
-from state_pipelines.operations.rescaling import parse_request, plan_rescale, rescale
-from state_pipelines.operations.rescaling.balance import measure_balance
+from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.operations.rescale import parse_request, plan_rescale, rescale
+from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot.held_key_groups import follows_formula
 from state_pipelines.storage import resolve
 from tests.operations.rescaling.test_rescaling import gather

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.keyed.canonical import CanonicalFile
-from state_pipelines.operations.rescaling import parse_request, plan_rescale, records_planning
-from state_pipelines.operations.rescaling.records_planning import MOST_BLOCKS, MOST_PIECES, SPLIT_SIZE
-from state_pipelines.operations.spills import BATCH, BLOCK, Spill, SpilledBlock
-from state_pipelines.snapshot.snapshot import Operator
+from state_pipelines.keyed.canonical.reader import CanonicalFile
+from state_pipelines.operations.rescale import parse_request, plan_rescale, record_plan
+from state_pipelines.operations.rescale.record_plan import MOST_BLOCKS, MOST_PIECES, SPLIT_SIZE
+from state_pipelines.operations.write.spills import BATCH, BLOCK, Spill, SpilledBlock
+from state_pipelines.snapshot.operator import Operator
 from state_pipelines.storage import join, resolve
 from tests.snapshot.savepoints import types
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from state_pipelines.operations.rescaling.plans import OperatorPlan
-    from state_pipelines.operations.rescaling.regrouping import Shuffle
+    from state_pipelines.operations.rescale.record_regrouping import Shuffle
+    from state_pipelines.operations.rescale.rescale_plan import OperatorPlan
 
 FIRST_TO_MERGE = (MOST_BLOCKS + 1) * BLOCK
 
@@ -60,10 +60,10 @@ def test_pieces_grow_and_become_one_block_each_with_the_state(
 
 
 def test_there_are_about_as_many_pieces_as_there_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records_planning, "SPLIT_SIZE", 1)
+    monkeypatch.setattr(record_plan, "SPLIT_SIZE", 1)
     numbers = []
     for most in (2, 10):
-        monkeypatch.setattr(records_planning, "MOST_PIECES", most)
+        monkeypatch.setattr(record_plan, "MOST_PIECES", most)
         plans = plan_operators(tmp_path / "new")
         numbers.append([len(list_shuffles([each])) for each in plans])
     # Files end inside a piece, and key groups are not cut.

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import UsageError
-from state_pipelines.metadata.handles import ByteStreamStateHandle
-from state_pipelines.metadata.operator import OperatorStateMetaInfo, OperatorStateMode, OperatorStreamStateHandle
-from state_pipelines.operations.rescaling.redistribution import Share, redistribute
+from state_pipelines.metadata.operator_handles import (
+    OperatorStateMetaInfo,
+    OperatorStateMode,
+    OperatorStreamStateHandle,
+)
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
+from state_pipelines.operations.rescale.redistribution import Share, redistribute
 from tests.operations.rescaling.golden_redistribution import CASES, LINES, read_golden
 
 if TYPE_CHECKING:

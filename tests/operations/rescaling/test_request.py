@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.rescaling.merging import MergeRule
-from state_pipelines.operations.rescaling.request import (
+from state_pipelines.operations.rescale.rescale_request import (
     KeyChoice,
     OperatorRequest,
     RescaleRequest,
@@ -14,6 +13,7 @@ from state_pipelines.operations.rescaling.request import (
     load_request,
     parse_request,
 )
+from state_pipelines.operations.rescale.snapshot_merge import MergeRule
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,22 +17,21 @@ from state_pipelines.errors import (
     UnsupportedError,
     UsageError,
 )
-from state_pipelines.keyed.assignment import compute_key_group_range
+from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.processes import COPY_THREADS, KERNEL_THREADS, Processes, Work, run_pieces
-from state_pipelines.operations.publishing import FileMode
-from state_pipelines.operations.rescaling import (
+from state_pipelines.operations.local_processes import COPY_THREADS, KERNEL_THREADS, Processes, Work, run_pieces
+from state_pipelines.operations.rescale import (
     RescaleResult,
     parse_request,
     plan_rescale,
-    records_planning,
+    record_plan,
     rescale,
     run_rescale,
 )
-from state_pipelines.operations.rescaling.plans import SPILLS
-from state_pipelines.operations.rescaling.regrouping import Gather, Shuffle
+from state_pipelines.operations.rescale.record_regrouping import Gather, Shuffle
+from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot import Snapshot, open_snapshot
-from state_pipelines.storage import exists, join, resolve
+from state_pipelines.storage import resolve
 from state_pipelines.storage.files import remove_directory
 from tests.snapshots import DATA, OWN, RESCALING, Case, select
 
@@ -170,12 +169,12 @@ def test_a_wrong_hash_is_refused_before_anything_is_written(types: Snapshot, tmp
 
 
 def test_parallelism_alone_reads_no_records(types: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from state_pipelines.keyed import framing
+    from state_pipelines.keyed.canonical import kernels
 
     def refuse(*arguments: object) -> None:
         raise AssertionError("records were looked at")
 
-    monkeypatch.setattr(framing, "scan_records", refuse)
+    monkeypatch.setattr(kernels, "scan_records", refuse)
     result = rescale(types, str(tmp_path / "new"), parse_request({"parallelism": 3}), prove=False)
     assert {change.keyed for change in result.plan.changes} == {"ranges of bytes", "none"}
     assert result.proof is None
@@ -330,7 +329,7 @@ def test_what_was_lost_fails_the_proof(types: Snapshot, tmp_path: Path) -> None:
 def test_every_entry_is_there_again_when_blocks_were_merged(
     storage: str, prove: bool, types: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records_planning, "MOST_BLOCKS", -1)
+    monkeypatch.setattr(record_plan, "MOST_BLOCKS", -1)
     found: list[list[int]] = []
 
     def run(pieces: Sequence[Any], what: str) -> list[Any]:
@@ -345,7 +344,7 @@ def test_every_entry_is_there_again_when_blocks_were_merged(
     assert {number for each in found for number in each} == {1}
     assert gather(dump(reopen(result, types))) == gather(dump(types))
     assert (result.proof is not None) == prove
-    assert not exists(join(resolve(target), SPILLS))
+    assert [each.name for each in tmp_path.iterdir()] == (["new"] if storage == "local" else [])
     remove_directory(resolve(target))
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.connectors.kafka import KafkaAssignment, KafkaEnumerator, KafkaSplit, write_kafka_enumerator
+from state_pipelines.connectors.kafka_source import KafkaAssignment, KafkaEnumerator, KafkaSplit, write_kafka_enumerator
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.operations.rescaling import parse_request, plan_rescale
-from state_pipelines.operations.rescaling.source_splits import count_splits
+from state_pipelines.operations.rescale import parse_request, plan_rescale
+from state_pipelines.operations.rescale.source_splits import count_splits
 from state_pipelines.storage import resolve
 from tests.connectors.vectors import versioned
 from tests.serializers.literals import i32

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_pipelines.errors import FormatError, ProofError
-from state_pipelines.keyed.assignment import compute_key_group_range
-from state_pipelines.keyed.runs import RUN, Block, join_blocks
+from state_pipelines.keyed.canonical.sorted_runs import RUN, Block, join_blocks
+from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.operations import spills
-from state_pipelines.operations.rescaling.regrouping import Gather, Shuffle
-from state_pipelines.operations.spills import (
+from state_pipelines.operations.rescale.record_regrouping import Gather, Shuffle
+from state_pipelines.operations.write import spills
+from state_pipelines.operations.write.spills import (
     BATCH,
     BLOCK,
     SpilledBlock,
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.records import KeyedRecords
-    from state_pipelines.operations.rewriting import WrittenFile
-    from state_pipelines.operations.spills import Spill
+    from state_pipelines.keyed.record_layout import KeyedRecords
+    from state_pipelines.operations.write.keyed_rewrite import WrittenFile
+    from state_pipelines.operations.write.spills import Spill
     from state_pipelines.storage import Location
 
 OLD = 16

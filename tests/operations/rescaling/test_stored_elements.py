@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.binary.snappyframed import STREAM_ID, compress_chunks
+from state_pipelines.binary.snappy_frames import STREAM_ID, compress_chunks
 from state_pipelines.errors import FormatError
 from state_pipelines.metadata import write_metadata
-from state_pipelines.metadata.handles import ByteStreamStateHandle
-from state_pipelines.metadata.operator import OperatorStateMetaInfo, OperatorStateMode
+from state_pipelines.metadata.operator_handles import OperatorStateMetaInfo, OperatorStateMode
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.metadata.streams import StateStream
-from state_pipelines.operations.publishing import FileMode
-from state_pipelines.operations.rescaling import parse_request, rescale
-from state_pipelines.operations.rescaling.stored_elements import StoredElements
+from state_pipelines.operations.rescale import parse_request, rescale
+from state_pipelines.operations.rescale.stored_elements import StoredElements
+from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot import open_snapshot
 from tests.snapshots import RESCALING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from state_pipelines.keyed.digest import RecordDigest
+    from state_pipelines.keyed.digests.record_digests import RecordDigest
     from state_pipelines.snapshot import Snapshot
 
 SPLIT, BROADCAST = OperatorStateMode.SPLIT_DISTRIBUTE, OperatorStateMode.BROADCAST

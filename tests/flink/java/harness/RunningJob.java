@@ -137,6 +137,11 @@ final class RunningJob implements AutoCloseable {
         }
     }
 
+    /** Throws what the job failed with, if it does not run any more. */
+    void requireRunning() throws Exception {
+        failIfOver(Long.MAX_VALUE, "");
+    }
+
     /** How often the job's sources pause for a checkpoint; a job says so with {@code ROUNDS} and {@code open(round)}. */
     int rounds() throws Exception {
         return (int) Math.max(1, number("ROUNDS"));

@@ -1,0 +1,1 @@
+"""One directory for each Flink job, with its `defs.yaml`."""

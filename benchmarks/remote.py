@@ -1,0 +1,250 @@
+"""Works on an S3 store that takes 30 ms for each request: requests and bytes, counted outside of the product.
+
+    python -m benchmarks.remote [--latency 0.03] [--keys 1000000] [WORK...]
+
+The store is moto in this process, behind a proxy that waits and counts; each work runs in a process of its own. moto is
+slow, so that seconds are an upper bound; requests, bytes and requests in flight do not depend on it. For roots of many
+objects there is `benchmarks.large_root`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.generate import generate
+from benchmarks.s3_server import S3Server, start_s3
+from benchmarks.shapes import Shape
+from state_pipelines import convert, open_snapshot
+from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.operations.diff.diff import diff
+from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.snapshot.opening import open_location
+from state_pipelines.storage import resolve
+from state_pipelines.storage.options import VARIABLE
+from state_pipelines.storage.snapshot_listing import find_snapshots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+BUCKET = "benchmark"
+SNAPSHOTS = 200
+_ROOT = Path(__file__).resolve().parents[1]
+_FILES = _ROOT / "tests/data/types/flink-2.2/rocksdb-native"
+_CHANGES = _ROOT / "tests/data/types/flink-2.2/changelog-rocksdb-materialized"
+_CACHE = _ROOT / ".cache"
+_FORMATS = {"keys": "canonical", "rocks": "rocksdb-native", "heap": "heap-native"}
+"""Format of each snapshot with many keys."""
+
+
+def _open(name: str) -> str:
+    return str(open_snapshot(f"s3://{BUCKET}/{name}").checkpoint_id)
+
+
+def _read(name: str) -> str:
+    states = open_snapshot(f"s3://{BUCKET}/{name}").operator("bench").keyed_states
+    rows = sum(len(batch) for state in states[:1] for batch in state.batches(TableOptions(columns=("state_key",))))
+    return f"{rows:,} rows of one state"
+
+
+def _read_one(name: str) -> str:
+    state = open_snapshot(f"s3://{BUCKET}/{name}").operator("bench").keyed_states[0]
+    key = os.environ["BENCHMARK_KEY"]
+    return f"{len(state.to_arrow(TableOptions(key=key)))} row"
+
+
+def _read_one_by_command(name: str) -> str:
+    from click.testing import CliRunner
+
+    from state_pipelines.cli import main
+
+    path, key = f"s3://{BUCKET}/{name}", os.environ["BENCHMARK_KEY"]
+    state = os.environ["BENCHMARK_STATE"]
+    arguments = ["read", path, "--operator", "bench", "--state", state, "--key", key, "--json"]
+    result = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    return f"{len(result.stdout.splitlines())} row"
+
+
+def _read_one_by_spark(name: str) -> str:
+    from pyspark.sql import SparkSession
+
+    from state_pipelines.spark import register
+
+    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    register(spark)
+    reader = spark.read.format("flink-state").option("path", f"s3://{BUCKET}/{name}").option("operatorId", "bench")
+    reader = reader.option("stateVarName", os.environ["BENCHMARK_STATE"]).option("key", os.environ["BENCHMARK_KEY"])
+    return f"{len(reader.load().collect())} row"
+
+
+def _read_all(name: str) -> str:
+    operator = open_snapshot(f"s3://{BUCKET}/{name}").operator("bench")
+    return f"{sum(len(batch) for _, batch in operator.batches_by_state()):,} rows of all states"
+
+
+def _diff(names: str) -> str:
+    one, other = (open_snapshot(f"s3://{BUCKET}/{name}") for name in names.split("+"))
+    return "the same contents" if diff(one, other).same_contents else "other contents"
+
+
+def _inspect_changes(name: str) -> str:
+    case = json.loads((_CHANGES / "case.json").read_text())
+    mapping = [f"file:{case['written']}=s3://{BUCKET}/{name}"]
+    report = inspect(open_snapshot(f"s3://{BUCKET}/{name}/{case['snapshot']}", path_mapping=mapping), count=True)
+    return f"{sum(state.entries or 0 for operator in report.operators for state in operator.states):,} entries"
+
+
+def _count(name: str) -> str:
+    report = inspect(open_snapshot(f"s3://{BUCKET}/{name}"), count=True)
+    return f"{sum(state.entries or 0 for operator in report.operators for state in operator.states):,} entries"
+
+
+def _keep(name: str) -> str:
+    return f"{convert(f's3://{BUCKET}/{name}', f's3://{BUCKET}/kept', 'keep').copied} files"
+
+
+def _list_snapshots(name: str) -> str:
+    return f"{sum(1 for _ in find_snapshots(resolve(f's3://{BUCKET}/{name}')))} snapshots"
+
+
+def _read_metadata(name: str) -> str:
+    from concurrent.futures import ThreadPoolExecutor
+
+    found = [entry.location for entry in find_snapshots(resolve(f"s3://{BUCKET}/{name}"))]
+    with ThreadPoolExecutor(16) as pool:
+        return f"{len(list(pool.map(open_location, found)))} snapshots"
+
+
+WORKS: dict[str, tuple[str, Callable[[str], str], str]] = {
+    "open": ("open", _open, "keys"),
+    "one-key": ("one key, canonical", _read_one, "keys"),
+    "one-key-heap": ("one key, heap", _read_one, "heap"),
+    "one-key-rocks": ("one key, RocksDB", _read_one, "rocks"),
+    "one-key-command": ("`read --key`, RocksDB", _read_one_by_command, "rocks"),
+    "one-key-spark": ("option `key` of Spark, RocksDB", _read_one_by_spark, "rocks"),
+    "read": ("keys of one state, canonical", _read, "keys"),
+    "read-all": ("all columns of two states, canonical", _read_all, "keys"),
+    "read-heap": ("all columns of two states, heap", _read_all, "heap"),
+    "read-rocks": ("all columns of two states, RocksDB", _read_all, "rocks"),
+    "count": ("counts of `inspect`, two states", _count, "keys"),
+    "count-heap": ("counts of `inspect`, heap", _count, "heap"),
+    "count-rocks": ("counts of `inspect`, RocksDB", _count, "rocks"),
+    "diff": ("`diff` of canonical and RocksDB", _diff, "keys+rocks"),
+    "changes": ("counts of `inspect`, changelog", _inspect_changes, "changes"),
+    "keep": ("`convert --format keep`, RocksDB", _keep, "files"),
+    "list": (f"list {SNAPSHOTS} snapshots of 10 objects", _list_snapshots, "many"),
+    "metadata": ("list them and open each", _read_metadata, "many"),
+}
+
+
+def prepare(server: S3Server, keys: int, works: Sequence[str]) -> tuple[str, str]:
+    """Put the snapshots of some works into the store; a state of the large ones, and a key that they hold.
+
+    Args:
+        server: the store.
+        keys: of the large snapshots.
+        works: names of the works.
+    """
+    wanted = {name for work in works for name in WORKS[work][2].split("+")}
+    found = ("", "")
+    for name in wanted & _FORMATS.keys():
+        source = _CACHE / f"remote-{keys}-{_FORMATS[name]}"
+        if not source.exists():
+            generate(str(source), keys, Shape(format=_FORMATS[name]))
+        server.put(BUCKET, {f"{name}/{path.name}": path.read_bytes() for path in source.iterdir()})
+        state = open_snapshot(str(source)).operator("bench").keyed_states[0]
+        batch = next(state.batches(TableOptions(columns=("state_key",)), KeyGroupRange(0, 1)))
+        found = state.name, str(batch.column("state_key")[0].as_py())
+    if "changes" in wanted:
+        files = [path for path in _CHANGES.rglob("*") if path.is_file() and path.parent != _CHANGES]
+        server.put(BUCKET, {f"changes/{path.relative_to(_CHANGES)}": path.read_bytes() for path in files})
+    if wanted & {"files", "many"}:
+        _prepare_many(server)
+    return found
+
+
+def _prepare_many(server: S3Server) -> None:
+    """Put a small snapshot with many files, and many snapshots into the store."""
+    (small,) = _FILES.glob("savepoint-*")
+    server.put(BUCKET, {f"files/{path.name}": path.read_bytes() for path in small.iterdir()})
+    metadata = (small / "_metadata").read_bytes()
+    for number in range(SNAPSHOTS):
+        files = {f"{name:08x}-0000": b"state" for name in range(9)} | {"_metadata": metadata}
+        server.put(BUCKET, {f"many/job/chk-{number}/{name}": content for name, content in files.items()})
+
+
+def measure(name: str, server: S3Server, state: str, key: str) -> None:
+    """Run one work in a process of its own and print a row of the table."""
+    what, _, snapshot = WORKS[name]
+    options = json.dumps({f"s3://{BUCKET}": server.options})
+    environment = os.environ | {VARIABLE: options, "BENCHMARK_KEY": key, "BENCHMARK_STATE": state}
+    stored = sum(len(content) for content in _contents(snapshot))
+    server.clear()
+    command = [sys.executable, "-m", "benchmarks.remote", "--run", name]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=_ROOT)
+    result = json.loads(done.stdout.splitlines()[-1])
+    share = f"{server.received / stored:.2f}" if stored else ""
+    print(  # noqa: T201
+        f"| {what} | {result['result']} | {len(server.requests):,} | {server.received / 1e6:.1f} | {share} "
+        f"| {server.most} | {result['seconds']:.1f} | {result['memory']:,} |"
+    )
+
+
+def _contents(snapshot: str) -> list[bytes]:
+    from moto.s3.models import s3_backends
+
+    if snapshot == "many":
+        return []
+    keys = s3_backends["123456789012"]["aws"].buckets[BUCKET].keys
+    return [
+        keys[name].value for name in list(keys) if name.startswith(tuple(f"{each}/" for each in snapshot.split("+")))
+    ]
+
+
+def run(name: str) -> None:
+    """Do one work in this process and print its result as JSON."""
+    _, work, snapshot = WORKS[name]
+    before = measure_memory()
+    started = time.monotonic()
+    result = work(snapshot)
+    seconds = time.monotonic() - started
+    grown = measure_memory() - before
+    print(json.dumps({"result": result, "seconds": seconds, "memory": grown // 1024}))  # noqa: T201
+
+
+def measure_memory() -> int:
+    """Most memory of this process so far in KiB; `getrusage` would include the process that started it."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+
+
+def main() -> None:
+    """Measure the works that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("works", nargs="*", metavar="WORK", help=", ".join(WORKS))
+    parser.add_argument("--latency", type=float, default=0.03)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--run", choices=WORKS)
+    arguments = parser.parse_args()
+    if arguments.run:
+        run(arguments.run)
+        return
+    with start_s3() as server:
+        works = arguments.works or list(WORKS)
+        state, key = prepare(server, arguments.keys, works)
+        server.latency = arguments.latency
+        print("| work | result | requests | MB | of the files | in flight | s | MiB |")  # noqa: T201
+        print("| --- | --- | --- | --- | --- | --- | --- | --- |")  # noqa: T201
+        for name in works:
+            measure(name, server, state, key)
+
+
+if __name__ == "__main__":
+    main()

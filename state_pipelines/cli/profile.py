@@ -1,0 +1,154 @@
+"""The profile of a snapshot in the width of a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from state_pipelines.cli.balance import draw_bar
+from state_pipelines.cli.display import crop, format_bytes, indent, make_table, plural, shorten_classes
+from state_pipelines.errors import UsageError
+from state_pipelines.operations.profiling.profile import EVERY_STATE
+from state_pipelines.operations.retention.policy import parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import timedelta
+
+    from rich.console import Console
+
+    from state_pipelines.operations.balance.balance_report import OperatorBalance
+    from state_pipelines.operations.profiling import ColumnProfile, OperatorProfile, Profile, StateProfile, TtlOutlook
+
+_SHOWN_COLUMNS = 40
+_SHOWN_KEYS = 5
+_KEY = 40
+
+
+def parse_ttl(texts: Sequence[str]) -> dict[str, timedelta]:
+    """Times to live from texts `DURATION` (all states) or `STATE=DURATION`.
+
+    Raises:
+        UsageError: a text has another form, or two are of one state.
+    """
+    found: dict[str, timedelta] = {}
+    for text in texts:
+        name, _, duration = text.rpartition("=")
+        if name in found:
+            raise UsageError(f"--ttl is given twice for {name or 'all states'}")
+        found[name or EVERY_STATE] = parse_duration(duration, "--ttl")
+    return found
+
+
+def show_profile(profile: Profile, console: Console) -> None:
+    """Print a profile for people."""
+    console.print("profile", style="bold")
+    facts = [f"{profile.entries:,} entries", format_bytes(profile.bytes)]
+    if profile.expired is not None:
+        facts.append(f"{profile.expired:,} expired")
+    console.print(f"  {', '.join(facts)}, ages at {profile.at}")
+    for operator in profile.operators:
+        if operator.states or operator.errors:
+            console.print()
+            _show_operator(operator, console)
+
+
+def _show_operator(operator: OperatorProfile, console: Console) -> None:
+    console.print(operator.label, style="bold cyan")
+    for error in operator.errors:
+        console.print(f"  cannot be read: {error}", style="red")
+    if operator.balance is not None:
+        _show_balance(operator.balance, console)
+    for state in operator.states:
+        _show_state(state, console)
+
+
+def _show_balance(balance: OperatorBalance, console: Console) -> None:
+    if balance.error:
+        console.print(f"  sizes and keys cannot be measured: {balance.error}", style="red")
+    if balance.now is not None:
+        idle = f", {plural(len(balance.now.idle), 'subtask')} without state" if balance.now.idle else ""
+        console.print(f"  the largest subtask has {balance.now.imbalance:.2f} times the mean{idle}")
+    if balance.most_bytes:
+        table = make_table("largest key", "subtask", "bytes", "share of subtask", "records", right=_NUMBERS)
+        for each in balance.most_bytes[:_SHOWN_KEYS]:
+            key = "".join(sign if sign.isprintable() else "�" for sign in each.key)
+            row = (str(each.subtask), format_bytes(each.bytes), f"{each.share:.1%}", f"{each.records:,}")
+            table.add_row(crop(key, _KEY), *row)
+        console.print(indent(table))
+
+
+_NUMBERS = ("subtask", "bytes", "share of subtask", "records", "null", "default", "min", "max", "mean", "entries")
+
+
+def _show_state(state: StateProfile, console: Console) -> None:
+    facts = [state.kind]
+    if state.entries is not None:
+        facts.append(plural(state.entries, "entry") if state.entries == 1 else f"{state.entries:,} entries")
+    if state.keys is not None:
+        facts.append(plural(state.keys, "key"))
+    if state.bytes is not None:
+        facts.append(format_bytes(state.bytes))
+    if state.mean_bytes is not None:
+        facts.append(f"{state.mean_bytes:,.0f} B per entry")
+    console.print(f"  {state.name}: {', '.join(facts)}")
+    types = [("key", state.key), ("namespace", state.namespace), ("value", state.value)]
+    shown = [f"{name} {shorten_classes(text)}" for name, text in types if text and text != "VoidNamespace"]
+    if shown:
+        console.print(indent(crop(", ".join(shown), 120)), style="dim")
+    if state.error:
+        console.print(f"    cannot be read: {state.error}", style="red")
+    if state.undecoded:
+        console.print(f"    profiled as bytes: {state.undecoded}", style="yellow")
+    if state.failed:
+        console.print(f"    {state.failed:,} cannot be decoded: {state.failure}", style="yellow")
+    if state.columns and state.entries:
+        _show_columns(state.columns, console)
+    if state.omitted:
+        console.print(f"    and {plural(state.omitted, 'column')} more, which are not profiled", style="dim")
+    if state.ttl is not None:
+        _show_ttl(state.ttl, console)
+
+
+def _show_columns(columns: Sequence[ColumnProfile], console: Console) -> None:
+    table = make_table("column", "type", "null", "default", "", "min", "max", "mean", right=_NUMBERS)
+    for each in columns[:_SHOWN_COLUMNS]:
+        table.add_row(
+            crop(each.column, 48),
+            crop(each.type, 24),
+            f"{each.null_ratio:.1%}",
+            "" if each.default_ratio is None else f"{each.default_ratio:.1%}",
+            each.measured if each.measured == "length" else "",
+            *(_format(number) for number in (each.minimum, each.maximum, each.mean)),
+        )
+    console.print(indent(indent(table)))
+    if len(columns) > _SHOWN_COLUMNS:
+        rest = plural(len(columns) - _SHOWN_COLUMNS, "column")
+        console.print(f"    and {rest} more; --json gives them", style="dim")
+
+
+def _show_ttl(outlook: TtlOutlook, console: Console) -> None:
+    if not outlook.entries:
+        return
+    console.print(f"    last access: {outlook.oldest} to {outlook.newest}")
+    _show_histogram("entries by age", outlook.by_age, console)
+    if outlook.expired is None or outlook.expiring is None:
+        console.print("    --ttl [STATE=]DURATION tells when they expire", style="dim")
+        return
+    console.print(f"    expired: {outlook.expired:,} ({outlook.expired_ratio:.1%})")
+    _show_histogram("entries that expire within", outlook.expiring, console)
+
+
+def _show_histogram(title: str, counts: Mapping[str, int], console: Console) -> None:
+    filled = {name: count for name, count in counts.items() if count}
+    if not filled:
+        return
+    table = make_table(title, "entries", "", right=("entries",))
+    for name, count in filled.items():
+        table.add_row(name, f"{count:,}", draw_bar(count, max(filled.values())))
+    console.print(indent(indent(table)))
+
+
+def _format(number: float | str | None) -> str:
+    if number is None or isinstance(number, str):
+        return number or ""
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.4g}"

@@ -1,0 +1,299 @@
+"""`retain`: plans of retention, their application, pins and the quarantine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from state_pipelines.cli.commands import CANNOT_BE_TOLD
+from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
+from state_pipelines.cli.options import AS_JSON, MAP, STORAGE_OPTIONS
+from state_pipelines.cli.retain_apply import (
+    finish,
+    make_limits,
+    make_report,
+    read_plan,
+    show_records,
+    show_result,
+)
+from state_pipelines.errors import UsageError
+from state_pipelines.operations.retention import (
+    PathKind,
+    RetentionPolicy,
+    apply_plan,
+    load_policy,
+    open_audit_log,
+    pin_snapshot,
+    plan_retention,
+    purge_quarantine,
+    read_pins,
+    restore_quarantined,
+    unpin_snapshot,
+)
+from state_pipelines.operations.retention.path_keys import PathKeys, parse_equalities
+from state_pipelines.operations.retention.policy import parse_duration, parse_price
+from state_pipelines.operations.retention.survey import open_roots
+from state_pipelines.storage import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from state_pipelines.operations.retention import AuditLog
+    from state_pipelines.operations.retention.plan import RetentionPlan, SnapshotVerdict
+    from state_pipelines.operations.retention.survey import Root
+    from state_pipelines.storage import Location
+
+_SHOWN_PATHS = 20
+_SHOWN_SNAPSHOTS = 40
+
+
+class _Duration(click.ParamType[timedelta]):
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        """Parse a duration."""
+        return value if isinstance(value, timedelta) else parse_duration(value, f"--{param.name}" if param else "")
+
+
+@click.command("retain")
+@click.argument("roots", nargs=-1, required=True, metavar="ROOT...")
+@click.option("--policy", "policy_path", metavar="FILE", help="YAML file that says which snapshots stay.")
+@click.option("--min-age", type=_Duration(), metavar="AGE", help="Nothing younger goes; 3d unless the policy says.")
+@click.option("--grace", type=_Duration(), metavar="TIME", help="Plan twice, this long apart; both must agree.")
+@click.option("--price", type=float, metavar="MONEY", help="Price of one GiB for one month, for the estimate.")
+@click.option("--currency", metavar="NAME", help="Currency of the price.")
+@click.option("--equal-scheme", "equal_schemes", multiple=True, metavar="A=B", help="Schemes that name one storage.")
+@click.option(
+    "--equal-authority", "equal_authorities", multiple=True, metavar="A=B", help="Hosts or buckets that are the same."
+)
+@click.option("--apply", "fingerprint", metavar="FINGERPRINT", help="Delete what the plan of this fingerprint names.")
+@click.option(
+    "--plan",
+    "plan_path",
+    metavar="FILE",
+    help="With --apply: the plan as --json printed it; what could go only since then stays, and is no change.",
+)
+@click.option("--quarantine", is_flag=True, help="With --apply: move the files away instead of deleting them.")
+@click.option("--max-paths", type=click.IntRange(1), metavar="N", help="With --apply: stop after so many paths.")
+@click.option("--max-bytes", metavar="SIZE", help="With --apply: stop before more bytes than this.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="With --apply: paths per second.")
+@click.option("--audit-log", metavar="DIR", help="Directory of the audit log; by default in the first root.")
+@click.option("--restore", metavar="WHAT", help="Move files back from the quarantine: a fingerprint, or a path.")
+@click.option("--purge", type=_Duration(), metavar="AGE", help="Delete what is longer in quarantine than AGE.")
+@click.option("--pin", metavar="PATH", help="Keep the snapshot at PATH from now on, and end.")
+@click.option("--reason", default="", metavar="TEXT", help="Why it is pinned.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="With --pin: tag it for policies instead.")
+@click.option("--unpin", metavar="PATH", help="Remove the pin of the snapshot at PATH, and end.")
+@click.option("--pins", "list_pins", is_flag=True, help="List the pins of the roots, and end.")
+@click.option("--all", "show_all", is_flag=True, help="Show every path, not only the largest.")
+@click.option("--strict", is_flag=True, help="Exit with 3 where references are not known.")
+@MAP
+@STORAGE_OPTIONS
+@AS_JSON
+@click.pass_context
+def command(
+    ctx: click.Context,
+    roots: tuple[str, ...],
+    *,
+    policy_path: str | None,
+    min_age: timedelta | None,
+    grace: timedelta | None,
+    price: float | None,
+    currency: str | None,
+    equal_schemes: tuple[str, ...],
+    equal_authorities: tuple[str, ...],
+    fingerprint: str | None,
+    plan_path: str | None,
+    quarantine: bool,
+    max_paths: int | None,
+    max_bytes: str | None,
+    rate: float | None,
+    audit_log: str | None,
+    restore: str | None,
+    purge: timedelta | None,
+    pin: str | None,
+    reason: str,
+    tags: tuple[str, ...],
+    unpin: str | None,
+    list_pins: bool,
+    show_all: bool,
+    strict: bool,
+    path_mapping: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Show which snapshots and files below the ROOTs go, which stay, and why; delete them with --apply.
+
+    Nothing is deleted without --apply and the fingerprint of a plan. The plan is made again, and must have the same
+    fingerprint; the newest snapshot of each job that stays is verified before anything is deleted.
+
+    ROOTs are directories of checkpoints and savepoints, of any number of jobs that run or not. Give all that share
+    files: references are only known below them. Without --policy only orphans go: files that no snapshot references,
+    checkpoints and savepoints that were never completed, temporary files.
+
+    Exit code 1: the plan of now has another fingerprint, a snapshot that would stay is damaged, or not everything could
+    be deleted or restored.
+    """
+    policy = load_policy(policy_path) if policy_path is not None else RetentionPolicy()
+    policy = replace(
+        policy,
+        min_age=policy.min_age if min_age is None else min_age,
+        grace=policy.grace if grace is None else grace,
+        price=policy.price if price is None else parse_price(price, "--price"),
+        currency=currency or policy.currency,
+        equal_schemes=(*policy.equal_schemes, *parse_equalities(equal_schemes)),
+        equal_authorities=(*policy.equal_authorities, *parse_equalities(equal_authorities)),
+    )
+    if (reason or tags) and pin is None:
+        raise UsageError("--reason and --tag belong to --pin", hint="Add --pin PATH")
+    if pin is not None or unpin is not None or list_pins:
+        _change_pins(_open(roots, policy), pin=pin, reason=reason, tags=tags, unpin=unpin, as_json=as_json)
+        return
+    if fingerprint is None and any((plan_path, quarantine, max_paths, max_bytes, rate)):
+        options = "--plan, --quarantine, --max-paths, --max-bytes and --rate"
+        raise UsageError(f"{options} belong to --apply", hint="Add --apply FINGERPRINT")
+    if restore is not None or purge is not None:
+        locations = [root.location for root in _open(roots, policy)]
+        log = _open_log(locations[0], audit_log)
+        done = [] if restore is None else restore_quarantined(locations, restore, log)
+        done += [] if purge is None else purge_quarantine(locations, purge, log)
+        finish(show_records(done, as_json=as_json))
+        return
+    if fingerprint is not None:
+        result = apply_plan(
+            roots,
+            policy,
+            fingerprint=fingerprint,
+            planned=None if plan_path is None else read_plan(plan_path, fingerprint),
+            grace=policy.grace,
+            path_mapping=path_mapping,
+            audit_log=audit_log,
+            quarantine=quarantine,
+            limits=make_limits(max_paths, max_bytes, rate),
+            report=make_report(),
+        )
+        finish(show_result(result, as_json=as_json))
+        return
+    plan = plan_retention(roots, policy, path_mapping=path_mapping, audit_log=audit_log)
+    if as_json:
+        click.echo(json.dumps(plan.to_json(), indent=2))
+    else:
+        show_plan(plan, make_console(), show_all=show_all)
+    if strict and plan.stopped:
+        ctx.exit(CANNOT_BE_TOLD)
+
+
+def _open(roots: Sequence[str], policy: RetentionPolicy) -> tuple[Root, ...]:
+    return open_roots(list(roots), PathKeys(policy.equal_schemes, policy.equal_authorities), None)[0]
+
+
+def _open_log(root: Location, directory: str | None) -> AuditLog:
+    return open_audit_log(root, None if directory is None else resolve(directory))
+
+
+def _change_pins(
+    roots: Sequence[Root], *, pin: str | None, reason: str, tags: tuple[str, ...], unpin: str | None, as_json: bool
+) -> None:
+    if pin is not None:
+        root, path = _find_root(roots, pin)
+        pin_snapshot(root.location, path, reason=reason, tags=tags)
+    if unpin is not None:
+        root, path = _find_root(roots, unpin)
+        unpin_snapshot(root.location, path)
+    pins = [(root, each) for root in roots for each in read_pins(root.location)]
+    if as_json:
+        entries = [{"root": root.path, **each.to_json()} for root, each in pins]
+        click.echo(json.dumps({"pins": entries}, indent=2))
+        return
+    console = make_console()
+    table = make_table("pinned", "reason", "tags", "since")
+    for root, each in pins:
+        table.add_row(f"{root.path}/{each.path}", each.reason, ", ".join(each.tags), each.created)
+    console.print(table if pins else "no pins")
+
+
+def _find_root(roots: Sequence[Root], path: str) -> tuple[Root, str]:
+    """The root that holds a path, and the path relative to it."""
+    key = PathKeys().key(path)
+    for root in roots:
+        if root.contains(key):
+            return root, key[len(root.key.rstrip("/")) + 1 :]
+    if len(roots) == 1 and "://" not in path and not path.startswith("/"):
+        return roots[0], path.strip("/")
+    raise UsageError(f"{path} is below none of the roots", hint="Give the root that holds it, and its path")
+
+
+def show_plan(plan: RetentionPlan, console: Console, *, show_all: bool = False) -> None:
+    """Print a plan for people."""
+    for reason in plan.stopped:
+        console.print(f"stopped: {reason}", style="red", soft_wrap=True)
+    for note in plan.notes:
+        console.print(f"note: {note}", style="yellow", soft_wrap=True)
+    _show_snapshots(plan, console, show_all=show_all)
+    _show_totals(plan, console)
+    _show_paths(plan, console, show_all=show_all)
+    if plan.unknown:
+        console.print(f"{plural(len(plan.unknown), 'path')} with names that Flink does not write stay:")
+        for unknown in plan.unknown if show_all else plan.unknown[:_SHOWN_PATHS]:
+            console.print(f"  {unknown.path}: {unknown.reason}", soft_wrap=True)
+        _show_more(len(plan.unknown), _SHOWN_PATHS, console, show_all=show_all)
+    saving = "" if plan.monthly_saving is None else f", {plan.monthly_saving:,.2f} {plan.currency} a month"
+    console.print(
+        f"{plural(len(plan.delete), 'path')} with {format_bytes(plan.bytes)} would go{saving}; "
+        f"{plural(len(plan.keep), 'file')} stay"
+    )
+    if plan.delete:
+        console.print(f"fingerprint {plan.fingerprint}; nothing was deleted", style="bold", soft_wrap=True)
+        console.print(f"the same command with --apply {plan.fingerprint} deletes them", soft_wrap=True)
+
+
+def _show_snapshots(plan: RetentionPlan, console: Console, *, show_all: bool) -> None:
+    if not plan.snapshots:
+        console.print("no snapshots")
+        return
+    # Those that go first; of the others the newest. Paths stay whole, for copying.
+    ordered = sorted(plan.snapshots, key=lambda each: (not each.delete, -_time(each), each.path))
+    for each in ordered if show_all else ordered[:_SHOWN_SNAPSHOTS]:
+        verb = "goes " if each.delete else "stays"
+        written = "time unknown    " if each.modified is None else f"{each.modified:%Y-%m-%d %H:%M}"
+        size = format_bytes(each.bytes + each.shared_bytes)
+        console.print(f"{verb}  {written}  {size:>10}  {each.path}: {each.reasons[0]}", soft_wrap=True)
+    _show_more(len(ordered), _SHOWN_SNAPSHOTS, console, show_all=show_all)
+
+
+def _time(snapshot: SnapshotVerdict) -> float:
+    return 0.0 if snapshot.modified is None else snapshot.modified.timestamp()
+
+
+def _show_totals(plan: RetentionPlan, console: Console) -> None:
+    if not plan.delete:
+        return
+    numbers: dict[tuple[str, PathKind], tuple[int, int]] = {}
+    for path in plan.delete:
+        root = next((each for each in plan.roots if path.path.startswith(each.rstrip("/") + "/")), "")
+        number, size = numbers.get((root, path.kind), (0, 0))
+        numbers[root, path.kind] = number + 1, size + path.bytes
+    table = make_table("root", "kind", "paths", "bytes", right=("paths", "bytes"))
+    for (root, kind), (number, size) in sorted(numbers.items()):
+        table.add_row(root, kind.value, f"{number:,}", format_bytes(size))
+    console.print(table)
+
+
+def _show_paths(plan: RetentionPlan, console: Console, *, show_all: bool) -> None:
+    if not plan.delete:
+        return
+    console.print("paths that go" if show_all else "largest paths that go", style="bold")
+    largest = sorted(plan.delete, key=lambda each: (-each.bytes, each.path))[:_SHOWN_PATHS]
+    for path in plan.delete if show_all else largest:
+        console.print(f"  {format_bytes(path.bytes):>10}  {path.path}: {path.reason}", soft_wrap=True)
+    _show_more(len(plan.delete), _SHOWN_PATHS, console, show_all=show_all)
+
+
+def _show_more(number: int, shown: int, console: Console, *, show_all: bool) -> None:
+    if number > shown and not show_all:
+        console.print(indent(f"and {number - shown:,} more; --all shows every one"))

@@ -1,0 +1,112 @@
+"""`retain --apply`, `--restore` and `--purge`: limits, progress and results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from state_pipelines.cli.commands import ANSWER_IS_NO
+from state_pipelines.cli.display import format_bytes, make_console, make_table, plural
+from state_pipelines.errors import UsageError, Where
+from state_pipelines.operations.retention import ApplyLimits, Outcome
+from state_pipelines.operations.retention.plan import read_planned_paths
+from state_pipelines.operations.retention.policy import parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from state_pipelines.operations.retention import ApplyResult, AuditRecord, PlannedPath
+
+_SHOWN = 20
+
+
+def make_limits(paths: int | None, size: str | None, rate: float | None) -> ApplyLimits:
+    """Make the limits of one run from options."""
+    limits = ApplyLimits(paths=paths, bytes=None if size is None else parse_size(size, "--max-bytes"))
+    return limits if rate is None else ApplyLimits(limits.paths, limits.bytes, rate)
+
+
+def make_report() -> Callable[[int, int], None] | None:
+    """Make a callback that reports progress on stderr; None where nobody watches it."""
+    if not sys.stderr.isatty():
+        return None
+    return lambda done, total: click.echo(f"\r{done:,} of {plural(total, 'path')}", nl=done >= total, err=True)
+
+
+def read_plan(path: str, fingerprint: str) -> tuple[PlannedPath, ...]:
+    """Read the paths that a plan deletes from a file with the output of `retain --json`.
+
+    Raises:
+        UsageError: the file cannot be read, or holds another plan.
+    """
+    try:
+        planned = read_planned_paths(Path(path).read_bytes(), fingerprint)
+    except OSError as error:
+        raise UsageError(f"the plan cannot be read: {error.strerror}", where=Where(file=path)) from None
+    if planned is None:
+        raise UsageError(
+            f"the file does not hold the plan {fingerprint}",
+            where=Where(file=path),
+            hint="Give the file with the output of `retain --json` that shows this fingerprint",
+        )
+    return planned
+
+
+def show_result(result: ApplyResult, *, as_json: bool) -> bool:
+    """Print the result of an application; returns whether all of it was done."""
+    if as_json:
+        click.echo(json.dumps(result.to_json(), indent=2))
+        return result.finished
+    console = make_console()
+    verb = "moved to quarantine" if result.quarantined else "deleted"
+    if result.done:
+        table = make_table("kind", "paths", "bytes", right=("paths", "bytes"))
+        for kind, (paths, size) in result.done.items():
+            table.add_row(kind, f"{paths:,}", format_bytes(size))
+        console.print(table)
+    _show_details("stays", result.kept)
+    _show_details("failed", result.failed)
+    console.print(f"{plural(result.paths, 'path')} with {format_bytes(result.bytes)} {verb} in {result.seconds:.1f} s")
+    if result.stopped:
+        console.print(
+            f"stopped: {result.stopped}; {plural(result.remaining, 'path')} remain, the same command continues",
+            style="yellow",
+            soft_wrap=True,
+        )
+    if result.log:
+        console.print(f"audit log: {result.log}", soft_wrap=True)
+    return result.finished
+
+
+def show_records(records: Sequence[AuditRecord], *, as_json: bool) -> bool:
+    """Print which files were restored or purged; returns whether all of it was done."""
+    failed = [record for record in records if record.outcome is Outcome.FAILED]
+    if as_json:
+        click.echo(json.dumps({"records": [record.to_json() for record in records]}, indent=2))
+        return not failed
+    for outcome in (Outcome.RESTORED, Outcome.PURGED):
+        done = [record for record in records if record.outcome is outcome]
+        if done:
+            size = format_bytes(sum(record.bytes for record in done))
+            click.echo(f"{plural(len(done), 'file')} with {size} {outcome.value}")
+    _show_details("failed", failed)
+    if not records:
+        click.echo("no file is old enough to be purged")
+    return not failed
+
+
+def finish(done: bool) -> None:
+    """End the command with exit code 1 unless everything was done."""
+    if not done:
+        click.get_current_context().exit(ANSWER_IS_NO)
+
+
+def _show_details(word: str, records: Sequence[AuditRecord]) -> None:
+    for record in records[:_SHOWN]:
+        click.echo(f"{word}: {record.path}: {record.detail}")
+    if len(records) > _SHOWN:
+        click.echo(f"{word}: and {len(records) - _SHOWN:,} more; --json shows every one")

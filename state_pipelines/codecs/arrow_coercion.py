@@ -1,0 +1,112 @@
+"""Bringing an Arrow array into the exact type that a layout wants, before it is encoded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_pipelines.codecs.logical_values import bitmap
+from state_pipelines.errors import ValueRangeError, Where
+
+
+def conform(array: pa.Array, target: pa.DataType, path: str = "value") -> pa.Array:
+    """`array` as `target`; fields of structs are matched by name, numbers and times are cast when nothing is lost.
+
+    Raises:
+        ValueRangeError: a field is missing or too much, or a value does not fit; names the path.
+    """
+    source = array.type
+    if source == target:
+        return array
+    if pa.types.is_null(target):
+        if array.null_count < len(array):
+            raise ValueRangeError("the serializer writes no value here, but there is one", where=Where(path=path))
+        return pa.nulls(len(array))
+    if pa.types.is_null(source):
+        return pa.nulls(len(array), target)
+    if pa.types.is_dictionary(source):
+        return conform(array.dictionary_decode(), target, path)
+    if pa.types.is_struct(target) and pa.types.is_struct(source):
+        return _conform_struct(array, target, path)
+    if pa.types.is_map(target) and (pa.types.is_map(source) or pa.types.is_list(source)):
+        entries = flatten_entries(array)
+        keys = conform(entries.field(0), target.key_type, f"{path}{{key}}")
+        items = conform(entries.field(1), target.item_type, f"{path}{{value}}")
+        fields = [pa.field("key", keys.type, nullable=False), pa.field("value", items.type)]
+        return _rebuild(array, target, pa.StructArray.from_arrays([keys, items], fields=fields))
+    if pa.types.is_list(target) and (pa.types.is_list(source) or pa.types.is_map(source)):
+        return _rebuild(array, target, conform(flatten_entries(array), target.value_type, f"{path}[]"))
+    if pa.types.is_temporal(source) and pa.types.is_integer(target):
+        raise ValueRangeError(f"{source} does not fit {target}", where=Where(path=path))
+    try:
+        cast = pc.cast(array, target, safe=True)
+        if pa.types.is_floating(target) and not cast.cast(source).equals(array) and _loses(array, cast):
+            raise ValueRangeError(f"a value of {source} is not exact as {target}", where=Where(path=path))
+        return cast
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        # Invalid: a value does not fit. Not implemented: Arrow has no cast between the two types (struct to number),
+        # and no function tells beforehand which it has.
+        raise ValueRangeError(f"{source} does not fit {target}: {error}", where=Where(path=path)) from None
+
+
+def _conform_struct(array: pa.Array, target: pa.StructType, path: str) -> pa.Array:
+    source = array.type
+    have = {source.field(i).name for i in range(source.num_fields)}
+    want = {target.field(i).name for i in range(target.num_fields)}
+    if have != want:
+        missing, extra = sorted(want - have), sorted(have - want)
+        parts = [f"missing {', '.join(missing)}" if missing else "", f"unexpected {', '.join(extra)}" if extra else ""]
+        raise ValueRangeError(
+            f"the fields do not match: {'; '.join(part for part in parts if part)}", where=Where(path=path)
+        )
+    children = [
+        conform(
+            array.field(source.get_field_index(target.field(i).name)),
+            target.field(i).type,
+            f"{path}.{target.field(i).name}",
+        )
+        for i in range(target.num_fields)
+    ]
+    nulls = pc.is_null(array) if array.null_count else None
+    if not children:
+        return pa.array([{}] * len(array), target, mask=None if nulls is None else nulls.to_numpy(False))
+    return pa.StructArray.from_arrays(children, fields=list(target), mask=nulls)
+
+
+def _rebuild(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
+    """Return a list or map of `child`, which holds the flattened values of `array`."""
+    offsets = dense_offsets(array)
+    nulls = bitmap(np.asarray(array.is_valid())) if array.null_count else None
+    return pa.Array.from_buffers(target, len(array), [nulls, offsets.buffers()[1]], children=[child])
+
+
+def flatten_entries(array: pa.Array) -> pa.Array:
+    """Return the elements of a list, or the entries of a map as structs, without those under null."""
+    if not pa.types.is_map(array.type):
+        return array.flatten()
+    entries = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
+    as_list = pa.Array.from_buffers(
+        pa.list_(entries.type), len(array), array.buffers()[:2], -1, array.offset, children=[entries]
+    )
+    return as_list.flatten()
+
+
+def dense_offsets(array: pa.Array) -> pa.Array:
+    """Return the offsets of a list or map in its flattened values (see `flatten_entries`); null counts as empty."""
+    buffer = array.buffers()[1]
+    raw = np.zeros(len(array) + 1, np.int32) if buffer is None else np.frombuffer(buffer, np.int32)
+    lengths = np.diff(raw[array.offset : array.offset + len(array) + 1])
+    if array.null_count:
+        lengths = np.where(np.asarray(array.is_valid()), lengths, 0)
+    offsets = np.zeros(len(array) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return pa.array(offsets)
+
+
+def _loses(array: pa.Array, cast: pa.Array) -> bool:
+    """Return whether a cast to floating point changed a value (NaN counts as unchanged)."""
+    same = pc.equal(cast.cast(array.type), array)
+    if pa.types.is_floating(array.type):
+        same = pc.or_(same, pc.is_nan(array))
+    return not pc.all(same.fill_null(True)).as_py()

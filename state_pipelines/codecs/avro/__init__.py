@@ -1,0 +1,1 @@
+"""Avro records in the encoding of Flink."""

@@ -1,0 +1,330 @@
+"""Avro records in the encoding of Flink, which is not Avro's binary encoding.
+
+Numbers have their fixed Java width, big-endian; strings and bytes an i32 length; enum constants and branches of unions
+an i32 index; arrays and maps a varint count, the items, and a zero that ends them.
+Source: `org.apache.flink.formats.avro.utils.DataInputDecoder` and `DataOutputEncoder`. The data are read with the
+schema that the snapshot holds. Logical types keep their base value: a `date` is its days, a `decimal` its bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias
+
+import fastavro
+from fastavro.schema import SchemaParseException, UnknownType
+
+from state_pipelines.errors import FormatError, ValueRangeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.writer import Writer
+
+MAX_DEPTH = 100
+"""Maximum nesting depth of records, arrays and maps."""
+_EMPTY_ITEMS = 1 << 16
+"""How many items without bytes (null, empty records) an array may have."""
+
+Node: TypeAlias = "str | dict[str, object] | list[object]"
+
+
+@dataclass(frozen=True)
+class AvroSchema:
+    """A parsed schema.
+
+    Attributes:
+        root: the schema with full names, as fastavro's `parse_schema` gives it.
+        named: records, enums and fixed types by full name.
+    """
+
+    root: Node
+    named: Mapping[str, dict[str, object]] = field(default_factory=dict)
+
+    def resolve(self, node: object) -> Node:
+        """Return a node with a reference to a named type replaced by that type."""
+        if isinstance(node, str) and node in self.named:
+            return self.named[node]
+        return node  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class AvroRecord:
+    """A record; `name` is the full name of its schema, `fields` have the order of the schema."""
+
+    name: str
+    fields: tuple[tuple[str, object], ...]
+
+
+@dataclass(frozen=True)
+class AvroEnum:
+    """A constant of an enum."""
+
+    name: str
+    symbol: str
+
+
+@dataclass(frozen=True)
+class AvroMap:
+    """A map, in the order of the bytes."""
+
+    entries: tuple[tuple[str, object], ...]
+
+
+@dataclass(frozen=True)
+class AvroBranch:
+    """A value of a union whose branch does not follow from the value (an int in the branch for long)."""
+
+    index: int
+    value: object
+
+
+@lru_cache(maxsize=256)
+def parse_avro_schema(schema_json: str) -> AvroSchema:
+    """Parse the schema of a snapshot.
+
+    Raises:
+        FormatError: not an Avro schema.
+    """
+    named: dict[str, dict[str, object]] = {}
+    try:
+        root = fastavro.parse_schema(json.loads(schema_json), named_schemas=named, _write_hint=False)
+    except (ValueError, KeyError, TypeError, RecursionError, SchemaParseException, UnknownType) as error:
+        raise FormatError(f"the Avro schema of the snapshot cannot be parsed: {error!r}") from None
+    return AvroSchema(root, named)
+
+
+def read_avro(reader: Reader, schema: AvroSchema) -> object:
+    """Read one value of the schema.
+
+    Returns:
+        `AvroRecord`, `AvroEnum`, `AvroMap`, a list for an array, bytes for bytes and fixed, else a plain value.
+
+    Raises:
+        FormatError: the bytes do not follow the schema, or end early.
+    """
+    return _read(reader, schema, schema.root, 0)
+
+
+def write_avro(writer: Writer, schema: AvroSchema, value: object) -> None:
+    """Write what `read_avro` reads.
+
+    Raises:
+        ValueRangeError: the value does not fit the schema.
+    """
+    _write(writer, schema, schema.root, value)
+
+
+def _read(reader: Reader, schema: AvroSchema, reference: object, depth: int) -> object:
+    if depth > MAX_DEPTH:
+        raise reader.error(f"Avro values are nested more than {MAX_DEPTH} levels deep")
+    node = schema.resolve(reference)
+    if isinstance(node, list):
+        return _read_union(reader, schema, node, depth)
+    kind = node if isinstance(node, str) else node["type"]
+    if isinstance(node, dict):
+        match kind:
+            case "record" | "error":
+                fields = [(str(each["name"]), _read(reader, schema, each["type"], depth + 1)) for each in _fields(node)]
+                return AvroRecord(str(node["name"]), tuple(fields))
+            case "enum":
+                return AvroEnum(str(node["name"]), _symbols(node)[_index(reader, len(_symbols(node)))])
+            case "fixed":
+                return reader.take(_size(node))
+            case "array":
+                return _read_items(reader, schema, node["items"], depth)
+            case "map":
+                return AvroMap(tuple(_read_entries(reader, schema, node["values"], depth)))
+            case dict() | list():
+                return _read(reader, schema, kind, depth + 1)
+    return _read_primitive(reader, str(kind))
+
+
+def _read_primitive(reader: Reader, kind: str) -> object:
+    match kind:
+        case "null":
+            return None
+        case "boolean":
+            return reader.bool()
+        case "int":
+            return reader.i32()
+        case "long":
+            return reader.i64()
+        case "float":
+            return reader.f32()
+        case "double":
+            return reader.f64()
+        case "bytes":
+            return reader.bytes32()
+        case "string":
+            return _read_text(reader)
+    raise reader.error(f"the schema names the type {kind!r}, which is not defined")
+
+
+def _read_text(reader: Reader) -> str:
+    raw, start = reader.bytes32(), reader.position
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise reader.error(f"an Avro string is not UTF-8: {error.reason}", start - len(raw) + error.start) from None
+
+
+def _index(reader: Reader, size: int) -> int:
+    start, index = reader.position, reader.i32()
+    if not 0 <= index < size:
+        raise reader.error(f"index {index} is outside a schema with {size} choices", start)
+    return index
+
+
+def _read_union(reader: Reader, schema: AvroSchema, node: list[object], depth: int) -> object:
+    index = _index(reader, len(node))
+    value = _read(reader, schema, node[index], depth + 1)
+    return value if _branch(schema, node, value) == index else AvroBranch(index, value)
+
+
+def _read_blocks(reader: Reader) -> list[int]:
+    """Read the count of the next block as a list of no or one number; an empty one ends the items."""
+    start, size = reader.position, reader.varint()
+    if size > reader.remaining + _EMPTY_ITEMS:
+        raise reader.error(f"a block of {size} items does not fit in the {reader.remaining} bytes left", start)
+    return [size] if size else []
+
+
+def _read_items(reader: Reader, schema: AvroSchema, node: object, depth: int) -> list[object]:
+    items: list[object] = []
+    while blocks := _read_blocks(reader):
+        items += [_read(reader, schema, node, depth + 1) for _ in range(blocks[0])]
+        if len(items) > len(reader.data) + _EMPTY_ITEMS:
+            raise reader.error(f"an array has {len(items)} items and more, which are empty")
+    return items
+
+
+def _read_entries(reader: Reader, schema: AvroSchema, node: object, depth: int) -> list[tuple[str, object]]:
+    entries: list[tuple[str, object]] = []
+    while blocks := _read_blocks(reader):
+        entries += [(_read_text(reader), _read(reader, schema, node, depth + 1)) for _ in range(blocks[0])]
+    return entries
+
+
+def _write(writer: Writer, schema: AvroSchema, reference: object, value: object) -> None:
+    node = schema.resolve(reference)
+    if isinstance(node, list):
+        index, content = (value.index, value.value) if isinstance(value, AvroBranch) else (None, value)
+        index = _branch(schema, node, content) if index is None else index
+        if index is None or not 0 <= index < len(node):
+            raise ValueRangeError(f"{value!r} fits no branch of the union {[_name(schema, each) for each in node]}")
+        writer.i32(index)
+        _write(writer, schema, node[index], content)
+        return
+    kind = node if isinstance(node, str) else node["type"]
+    if isinstance(kind, dict | list):
+        _write(writer, schema, kind, value)
+        return
+    if not _fits(schema, node, value):
+        raise ValueRangeError(f"{value!r} does not fit the Avro type {_name(schema, node)}")
+    if isinstance(node, dict) and _write_complex(writer, schema, node, value):
+        return
+    _write_primitive(writer, str(kind), value)
+
+
+def _write_complex(writer: Writer, schema: AvroSchema, node: dict[str, object], value: object) -> bool:
+    match value:
+        case AvroRecord():
+            fields = dict(value.fields)
+            for each in _fields(node):
+                if each["name"] not in fields:
+                    raise ValueRangeError(f"the Avro record {value.name} has no field {each['name']}")
+                _write(writer, schema, each["type"], fields[str(each["name"])])
+        case AvroEnum():
+            if value.symbol not in _symbols(node):
+                raise ValueRangeError(f"{value.symbol!r} is no constant of the Avro enum {value.name}")
+            writer.i32(_symbols(node).index(value.symbol))
+        case AvroMap():
+            _write_block(writer, len(value.entries))
+            for key, item in value.entries:
+                writer.bytes32(key.encode("utf-8"))
+                _write(writer, schema, node["values"], item)
+            writer.varint(0)
+        case list() | tuple():
+            _write_block(writer, len(value))
+            for item in value:
+                _write(writer, schema, node["items"], item)
+            writer.varint(0)
+        case bytes() if node["type"] == "fixed":
+            writer.take(value)
+        case _:
+            return False
+    return True
+
+
+def _write_block(writer: Writer, size: int) -> None:
+    if size:
+        writer.varint(size)
+
+
+def _write_primitive(writer: Writer, kind: str, value: object) -> None:
+    match value:
+        case None:
+            pass
+        case bool():
+            writer.bool(value)
+        case int():
+            (writer.i32 if kind == "int" else writer.i64)(value)
+        case float():
+            (writer.f32 if kind == "float" else writer.f64)(value)
+        case bytes():
+            writer.bytes32(value)
+        case str():
+            writer.bytes32(value.encode("utf-8"))
+
+
+def _branch(schema: AvroSchema, node: list[object], value: object) -> int | None:
+    """Return the first branch of a union that a value fits."""
+    return next((index for index, each in enumerate(node) if _fits(schema, each, value)), None)
+
+
+def _fits(schema: AvroSchema, reference: object, value: object) -> bool:
+    node = schema.resolve(reference)
+    kind = node["type"] if isinstance(node, dict) else node
+    if isinstance(kind, dict | list):
+        return _fits(schema, kind, value)
+    match value:
+        case AvroRecord() | AvroEnum():
+            return isinstance(node, dict) and node.get("name") == value.name
+        case AvroMap():
+            return kind == "map"
+        case list() | tuple():
+            return kind == "array"
+        case None:
+            return kind == "null"
+        case bool():
+            return kind == "boolean"
+        case int():
+            return kind == "long" or (kind == "int" and -(1 << 31) <= value < 1 << 31)
+        case float():
+            return kind in ("float", "double")
+        case bytes():
+            return kind == "bytes" or (isinstance(node, dict) and kind == "fixed" and _size(node) == len(value))
+        case str():
+            return kind == "string"
+    return False
+
+
+def _name(schema: AvroSchema, reference: object) -> str:
+    node = schema.resolve(reference)
+    return str(node.get("name", node["type"])) if isinstance(node, dict) else str(node)
+
+
+def _fields(node: dict[str, object]) -> list[dict[str, object]]:
+    return node["fields"]  # type: ignore[return-value]
+
+
+def _symbols(node: dict[str, object]) -> list[str]:
+    return node["symbols"]  # type: ignore[return-value]
+
+
+def _size(node: dict[str, object]) -> int:
+    return node["size"]  # type: ignore[return-value]

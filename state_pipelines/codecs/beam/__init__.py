@@ -1,0 +1,1 @@
+"""Values of Apache Beam's coders."""

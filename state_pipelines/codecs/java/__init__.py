@@ -1,0 +1,1 @@
+"""Java values: serialized objects, dates and times, typed values."""

@@ -1,0 +1,1 @@
+"""Values as JSON, as `dump` prints them."""

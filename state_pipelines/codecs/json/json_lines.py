@@ -1,0 +1,392 @@
+"""JSON of values, as `dump` prints them, one entry per line.
+
+Numbers, strings and booleans are plain JSON (float widened to double, NaN and infinities as strings); other
+values have a tag: `@bytes` hex, `@dec`, `@bigint`, `@enum`, `@date`, `@time`, `@datetime`, `@instant`, `@juDate`,
+`@sqlDate`, `@sqlTime`, `@sqlTimestamp`, `@ts`, `@tuple`, `@row` and `@rowdata` with `@kind`, `@map`, `@set`, `@bitset`,
+`@left`, `@right`, `@window`, `@global`, `@avro`. POJOs and objects of Kryo have `@class` and their fields by name.
+Entries of maps and elements of sets are sorted by their text. Undecoded values are `@undecoded` hex with its
+`@reason`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import singledispatch
+from typing import TypeAlias, TypeVar, cast
+
+from state_pipelines.codecs.json.json_values import (
+    Json,
+    big_integer,
+    decimal,
+    hex_bytes,
+    java_date,
+    java_date_time,
+    java_time,
+    number,
+    sorted_map,
+    sorted_set,
+    tagged,
+    value_json,
+)
+from state_pipelines.codecs.json.sql_values import sql_array, sql_map, sql_row, sql_timestamp
+from state_pipelines.codecs.sql.binary_rows import BinaryRowValue
+from state_pipelines.errors import UsageError
+from state_pipelines.serializers import tree
+from state_pipelines.serializers.python_types import PythonType, PythonValue
+
+__all__ = ["Json", "access_times", "dumps", "register_json", "to_json", "value_json"]
+
+Node = TypeVar("Node", bound=tree.Serializer)
+Render: TypeAlias = Callable[[Node, object], "Json"]
+Parts: TypeAlias = Mapping[str, object]
+Wrapping: TypeAlias = (
+    tree.Nullable | tree.TtlAware | tree.RawValue | tree.External | tree.ListView | tree.MapView | tree.RowDataKey
+)
+_TABLE_WINDOWS = "org.apache.flink.table.runtime.operators.window."
+
+
+def dumps(line: Mapping[str, object]) -> str:
+    """Return one line of JSON, without a line feed: compact, ASCII, keys in the order given."""
+    return json.dumps(line, separators=(",", ":"), allow_nan=False)
+
+
+def to_json(node: tree.Serializer, value: object) -> Json:
+    """Return a decoded value as an object for `json.dumps`.
+
+    Args:
+        node: its serializer.
+        value: as the scalar codec gives it.
+    """
+    return None if value is None else _render(node, value)
+
+
+def access_times(node: tree.Serializer, value: object) -> int | list[int] | None:
+    """Return last access in epoch milliseconds of a value with TTL, one per element of a list; None without TTL."""
+    if isinstance(node, tree.Ttl):
+        return cast("int", _parts(value)["last_access"])
+    if isinstance(node, tree.ListOf) and isinstance(node.element, tree.Ttl):
+        return [cast("int", _parts(item)["last_access"]) for item in _items(value)]
+    if isinstance(node, tree.TtlAware):
+        return access_times(node.inner, value)
+    return None
+
+
+def register_json(node_class: type[Node]) -> Callable[[Render[Node]], Render[Node]]:
+    """Register the JSON form of a custom serializer family; decorates a function (node, value).
+
+    Args:
+        node_class: subclass of `tree.Serializer`. The function gets values other than null, and calls `to_json` for
+            those of nested serializers.
+
+    Raises:
+        UsageError: the class is one of Flink's families, whose forms are fixed.
+    """
+    if tree.is_built_in(node_class):
+        raise UsageError(
+            f"{node_class.__name__} is not a custom serializer family", hint="Register your own node class"
+        )
+
+    def decorate(render: Render[Node]) -> Render[Node]:
+        _render.register(node_class, render)
+        return render
+
+    return decorate
+
+
+@singledispatch
+def _render(node: tree.Serializer, value: object) -> Json:
+    """Convert a value without a rule for its serializer by its Python type."""
+    return value_json(value)
+
+
+@_render.register(tree.Basic)
+def _(node: tree.Basic, value: object) -> Json:
+    render = _BASIC.get(node.kind)
+    return value_json(value) if render is None else render(value)
+
+
+@_render.register(tree.ListOf)
+@_render.register(tree.GenericArray)
+@_render.register(tree.LinkedListOf)
+@_render.register(tree.PythonArray)
+def _(node: tree.ListOf | tree.GenericArray | tree.LinkedListOf | tree.PythonArray, value: object) -> Json:
+    return [to_json(node.element, item) for item in _items(value)]
+
+
+@_render.register(tree.SetOf)
+def _(node: tree.SetOf, value: object) -> Json:
+    return sorted_set(to_json(node.element, item) for item in _items(value))
+
+
+@_render.register(tree.MapOf)
+@_render.register(tree.SortedMapOf)
+@_render.register(tree.PythonMap)
+def _(node: tree.MapOf | tree.SortedMapOf | tree.PythonMap, value: object) -> Json:
+    return sorted_map((to_json(node.key, key), to_json(node.value, item)) for key, item in _entries(value))
+
+
+@_render.register(tree.Tuple)
+def _(node: tree.Tuple, value: object) -> Json:
+    return tagged("@tuple", _fields(node.fields, value))
+
+
+@_render.register(tree.Row)
+@_render.register(tree.PythonRow)
+def _(node: tree.Row | tree.PythonRow, value: object) -> Json:
+    return {"@row": _fields(node.fields, value), "@kind": str(_parts(value).get("row_kind") or "+I")}
+
+
+@_render.register(PythonValue)
+def _(node: PythonValue, value: object) -> Json:
+    return to_json(node.type, value)
+
+
+@_render.register(PythonType)
+def _(node: PythonType, value: object) -> Json:
+    match node.word:
+        case "ROW":
+            parts = _parts(value)
+            named = {name: to_json(of, parts[name]) for name, of in zip(node.field_names, node.children, strict=True)}
+            return {"@row": named if node.names else [*named.values()], "@kind": str(parts.get("row_kind") or "+I")}
+        case "TUPLE":
+            return tagged("@tuple", _fields(node.children, value))
+        case "ARRAY" | "PRIMITIVE_ARRAY":
+            return [to_json(node.children[0], item) for item in _items(value)]
+        case "MAP":
+            of, inner = node.children
+            return sorted_map((to_json(of, key), to_json(inner, item)) for key, item in _entries(value))
+        case "TIMESTAMP" if isinstance(value, int):
+            return tagged("@ts", [value, 0])
+        case "TIMESTAMP":
+            return tagged("@ts", [cast("int", each) for each in _parts(value).values()])
+    render = _PYTHON.get(node.word)
+    return value_json(value) if render is None else render(value)
+
+
+@_render.register(tree.Either)
+def _(node: tree.Either, value: object) -> Json:
+    parts = _parts(value)
+    if parts["is_left"]:
+        return tagged("@left", to_json(node.left, parts["left"]))
+    return tagged("@right", to_json(node.right, parts["right"]))
+
+
+@_render.register(tree.Pojo)
+def _(node: tree.Pojo, value: object) -> Json:
+    parts = _parts(value)
+    name = str(parts.get("class", node.pojo_class))
+    serializers = _field_serializers(node, name)
+    rendered: dict[str, Json] = {"@class": name}
+    for field in sorted(key for key in parts if key != "class"):
+        serializer = serializers.get(field)
+        rendered[field] = value_json(parts[field]) if serializer is None else to_json(serializer, parts[field])
+    return rendered
+
+
+@_render.register(tree.Enum)
+@_render.register(tree.ScalaEnum)
+def _(node: tree.Enum | tree.ScalaEnum, value: object) -> Json:
+    return tagged("@enum", str(value))
+
+
+@_render.register(tree.Nullable)
+@_render.register(tree.TtlAware)
+@_render.register(tree.RawValue)
+@_render.register(tree.External)
+@_render.register(tree.ListView)
+@_render.register(tree.MapView)
+@_render.register(tree.RowDataKey)
+def _(node: Wrapping, value: object) -> Json:
+    return to_json(node.inner, value)
+
+
+@_render.register(tree.Ttl)
+def _(node: tree.Ttl, value: object) -> Json:
+    return to_json(node.inner, _parts(value)["value"])
+
+
+@_render.register(tree.Timer)
+def _(node: tree.Timer, value: object) -> Json:
+    parts = _parts(value)
+    return {
+        "timestamp": value_json(parts["timestamp"]),
+        "key": to_json(node.key, parts["key"]),
+        "namespace": to_json(node.namespace, parts["namespace"]),
+    }
+
+
+@_render.register(tree.WindowKey)
+def _(node: tree.WindowKey, value: object) -> Json:
+    parts = _parts(value)
+    return {"window": value_json(parts["window"]), "key": to_json(node.key, parts["key"])}
+
+
+@_render.register(tree.Variants)
+def _(node: tree.Variants, value: object) -> Json:
+    """Convert an object of Flink's runtime to its class and fields, or to its fields alone if the class is unknown."""
+    if node.kind not in _VARIANTS:
+        return _variant_parts(node, value)
+    parts, (name, field, member) = _parts(value), _VARIANTS[node.kind]
+    return {"@class": name, "element": to_json(node.parts[0], parts["element"]), member: value_json(parts[field])}
+
+
+def _variant_parts(node: tree.Variants, value: object) -> Json:
+    match node.kind:
+        case "ScalaOption" | "SharedBufferEdges" | "SingleThreadAccessChecking":
+            return to_json(node.parts[0], value)
+        case "Traversable":
+            return [to_json(node.parts[0], item) for item in _items(value)]
+        case "Union" | "ScalaTry" | "StreamElement":
+            return _chosen(node, _parts(value))
+        case "TwoPhaseCommit":
+            parts = _parts(value)
+            return {
+                "pending": _transaction(node, parts["pending"]),
+                "committing": [_transaction(node, item) for item in _items(parts["committing"])],
+                "context": to_json(node.parts[1], parts["context"]),
+            }
+        case "SequencedNode" | "MetaSqnInfo" | "RowSqnInfo":
+            named = zip(_parts(value).items(), node.parts, strict=True)
+            return {name: to_json(part, item) for (name, item), part in named}
+        case _:
+            return value_json(value)
+
+
+def _chosen(node: tree.Variants, value: Parts) -> Json:
+    case, item = str(value["case"]), value["value"]
+    if case == "record":
+        record = _parts(item)
+        timed: dict[str, Json] = {"timestamp": value_json(record["timestamp"])}
+        return {"case": case, "value": {**timed, "value": to_json(node.parts[0], record["value"])}}
+    places = {"one": 0, "two": 1, "success": 0, "failure": 1, "record_without_timestamp": 0}
+    shown = to_json(node.parts[places[case]], item) if case in places else value_json(item)
+    return {"case": case, "value": shown}
+
+
+def _transaction(node: tree.Variants, value: object) -> Json:
+    if value is None:
+        return None
+    parts = _parts(value)
+    return {
+        "transaction": to_json(node.parts[0], parts["transaction"]),
+        "started": value_json(parts["started"]),
+    }
+
+
+@_render.register(tree.RowData)
+def _(node: tree.RowData, value: object) -> Json:
+    return sql_row(value, node.types) if isinstance(value, BinaryRowValue) else value_json(value)
+
+
+@_render.register(tree.ArrayData)
+def _(node: tree.ArrayData, value: object) -> Json:
+    return sql_array(value, node.element_type)
+
+
+@_render.register(tree.MapData)
+def _(node: tree.MapData, value: object) -> Json:
+    return sql_map(value, node.key_type, node.value_type)
+
+
+@_render.register(tree.BinaryRow)
+def _(node: tree.BinaryRow, value: object) -> Json:
+    """Return a row of unknown field types as its bytes, including the length prefix."""
+    if not isinstance(value, bytes):
+        return value_json(value)
+    return tagged("@hex", (len(value).to_bytes(4, "big") + value).hex())
+
+
+@_render.register(tree.TimestampData)
+def _(node: tree.TimestampData, value: object) -> Json:
+    return sql_timestamp(value)
+
+
+def _fields(serializers: Sequence[tree.Serializer], value: object) -> list[Json]:
+    parts = _parts(value)
+    return [to_json(serializer, parts[f"f{index}"]) for index, serializer in enumerate(serializers)]
+
+
+def _field_serializers(node: tree.Pojo, class_name: str) -> Mapping[str, tree.Serializer | None]:
+    """Return the serializers of the fields of a POJO class or of one of its subclasses."""
+    subclass = next(
+        (each.serializer for each in (*node.registered, *node.non_registered) if each.class_name == class_name), None
+    )
+    pojo = subclass if class_name != node.pojo_class and isinstance(subclass, tree.Pojo) else node
+    return {field.name: field.serializer for field in pojo.fields}
+
+
+def _parts(value: object) -> Parts:
+    return cast("Parts", value)
+
+
+def _items(value: object) -> Iterable[object]:
+    return cast("Iterable[object]", value)
+
+
+def _entries(value: object) -> Iterable[tuple[object, object]]:
+    return cast("Iterable[tuple[object, object]]", value)
+
+
+def _pair(tag: str, first: str, second: str) -> Callable[[object], Json]:
+    return lambda value: tagged(tag, [cast("int", _parts(value)[first]), cast("int", _parts(value)[second])])
+
+
+def _table_window(name: str) -> Callable[[object], Json]:
+    def render(value: object) -> Json:
+        parts = value if isinstance(value, Mapping) else {"id": value}
+        return {"@class": f"{_TABLE_WINDOWS}{name}", **{key: value_json(parts[key]) for key in sorted(parts)}}
+
+    return render
+
+
+_VARIANTS = {
+    "BufferEntry": (
+        "org.apache.flink.streaming.api.operators.co.IntervalJoinOperator$BufferEntry",
+        "joined",
+        "hasBeenJoined",
+    ),
+    "Lockable": ("org.apache.flink.cep.nfa.sharedbuffer.Lockable", "reference_count", "refCounter"),
+}
+"""Class of the object, and the name of the member beside its element, in the value and in the class."""
+
+_BASIC: dict[str, Callable[[object], Json]] = {
+    "Float": number,
+    "Double": number,
+    "FloatValue": number,
+    "DoubleValue": number,
+    "BigInt": big_integer,
+    "BigDec": decimal,
+    "Date": lambda value: tagged("@juDate", cast("int", value)),
+    "SqlDate": lambda value: tagged("@sqlDate", cast("int", value)),
+    "SqlTime": lambda value: tagged("@sqlTime", cast("int", value)),
+    "SqlTimestamp": _pair("@sqlTimestamp", "millis", "nanos"),
+    "Instant": _pair("@instant", "epoch_second", "nano"),
+    "LocalDate": java_date,
+    "LocalTime": java_time,
+    "LocalDateTime": java_date_time,
+    "TimeWindow": _pair("@window", "start", "end"),
+    "TableTimeWindow": _table_window("TimeWindow"),
+    "CountWindow": _table_window("CountWindow"),
+    "TableGlobalWindow": _table_window("GlobalWindow"),
+    "GlobalWindow": lambda value: tagged("@global", True),
+    "Tuple0": lambda value: tagged("@tuple", []),
+    "CharPrimitiveArray": lambda value: [chr(item) if isinstance(item, int) else str(item) for item in _items(value)],
+    "BytePrimitiveArray": hex_bytes,
+    "Bitmap": hex_bytes,
+    "Uuid": lambda value: {
+        "@class": "java.util.UUID",
+        **{name: cast("int", _parts(value)[name]) for name in ("leastSigBits", "mostSigBits")},
+    },
+    "PythonDate": java_date,
+    "ByteArrayWrapper": hex_bytes,
+}
+
+_PYTHON: dict[str, Callable[[object], Json]] = {
+    "FLOAT": number,
+    "DOUBLE": number,
+    "DECIMAL": lambda value: tagged("@dec", str(value)),
+    "DATE": java_date,
+    "TIME": java_time,
+    "INSTANT": _BASIC["Instant"],
+}

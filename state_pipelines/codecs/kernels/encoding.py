@@ -1,0 +1,575 @@
+"""The encoding kernel: takes values from columns and writes records; the mirror of `decoding`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from state_pipelines.binary.compiled import njit
+from state_pipelines.binary.memory import (
+    copy,
+    load_i32,
+    load_i64,
+    load_u8,
+    store_8,
+    store_16_big,
+    store_32,
+    store_32_big,
+    store_64,
+    store_64_big,
+)
+from state_pipelines.codecs.kernels import opcodes as op
+from state_pipelines.codecs.kernels.cell_encoding import store_wide, wide_size, write_cell
+
+_HIGH_BITS = np.int64(-0x7F7F7F7F7F7F7F80)
+
+
+@njit(cache=True, inline="never")
+def store_varint(target, value):  # type: ignore[no-untyped-def]
+    """Write an unsigned varint of at most 32 bits; return the end address."""
+    while value > 0x7F:
+        store_8(target, value & 0x7F | 0x80)
+        target += 1
+        value >>= 7
+    store_8(target, value)
+    return target + 1
+
+
+@njit(cache=True, inline="never")
+def encode_text(source, size, extra, target):  # type: ignore[no-untyped-def]
+    """Write UTF-8 as a Flink string (at most 5 + 3 * size bytes); return the end address, or -1."""
+    units = 0
+    ascii_only = True
+    i = 0
+    while i + 8 <= size:
+        if load_i64(source + i) & _HIGH_BITS:
+            ascii_only = False
+            break
+        i += 8
+    while ascii_only and i < size:
+        if load_u8(source + i) >= 0x80:
+            ascii_only = False
+        i += 1
+    if ascii_only:
+        target = store_varint(target, size + extra)
+        copy(target, source, size)
+        return target + size
+    for i in range(size):
+        byte = load_u8(source + i)
+        if byte & 0xC0 != 0x80:
+            units += 2 if byte >= 0xF0 else 1
+    target = store_varint(target, units + extra)
+    i = 0
+    while i < size:
+        byte = load_u8(source + i)
+        if byte < 0x80:
+            store_8(target, byte)
+            target += 1
+            i += 1
+        elif byte < 0xE0:
+            if i + 2 > size:
+                return -1
+            target = store_varint(target, (byte & 0x1F) << 6 | load_u8(source + i + 1) & 0x3F)
+            i += 2
+        elif byte < 0xF0:
+            if i + 3 > size:
+                return -1
+            point = (byte & 0xF) << 12 | (load_u8(source + i + 1) & 0x3F) << 6 | load_u8(source + i + 2) & 0x3F
+            target = store_varint(target, point)
+            i += 3
+        else:
+            if i + 4 > size:
+                return -1
+            point = (
+                (byte & 7) << 18
+                | (load_u8(source + i + 1) & 0x3F) << 12
+                | (load_u8(source + i + 2) & 0x3F) << 6
+                | load_u8(source + i + 3) & 0x3F
+            ) - 0x10000
+            target = store_varint(target, 0xD800 + (point >> 10))
+            target = store_varint(target, 0xDC00 + (point & 0x3FF))
+            i += 4
+    return target
+
+
+@njit(cache=True, inline="never")
+def encode_java_text(source, size, target):  # type: ignore[no-untyped-def]
+    """UTF-8 at `source` as modified UTF-8 at `target`; at most 2 * size bytes; address after it, or -1."""
+    i = 0
+    while i < size:
+        byte = load_u8(source + i)
+        if byte == 0:
+            store_8(target, 0xC0)
+            store_8(target + 1, 0x80)
+            target += 2
+            i += 1
+        elif byte < 0xF0:
+            length = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3
+            if i + length > size:
+                return -1
+            for k in range(length):
+                store_8(target + k, load_u8(source + i + k))
+            target += length
+            i += length
+        else:
+            if i + 4 > size:
+                return -1
+            point = (
+                (byte & 7) << 18
+                | (load_u8(source + i + 1) & 0x3F) << 12
+                | (load_u8(source + i + 2) & 0x3F) << 6
+                | load_u8(source + i + 3) & 0x3F
+            ) - 0x10000
+            for unit in (0xD800 + (point >> 10), 0xDC00 + (point & 0x3FF)):
+                store_8(target, 0xE0 | unit >> 12)
+                store_8(target + 1, 0x80 | unit >> 6 & 0x3F)
+                store_8(target + 2, 0x80 | unit & 0x3F)
+                target += 3
+            i += 4
+    return target
+
+
+@njit(cache=True, inline="never")
+def is_null(columns, column, cursor):  # type: ignore[no-untyped-def]
+    """Return whether the current value is null."""
+    validity = columns[op.VALIDITY, column]
+    return validity != 0 and load_u8(validity + cursor) == 0
+
+
+@njit(cache=True, nogil=True)
+def encode(program, pool, columns, count, base, capacity, stops):  # type: ignore[no-untyped-def]
+    """Run `program` `count` times over columns and write consecutive records.
+
+    Args:
+        program: i32[n, 6], see `opcodes`.
+        pool: address of constant bytes.
+        columns: i64[8, m]; `COUNT` is the cursor, `CAPACITY` the number of values.
+        count: number of records.
+        base: address of the output.
+        capacity: bytes of the output.
+        stops: i64[count], filled with the end of each record relative to `base`.
+
+    Returns:
+        (status, record, bytes written, instruction): 0, or the error and its location; FULL requests a larger output.
+    """
+    loops = np.empty((op.MAX_DEPTH, 3), np.int64)
+    blocks = np.empty((op.MAX_DEPTH, op.BLOCK_STATE), np.int64)
+    frames = np.empty(op.MAX_DEPTH, np.int64)
+    masks = np.empty(op.MAX_DEPTH, np.int64)
+    marks = np.empty(op.MAX_DEPTH, np.int64)
+    out = base
+    limit = base + capacity
+    for record in range(count):
+        pc = 0
+        depth = 0
+        mask_depth = 0
+        mark_depth = 0
+        block_depth = 0
+        frame_depth = 0
+        while True:
+            code = program[pc, 0]
+            column = program[pc, 1]
+            if code == op.END:
+                break
+            if out + 16 > limit:
+                return op.FULL, record, out - base, pc
+            cursor = 0
+            if column >= 0:
+                cursor = columns[op.COUNT, column]
+                if cursor >= columns[op.CAPACITY, column]:
+                    return op.TRUNCATED, record, out - base, pc
+            if code == op.CELL:
+                # The commonest cells are written here: a call for each would take longer than the writing.
+                at = blocks[block_depth - 1, op.BASE]
+                if is_null(columns, column, cursor):
+                    at += program[pc, 2] >> 3
+                    store_8(at, load_u8(at) | 1 << (program[pc, 2] & 7))
+                    pc = program[pc, 4]
+                else:
+                    blocks[block_depth - 1, op.SLOT] = at + program[pc, 3]
+                    pc += 1
+            elif code == op.CELL_FIXED:
+                if is_null(columns, column, cursor):
+                    return op.NULL_VALUE, record, out - base, pc
+                width = program[pc, 2]
+                at = blocks[block_depth - 1, op.SLOT]
+                values = columns[op.VALUES, column] + width * cursor
+                if width == 8:
+                    store_64(at, load_i64(values))
+                elif width == 4:
+                    store_32(at, load_i32(values))
+                else:
+                    copy(at, values, width)
+                columns[op.COUNT, column] = cursor + 1
+                pc += 1
+            elif code >= op.FIRST_CELL:
+                status, target, block_depth, out = write_cell(
+                    code, program, pc, columns, blocks, block_depth, out, limit
+                )
+                if status:
+                    return status, record, out - base, target
+                pc = target
+            elif code == op.FIXED:
+                if is_null(columns, column, cursor) and not program[pc, 3]:
+                    return op.NULL_VALUE, record, out - base, pc
+                width = program[pc, 2]
+                values = columns[op.VALUES, column]
+                if width == 8:
+                    store_64_big(out, load_i64(values + 8 * cursor))
+                elif width == 4:
+                    store_32_big(out, load_i32(values + 4 * cursor))
+                elif width == 1:
+                    store_8(out, load_u8(values + cursor))
+                else:
+                    store_16_big(out, load_u8(values + 2 * cursor) | load_u8(values + 2 * cursor + 1) << 8)
+                out += width
+                columns[op.COUNT, column] = cursor + 1
+                pc += 1
+            elif code == op.TEXT:
+                columns[op.COUNT, column] = cursor + 1
+                if is_null(columns, column, cursor):
+                    if not program[pc, 2]:
+                        return op.NULL_VALUE, record, out - base, pc
+                    store_8(out, 0)
+                    out += 1
+                else:
+                    offsets = columns[op.VALUES, column]
+                    start = load_i32(offsets + 4 * cursor)
+                    size = load_i32(offsets + 4 * (cursor + 1)) - start
+                    if out + 8 + 3 * size > limit:
+                        return op.FULL, record, out - base, pc
+                    out = encode_text(columns[op.DATA, column] + start, size, program[pc, 2], out)
+                    if out < 0:
+                        return op.BAD_TEXT, record, 0, pc
+                pc += 1
+            elif code == op.JAVA_TEXT:
+                columns[op.COUNT, column] = cursor + 1
+                if is_null(columns, column, cursor):
+                    return op.NULL_VALUE, record, out - base, pc
+                offsets = columns[op.VALUES, column]
+                start = load_i32(offsets + 4 * cursor)
+                size = load_i32(offsets + 4 * (cursor + 1)) - start
+                if out + 16 + 2 * size > limit:
+                    return op.FULL, record, out - base, pc
+                stop = encode_java_text(columns[op.DATA, column] + start, size, out + 2)
+                if stop < 0:
+                    return op.BAD_TEXT, record, 0, pc
+                if stop - out - 2 > 0xFFFF:
+                    return op.TOO_LONG, record, out - base, pc
+                store_16_big(out, stop - out - 2)
+                out = stop
+                pc += 1
+            elif code == op.FLAG:
+                if is_null(columns, column, cursor):
+                    store_8(out, program[pc, 2])
+                    out += 1
+                    if out + program[pc, 3] > limit:
+                        return op.FULL, record, out - base, pc
+                    for _ in range(program[pc, 3]):
+                        store_8(out, 0)
+                        out += 1
+                    pc = program[pc, 4]
+                else:
+                    store_8(out, 1 - program[pc, 2])
+                    out += 1
+                    pc += 1
+            elif code == op.PRESENT:
+                if is_null(columns, column, cursor) and not program[pc, 2]:
+                    return op.NULL_VALUE, record, out - base, pc
+                columns[op.COUNT, column] = cursor + 1
+                pc += 1
+            elif code == op.NULL or code == op.CLASS:
+                if code == op.NULL and program[pc, 2] and not is_null(columns, column, cursor):
+                    return op.NOT_NULL, record, out - base, pc
+                columns[op.COUNT, column] = cursor + 1
+                pc += 1
+            elif code == op.JUMP:
+                pc = program[pc, 2]
+            elif code == op.SIZED or code == op.REST:
+                if is_null(columns, column, cursor):
+                    return op.NULL_VALUE, record, out - base, pc
+                offsets = columns[op.VALUES, column]
+                start = load_i32(offsets + 4 * cursor)
+                size = load_i32(offsets + 4 * (cursor + 1)) - start
+                if out + 16 + size > limit:
+                    return op.FULL, record, out - base, pc
+                if code == op.SIZED:
+                    store_32_big(out, size)
+                    out += 4
+                copy(out, columns[op.DATA, column] + start, size)
+                out += size
+                columns[op.COUNT, column] = cursor + 1
+                pc += 1
+            elif code == op.LIST or code == op.DELIMITED:
+                if is_null(columns, column, cursor):
+                    return op.NULL_VALUE, record, out - base, pc
+                offsets = columns[op.VALUES, column]
+                size = load_i32(offsets + 4 * (cursor + 1)) - load_i32(offsets + 4 * cursor)
+                columns[op.COUNT, column] = cursor + 1
+                if code == op.LIST:
+                    store_32_big(out, size)
+                    out += 4
+                if size == 0:
+                    pc = program[pc, 3]
+                else:
+                    if depth >= op.MAX_DEPTH:
+                        return op.TOO_DEEP, record, out - base, pc
+                    loops[depth, 0] = size
+                    depth += 1
+                    pc += 1
+            elif code == op.NEXT or code == op.DELIMITED_NEXT:
+                loops[depth - 1, 0] -= 1
+                if loops[depth - 1, 0] > 0:
+                    if code == op.DELIMITED_NEXT and program[pc, 3] != op.NO_DELIMITER:
+                        store_8(out, program[pc, 3])
+                        out += 1
+                    pc = program[pc, 2]
+                else:
+                    depth -= 1
+                    pc += 1
+            elif code == op.POJO:
+                if is_null(columns, column, cursor):
+                    store_8(out, 1)
+                    out += 1
+                    pc = program[pc, 2]
+                else:
+                    cases = program[pc, 3]
+                    number = 0
+                    if cases:
+                        which = program[pc + 1, 1]
+                        number = load_i32(columns[op.VALUES, which] + 4 * columns[op.COUNT, which])
+                        if number < 0 or number > cases:
+                            return op.BAD_SUBCLASS, record, out - base, pc
+                    if number == 0:
+                        store_8(out, 2)
+                        out += 1
+                        pc += 1 + cases
+                    else:
+                        case = pc + number
+                        if program[case, 2] >= 0:
+                            store_8(out, 8)
+                            store_8(out + 1, program[case, 2])
+                            out += 2
+                        else:
+                            size = program[case, 4]
+                            if out + 16 + size > limit:
+                                return op.FULL, record, out - base, pc
+                            store_8(out, 4)
+                            store_16_big(out + 1, size)
+                            copy(out + 3, pool + program[case, 3], size)
+                            out += 3 + size
+                        pc = program[case, 5]
+            elif code == op.MASK:
+                size = program[pc, 2]
+                if out + 16 + size > limit:
+                    return op.FULL, record, out - base, pc
+                if mask_depth >= op.MAX_DEPTH:
+                    return op.TOO_DEEP, record, out - base, pc
+                for i in range(size):
+                    store_8(out + i, 0)
+                if column >= 0:
+                    kind = load_u8(columns[op.VALUES, column] + cursor)
+                    store_8(out, (kind & 1) << 7 | (kind & 2) << 5)
+                    columns[op.COUNT, column] = cursor + 1
+                masks[mask_depth] = out
+                mask_depth += 1
+                out += size
+                pc += 1
+            elif code == op.MASKED:
+                if is_null(columns, column, cursor):
+                    bit = program[pc, 2]
+                    at = masks[mask_depth - 1] + (bit >> 3)
+                    store_8(at, load_u8(at) | (0x80 >> (bit & 7)))
+                    pc = program[pc, 3]
+                else:
+                    pc += 1
+            elif code == op.UNMASK:
+                mask_depth -= 1
+                pc += 1
+            elif code == op.CONST:
+                size = program[pc, 2]
+                if out + 16 + size > limit:
+                    return op.FULL, record, out - base, pc
+                copy(out, pool + program[pc, 3], size)
+                out += size
+                pc += 1
+            elif code == op.BIG_INTEGER or code == op.BIG_DECIMAL:
+                columns[op.COUNT, column] = cursor + 1
+                null = is_null(columns, column, cursor)
+                if null:
+                    store_32_big(out, 0)
+                    out += 4
+                else:
+                    offsets = columns[op.VALUES, column]
+                    start = columns[op.DATA, column] + load_i32(offsets + 4 * cursor)
+                    size = load_i32(offsets + 4 * (cursor + 1)) - load_i32(offsets + 4 * cursor)
+                    if out + 24 + size > limit:
+                        return op.FULL, record, out - base, pc
+                    first = load_u8(start) if size == 1 else 255
+                    if first == 0 or first == 1:
+                        store_32_big(out, first + 1)
+                        out += 4
+                    elif first == 10:
+                        store_32_big(out, 3)
+                        out += 4
+                    else:
+                        store_32_big(out, size + 4)
+                        copy(out + 4, start, size)
+                        out += 4 + size
+                if code == op.BIG_DECIMAL:
+                    scale = program[pc, 2]
+                    at = columns[op.COUNT, scale]
+                    columns[op.COUNT, scale] = at + 1
+                    if not null:
+                        store_32_big(out, load_i32(columns[op.VALUES, scale] + 4 * at))
+                        out += 4
+                pc += 1
+            elif code == op.CHOICE:
+                flag = load_u8(columns[op.VALUES, column] + cursor)
+                store_8(out, flag)
+                out += 1
+                columns[op.COUNT, column] = cursor + 1
+                pc = pc + 1 if flag else program[pc, 2]
+            elif code == op.BLOCK:
+                out += 4
+                blocks[0, op.BASE] = out
+                block_depth = 1
+                pc += 1
+            elif code == op.UNBLOCK:
+                start = blocks[0, op.BASE]
+                store_32_big(start - 4, out - start)
+                block_depth = 0
+                pc += 1
+            elif code == op.FRAME:
+                if frame_depth >= op.MAX_DEPTH:
+                    return op.TOO_DEEP, record, out - base, pc
+                out += 4
+                frames[frame_depth] = out
+                frame_depth += 1
+                pc += 1
+            elif code == op.UNFRAME:
+                frame_depth -= 1
+                store_32_big(frames[frame_depth] - 4, out - frames[frame_depth])
+                pc += 1
+            elif code == op.INDEX:
+                null = is_null(columns, column, cursor)
+                store_32_big(out, program[pc, 2] if null else 1 - program[pc, 2])
+                out += 4
+                pc = program[pc, 3] if null else pc + 1
+            elif code == op.TAG:
+                index = load_i32(columns[op.VALUES, column] + 4 * cursor)
+                if index < 0 or index >= program[pc, 3]:
+                    return op.BAD_FLAG, record, out - base, pc
+                columns[op.COUNT, column] = cursor + 1
+                case = pc + 1 + index
+                if program[pc, 2] == 1:
+                    store_8(out, program[case, 2])
+                    out += 1
+                else:
+                    store_32_big(out, program[case, 2])
+                    out += 4
+                pc = program[case, 5]
+            elif code == op.BYTES:
+                if is_null(columns, column, cursor):
+                    return op.NULL_VALUE, record, out - base, pc
+                offsets = columns[op.VALUES, column]
+                start = load_i32(offsets + 4 * cursor)
+                size = load_i32(offsets + 4 * (cursor + 1)) - start
+                if size != program[pc, 2]:
+                    return op.BAD_SIZE, record, out - base, pc
+                if out + 16 + size > limit:
+                    return op.FULL, record, out - base, pc
+                copy(out, columns[op.DATA, column] + start, size)
+                out += size
+                columns[op.COUNT, column] = cursor + 1
+                pc += 1
+            elif code == op.WIDE_DECIMAL:
+                if is_null(columns, column, cursor):
+                    return op.NULL_VALUE, record, out - base, pc
+                if out + 32 > limit:
+                    return op.FULL, record, out - base, pc
+                source = columns[op.VALUES, column] + 16 * cursor
+                size = wide_size(source)
+                store_32_big(out, size)
+                store_wide(out + 4, source, size)
+                out += 4 + size
+                columns[op.COUNT, column] = cursor + 1
+                pc += 1
+            elif code == op.BLOCKS:
+                if is_null(columns, column, cursor):
+                    return op.NULL_VALUE, record, out - base, pc
+                offsets = columns[op.VALUES, column]
+                size = load_i32(offsets + 4 * (cursor + 1)) - load_i32(offsets + 4 * cursor)
+                columns[op.COUNT, column] = cursor + 1
+                if size == 0:
+                    store_8(out, 0)
+                    out += 1
+                    pc = program[pc, 3]
+                else:
+                    if depth >= op.MAX_DEPTH:
+                        return op.TOO_DEEP, record, out - base, pc
+                    out = store_varint(out, size)
+                    loops[depth, 0] = size
+                    depth += 1
+                    pc += 1
+            elif code == op.BLOCKS_NEXT:
+                loops[depth - 1, 0] -= 1
+                if loops[depth - 1, 0] > 0:
+                    pc = program[pc, 2]
+                else:
+                    store_8(out, 0)
+                    out += 1
+                    depth -= 1
+                    pc += 1
+            elif code == op.MASKED_LIST:
+                if is_null(columns, column, cursor):
+                    return op.NULL_VALUE, record, out - base, pc
+                offsets = columns[op.VALUES, column]
+                size = load_i32(offsets + 4 * (cursor + 1)) - load_i32(offsets + 4 * cursor)
+                columns[op.COUNT, column] = cursor + 1
+                mask = (size + 7) // 8 if program[pc, 4] else 0
+                if out + 16 + mask > limit:
+                    return op.FULL, record, out - base, pc
+                store_32_big(out, size)
+                out += 4
+                if size == 0:
+                    pc = program[pc, 3]
+                else:
+                    if depth >= op.MAX_DEPTH:
+                        return op.TOO_DEEP, record, out - base, pc
+                    loops[depth, 0] = size
+                    loops[depth, 1] = out
+                    loops[depth, 2] = -1
+                    for i in range(mask):
+                        store_8(out + i, 0)
+                    out += mask
+                    depth += 1
+                    pc += 1
+            elif code == op.MASKED_ITEM:
+                loops[depth - 1, 2] += 1
+                if is_null(columns, column, cursor):
+                    index = loops[depth - 1, 2]
+                    at = loops[depth - 1, 1] + (index >> 3)
+                    store_8(at, load_u8(at) | (0x80 >> (index & 7)))
+                    pc = program[pc, 2]
+                else:
+                    pc += 1
+            elif code == op.MARK:
+                if mark_depth >= op.MAX_DEPTH:
+                    return op.TOO_DEEP, record, out - base, pc
+                marks[mark_depth] = out
+                mark_depth += 1
+                pc += 1
+            elif code == op.LENGTH:
+                mark_depth -= 1
+                size = out - marks[mark_depth]
+                while True:
+                    store_8(out, size & 0xFF)
+                    out += 1
+                    size >>= 8
+                    if size == 0:
+                        break
+                pc += 1
+            else:
+                return op.BAD_FLAG, record, out - base, pc
+        stops[record] = out - base
+    return op.OK, count, out - base, 0

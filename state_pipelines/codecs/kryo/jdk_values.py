@@ -1,0 +1,382 @@
+"""Values without inner objects: how Kryo's serializers of JDK classes write them, in each release line.
+
+Source: `com.esotericsoftware.kryo.serializers.DefaultSerializers` and `TimeSerializers`, `com.twitter.chill.java` (the
+serializers that Flink 1.x registers), `FieldSerializer` for JDK classes that have none of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.writer import Writer
+from state_pipelines.codecs.java.iso_dates import calendar_day, epoch_day
+from state_pipelines.codecs.java.typed_values import ObjectValue, TypedValue
+from state_pipelines.codecs.kryo import wire
+from state_pipelines.errors import ValueRangeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from state_pipelines.codecs.kryo.wire import Version
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """Reads and writes the content of a `TypedValue` of one class."""
+
+    read: Callable[[Reader, Version], object]
+    write: Callable[[Writer, object, Version], None]
+
+
+def _fixed(kind: str) -> Leaf:
+    return Leaf(
+        lambda reader, version: wire.read_fixed(reader, kind, version),
+        lambda writer, value, version: wire.write_fixed(writer, kind, value, version),
+    )
+
+
+def _plain(read: Callable[[Reader], object], write: Callable[[Writer, int], None]) -> Leaf:
+    return Leaf(lambda reader, _: read(reader), lambda writer, value, _: write(writer, _integer(value)))
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, int):
+        return value
+    raise ValueRangeError(f"{value!r} is not an integer")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise ValueRangeError(f"{value!r} is not text")
+
+
+def _read_text(reader: Reader, _: Version) -> str:
+    start = reader.position
+    text = wire.read_string(reader)
+    if text is None:
+        raise reader.error("a text is null where Kryo never writes null", start)
+    return text
+
+
+def _write_boolean(writer: Writer, value: object, _: Version) -> None:
+    writer.bool(bool(value))
+
+
+def _read_char(reader: Reader, version: Version) -> str:
+    return chr(int(wire.read_fixed(reader, "H", version)))
+
+
+def _write_char(writer: Writer, value: object, version: Version) -> None:
+    text = _text(value)
+    if len(text) != 1:
+        raise ValueRangeError(f"{text!r} is not one character")
+    wire.write_fixed(writer, "H", ord(text), version)
+
+
+TEXT = Leaf(_read_text, lambda writer, value, version: wire.write_string(writer, _text(value), version))
+INT = _plain(wire.read_int, wire.write_int)
+LONG = _plain(wire.read_long, wire.write_long)
+POSITIVE = _plain(wire.read_positive_int, wire.write_positive_int)
+POSITIVE_LONG = _plain(wire.read_positive_long, wire.write_positive_long)
+BYTE = _plain(Reader.i8, Writer.i8)
+
+SCALARS: dict[str, Leaf] = {
+    "boolean": Leaf(lambda reader, _: reader.bool(), _write_boolean),
+    "byte": BYTE,
+    "char": Leaf(_read_char, _write_char),
+    "short": _fixed("h"),
+    "int": INT,
+    "long": LONG,
+    "float": _fixed("f"),
+    "double": _fixed("d"),
+}
+"""Primitive types, their wrappers and elements of primitive arrays (int and long of arrays too are zig-zag)."""
+
+
+def _record(text: str) -> Leaf:
+    """Make the codec of a record of named fields, `name:encoding`, whose value is a dict."""
+    encodings = {
+        "b": SCALARS["boolean"],
+        "y": BYTE,
+        "i": INT,
+        "l": LONG,
+        "p": POSITIVE,
+        "pl": POSITIVE_LONG,
+        "s": TEXT,
+        "q": _fixed("q"),
+        "fi": _fixed("i"),
+        "d": _fixed("d"),
+    }
+    parts = [(name, encodings[code]) for name, code in (part.split(":") for part in text.split())]
+
+    def read(reader: Reader, version: Version) -> dict[str, object]:
+        return {name: leaf.read(reader, version) for name, leaf in parts}
+
+    def write(writer: Writer, value: object, version: Version) -> None:
+        if not isinstance(value, dict):
+            raise ValueRangeError(f"{value!r} lacks the fields {', '.join(name for name, _ in parts)}")
+        lost = [name for name in value.keys() - {name for name, _ in parts} if value[name]]
+        if lost:
+            raise ValueRangeError(f"Kryo {version} cannot store the field {lost[0]} of {value!r}")
+        for name, leaf in parts:
+            if name not in value:
+                raise ValueRangeError(f"the field {name} is missing in {value!r}")
+            leaf.write(writer, value[name], version)
+
+    return Leaf(read, write)
+
+
+def _read_big_integer(reader: Reader, _: Version) -> int:
+    size = reader.varint()
+    if size == 0:
+        raise reader.error("a BigInteger is null where Kryo never writes null")
+    return int.from_bytes(reader.take(size - 1), "big", signed=True)
+
+
+def _write_big_integer(writer: Writer, value: object, _: Version) -> None:
+    number = _integer(value)
+    raw = number.to_bytes((number + (number < 0)).bit_length() // 8 + 1, "big", signed=True)
+    writer.varint(len(raw) + 1)
+    writer.take(raw)
+
+
+def _read_big_decimal(reader: Reader, version: Version) -> Decimal:
+    unscaled = _read_big_integer(reader, version)
+    # Not by way of text: Python limits the digits of that.
+    sign, digits, _ = Decimal(unscaled).as_tuple()
+    return Decimal((sign, digits, -wire.read_int(reader)))
+
+
+def _write_big_decimal(writer: Writer, value: object, version: Version) -> None:
+    if not isinstance(value, Decimal) or not value.is_finite():
+        raise ValueRangeError(f"{value!r} is not a finite decimal number")
+    sign, digits, exponent = value.as_tuple()
+    _write_big_integer(writer, int(Decimal((sign, digits, 0))), version)
+    wire.write_int(writer, -int(exponent))
+
+
+def _read_timestamp(reader: Reader, version: Version) -> dict[str, object]:
+    """Kryo 2 stores all milliseconds and the nanoseconds, Kryo 5 whole seconds only."""
+    millis, nanos = wire.read_positive_long(reader), wire.read_positive_int(reader)
+    return {"millis": millis if version == 2 else millis + nanos // 1_000_000, "nanos": nanos}
+
+
+def _write_timestamp(writer: Writer, value: object, version: Version) -> None:
+    parts = value if isinstance(value, dict) else {}
+    millis, nanos = _integer(parts.get("millis")), _integer(parts.get("nanos"))
+    wire.write_positive_long(writer, millis if version == 2 else millis - millis % 1000)
+    wire.write_positive_int(writer, nanos)
+
+
+def _read_bit_set(reader: Reader, version: Version) -> tuple[int, ...]:
+    start, size = reader.position, reader.varint()
+    if size * 8 > reader.remaining:
+        raise reader.error(f"a BitSet of {size} words does not fit in the {reader.remaining} bytes left", start)
+    return tuple(int(wire.read_fixed(reader, "Q", version)) for _ in range(size))
+
+
+def _write_bit_set(writer: Writer, value: object, version: Version) -> None:
+    words = value if isinstance(value, tuple) else ()
+    writer.varint(len(words))
+    for word in words:
+        wire.write_fixed(writer, "Q", word, version)
+
+
+def _write_builder(writer: Writer, value: object, version: Version) -> None:
+    # Kryo 2 has a method of its own for builders, which knows no short form.
+    wire.write_string(writer, _text(value), version, short=version == 5)
+
+
+def _read_date(reader: Reader, version: Version) -> int:
+    if version == 2:
+        day, month = (int(wire.read_fixed(reader, "h", version)) for _ in range(2))
+        return epoch_day(wire.read_int(reader), month, day)
+    year, month = wire.read_positive_int(reader), reader.u8()
+    return epoch_day(year, month, reader.u8())
+
+
+def _write_date(writer: Writer, value: object, version: Version) -> None:
+    year, month, day = calendar_day(_integer(value))
+    if version == 2:
+        wire.write_fixed(writer, "h", day, version)
+        wire.write_fixed(writer, "h", month, version)
+        wire.write_int(writer, year)
+        return
+    wire.write_positive_int(writer, year)
+    writer.u8(month)
+    writer.u8(day)
+
+
+def _read_time(reader: Reader, version: Version) -> int:
+    """Kryo 2: hour, minute, nano, second. Kryo 5 leaves zeros at the end out and complements the last field."""
+    if version == 2:
+        hour, minute, nano, second = reader.u8(), reader.u8(), wire.read_int(reader), reader.u8()
+        return ((hour * 60 + minute) * 60 + second) * 1_000_000_000 + nano
+    parts = [0, 0, 0]
+    for place in range(3):
+        part = reader.i8()
+        parts[place] = ~part if part < 0 else part
+        if part < 0:
+            nano = 0
+            break
+    else:
+        nano = wire.read_positive_int(reader)
+    return ((parts[0] * 60 + parts[1]) * 60 + parts[2]) * 1_000_000_000 + nano
+
+
+def _write_time(writer: Writer, value: object, version: Version) -> None:
+    seconds, nano = divmod(_integer(value), 1_000_000_000)
+    parts = [seconds // 3600, seconds // 60 % 60, seconds % 60]
+    if version == 2:
+        writer.u8(parts[0])
+        writer.u8(parts[1])
+        wire.write_int(writer, nano)
+        writer.u8(parts[2])
+        return
+    while not nano and len(parts) > 1 and parts[-1] == 0:
+        parts.pop()
+    for part in parts[:-1]:
+        writer.i8(part)
+    writer.i8(parts[-1] if nano else ~parts[-1])
+    if nano:
+        wire.write_positive_int(writer, nano)
+
+
+def _read_date_time(reader: Reader, version: Version) -> dict[str, object]:
+    return {"date": _read_date(reader, version), "nano_of_day": _read_time(reader, version)}
+
+
+def _write_date_time(writer: Writer, value: object, version: Version) -> None:
+    parts = value if isinstance(value, dict) else {}
+    _write_date(writer, parts.get("date"), version)
+    _write_time(writer, parts.get("nano_of_day"), version)
+
+
+def _read_offset(reader: Reader, version: Version) -> dict[str, object]:
+    """Kryo 5: quarters of an hour in a byte, or 127 and the seconds."""
+    quarters = reader.i8()
+    return {"totalSeconds": quarters * 900 if quarters != 127 else wire.read_fixed(reader, "i", version)}
+
+
+def _write_offset(writer: Writer, value: object, version: Version) -> None:
+    seconds = _integer(value.get("totalSeconds") if isinstance(value, dict) else None)
+    quarters, rest = divmod(seconds, 900)
+    writer.i8(127 if rest else quarters)
+    if rest:
+        wire.write_fixed(writer, "i", seconds, version)
+
+
+def _optional(part: str) -> Leaf:
+    """`OptionalInt` and its kin in Kryo 5: the value only when present."""
+    content = _record(f"value:{part}")
+
+    def read(reader: Reader, version: Version) -> dict[str, object]:
+        present = reader.bool()
+        return {"isPresent": present, **(dict(_parts(content.read(reader, version))) if present else {"value": 0})}
+
+    def write(writer: Writer, value: object, version: Version) -> None:
+        parts = _parts(value)
+        writer.bool(bool(parts.get("isPresent")))
+        if parts.get("isPresent"):
+            content.write(writer, {"value": parts.get("value")}, version)
+
+    return Leaf(read, write)
+
+
+def _parts(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _timed(*parts: tuple[str, str]) -> Leaf:
+    """Consecutive date, time, offset or zone (Kryo 5); the value is an `ObjectValue` as in Kryo 2."""
+
+    def read(reader: Reader, version: Version) -> object:
+        return tuple((name, TypedValue(of, LEAVES_5[of].read(reader, version))) for name, of in parts)
+
+    def write(writer: Writer, value: object, version: Version) -> None:
+        fields = dict(value.fields) if isinstance(value, ObjectValue) else {}
+        for name, of in parts:
+            part = fields.get(name)
+            if not isinstance(part, TypedValue) or part.class_name != of:
+                raise ValueRangeError(f"the field {name} of {value!r} is not a {of}")
+            LEAVES_5[of].write(writer, part.value, version)
+
+    return Leaf(read, write)
+
+
+_MILLIS = POSITIVE_LONG
+_DATE_TIME, _OFFSET, _ZONE = "java.time.LocalDateTime", "java.time.ZoneOffset", "java.time.ZoneRegion"
+_LEAVES: dict[str, Leaf] = {
+    "java.math.BigInteger": Leaf(_read_big_integer, _write_big_integer),
+    "java.math.BigDecimal": Leaf(_read_big_decimal, _write_big_decimal),
+    "java.util.Date": _MILLIS,
+    "java.sql.Date": _MILLIS,
+    "java.sql.Time": _MILLIS,
+    "java.sql.Timestamp": Leaf(_read_timestamp, _write_timestamp),
+    "java.util.BitSet": Leaf(_read_bit_set, _write_bit_set),
+    "java.lang.StringBuilder": Leaf(_read_text, _write_builder),
+    "java.lang.StringBuffer": Leaf(_read_text, _write_builder),
+    "java.time.LocalDate": Leaf(_read_date, _write_date),
+    "java.time.LocalTime": Leaf(_read_time, _write_time),
+    "java.net.URI": _record("string:s"),
+    "java.net.InetSocketAddress": _record("host:s port:p"),
+    "java.util.Currency": _record("currencyCode:s"),
+    "java.util.TimeZone": _record("ID:s"),
+    "sun.util.calendar.ZoneInfo": _record("ID:s"),
+    "java.util.SimpleTimeZone": _record("ID:s"),
+    "java.util.GregorianCalendar": _record("zone:s time:pl lenient:b firstDayOfWeek:p minimalDays:p cutover:l"),
+    "java.util.concurrent.atomic.AtomicInteger": _record("value:i"),
+    "java.util.concurrent.atomic.AtomicBoolean": _record("value:i"),
+    "java.util.concurrent.atomic.AtomicLong": _record("value:l"),
+}
+LEAVES_2: dict[str, Leaf] = {
+    **_LEAVES,
+    "java.util.UUID": _record("mostSigBits:l leastSigBits:l"),
+    "java.util.regex.Pattern": _record("pattern:s"),
+    "java.time.Instant": _record("nano:i epoch_second:l"),
+    "java.time.Duration": _record("nanos:i seconds:l"),
+    "java.time.Period": _record("days:i months:i years:i"),
+    "java.time.Year": _record("year:i"),
+    "java.time.YearMonth": _record("month:i year:i"),
+    "java.time.MonthDay": _record("day:i month:i"),
+    _OFFSET: _record("totalSeconds:i"),
+    "java.util.OptionalInt": _record("isPresent:b value:i"),
+    "java.util.OptionalLong": _record("isPresent:b value:l"),
+    "java.util.OptionalDouble": _record("isPresent:b value:d"),
+}
+LEAVES_5: dict[str, Leaf] = {
+    **_LEAVES,
+    "java.util.UUID": _record("mostSigBits:q leastSigBits:q"),
+    "java.util.regex.Pattern": _record("pattern:s flags:p"),
+    "java.util.Locale": _record("language:s country:s variant:s"),
+    "java.net.URL": _record("url:s"),
+    "java.time.Instant": _record("epoch_second:pl nano:p"),
+    "java.time.Duration": _record("seconds:q nanos:p"),
+    "java.time.Period": _record("years:p months:p days:p"),
+    "java.time.Year": _record("year:p"),
+    "java.time.YearMonth": _record("year:p month:y"),
+    "java.time.MonthDay": _record("month:y day:y"),
+    _DATE_TIME: Leaf(_read_date_time, _write_date_time),
+    _OFFSET: Leaf(_read_offset, _write_offset),
+    _ZONE: _record("id:s"),
+    "java.util.OptionalInt": _optional("fi"),
+    "java.util.OptionalLong": _optional("q"),
+    "java.util.OptionalDouble": _optional("d"),
+}
+OBJECTS_5: dict[str, Leaf] = {
+    "java.time.OffsetTime": _timed(("time", "java.time.LocalTime"), ("offset", _OFFSET)),
+    "java.time.OffsetDateTime": _timed(("dateTime", _DATE_TIME), ("offset", _OFFSET)),
+    "java.time.ZonedDateTime": _timed(("dateTime", _DATE_TIME), ("zone", _ZONE)),
+}
+"""Objects of fields that Kryo 5 writes without references between them; the values are fields of an `ObjectValue`."""
+
+
+def find_leaf(class_name: str, version: Version) -> Leaf | None:
+    """Return the leaf of a class, or None."""
+    if version == 5 and class_name.startswith("sun.nio.cs."):
+        return _record("name:s")
+    return (LEAVES_2 if version == 2 else LEAVES_5).get(class_name)

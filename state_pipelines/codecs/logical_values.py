@@ -1,0 +1,258 @@
+"""Vectorized conversions between the encoded components of a logical value and one Arrow array.
+
+Every conversion keeps all bits: values without an exact Arrow type become structs of their components.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from state_pipelines.errors import FormatError, ValueRangeError
+
+Parts = list[npt.NDArray[Any]]
+Mask = npt.NDArray[np.bool_] | None
+
+_LONG_MIN = np.iinfo(np.int64).min
+_INT_MIN = np.iinfo(np.int32).min
+_BYTE_MIN = -128
+_NANOS_OF_DAY = 86_400_000_000_000
+_NANOS_OF_MILLI = 1_000_000
+
+ARROW_TYPES: dict[str, pa.DataType] = {
+    "char": pa.string(),
+    "date_millis": pa.timestamp("ms", tz="UTC"),
+    "local_date": pa.date32(),
+    "local_time": pa.time64("ns"),
+    "local_date_time": pa.struct([("date", pa.date32()), ("time", pa.time64("ns"))]),
+    "sql_timestamp": pa.struct([("millis", pa.int64()), ("nanos", pa.int32())]),
+    "instant": pa.struct([("epoch_second", pa.int64()), ("nano", pa.int32())]),
+    "ordered_i64": pa.int64(),
+    "epoch_day": pa.date32(),
+    "milli_of_day": pa.time64("ns"),
+}
+
+
+def combine(name: str, parts: Parts, valid: Mask) -> pa.Array:
+    """Convert components (an array per `layout.LOGICAL_PARTS`) to an Arrow array; reserved encodings become null.
+
+    Raises:
+        FormatError: no day of the calendar, or no time of day.
+        ValueRangeError: a value does not fit the Arrow type.
+    """
+    target = ARROW_TYPES[name]
+    if name == "char":
+        return _chars(parts[0].astype(np.uint16), valid)
+    if name == "ordered_i64":
+        return _array(parts[0].astype(np.int64) ^ _LONG_MIN, target, valid)
+    first = parts[0].astype(np.int64)
+    if name == "epoch_day":
+        return _array(first, target, valid)
+    if name == "milli_of_day":
+        nanos = first * _NANOS_OF_MILLI
+        if bool(((nanos < 0) | (nanos >= _NANOS_OF_DAY))[slice(None) if valid is None else valid].any()):
+            raise FormatError("the milliseconds of a time are not within a day")
+        return _array(nanos, target, valid)
+    present = first != (_INT_MIN if name in ("local_date", "local_date_time") else _LONG_MIN)
+    if name == "local_time":
+        present = first != _BYTE_MIN
+    if valid is not None:
+        present &= valid
+    if name == "date_millis":
+        return _array(first, target, present)
+    if name == "local_date":
+        return _array(_epoch_days(parts, present), target, present)
+    if name == "local_time":
+        return _array(_nano_of_day(parts, present), target, present)
+    if name == "local_date_time":
+        if bool((present != (parts[3] != _BYTE_MIN))[slice(None) if valid is None else valid].any()):
+            raise FormatError("only one of the date and the time of a LocalDateTime is null")
+        days = _array(_epoch_days(parts[:3], present), pa.date32(), None)
+        return _struct([days, _array(_nano_of_day(parts[3:], present), pa.time64("ns"), None)], target, present)
+    return _struct([pa.array(first), pa.array(parts[1].astype(np.int32))], target, present)
+
+
+def split(name: str, array: pa.Array) -> Parts:
+    """Convert an Arrow array of `ARROW_TYPES[name]` to components, the inverse of `combine`.
+
+    Raises:
+        ValueRangeError: a value that the wire format cannot hold, or a null where it has no form for it.
+    """
+    if name == "char":
+        return [_code_units(array)]
+    null = np.asarray(array.is_null())
+    if name == "ordered_i64":
+        return [_numbers(array, np.int64) ^ _LONG_MIN]
+    if name == "epoch_day":
+        return [_numbers(array, np.int32)]
+    if name == "milli_of_day":
+        nanos = np.where(null, 0, _numbers(array, np.int64))
+        if bool((nanos % _NANOS_OF_MILLI).any()):
+            raise ValueRangeError("a time of PyFlink has a precision of one millisecond")
+        return [(nanos // _NANOS_OF_MILLI).astype(np.int32)]
+    if pa.types.is_struct(array.type) and max(array.field(0).null_count, array.field(1).null_count) > 0:
+        _check_parts(array, ~null)
+    if name == "date_millis":
+        return [np.where(null, _LONG_MIN, _numbers(array, np.int64))]
+    if name == "local_date":
+        return _calendar(_numbers(array, np.int32), null)
+    if name == "local_time":
+        return _clock(_numbers(array, np.int64), null)
+    if name == "local_date_time":
+        return [*_calendar(_numbers(array.field(0), np.int32), null), *_clock(_numbers(array.field(1), np.int64), null)]
+    reserved = 0 if name == "sql_timestamp" else _INT_MIN
+    return [
+        np.where(null, _LONG_MIN, _numbers(array.field(0), np.int64)),
+        np.where(null, reserved, _numbers(array.field(1), np.int32)).astype(np.int32),
+    ]
+
+
+def _array(values: npt.NDArray[np.generic], target: pa.DataType, valid: Mask) -> pa.Array:
+    values = np.ascontiguousarray(values, dtype=np.int32 if target.bit_width == 32 else np.int64)
+    return pa.Array.from_buffers(target, len(values), [bitmap(valid), pa.py_buffer(values)])
+
+
+def _struct(children: list[pa.Array], target: pa.DataType, valid: Mask) -> pa.Array:
+    return pa.Array.from_buffers(target, len(children[0]), [bitmap(valid)], children=children)
+
+
+def bitmap(valid: Mask) -> pa.Buffer | None:
+    """Return an Arrow validity bitmap, or None when everything is valid."""
+    if valid is None or bool(valid.all()):
+        return None
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _numbers(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    width = np.dtype(dtype).itemsize
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.zeros(len(array), dtype)
+    values: npt.NDArray[Any] = np.frombuffer(buffer, dtype, len(array), array.offset * width)
+    return values
+
+
+def _check_parts(array: pa.StructArray, present: npt.NDArray[np.bool_]) -> None:
+    for index in range(array.type.num_fields):
+        if bool(np.asarray(array.field(index).is_null())[present].any()):
+            raise ValueRangeError(f"{array.type.field(index).name} is null in a value that is not")
+
+
+def _epoch_days(parts: Parts, present: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Return days since 1970-01-01 in the proleptic ISO calendar (`LocalDate.toEpochDay`)."""
+    year, month, day = (part.astype(np.int64) for part in parts)
+    shifted = year - (month <= 2)
+    era = shifted // 400
+    of_era = shifted - era * 400
+    of_year = (153 * (month + np.where(month > 2, -3, 9)) + 2) // 5 + day - 1
+    days = era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
+    again = _calendar(days, np.zeros(len(days), np.bool_))
+    if any(bool((part != other)[present].any()) for part, other in zip(parts, again, strict=True)):
+        raise FormatError("the year, month and day of a date are no day of the calendar")
+    if bool(((days > 2**31 - 1) | (days < -(2**31)))[present].any()):
+        raise ValueRangeError("a date is outside the range of Arrow's date32 (years -5,877,641 to 5,881,580)")
+    return np.where(present, days, 0)
+
+
+def _nano_of_day(parts: Parts, present: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    hour, minute, second, nano = (part.astype(np.int64) for part in parts)
+    inside = (hour >= 0) & (hour < 24) & (minute >= 0) & (minute < 60) & (second >= 0) & (second < 60)
+    if not bool((inside & (nano >= 0) & (nano < 1_000_000_000))[present].all()):
+        raise FormatError("the hour, minute, second and nanosecond of a time are no time of day")
+    return np.where(present, ((hour * 60 + minute) * 60 + second) * 1_000_000_000 + nano, 0)
+
+
+def _calendar(days: npt.NDArray[np.generic], null: npt.NDArray[np.bool_]) -> Parts:
+    z = days.astype(np.int64) + 719468
+    era = z // 146097
+    of_era = z - era * 146097
+    year_of_era = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
+    of_year = of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    shifted = (5 * of_year + 2) // 153
+    day = of_year - (153 * shifted + 2) // 5 + 1
+    month = np.where(shifted < 10, shifted + 3, shifted - 9)
+    year = year_of_era + era * 400 + (month <= 2)
+    # LocalDateSerializer writes a null as Integer.MIN_VALUE and Short.MIN_VALUE: 80 00 in the two bytes.
+    return [
+        np.where(null, _INT_MIN, year).astype(np.int32),
+        np.where(null, _BYTE_MIN, month).astype(np.int8),
+        np.where(null, 0, day).astype(np.int8),
+    ]
+
+
+def _clock(nanos: npt.NDArray[np.generic], null: npt.NDArray[np.bool_]) -> Parts:
+    of_day = nanos.astype(np.int64)
+    if bool(((of_day < 0) | (of_day >= _NANOS_OF_DAY))[~null].any()):
+        raise ValueRangeError("a time of day is outside 00:00:00 to 23:59:59.999999999")
+    seconds = of_day // 1_000_000_000
+    # LocalTimeSerializer writes a null as Byte.MIN_VALUE, Short.MIN_VALUE, Integer.MIN_VALUE: 80 80 00 80 00 00 00.
+    return [
+        np.where(null, _BYTE_MIN, seconds // 3600).astype(np.int8),
+        np.where(null, _BYTE_MIN, seconds // 60 % 60).astype(np.int8),
+        np.where(null, 0, seconds % 60).astype(np.int8),
+        np.where(null, _INT_MIN, of_day % 1_000_000_000).astype(np.int32),
+    ]
+
+
+def _chars(units: npt.NDArray[np.uint16], valid: Mask) -> pa.Array:
+    """Return one UTF-16 unit per value to strings of one character."""
+    surrogate = (units >= 0xD800) & (units <= 0xDFFF)
+    if valid is not None:
+        surrogate &= valid
+        units = np.where(valid, units, 0)
+    if bool(surrogate.any()):
+        raise ValueRangeError("a Java char is half of a surrogate pair and has no UTF-8 form")
+    sizes = 1 + (units >= 0x80) + (units >= 0x800)
+    if valid is not None:
+        sizes = np.where(valid, sizes, 0)
+    offsets = np.zeros(len(units) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    data = np.empty(int(offsets[-1]), np.uint8)
+    u = units.astype(np.uint32)
+    for size in (1, 2, 3):
+        rows = np.flatnonzero(sizes == size)
+        at = offsets[rows]
+        if size == 1:
+            data[at] = u[rows]
+        elif size == 2:
+            data[at] = 0xC0 | u[rows] >> 6
+            data[at + 1] = 0x80 | u[rows] & 0x3F
+        else:
+            data[at] = 0xE0 | u[rows] >> 12
+            data[at + 1] = 0x80 | u[rows] >> 6 & 0x3F
+            data[at + 2] = 0x80 | u[rows] & 0x3F
+    return pa.Array.from_buffers(pa.string(), len(units), [bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _code_units(array: pa.Array) -> npt.NDArray[np.uint16]:
+    """Strings of exactly one character of the basic plane to UTF-16 units; null gives 0 (a flag stands before it)."""
+    offsets = _numbers_of_offsets(array)
+    data = array.buffers()[2]
+    raw = np.frombuffer(data, np.uint8).astype(np.uint32) if data is not None else np.zeros(0, np.uint32)
+    raw = np.concatenate([raw, np.zeros(3, np.uint32)])
+    start, sizes = offsets[:-1], np.diff(offsets)
+    valid = np.asarray(array.is_valid())
+    first, second, third = raw[start], raw[start + 1], raw[start + 2]
+    expected = np.where(first < 0x80, 1, np.where(first < 0xE0, 2, 3))
+    if bool(((sizes != expected) | (first >= 0xF0))[valid].any()):
+        raise ValueRangeError("a Java char takes strings of exactly one character up to U+FFFF")
+    units = np.where(
+        sizes == 1,
+        first,
+        np.where(
+            sizes == 2,
+            (first & 0x1F) << 6 | second & 0x3F,
+            (first & 0xF) << 12 | (second & 0x3F) << 6 | third & 0x3F,
+        ),
+    )
+    return np.where(valid, units, 0).astype(np.uint16)
+
+
+def _numbers_of_offsets(array: pa.Array) -> npt.NDArray[np.int32]:
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.zeros(len(array) + 1, np.int32)
+    return np.frombuffer(buffer, np.int32, len(array) + 1, 4 * array.offset)

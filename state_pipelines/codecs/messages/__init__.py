@@ -1,0 +1,1 @@
+"""Protobuf and Thrift messages, as the serializers of chill write them."""

@@ -1,0 +1,1 @@
+"""Layouts compiled to programs: instructions, kernel columns and Arrow arrays."""

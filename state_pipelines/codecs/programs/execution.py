@@ -1,0 +1,198 @@
+"""Execution of programs: batches of records to Arrow arrays and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from state_pipelines.codecs.arrow_coercion import conform
+from state_pipelines.codecs.kernels import opcodes as op
+from state_pipelines.codecs.kernels.buffers import InputColumns, OutputColumns
+from state_pipelines.codecs.kernels.decoding import decode
+from state_pipelines.codecs.kernels.encoding import encode
+from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, ValueRangeError, Where
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from state_pipelines.codecs.programs.program import Program
+
+KEEPING = "Tables with the columns `reason` and `value_bytes` keep such rows as bytes"
+Bytes = npt.NDArray[np.uint8]
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Consecutive encoded records.
+
+    Attributes:
+        data: u8, all bytes.
+        stops: i64[n], end of each record in `data`.
+    """
+
+    data: Bytes
+    stops: Offsets
+
+    @property
+    def starts(self) -> Offsets:
+        """i64[n], start of each record in `data`."""
+        return np.concatenate([np.zeros(1, np.int64), self.stops[:-1]]) if len(self.stops) else self.stops
+
+
+def decode_spans(
+    program: Program, data: Bytes, starts: Offsets, ends: Offsets, *, exact: bool = True, offset: int = 0
+) -> pa.Array:
+    """Decode the records in `data[starts[i]:ends[i]]`.
+
+    Args:
+        program: the compiled layout.
+        data: u8, holds the records.
+        starts: i64[n].
+        ends: i64[n]; no end may be outside `data`.
+        exact: each record must use up its bytes.
+        offset: position of `data` in its file, for errors.
+
+    Returns:
+        Array of `program.type`, one value per record.
+
+    Raises:
+        FormatError: the bytes do not fit the layout; names offset and field path.
+        UsageError: a record is outside `data`.
+    """
+    if len(starts) and (starts.min() < 0 or ends.max() > len(data) or bool((starts > ends).any())):
+        raise UsageError(f"a record is outside the {len(data)} bytes given")
+    size = int((ends - starts).sum()) if len(starts) else 0
+    return _decode(program, data, starts, ends, size=size, sequential=False, exact=exact, offset=offset)[0]
+
+
+def decode_sequence(
+    program: Program, data: Bytes, start: int, end: int, count: int, *, offset: int = 0
+) -> tuple[pa.Array, Offsets]:
+    """Decode `count` consecutive records of unknown sizes in `data[start:end]`.
+
+    Returns:
+        (array of `program.type`, i64[count] end of each record in `data`).
+
+    Raises:
+        FormatError: as `decode_spans`.
+        UsageError: the range is outside `data`.
+    """
+    if not 0 <= start <= end <= len(data):
+        raise UsageError(f"bytes {start} to {end} are outside the {len(data)} bytes given")
+    starts, ends = np.full(count, start, np.int64), np.full(count, end, np.int64)
+    return _decode(program, data, starts, ends, size=end - start, sequential=True, exact=False, offset=offset)
+
+
+def measure_sequence(program: Program, data: Bytes, start: int, end: int, count: int) -> Offsets:
+    """Find the ends of at most `count` consecutive records in `data[start:end]`.
+
+    Returns:
+        i64[n], end of each record up to the first one, if any, that is not whole or does not fit the layout.
+
+    Raises:
+        UsageError: the range is outside `data`.
+    """
+    if not 0 <= start <= end <= len(data):
+        raise UsageError(f"bytes {start} to {end} are outside the {len(data)} bytes given")
+    columns = OutputColumns(program.kinds, count, end - start)
+    starts, ends = np.full(count, start, np.int64), np.full(count, end, np.int64)
+    stops = np.empty(count, np.int64)
+    status, record, _, _ = _fill(program, columns, data, starts, ends, stops, sequential=True, exact=False)
+    return stops if status == op.OK else stops[:record]
+
+
+def _decode(
+    program: Program,
+    data: Bytes,
+    starts: Offsets,
+    ends: Offsets,
+    *,
+    size: int,
+    sequential: bool,
+    exact: bool,
+    offset: int,
+) -> tuple[pa.Array, Offsets]:
+    columns = OutputColumns(program.kinds, len(starts), size)
+    stops = np.empty(len(starts), np.int64)
+    status, record, position, where = _fill(
+        program, columns, data, starts, ends, stops, sequential=sequential, exact=exact
+    )
+    if status in (op.BAD_SUBCLASS, op.BAD_KIND):
+        raise UnsupportedError(
+            f"record {record}: {op.MESSAGES[status]}",
+            where=Where(offset=offset + position, path=program.paths[where] or None),
+            hint=KEEPING if status == op.BAD_KIND else f"Declare the class (`--classes`). {KEEPING}",
+        )
+    if status != op.OK:
+        found = Where(offset=offset + position, path=program.paths[where])
+        raise FormatError(f"record {record}: {op.MESSAGES[status]}", where=found)
+    try:
+        return program.builder.finish(columns), stops
+    except StateError as error:
+        first = offset + int(starts[0]) if len(starts) else offset
+        if error.where.offset is None:
+            error.where = replace(error.where, offset=first)
+        raise
+
+
+def _fill(
+    program: Program,
+    columns: OutputColumns,
+    data: Bytes,
+    starts: Offsets,
+    ends: Offsets,
+    stops: Offsets,
+    *,
+    sequential: bool,
+    exact: bool,
+) -> tuple[int, int, int, int]:
+    """Run the kernel until all columns have room; its status, and the record, position and field of an error."""
+    while True:
+        found: tuple[int, int, int, int] = decode(
+            program.instructions,
+            program.pool.ctypes.data,
+            columns.table,
+            data.ctypes.data,
+            starts,
+            ends,
+            sequential,
+            exact,
+            stops,
+        )
+        if found[0] != op.FULL:
+            return found
+        columns.enlarge(found[3])
+
+
+def encode_array(program: Program, array: pa.Array) -> Encoded:
+    """Encode every value of `array` (anything that `conform` brings into `program.type`).
+
+    Raises:
+        ValueRangeError: a value does not fit the layout; names the row and the field path.
+    """
+    columns = InputColumns(program.kinds)
+    program.builder.prepare(conform(array, program.type), columns)
+    stops = np.empty(len(array), np.int64)
+    capacity = array.nbytes + 32 * len(array) + 1024
+    while True:
+        data = np.empty(capacity, np.uint8)
+        status, record, size, where = encode(
+            program.instructions,
+            program.pool.ctypes.data,
+            columns.table,
+            len(array),
+            data.ctypes.data,
+            capacity,
+            stops,
+        )
+        if status != op.FULL:
+            break
+        capacity *= 2
+        columns.rewind()
+    if status != op.OK:
+        raise ValueRangeError(f"row {record}: {op.MESSAGES[status]}", where=Where(path=program.paths[where]))
+    return Encoded(data[:size], stops)

@@ -1,0 +1,1 @@
+"""The scalar codec: one value at a time."""

@@ -1,0 +1,171 @@
+"""Scalar codec of lists, maps and rows with a null mask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.writer import Writer
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.layout import ROW_KINDS
+from state_pipelines.codecs.scalar.dispatch import expect_fields, locate, read, read_fields, write, write_fields
+from state_pipelines.codecs.scalar.leaves import Value, expect
+from state_pipelines.errors import StateError, ValueRangeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+MAX_EMPTY_ITEMS = 1 << 16
+"""Maximum number of elements without bytes in a list."""
+
+
+@read.register
+def _(layout: lay.Sequence, reader: Reader, tail: bool) -> Value:
+    return _read_elements(layout.element, reader, _count(reader))
+
+
+@write.register
+def _(layout: lay.Sequence, writer: Writer, value: Value) -> None:
+    writer.i32(len(expect(value, (list, tuple), "a list")))
+    _write_elements(layout.element, writer, value)
+
+
+def _count(reader: Reader) -> int:
+    start, count = reader.position, reader.i32()
+    if not 0 <= count <= max(reader.remaining, MAX_EMPTY_ITEMS):
+        raise reader.error(f"a count of {count} does not fit in the {reader.remaining} bytes left", start)
+    return count
+
+
+def _read_elements(layout: lay.Layout, reader: Reader, count: int, nulls: Sequence[bool] = ()) -> list[Value]:
+    try:
+        if nulls:
+            return [None if null else read(layout, reader, False) for null in nulls]
+        return [read(layout, reader, False) for _ in range(count)]
+    except StateError as error:
+        locate(error, "[]")
+        raise
+
+
+def _write_elements(layout: lay.Layout, writer: Writer, values: Iterable[Value]) -> None:
+    try:
+        for value in values:
+            write(layout, writer, value)
+    except StateError as error:
+        locate(error, "[]")
+        raise
+
+
+@read.register
+def _(layout: lay.Delimited, reader: Reader, tail: bool) -> Value:
+    values: list[Value] = []
+    while reader.remaining:
+        start = reader.position
+        if values and layout.delimiter is not None and (reader.u8() != layout.delimiter or not reader.remaining):
+            raise reader.error("bytes are left over after an element of the list", start)
+        values += _read_elements(layout.element, reader, 1)
+        if layout.delimiter is None and reader.position == start:
+            raise reader.error("an element of the list has no bytes, so that the elements cannot be counted", start)
+    return values
+
+
+@write.register
+def _(layout: lay.Delimited, writer: Writer, value: Value) -> None:
+    for index, each in enumerate(expect(value, (list, tuple), "a list")):
+        if index and layout.delimiter is not None:
+            writer.u8(layout.delimiter)
+        _write_elements(layout.element, writer, (each,))
+
+
+@read.register
+def _(layout: lay.Runs, reader: Reader, tail: bool) -> Value:
+    arrays = read(layout.stored, reader, tail)
+    if not layout.ttl:
+        return [value for array in arrays for value in array]
+    return [{"last_access": each["last_access"], "value": value} for each in arrays for value in each["value"]]
+
+
+@write.register
+def _(layout: lay.Runs, writer: Writer, value: Value) -> None:
+    write(layout.written, writer, value)
+
+
+@read.register
+def _(layout: lay.NullMasked, reader: Reader, tail: bool) -> Value:
+    count = _count(reader)
+    return _read_elements(layout.element, reader, count, _read_mask(reader, count) if layout.mask else ())
+
+
+@write.register
+def _(layout: lay.NullMasked, writer: Writer, value: Value) -> None:
+    writer.i32(len(expect(value, (list, tuple), "a list")))
+    if layout.mask:
+        _write_mask(writer, [each is None for each in value])
+    _write_elements(layout.element, writer, (each for each in value if each is not None or not layout.mask))
+
+
+def _read_mask(reader: Reader, size: int) -> list[bool]:
+    """Read bits packed into bytes, the first in the top bit (`MaskUtils`)."""
+    raw = reader.take((size + 7) // 8)
+    return [bool(raw[index >> 3] & 0x80 >> (index & 7)) for index in range(size)]
+
+
+def _write_mask(writer: Writer, bits: Sequence[bool]) -> None:
+    raw = bytearray((len(bits) + 7) // 8)
+    for index, bit in enumerate(bits):
+        raw[index >> 3] |= 0x80 >> (index & 7) if bit else 0
+    writer.take(bytes(raw))
+
+
+@read.register
+def _(layout: lay.Mapping, reader: Reader, tail: bool) -> Value:
+    entries: list[tuple[Value, Value]] = []
+    step = ""
+    try:
+        for _ in range(_count(reader)):
+            step = "{key}"
+            key = read(layout.key, reader, False)
+            step = "{value}"
+            entries.append((key, read(layout.value, reader, False)))
+    except StateError as error:
+        locate(error, step)
+        raise
+    return entries
+
+
+@write.register
+def _(layout: lay.Mapping, writer: Writer, value: Value) -> None:
+    writer.i32(len(expect(value, (list, tuple), "a list of (key, value)")))
+    step = ""
+    try:
+        for key, item in value:
+            step = "{key}"
+            write(layout.key, writer, key)
+            step = "{value}"
+            write(layout.value, writer, item)
+    except StateError as error:
+        locate(error, step)
+        raise
+    except (TypeError, ValueError):
+        raise ValueRangeError(f"{value!r:.80} is not a list of (key, value)") from None
+
+
+@read.register
+def _(layout: lay.Masked, reader: Reader, tail: bool) -> Value:
+    first = 2 if layout.kind else 0
+    mask = _read_mask(reader, first + len(layout.fields))
+    present = tuple(each for null, each in zip(mask[first:], layout.fields, strict=True) if not null)
+    values = read_fields(present, reader, tail)
+    kind = ROW_KINDS[mask[0] | mask[1] << 1] if layout.kind else None
+    return {"row_kind": kind, **{name: values.get(name) for name, _ in layout.fields}}
+
+
+@write.register
+def _(layout: lay.Masked, writer: Writer, value: Value) -> None:
+    kind = expect_fields(layout.fields, value, "row_kind").get("row_kind") or ROW_KINDS[0]
+    if kind not in ROW_KINDS or (kind != ROW_KINDS[0] and not layout.kind):
+        raise ValueRangeError(f"{kind!r} is not a known row kind")
+    number = ROW_KINDS.index(kind)
+    kinds = [bool(number & 1), bool(number & 2)] if layout.kind else []
+    _write_mask(writer, [*kinds, *(value[name] is None for name, _ in layout.fields)])
+    write_fields(tuple(each for each in layout.fields if value[each[0]] is not None), writer, value)

@@ -1,0 +1,300 @@
+"""Scalar codec of self-describing values: Kryo, Avro, binary rows, Java objects.
+
+A value that cannot be read without its class is `Undecoded` if it reaches to the end of the data; elsewhere its end is
+unknown, which is an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from state_pipelines.binary.java_values import JavaContent, JavaEnum, JavaObject
+from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.writer import Writer
+from state_pipelines.codecs.avro.avro_records import parse_avro_schema, read_avro, write_avro
+from state_pipelines.codecs.java.serialized_objects import read_java_object, write_java_object
+from state_pipelines.codecs.java.typed_values import TypedValue, Undecoded
+from state_pipelines.codecs.java.writables import VARIABLE, read_writable, write_writable
+from state_pipelines.codecs.kryo import FieldLists, read_kryo, read_kryo_span, write_kryo
+from state_pipelines.codecs.pickles import Pickled
+from state_pipelines.codecs.sql.binary_rows import (
+    BinaryRowValue,
+    TimestampValue,
+    read_array,
+    read_map,
+    read_row,
+    scaled,
+    unscaled_value,
+    write_array,
+    write_map,
+    write_row,
+)
+from state_pipelines.errors import StateError, UnsupportedError, ValueRangeError
+from state_pipelines.serializers import tree
+from state_pipelines.serializers.python_types import PythonType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from state_pipelines.codecs.kryo.wire import Version
+    from state_pipelines.codecs.layout import Dynamic
+
+_COMPACT_DECIMAL = 18
+_COMPACT_TIMESTAMP = 3
+_NONE_DECLARED = FieldLists()
+_Value = TypeVar("_Value")
+
+
+def read_dynamic(layout: Dynamic, reader: Reader, *, tail: bool) -> object:
+    """Read one value.
+
+    Args:
+        layout: its serializer, the release line of Kryo, and the field lists of the user's classes.
+        reader: the cursor.
+        tail: the value reaches to the end of `reader`.
+
+    Returns:
+        Kryo: see `codecs.kryo`; Avro: see `codecs.avro.avro_records`; table runtime: a `BinaryRowValue`, a list, or
+        a list of (key, value), and bytes where the types of a binary row are unknown; Java stream: a `TypedValue`;
+        `Undecoded` for an undecodable value.
+
+    Raises:
+        FormatError: the bytes do not fit the serializer.
+        UnsupportedError: they cannot be read and the value does not reach to the end.
+    """
+    start = reader.position
+    try:
+        return _read(layout, reader)
+    except UnsupportedError as error:
+        if not tail:
+            raise
+        reader.position = start
+        if isinstance(layout.serializer, tree.Kryo):
+            return read_kryo_span(reader, layout.serializer, _version(layout), _classes(layout), layout.messages)
+        return _keep(layout.serializer, reader, error)
+
+
+def write_dynamic(layout: Dynamic, writer: Writer, value: Any) -> None:
+    """Write what `read_dynamic` reads.
+
+    Raises:
+        ValueRangeError: the value does not fit the serializer.
+        UnsupportedError: nothing is known about how the serializer writes.
+    """
+    if isinstance(value, Undecoded):
+        writer.take(value.raw)
+        return
+    match layout.serializer:
+        case tree.Kryo() as kryo:
+            write_kryo(writer, kryo, value, _version(layout), _classes(layout), layout.messages)
+        case tree.Avro(schema_json=schema):
+            write_avro(writer, parse_avro_schema(schema), value)
+        case tree.RowData(types=types):
+            writer.bytes32(write_row(_expect(value, BinaryRowValue, "a row"), types))
+        case tree.BinaryRow():
+            writer.bytes32(_expect(value, bytes, "bytes"))
+        case PythonType():
+            writer.bytes32(_expect(value, Pickled, "a pickle").raw)
+        case tree.ArrayData(element_type=element_type):
+            writer.bytes32(write_array(_expect(value, list, "a list"), element_type))
+        case tree.MapData(key_type=key_type, value_type=value_type):
+            writer.bytes32(write_map(_expect(value, list, "a list of (key, value)"), key_type, value_type))
+        case tree.Decimal() as decimal:
+            _write_decimal(writer, decimal, _expect(value, Decimal, "a decimal number"))
+        case tree.TimestampData(precision=precision):
+            _write_timestamp(writer, precision, _expect(value, TimestampValue, "a timestamp"))
+        case tree.ScalaEnum(constants=constants):
+            numbers = dict(constants)
+            if value not in numbers:
+                raise ValueRangeError(f"{value!r} is not one of the enum's constants {', '.join(numbers)}")
+            writer.i32(numbers[value])
+        case tree.ClassBound(type_class=name) if name in VARIABLE:
+            write_writable(name, writer, value)
+        case tree.PythonDecimal() | tree.Basic(kind="PythonBigDec"):
+            writer.bytes32(str(_expect(value, Decimal, "a decimal number")).encode())
+        case tree.Basic(kind="Variant"):
+            _write_variant(writer, value)
+        case tree.Basic(kind="StringValueArray"):
+            _write_string_values(writer, _expect(value, list, "a list"))
+        case tree.Basic(kind="JavaObject"):
+            write_java_object(writer, cast("JavaContent", value.value if isinstance(value, TypedValue) else value))
+        case serializer:
+            raise _unknown(serializer)
+
+
+def _read(layout: Dynamic, reader: Reader) -> object:
+    match layout.serializer:
+        case tree.Kryo() as kryo:
+            return read_kryo(reader, kryo, _version(layout), _classes(layout), layout.messages)
+        case tree.Avro(schema_json=schema):
+            return read_avro(reader, parse_avro_schema(schema))
+        case tree.RowData(types=types):
+            return _read_block(reader, lambda raw: read_row(raw, types, reader.name))
+        case tree.BinaryRow():
+            return reader.bytes32()
+        case tree.ArrayData(element_type=element_type):
+            return _read_block(reader, lambda raw: read_array(raw, element_type, reader.name))
+        case tree.MapData(key_type=key_type, value_type=value_type):
+            return _read_block(reader, lambda raw: read_map(raw, key_type, value_type, reader.name))
+        case tree.Decimal(precision=precision, scale=scale):
+            compact = precision <= _COMPACT_DECIMAL
+            return scaled(reader.i64() if compact else int.from_bytes(reader.bytes32(), "big", signed=True), scale)
+        case tree.TimestampData(precision=precision):
+            return TimestampValue(reader.i64(), reader.i32() if precision > _COMPACT_TIMESTAMP else 0)
+        case tree.ScalaEnum(constants=constants):
+            start, number = reader.position, reader.i32()
+            name = next((name for name, each in constants if each == number), None)
+            if name is None:
+                raise reader.error(f"the enum has no constant of id {number}", start)
+            return name
+        case tree.ClassBound(type_class=name) if name in VARIABLE:
+            return read_writable(name, reader)
+        case tree.PythonDecimal() | tree.Basic(kind="PythonBigDec"):
+            return _read_decimal_text(reader)
+        case PythonType():
+            return Pickled(reader.bytes32())
+        case tree.Basic(kind="Variant"):
+            return _read_variant(reader)
+        case tree.Basic(kind="StringValueArray"):
+            return _read_string_values(reader)
+        case tree.Basic(kind="JavaObject"):
+            return _typed(read_java_object(reader))
+        case serializer:
+            raise _unknown(serializer)
+
+
+def _read_block(reader: Reader, read: Callable[[bytes], object]) -> object:
+    """Read a block of the table runtime with its length prefix; offsets of errors count from the start of the block."""
+    raw = reader.bytes32()
+    start = reader.position - len(raw)
+    try:
+        return read(raw)
+    except StateError as error:
+        error.where = replace(error.where, offset=start + (error.where.offset or 0))
+        raise
+
+
+def _write_decimal(writer: Writer, of: tree.Decimal, value: Decimal) -> None:
+    unscaled = unscaled_value(value, of.scale)
+    if abs(unscaled) >= 10**of.precision:
+        raise ValueRangeError(f"{value} does not fit in DECIMAL({of.precision}, {of.scale})")
+    if of.precision <= _COMPACT_DECIMAL:
+        writer.i64(unscaled)
+    else:
+        writer.bytes32(twos_complement(unscaled))
+
+
+def _write_timestamp(writer: Writer, precision: int, value: TimestampValue) -> None:
+    writer.i64(value.millis)
+    if precision > _COMPACT_TIMESTAMP:
+        writer.i32(value.nano_of_milli)
+    elif value.nano_of_milli:
+        raise ValueRangeError(f"{value} has more digits than TIMESTAMP({precision})")
+
+
+def _read_decimal_text(reader: Reader) -> Decimal:
+    """PyFlink writes decimal numbers as text (`BigDecimal.toString`, which Python spells the same way)."""
+    start, text = reader.position, reader.bytes32()
+    try:
+        value = Decimal(text.decode("ascii"))
+    except (UnicodeDecodeError, InvalidOperation):
+        raise reader.error(f"{text[:40]!r} is not a decimal number", start) from None
+    if str(value).encode() != text:
+        raise reader.error(f"{text[:40]!r} is not a decimal number in the form of Java", start)
+    return value
+
+
+def _read_variant(reader: Reader) -> dict[str, bytes]:
+    """`VariantSerializer`: both lengths, then value and metadata, which are not decoded."""
+    start, sizes = reader.position, (reader.i32(), reader.i32())
+    if min(sizes) < 0 or sum(sizes) > reader.remaining:
+        raise reader.error(f"a variant of {sizes[0]} and {sizes[1]} bytes does not fit", start)
+    return {"value": reader.take(sizes[0]), "metadata": reader.take(sizes[1])}
+
+
+def _write_variant(writer: Writer, value: Any) -> None:
+    if not isinstance(value, dict) or value.keys() != {"value", "metadata"}:
+        raise ValueRangeError(f"{value!r:.80} is not a dict of value and metadata")
+    blocks = [_expect(value[name], bytes, "bytes") for name in ("value", "metadata")]
+    for block in blocks:
+        writer.i32(len(block))
+    for block in blocks:
+        writer.take(block)
+
+
+def _read_string_values(reader: Reader) -> list[str]:
+    """`StringValueArray` of Gelly: how many, the bytes of all of them, then each as `StringValue` writes it."""
+    start, count, size = reader.position, reader.i32(), reader.i32()
+    if not 0 <= count <= size <= reader.remaining:
+        raise reader.error(f"{count} strings of {size} bytes do not fit", start)
+    inner = Reader(reader.data, reader.name, reader.position, reader.position + size)
+    values = [inner.vstr_plain() for _ in range(count)]
+    inner.expect_end("the strings")
+    reader.skip(size)
+    return values
+
+
+def _write_string_values(writer: Writer, values: list[str]) -> None:
+    inner = Writer()
+    for value in values:
+        inner.vstr_plain(_expect(value, str, "text"))
+    writer.i32(len(values))
+    writer.bytes32(inner.getvalue())
+
+
+def twos_complement(value: int) -> bytes:
+    """Return the shortest big-endian form (`BigInteger.toByteArray`)."""
+    return value.to_bytes((value + (value < 0)).bit_length() // 8 + 1, "big", signed=True)
+
+
+def _typed(content: JavaContent) -> TypedValue | None:
+    if content is None:
+        return None
+    name = content.class_name if isinstance(content, JavaObject | JavaEnum) else "java.lang.Object"
+    return TypedValue(name, content)
+
+
+def _keep(serializer: tree.Serializer, reader: Reader, error: UnsupportedError) -> Undecoded:
+    reason = f"{error.what}. {error.hint}" if error.hint else error.what
+    return Undecoded(_class_name(serializer), reader.take(reader.remaining), reason)
+
+
+def unknown_class(node: tree.Opaque) -> UnsupportedError:
+    """Make the error about data of a snapshot class without a reader."""
+    return UnsupportedError(
+        node.reason or f"no reader is registered for the serializer snapshot class {node.unknown_class}",
+        hint=f"Declare it (`--serializer '{node.unknown_class}=LAYOUT'`, option serializers)",
+    )
+
+
+def _unknown(serializer: tree.Serializer) -> UnsupportedError:
+    if isinstance(serializer, tree.Opaque):
+        return unknown_class(serializer)
+    return UnsupportedError(
+        f"values of {_class_name(serializer)} are written by code that the snapshot does not hold",
+        hint="their bytes can be kept as they are",
+    )
+
+
+def _class_name(serializer: tree.Serializer) -> str:
+    match serializer:
+        case tree.Kryo(type_class=name) | tree.ClassBound(type_class=name) | tree.Opaque(unknown_class=name):
+            return name
+        case _:
+            return serializer.snapshot_class
+
+
+def _version(layout: Dynamic) -> Version:
+    return 2 if layout.kryo_version == 2 else 5
+
+
+def _classes(layout: Dynamic) -> FieldLists:
+    return _NONE_DECLARED if layout.classes is None else layout.classes
+
+
+def _expect(value: object, kind: type[_Value], what: str) -> _Value:
+    if isinstance(value, kind):
+        return value
+    raise ValueRangeError(f"{value!r:.80} is not {what}")

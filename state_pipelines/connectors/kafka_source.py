@@ -1,0 +1,282 @@
+"""Kafka source: splits and enumerator.
+
+Facts from the repository apache/flink-connector-kafka, package `org.apache.flink.connector.kafka`:
+`source.split.KafkaPartitionSplitSerializer` and `KafkaPartitionSplit` (split, special offsets),
+`source.enumerator.KafkaSourceEnumStateSerializer` and `AssignmentStatus` (enumerator versions 0 to 3); and `SerdeUtils`
+of flink-connector-base (split assignments in version 0 of the enumerator). The rule for topic names is
+`org.apache.kafka.common.internals.Topic`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from state_pipelines.binary.writer import Writer
+from state_pipelines.connectors.element_frames import Versioned, read_flag, require
+from state_pipelines.connectors.registry import enumerator_state, versioned_state
+from state_pipelines.errors import ValueRangeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from state_pipelines.binary.reader import Reader
+    from state_pipelines.connectors.connector_state import Row
+
+NO_OFFSET = -(1 << 63)
+"""No stopping offset; as a starting offset: to be looked up by the enumerator (`MIGRATED`)."""
+
+STARTING_WORDS = {-1: "latest", -2: "earliest", -3: "committed", NO_OFFSET: "migrated"}
+STOPPING_WORDS = {-1: "latest", -3: "committed", NO_OFFSET: "none"}
+STATUSES = ("assigned", "unassigned", "tombstoned")
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_SMALLEST_SPLIT = 2 + 4 + 8 + 8
+
+SPLIT_COLUMNS = pa.schema(
+    [
+        pa.field("topic", pa.string(), False),
+        pa.field("partition", pa.int32(), False),
+        pa.field("offset", pa.int64()),
+        pa.field("offset_word", pa.string()),
+        pa.field("stopping_offset", pa.int64()),
+        pa.field("stopping_word", pa.string()),
+    ]
+)
+"""Offsets are those of the next record to read and of the first not to read; null where a word is stored instead."""
+
+ENUMERATOR_COLUMNS = pa.schema([*SPLIT_COLUMNS, pa.field("status", pa.string(), False), pa.field("reader", pa.int32())])
+
+
+@dataclass(frozen=True)
+class KafkaSplit:
+    """A partition and how far it has been read (`KafkaPartitionSplit`).
+
+    Attributes:
+        topic: the topic.
+        partition: the partition.
+        starting_offset: offset of the next record, or one of `STARTING_WORDS`.
+        stopping_offset: offset of the first record that is not read, or one of `STOPPING_WORDS`.
+    """
+
+    topic: str
+    partition: int
+    starting_offset: int
+    stopping_offset: int = NO_OFFSET
+
+
+@dataclass(frozen=True)
+class KafkaAssignment:
+    """A partition that the enumerator knows.
+
+    Attributes:
+        split: its offsets are those of the assignment; versions 1 and 2 store none (`NO_OFFSET`).
+        status: one of `STATUSES`.
+        reader: subtask that reads it; stored in version 0 only.
+    """
+
+    split: KafkaSplit
+    status: str = "assigned"
+    reader: int | None = None
+
+
+@dataclass(frozen=True)
+class KafkaEnumerator:
+    """Checkpoint of the enumerator (`KafkaSourceEnumState`).
+
+    Attributes:
+        version: 0 to 3.
+        assignments: the partitions, in the order of the bytes.
+        initial_discovery_finished: whether partitions found from now on are new; stored from version 2 on.
+        readers: subtasks with assignments or without, in the order of the bytes; stored in version 0 only.
+    """
+
+    version: int
+    assignments: tuple[KafkaAssignment, ...]
+    initial_discovery_finished: bool = True
+    readers: tuple[int, ...] = ()
+
+
+def split_rows(split: KafkaSplit) -> Iterator[Row]:
+    """Yield one row of `SPLIT_COLUMNS`."""
+    start, stop = STARTING_WORDS.get(split.starting_offset), STOPPING_WORDS.get(split.stopping_offset)
+    yield {
+        "topic": split.topic,
+        "partition": split.partition,
+        "offset": None if start else split.starting_offset,
+        "offset_word": start,
+        "stopping_offset": None if stop else split.stopping_offset,
+        "stopping_word": stop,
+    }
+
+
+def write_kafka_split(split: KafkaSplit) -> Versioned:
+    """Write what `read_kafka_split` reads."""
+    writer = Writer()
+    _write_split(writer, split)
+    return Versioned(0, writer.getvalue())
+
+
+@versioned_state(
+    "kafka",
+    kind="split",
+    operator_state_names=["SourceReaderState"],
+    write=write_kafka_split,
+    rows=split_rows,
+    columns=SPLIT_COLUMNS,
+)
+def read_kafka_split(versioned: Versioned) -> KafkaSplit:
+    """Read a split: topic (UTF), i32 partition, i64 starting offset, i64 stopping offset.
+
+    Raises:
+        FormatError: it could not be one of Kafka.
+        UnsupportedError: an unknown version.
+    """
+    versioned.expect("a Kafka split", 0)
+    reader = versioned.reader()
+    split = _read_split(reader)
+    reader.expect_end("a Kafka split")
+    return split
+
+
+def enumerator_rows(state: KafkaEnumerator) -> Iterator[Row]:
+    """Yield a row of `ENUMERATOR_COLUMNS` per partition."""
+    for each in state.assignments:
+        for row in split_rows(each.split):
+            yield {**row, "status": each.status, "reader": each.reader}
+
+
+def write_kafka_enumerator(state: KafkaEnumerator) -> Versioned:
+    """Write what `read_kafka_enumerator` reads.
+
+    Raises:
+        ValueRangeError: a version that does not exist.
+    """
+    writer = Writer()
+    if state.version == 0:
+        _write_readers(writer, state)
+        return Versioned(0, writer.getvalue())
+    if state.version not in (1, 2, 3):
+        raise ValueRangeError(f"version {state.version} of Kafka's enumerator does not exist")
+    writer.i32(len(state.assignments))
+    if state.version == 3:
+        writer.i32(0)
+    for each in state.assignments:
+        if state.version == 3:
+            writer.bytes32(write_kafka_split(each.split).data)
+        else:
+            writer.utf(each.split.topic)
+            writer.i32(each.split.partition)
+        if state.version > 1:
+            writer.i32(STATUSES.index(each.status))
+    if state.version > 1:
+        writer.bool(state.initial_discovery_finished)
+    return Versioned(state.version, writer.getvalue())
+
+
+@enumerator_state("kafka", write=write_kafka_enumerator, rows=enumerator_rows, columns=ENUMERATOR_COLUMNS)
+def read_kafka_enumerator(versioned: Versioned) -> KafkaEnumerator:
+    """Read the checkpoint of an enumerator.
+
+    Version 0: splits by reader (`SerdeUtils`); 1: topics and partitions; 2: with a status each, and whether the initial
+    discovery is finished; 3: splits with a status each, and the same.
+
+    Raises:
+        FormatError: it could not be one of Kafka.
+        UnsupportedError: an unknown version.
+    """
+    version = versioned.version
+    versioned.expect("Kafka's enumerator", 0, 1, 2, 3)
+    reader = versioned.reader()
+    if version == 0:
+        state = _read_readers(reader)
+    else:
+        count = reader.count(6)
+        if version == 3:
+            _expect_split_version(reader)
+        assignments = tuple(_read_assignment(reader, version) for _ in range(count))
+        state = KafkaEnumerator(version, assignments, read_flag(reader) if version > 1 else True)
+    reader.expect_end("Kafka's enumerator")
+    return state
+
+
+def read_topic_partition(reader: Reader) -> tuple[str, int]:
+    """Read topic (UTF) and i32 partition.
+
+    Raises:
+        FormatError: no topic can have this name, or no partition this number.
+    """
+    topic, partition = reader.utf(), reader.i32()
+    check_topic_partition(reader, topic, partition)
+    return topic, partition
+
+
+def check_topic_partition(reader: Reader, topic: str, partition: int) -> None:
+    """Refuse invalid topic names and partitions (`Topic.validate`).
+
+    Raises:
+        FormatError: the topic or partition is invalid.
+    """
+    require(reader, bool(_TOPIC.fullmatch(topic)) and topic not in (".", ".."), f"{topic!r:.80} is no Kafka topic")
+    require(reader, partition >= 0, f"{partition} is no Kafka partition")
+
+
+def _read_split(reader: Reader) -> KafkaSplit:
+    topic, partition = read_topic_partition(reader)
+    start, stop = reader.i64(), reader.i64()
+    require(reader, start >= 0 or start in STARTING_WORDS, f"{start} is no starting offset of Kafka")
+    require(reader, stop >= 0 or stop in STOPPING_WORDS, f"{stop} is no stopping offset of Kafka")
+    return KafkaSplit(topic, partition, start, stop)
+
+
+def _write_split(writer: Writer, split: KafkaSplit) -> None:
+    writer.utf(split.topic)
+    writer.i32(split.partition)
+    writer.i64(split.starting_offset)
+    writer.i64(split.stopping_offset)
+
+
+def _read_assignment(reader: Reader, version: int) -> KafkaAssignment:
+    if version == 3:
+        split = read_kafka_split(Versioned(0, reader.bytes32()))
+    else:
+        split = KafkaSplit(*read_topic_partition(reader), NO_OFFSET)
+    if version == 1:
+        return KafkaAssignment(split)
+    status = reader.i32()
+    require(reader, 0 <= status < len(STATUSES), f"{status} is no assignment status of Kafka")
+    return KafkaAssignment(split, STATUSES[status])
+
+
+def _read_readers(reader: Reader) -> KafkaEnumerator:
+    assignments: list[KafkaAssignment] = []
+    readers: list[int] = []
+    count = reader.count(8)
+    _expect_split_version(reader)
+    for _ in range(count):
+        subtask = reader.i32()
+        require(reader, subtask >= 0, f"{subtask} is no subtask")
+        readers.append(subtask)
+        for _ in range(reader.count(4 + _SMALLEST_SPLIT)):
+            split = read_kafka_split(Versioned(0, reader.bytes32()))
+            assignments.append(KafkaAssignment(split, reader=subtask))
+    return KafkaEnumerator(0, tuple(assignments), readers=tuple(readers))
+
+
+def _write_readers(writer: Writer, state: KafkaEnumerator) -> None:
+    writer.i32(len(state.readers))
+    writer.i32(0)
+    for subtask in state.readers:
+        splits = [each.split for each in state.assignments if each.reader == subtask]
+        writer.i32(subtask)
+        writer.i32(len(splits))
+        for split in splits:
+            writer.bytes32(write_kafka_split(split).data)
+
+
+def _expect_split_version(reader: Reader) -> None:
+    version = reader.i32()
+    require(reader, version == 0, f"version {version} of a Kafka split is not known")

@@ -1,0 +1,227 @@
+"""Legacy sources `FlinkKafkaConsumer` and `FlinkKinesisConsumer`: tuples whose first field names a partition or shard.
+
+Facts from `org.apache.flink.streaming.connectors.kafka.FlinkKafkaConsumerBase` (state `topic-partition-offset-states`,
+a tuple of `internals.KafkaTopicPartition` by Kryo and a long), `internals.KafkaTopicPartitionStateSentinel`, and
+`org.apache.flink.streaming.connectors.kinesis.FlinkKinesisConsumer` (state `Kinesis-Stream-Shard-State`, a tuple of the
+POJO `model.StreamShardMetadata` and of `model.SequenceNumber` by Kryo). Offsets of both are those of the last record
+that was read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.writer import Writer
+from state_pipelines.codecs.java.typed_values import ObjectValue
+from state_pipelines.codecs.scalar.codec import read_value, write_value
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.connectors.element_frames import check_name, require
+from state_pipelines.connectors.kafka_source import check_topic_partition
+from state_pipelines.connectors.registry import connector_state
+from state_pipelines.errors import FormatError
+from state_pipelines.serializers import tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from state_pipelines.connectors.connector_state import Row
+
+OFFSET_WORDS = {
+    -915623761776: "not set",
+    -915623761775: "earliest",
+    -915623761774: "latest",
+    -915623761773: "committed",
+}
+"""Placeholders of partitions from which nothing has been read."""
+
+_KAFKA = "org.apache.flink.streaming.connectors.kafka.internals.KafkaTopicPartition"
+_KINESIS = ".kinesis.model."
+
+KAFKA_COLUMNS = pa.schema(
+    [
+        pa.field("topic", pa.string(), False),
+        pa.field("partition", pa.int32(), False),
+        pa.field("last_offset", pa.int64()),
+        pa.field("offset_word", pa.string()),
+    ]
+)
+KINESIS_COLUMNS = pa.schema(
+    [
+        pa.field("stream_name", pa.string(), False),
+        pa.field("shard_id", pa.string(), False),
+        pa.field("sequence_number", pa.string()),
+        pa.field("sub_sequence_number", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class LegacyKafkaOffset:
+    """A partition and the offset of the last record read from it, or one of `OFFSET_WORDS`.
+
+    Attributes:
+        topic: the topic.
+        partition: the partition.
+        last_offset: see above.
+        cached_hash: hash code of topic and partition, as stored.
+    """
+
+    topic: str
+    partition: int
+    last_offset: int
+    cached_hash: int
+
+
+@dataclass(frozen=True)
+class LegacyKinesisOffset:
+    """A shard and the sequence number of the last record read from it.
+
+    Attributes:
+        shard: fields of `StreamShardMetadata` by name.
+        sequence_number: the number, or a word such as `SHARD_ENDING_SEQUENCE_NUM`.
+        sub_sequence_number: position in an aggregated record, or -1.
+        cached_hash: hash code of both, as stored.
+        class_name: class of the sequence number.
+    """
+
+    shard: Mapping[str, object]
+    sequence_number: str
+    sub_sequence_number: int
+    cached_hash: int
+    class_name: str
+
+
+def kafka_rows(offset: LegacyKafkaOffset) -> Iterator[Row]:
+    """Yield one row of `KAFKA_COLUMNS`."""
+    word = OFFSET_WORDS.get(offset.last_offset)
+    yield {
+        "topic": offset.topic,
+        "partition": offset.partition,
+        "last_offset": None if word else offset.last_offset,
+        "offset_word": word,
+    }
+
+
+def is_legacy_kafka(serializer: tree.Serializer) -> bool:
+    """Return whether the elements are tuples of a Kafka partition and a long."""
+    match serializer:
+        case tree.Tuple(fields=(tree.Kryo(type_class=name), tree.Basic(kind="Long"))):
+            return name == _KAFKA
+    return False
+
+
+def write_legacy_kafka_offset(offset: LegacyKafkaOffset, serializer: tree.Serializer, context: LayoutContext) -> bytes:
+    """Write what `read_legacy_kafka_offset` reads."""
+    fields = (("cachedHash", offset.cached_hash), ("partition", offset.partition), ("topic", offset.topic))
+    return _write(serializer, context, ObjectValue(_KAFKA, fields), offset.last_offset)
+
+
+@connector_state(
+    "legacy-kafka",
+    kind="split",
+    operator_state_names=["topic-partition-offset-states"],
+    accepts=is_legacy_kafka,
+    write=write_legacy_kafka_offset,
+    rows=kafka_rows,
+    columns=KAFKA_COLUMNS,
+)
+def read_legacy_kafka_offset(element: bytes, serializer: tree.Serializer, context: LayoutContext) -> LegacyKafkaOffset:
+    """Read an element of the state of `FlinkKafkaConsumer`.
+
+    Raises:
+        FormatError: it could not be one.
+    """
+    first, offset, reader = _read(element, serializer, context)
+    fields = _fields(first, _KAFKA)
+    topic = check_name(cast("str | None", fields["topic"]), "a Kafka topic")
+    found = LegacyKafkaOffset(topic, cast("int", fields["partition"]), offset, cast("int", fields["cachedHash"]))
+    check_topic_partition(reader, found.topic, found.partition)
+    require(reader, offset >= -1 or offset in OFFSET_WORDS, f"{offset} is no offset of Kafka")
+    return found
+
+
+def kinesis_rows(offset: LegacyKinesisOffset) -> Iterator[Row]:
+    """Yield one row of `KINESIS_COLUMNS`."""
+    yield {
+        "stream_name": offset.shard["streamName"],
+        "shard_id": offset.shard["shardId"],
+        "sequence_number": offset.sequence_number,
+        "sub_sequence_number": offset.sub_sequence_number,
+    }
+
+
+def is_legacy_kinesis(serializer: tree.Serializer) -> bool:
+    """Return whether the elements are tuples of a Kinesis shard and a sequence number."""
+    match serializer:
+        case tree.Tuple(fields=(tree.Pojo(pojo_class=shard), tree.Kryo(type_class=number))):
+            return shard.endswith(f"{_KINESIS}StreamShardMetadata") and number.endswith(f"{_KINESIS}SequenceNumber")
+    return False
+
+
+def write_legacy_kinesis_offset(
+    offset: LegacyKinesisOffset, serializer: tree.Serializer, context: LayoutContext
+) -> bytes:
+    """Write what `read_legacy_kinesis_offset` reads."""
+    fields = (
+        ("cachedHash", offset.cached_hash),
+        ("sequenceNumber", offset.sequence_number),
+        ("subSequenceNumber", offset.sub_sequence_number),
+    )
+    return _write(serializer, context, dict(offset.shard), ObjectValue(offset.class_name, fields))
+
+
+@connector_state(
+    "legacy-kinesis",
+    kind="split",
+    operator_state_names=["Kinesis-Stream-Shard-State"],
+    accepts=is_legacy_kinesis,
+    write=write_legacy_kinesis_offset,
+    rows=kinesis_rows,
+    columns=KINESIS_COLUMNS,
+)
+def read_legacy_kinesis_offset(
+    element: bytes, serializer: tree.Serializer, context: LayoutContext
+) -> LegacyKinesisOffset:
+    """Read an element of the state of `FlinkKinesisConsumer`.
+
+    Raises:
+        FormatError: it could not be one.
+    """
+    shard, number, _ = _read(element, serializer, context)
+    if not isinstance(shard, dict):
+        raise FormatError("a Kinesis shard is null")
+    for name in ("streamName", "shardId"):
+        check_name(shard.get(name), f"the {name} of a shard")
+    class_name = number.class_name if isinstance(number, ObjectValue) else ""
+    fields = _fields(number, class_name)
+    return LegacyKinesisOffset(
+        shard,
+        check_name(cast("str", fields["sequenceNumber"]), "a sequence number"),
+        cast("int", fields["subSequenceNumber"]),
+        cast("int", fields["cachedHash"]),
+        class_name,
+    )
+
+
+def _read(element: bytes, serializer: tree.Serializer, context: LayoutContext) -> tuple[object, int, Reader]:
+    reader = Reader(element)
+    value = read_value(derive_layout(serializer, context), reader, tail=False)
+    assert isinstance(value, dict)
+    return value["f0"], value["f1"], reader
+
+
+def _write(serializer: tree.Serializer, context: LayoutContext, first: object, second: object) -> bytes:
+    writer = Writer()
+    layout = derive_layout(serializer, context)
+    write_value(layout, writer, {"f0": first, "f1": second})
+    return writer.getvalue()
+
+
+def _fields(value: object, class_name: str) -> dict[str, object]:
+    if not isinstance(value, ObjectValue) or value.class_name != class_name:
+        raise FormatError(f"an object of {class_name} is expected, not {type(value).__name__}")
+    return dict(value.fields)

@@ -1,0 +1,49 @@
+"""`flink_job`: the running Flink job, an external asset upstream of all others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+if TYPE_CHECKING:
+    from state_pipelines.dagster.job import FlinkJob
+    from state_pipelines.operations.inventory import SnapshotSummary
+
+NAME = "flink_job"
+
+
+def describe_savepoint(job: FlinkJob, summary: SnapshotSummary) -> dg.AssetMaterialization:
+    """Return the event for a savepoint that the running job has taken; the sensor `new_snapshots` reports it."""
+    return dg.AssetMaterialization(
+        job.key(NAME),
+        metadata={
+            "savepoint": summary.key,
+            "path": dg.MetadataValue.path(summary.path),
+            "bytes": summary.bytes,
+            **({} if summary.modified is None else {"taken": dg.MetadataValue.timestamp(summary.modified)}),
+        },
+    )
+
+
+def build_flink_job_spec(job: FlinkJob) -> dg.AssetSpec:
+    """Build the external asset `flink_job` of a job."""
+    flink = job.flink
+    limit = job.thresholds.savepoint_limit
+    metadata: dict[str, object] = {
+        "roots": list(job.all_roots),
+        **({"checkpoint interval": str(flink.interval)} if flink.interval is not None else {}),
+        **({"checkpoints retained": flink.num_retained} if flink.num_retained is not None else {}),
+        **({"state TTL": str(flink.ttl)} if flink.ttl is not None else {}),
+    }
+    return dg.AssetSpec(
+        job.key(NAME),
+        group_name=job.name,
+        description=job.description or f"The Flink job {job.name}, which takes the checkpoints and savepoints.",
+        owners=list(job.owners),
+        tags=job.tags,
+        kinds={"flink"},
+        metadata=metadata,
+        # The time since the sensor has reported a savepoint (`describe_savepoint`).
+        freshness_policy=None if limit is None else dg.FreshnessPolicy.time_window(fail_window=limit),
+    )

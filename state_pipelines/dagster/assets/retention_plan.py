@@ -1,0 +1,182 @@
+"""`retention_plan`: which snapshots and files go, which stay, and why; nothing is deleted."""
+
+# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+import dagster as dg
+
+from state_pipelines.dagster.assets import snapshot_inventory
+from state_pipelines.dagster.flink_asset import flink_asset
+from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.errors import MissingFileError
+from state_pipelines.operations.retention import (
+    PathKind,
+    PlannedPath,
+    QuarantinedFile,
+    RetentionPlan,
+    list_quarantine,
+    plan_retention,
+)
+from state_pipelines.operations.retention.plan import read_planned_paths
+from state_pipelines.storage import Location, join, read_file, resolve
+from state_pipelines.storage.files import replace_file
+from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
+
+NAME = "retention_plan"
+APPLIED = "plan_is_applied"
+KNOWN = "references_are_known"
+
+FINGERPRINT = "fingerprint"
+PATHS = "paths to delete"
+IN_QUARANTINE = "files in quarantine"
+
+_SHOWN = 50
+_COLUMNS = [
+    dg.TableColumn("path"),
+    dg.TableColumn("bytes", "int"),
+    dg.TableColumn("kind"),
+    dg.TableColumn("reason"),
+]
+
+
+def build_retention_plan(job: FlinkJob) -> dg.AssetsDefinition:
+    """The asset `retention_plan` of a job."""
+    key = job.key(NAME)
+    checks = [
+        dg.AssetCheckSpec(APPLIED, asset=key, description="Nothing is to be deleted; else: how to apply it."),
+        dg.AssetCheckSpec(KNOWN, asset=key, description="Every _metadata can be read; otherwise shared files stay."),
+    ]
+
+    @flink_asset(
+        job, NAME, step="keep", kinds={"flink"}, deps=[snapshot_inventory.NAME], partitioned=False, check_specs=checks
+    )
+    def retention_plan(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+        """Snapshots by policy and orphans: what goes, what stays, and why. Nothing is deleted."""
+        plan = make_plan(job)
+        for reason in plan.stopped:
+            context.log.warning("Shared files stay: %s", reason)
+        for note in plan.notes:
+            context.log.info("%s", note)
+        file = locate_plan(job)
+        replace_file(file, json.dumps(plan.to_json(), indent=1).encode())
+        quarantined = list_quarantine([resolve(root) for root in plan.roots])
+        yield dg.MaterializeResult(
+            metadata=_describe(plan, quarantined, file),
+            check_results=[_check_applied(job, plan), _check_references(plan)],
+        )
+
+    return retention_plan
+
+
+def find_roots(job: FlinkJob) -> tuple[str, ...]:
+    """The roots that are planned together."""
+    return job.retention_runs.roots or job.all_roots
+
+
+def make_plan(job: FlinkJob) -> RetentionPlan:
+    """Plan the retention of a job, in one pass.
+
+    Raises:
+        StateError: a root cannot be listed, or the policy or a pin file is wrong.
+    """
+    policy = job.policy
+    return plan_retention(
+        find_roots(job),
+        policy,
+        # The second pass is that of the application.
+        grace=timedelta(0),
+        path_mapping=job.path_mapping,
+        audit_log=job.retention_runs.audit_log,
+    )
+
+
+def locate_plan(job: FlinkJob) -> Location:
+    """The file with the newest plan of a job."""
+    return join(resolve(find_roots(job)[0]), RETENTION_DIRECTORY, f"plan-{job.name}.json")
+
+
+def read_planned(job: FlinkJob, fingerprint: str) -> Sequence[PlannedPath] | None:
+    """The paths that the newest plan deletes; None when it has another fingerprint, or there is none."""
+    try:
+        content = read_file(locate_plan(job))
+    except MissingFileError:
+        return None
+    return read_planned_paths(content, fingerprint)
+
+
+def make_path_table(paths: Sequence[PlannedPath]) -> dg.TableMetadataValue:
+    """The largest of some paths as a table."""
+    largest = sorted(paths, key=lambda each: (-each.bytes, each.path))[:_SHOWN]
+    rows = [
+        dg.TableRecord({"path": each.path, "bytes": each.bytes, "kind": each.kind.value, "reason": each.reason})
+        for each in largest
+    ]
+    return dg.MetadataValue.table(rows, dg.TableSchema(_COLUMNS))
+
+
+def _describe(
+    plan: RetentionPlan, quarantined: Sequence[QuarantinedFile], file: Location
+) -> dict[str, dg.MetadataValue | str | int | float]:
+    counts = plan.count_by_kind()
+    metadata: dict[str, dg.MetadataValue | str | int | float] = {
+        FINGERPRINT: plan.fingerprint,
+        # Numbers under the same names in every plan, so that they chart over time.
+        PATHS: len(plan.delete),
+        "bytes to delete": plan.bytes,
+        "bytes that stay": plan.kept_bytes,
+        "snapshots": len(plan.snapshots),
+        "snapshots to delete": sum(each.delete for each in plan.snapshots),
+        "unknown paths": len(plan.unknown),
+        IN_QUARANTINE: len(quarantined),
+        "bytes in quarantine": sum(each.bytes for each in quarantined),
+        **{
+            f"bytes to delete: {kind.value}": counts.get(kind, (0, 0))[1]
+            for kind in PathKind
+            if kind is not PathKind.DIRECTORY
+        },
+        "plan": dg.MetadataValue.path(str(file)),
+    }
+    if plan.monthly_saving is not None:
+        metadata["saved per month"] = plan.monthly_saving
+        metadata["currency"] = plan.currency
+    if plan.delete:
+        metadata["largest paths"] = make_path_table(plan.delete)
+    for name, texts in (("stopped", plan.stopped), ("notes", plan.notes)):
+        if texts:
+            metadata[name] = dg.MetadataValue.md("\n".join(f"* {text}" for text in texts[:_SHOWN]))
+    return metadata
+
+
+def _check_applied(job: FlinkJob, plan: RetentionPlan) -> dg.AssetCheckResult:
+    settings = job.retention_runs
+    if settings.apply == "scheduled":
+        way = f"Applied by itself after {settings.grace}, if a second plan has the same fingerprint."
+    else:
+        way = (
+            f"Look at the plan, then launch {job.prefix('apply_retention')} with the fingerprint, or run "
+            f"`state-pipelines retain … --apply {plan.fingerprint}`."
+        )
+    return dg.AssetCheckResult(
+        check_name=APPLIED,
+        passed=not plan.delete,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={
+            "expected": 0,
+            "observed": len(plan.delete),
+            "bytes": plan.bytes,
+            **({FINGERPRINT: plan.fingerprint, "how to apply": way} if plan.delete else {}),
+        },
+    )
+
+
+def _check_references(plan: RetentionPlan) -> dg.AssetCheckResult:
+    sample = dg.MetadataValue.md("\n".join(f"* {reason}" for reason in plan.stopped[:_SHOWN]))
+    return dg.AssetCheckResult(
+        check_name=KNOWN,
+        passed=not plan.stopped,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={"expected": 0, "observed": len(plan.stopped), **({"sample": sample} if plan.stopped else {})},
+    )

@@ -1,0 +1,191 @@
+"""`snapshot_inventory`: all snapshots below the roots of a job."""
+
+# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
+
+import hashlib
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from state_pipelines.dagster.assets import flink_job
+from state_pipelines.dagster.automation import EVERY_TEN_MINUTES
+from state_pipelines.dagster.flink_asset import flink_asset
+from state_pipelines.dagster.job import FlinkJob
+
+if TYPE_CHECKING:
+    from state_pipelines.operations.inventory import InventoryUpdate, SnapshotSummary
+
+NAME = "snapshot_inventory"
+
+READABLE = "snapshots_are_readable"
+ROOTS = "roots_exist"
+RECENT = "recent_savepoint"
+"""The check of a job with the threshold `max_hours_without_savepoint`."""
+
+SAMPLE = 10
+"""Number of snapshots in the table and in the samples of checks; the Parquet file holds all of them."""
+
+_TEXT_SIZE = 500
+
+_COLUMNS = [
+    dg.TableColumn("snapshot", description="partition key"),
+    dg.TableColumn("kind"),
+    dg.TableColumn("format", description="of savepoints: canonical or native"),
+    dg.TableColumn("checkpoint id", "int"),
+    dg.TableColumn("written", description="modification time of _metadata"),
+    dg.TableColumn("bytes", "int", description="size of all state, including shared files"),
+    dg.TableColumn("shared bytes", "int", description="size of files that other checkpoints may reference"),
+    dg.TableColumn("operators", "int"),
+    dg.TableColumn("max parallelism", "int", description="the highest of all operators"),
+    dg.TableColumn("path"),
+]
+
+
+def build_snapshot_inventory(job: FlinkJob) -> dg.AssetsDefinition:
+    """Build the asset `snapshot_inventory` of a job."""
+    limit = job.thresholds.savepoint_limit
+
+    @flink_asset(
+        job,
+        NAME,
+        step="see",
+        kinds={"flink", "parquet"},
+        deps=[flink_job.NAME],
+        partitioned=False,
+        automation=EVERY_TEN_MINUTES,
+        check_specs=list(_specify_checks(job, limit)),
+    )
+    def snapshot_inventory(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+        """All checkpoints and savepoints below the roots: a summary in the metadata, a row for each in a Parquet file.
+
+        Reads only the `_metadata` of snapshots that are not in the file yet.
+        """
+        update = job.storage.update_inventory()
+        if update.rebuilt:
+            context.log.warning("The stored inventory was replaced: %s", update.rebuilt)
+        inventory = update.inventory
+        partitions = context.instance.get_dynamic_partitions(str(job.partitions.name))
+        readable = [each for each in inventory.head(SAMPLE * 10) if not each.unreadable]
+        yield dg.MaterializeResult(
+            metadata={
+                **_count(update),
+                **_describe_newest(readable[:1]),
+                "prunable partitions": len(update.find_prunable(partitions)),
+                "newest snapshots": dg.MetadataValue.table(
+                    [_to_record(each) for each in readable[:SAMPLE]], dg.TableSchema(_COLUMNS)
+                ),
+                "inventory": dg.MetadataValue.path(str(job.storage.inventory)),
+                "roots": "; ".join(job.storage.roots),
+                "dagster/row_count": len(inventory),
+            },
+            data_version=dg.DataVersion(hashlib.sha256("\n".join(sorted(inventory.keys)).encode()).hexdigest()[:16]),
+            check_results=[
+                _check_readable(update),
+                _check_roots(update),
+                *([] if limit is None else [_check_recent(update, limit)]),
+            ],
+        )
+
+    return snapshot_inventory
+
+
+def _specify_checks(job: FlinkJob, limit: timedelta | None) -> Iterator[dg.AssetCheckSpec]:
+    key = job.key(NAME)
+    yield dg.AssetCheckSpec(READABLE, asset=key, description="The metadata of every snapshot can be read.")
+    yield dg.AssetCheckSpec(ROOTS, asset=key, description="The roots of the job exist.")
+    if limit is not None:
+        text = f"The newest savepoint that can be read is at most {limit} old."
+        yield dg.AssetCheckSpec(RECENT, asset=key, description=text)
+
+
+def _count(update: "InventoryUpdate") -> dict[str, int]:
+    """Return numbers, which the UI plots over time."""
+    inventory = update.inventory
+    kinds = inventory.table["kind"].to_pylist()
+    return {
+        "snapshots": len(inventory),
+        "checkpoints": kinds.count("checkpoint"),
+        "savepoints": kinds.count("savepoint"),
+        "opened": len(update.new),
+        "unreadable": len(inventory.unreadable()),
+        "bytes": inventory.sum("bytes"),
+        "keyed bytes": inventory.sum("keyed_bytes"),
+        "operator bytes": inventory.sum("operator_bytes"),
+        "in-flight bytes": inventory.sum("in_flight_bytes"),
+        "shared bytes": inventory.sum("shared_bytes"),
+    }
+
+
+def _describe_newest(newest: list["SnapshotSummary"]) -> dict[str, dg.MetadataValue | str | int | float]:
+    described: dict[str, dg.MetadataValue | str | int | float] = {}
+    for each in newest:
+        described = {"newest": each.key, "bytes of the newest": each.bytes}
+        if each.modified is not None:
+            described["newest written"] = dg.MetadataValue.timestamp(each.modified)
+            age = datetime.now(UTC) - each.modified
+            described["hours since the newest"] = _to_hours(age)
+    return described
+
+
+def _to_record(summary: "SnapshotSummary") -> dg.TableRecord:
+    return dg.TableRecord(
+        {
+            "snapshot": summary.key,
+            "kind": summary.kind,
+            "format": summary.format,
+            "checkpoint id": summary.checkpoint_id,
+            "written": "" if summary.modified is None else summary.modified.isoformat(sep=" ", timespec="seconds"),
+            "bytes": summary.bytes,
+            "shared bytes": summary.shared_bytes,
+            "operators": len(summary.operators),
+            "max parallelism": summary.max_parallelism,
+            "path": summary.path[:_TEXT_SIZE],
+        }
+    )
+
+
+def _check_readable(update: "InventoryUpdate") -> dg.AssetCheckResult:
+    unreadable = update.inventory.unreadable()
+    sample = {each.path[:_TEXT_SIZE]: each.unreadable[:_TEXT_SIZE] for each in unreadable.head(SAMPLE)}
+    return dg.AssetCheckResult(
+        check_name=READABLE,
+        passed=not len(unreadable),
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={"expected": 0, "observed": len(unreadable), "sample": sample},
+    )
+
+
+def _check_roots(update: "InventoryUpdate") -> dg.AssetCheckResult:
+    missing = update.missing_roots
+    return dg.AssetCheckResult(
+        check_name=ROOTS,
+        passed=not missing,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={"expected": 0, "observed": len(missing), "sample": list(missing)[:SAMPLE]},
+    )
+
+
+def _check_recent(update: "InventoryUpdate", limit: timedelta) -> dg.AssetCheckResult:
+    newest = next((each for each in update.inventory if each.kind == "savepoint" and each.key), None)
+    taken = None if newest is None else newest.modified
+    now = datetime.now(UTC)
+    metadata: dict[str, dg.MetadataValue | str] = {"expected": dg.MetadataValue.float(_to_hours(limit))}
+    if newest is not None:
+        metadata["newest savepoint"] = newest.key
+        metadata["snapshot"] = dg.MetadataValue.path(newest.path)
+    if taken is not None:
+        metadata["observed"] = dg.MetadataValue.float(_to_hours(now - taken))
+        metadata["taken"] = dg.MetadataValue.timestamp(taken)
+    return dg.AssetCheckResult(
+        check_name=RECENT,
+        passed=taken is not None and now - taken <= limit,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=None if newest is not None else "There is no savepoint that can be read.",
+        metadata=metadata,
+    )
+
+
+def _to_hours(duration: timedelta) -> float:
+    return round(duration.total_seconds() / 3600, 3)

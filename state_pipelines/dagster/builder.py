@@ -1,0 +1,101 @@
+"""Dagster definitions of one Flink job. Building them reads its revisions, but no snapshots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from state_pipelines.dagster.assets.applied_retention import build_applied_retention
+from state_pipelines.dagster.assets.compatibility_report import build_compatibility_report
+from state_pipelines.dagster.assets.converted_savepoint import build_converted_savepoint
+from state_pipelines.dagster.assets.flink_job import build_flink_job_spec
+from state_pipelines.dagster.assets.key_group_balance import build_key_group_balance
+from state_pipelines.dagster.assets.migrated_savepoint import build_migrated_savepoint
+from state_pipelines.dagster.assets.rescaled_savepoint import build_rescaled_savepoint
+from state_pipelines.dagster.assets.restore_audit import build_restore_audit
+from state_pipelines.dagster.assets.retention_plan import build_retention_plan
+from state_pipelines.dagster.assets.snapshot_diff import build_snapshot_diff
+from state_pipelines.dagster.assets.snapshot_inventory import build_snapshot_inventory
+from state_pipelines.dagster.assets.snapshot_profile import build_snapshot_profile
+from state_pipelines.dagster.assets.state_expectations import build_state_expectations
+from state_pipelines.dagster.assets.state_tables import build_state_tables
+from state_pipelines.dagster.jobs import build_asset_jobs, build_erase_keys, build_rescale_path
+from state_pipelines.dagster.pinning import build_pin_snapshot
+from state_pipelines.dagster.pruning import build_prune_partitions
+from state_pipelines.dagster.registering import build_register_snapshot
+from state_pipelines.dagster.schedules.daily_audit import build_daily_audit
+from state_pipelines.dagster.schedules.daily_retention_plan import build_retention_schedule
+from state_pipelines.dagster.sensors.agreed_plans import build_agreed_plans
+from state_pipelines.dagster.sensors.automation import build_automation
+from state_pipelines.dagster.sensors.failed_runs import build_failed_runs
+from state_pipelines.dagster.sensors.new_snapshots import build_new_snapshots
+from state_pipelines.dagster.sensors.requests import build_requests
+from state_pipelines.storage.options import share_storage_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from state_pipelines.dagster.job import FlinkJob
+    from state_pipelines.dagster.jobs import AnyJob
+
+ASSETS: tuple[Callable[[FlinkJob], dg.AssetsDefinition], ...] = (
+    build_snapshot_inventory,
+    build_snapshot_profile,
+    build_snapshot_diff,
+    build_key_group_balance,
+    build_restore_audit,
+    build_retention_plan,
+    build_applied_retention,
+    build_compatibility_report,
+    build_converted_savepoint,
+    build_rescaled_savepoint,
+)
+"""Functions that build the assets of every Flink job."""
+
+JOBS = (build_register_snapshot, build_rescale_path, build_prune_partitions, build_pin_snapshot, build_erase_keys)
+"""Functions that build the op jobs of every Flink job."""
+
+SCHEDULES = (build_daily_audit, build_retention_schedule)
+"""Functions that build the schedules of every Flink job; stopped by default, except with `apply: scheduled`."""
+
+
+def build_flink_job(job: FlinkJob) -> dg.Definitions:
+    """Build the assets, checks, jobs, schedules and sensors of one Flink job.
+
+    The code location must define the resources `spark` (`SparkResource`) and `expectations` (`ExpectationsResource`),
+    which all of its Flink jobs share.
+
+    Raises:
+        MigrationError: a revision of the job is invalid.
+        NotFoundError: the target revision (`migrate_to`) does not exist.
+    """
+    share_storage_options(job.storage_options)
+    jobs: list[AnyJob] = [*build_asset_jobs(job), *(build(job) for build in JOBS)]
+    return dg.Definitions(
+        assets=[build_flink_job_spec(job), *_build_assets(job)],
+        jobs=jobs,
+        schedules=[build(job) for build in SCHEDULES],
+        sensors=list(_build_sensors(job, jobs)),
+    )
+
+
+def _build_assets(job: FlinkJob) -> Iterator[dg.AssetsDefinition]:
+    for build in ASSETS:
+        yield build(job)
+    if job.tables is not None:
+        yield build_state_tables(job)
+    if job.expectations is not None:
+        yield build_state_expectations(job)
+    if job.migrations is not None:
+        yield build_migrated_savepoint(job)
+
+
+def _build_sensors(job: FlinkJob, jobs: Sequence[AnyJob]) -> Iterator[dg.SensorDefinition]:
+    yield build_new_snapshots(job)
+    yield build_automation(job)
+    yield build_failed_runs(job, jobs)
+    if job.requests is not None:
+        yield build_requests(job, jobs)
+    if job.retention_runs.apply == "scheduled":
+        yield build_agreed_plans(job)

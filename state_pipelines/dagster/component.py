@@ -1,0 +1,87 @@
+"""`FlinkJobComponent`: a Flink job described in YAML."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from dagster.components.resolved.scopes import LoadContextScope
+from pydantic import BaseModel, RootModel, ValidationError
+
+from state_pipelines.dagster.builder import build_flink_job
+from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.templates import render_templates
+from state_pipelines.errors import UsageError
+from state_pipelines.operations.jobs.job_template import format_job
+
+if TYPE_CHECKING:
+    from dagster.components.core.context import ComponentLoadContext
+    from dagster_shared.yaml_utils.source_position import SourcePositionTree
+
+
+class _Attributes(RootModel[dict[str, Any]]):
+    """Attributes as YAML holds them, before templates are rendered; with the JSON schema of `FlinkJob`."""
+
+    @classmethod
+    def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:
+        return FlinkJob.model_json_schema(*args, **options)
+
+
+class FlinkJobScaffolder(dg.Scaffolder[Any]):
+    """Scaffolder of `dg scaffold defs`: a YAML file with a comment for each field."""
+
+    def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
+        """Write `defs.yaml`; the job is named after its directory."""
+        name = re.sub(r"\W", "_", request.target_path.name, flags=re.ASCII)
+        file = request.target_path / "defs.yaml"
+        file.write_text(format_job(name), encoding="utf-8")
+
+
+@dg.scaffold_with(FlinkJobScaffolder)
+class FlinkJobComponent(dg.Component):
+    """A Flink job: its snapshots, their tables and reports, migrations, rescalings, retention, and all their checks."""
+
+    def __init__(self, job: FlinkJob) -> None:
+        self.job = job
+
+    @classmethod
+    def get_model_cls(cls) -> type[BaseModel]:
+        """Return the model of the attributes: the fields of `FlinkJob`, in which text may contain templates."""
+        return _Attributes
+
+    @classmethod
+    def load(cls, attributes: BaseModel | None, context: ComponentLoadContext) -> FlinkJobComponent:
+        """Render and validate the attributes.
+
+        Raises:
+            UsageError: attributes are invalid or missing; the message names file, line and field of each.
+        """
+        raw = attributes.root if isinstance(attributes, _Attributes) else {}
+        scope = LoadContextScope(context)  # type: ignore[no-untyped-call]
+        resolution = context.with_rendering_scope({"context": scope}).resolution_context
+        tree = resolution.source_position_tree
+        try:
+            job = FlinkJob.model_validate(render_templates(raw, resolution.scope))
+        except ValidationError as error:
+            raise _describe(error, tree) from None
+        return cls(job.beside(Path(tree.position.filename).parent) if tree else job)
+
+    def build_defs(self, context: ComponentLoadContext) -> dg.Definitions:
+        """Build the definitions of the job."""
+        return build_flink_job(self.job)
+
+
+def _describe(error: ValidationError, tree: SourcePositionTree | None) -> UsageError:
+    """Describe each invalid field in one line: file, line, field, reason; without values, which may be secrets."""
+    lines = []
+    for each in error.errors(include_url=False, include_input=False):
+        path: list[str | int] = ["attributes", *each["loc"]]
+        position = "" if tree is None else f"{tree.lookup_closest_and_path(path, None)[0]}: "
+        reason = _REASONS.get(each["type"]) or each["msg"].removeprefix("Value error, ")
+        lines.append(f"{position}{'.'.join(map(str, path[1:]))}: {reason}")
+    return UsageError("\n".join(("the description of the Flink job is invalid:", *lines)))
+
+
+_REASONS = {"extra_forbidden": "there is no such field", "missing": "the field is missing"}

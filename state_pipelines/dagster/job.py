@@ -1,0 +1,308 @@
+"""`FlinkJob`: the description of a Flink job, from which its assets, jobs and sensors are built."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import dagster as dg
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from state_pipelines.dagster.partitions import make_partitions
+from state_pipelines.dagster.retention_settings import RetentionSettings
+from state_pipelines.dagster.revisions import Revisions
+from state_pipelines.dagster.storage import JobStorage
+from state_pipelines.dagster.watching import Watch
+from state_pipelines.errors import UsageError, Where
+from state_pipelines.operations.jobs.flink_config import CHECKPOINTS, FlinkConfig, load_flink_config
+from state_pipelines.operations.jobs.new_job import NewCode
+from state_pipelines.operations.migration.history import HEAD
+from state_pipelines.operations.retention.policy import RetentionPolicy, parse_duration, parse_policy
+from state_pipelines.snapshot.declarations import KINDS
+
+_NAME = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
+
+
+def _split_by(separator: str) -> BeforeValidator:
+    """Return a validator that splits a string, such as the value of an environment variable, into a list."""
+
+    def split(value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return [stripped for each in value.split(separator) if (stripped := each.strip())]
+
+    return BeforeValidator(split)
+
+
+def _empty_to_none(value: object) -> object:
+    return None if value == "" else value
+
+
+def _resolve_against(directory: Path, path: str) -> str:
+    return path if "://" in path or Path(path).is_absolute() else str((directory / path).resolve())
+
+
+_PATHS = (
+    *("roots", "results", "tables", "requests", "classes", "protos", "thrifts", "migrations"),
+    *("flink_config", "new_job", "job_classes", "expectations", "data_docs"),
+)
+
+_LIST = WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]})
+_Texts = Annotated[tuple[str, ...], _split_by(";"), _LIST]
+_Names = Annotated[tuple[str, ...], _split_by(","), _LIST]
+_Optional = Annotated[str | None, BeforeValidator(_empty_to_none)]
+
+
+class Thresholds(dg.Model):
+    """Limits of one job, beyond which checks warn. A limit that is not set has no check."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_imbalance: float | None = Field(
+        default=None, ge=1, description="Maximal ratio of the largest subtask of an operator to the mean, in bytes."
+    )
+    max_hours_without_savepoint: float | None = Field(
+        default=None, gt=0, description="Maximal age in hours of the newest savepoint that can be read."
+    )
+
+    @property
+    def savepoint_limit(self) -> timedelta | None:
+        """`max_hours_without_savepoint` as a duration."""
+        hours = self.max_hours_without_savepoint
+        return None if hours is None else timedelta(hours=hours)
+
+
+class FlinkJob(dg.Model):
+    """One Flink job: the directories of its snapshots, information that they do not store, and policies.
+
+    A list may also be one string, such as the value of an environment variable.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=False)
+
+    name: str = Field(
+        description="Prefix of asset keys, jobs and sensors, and group of the assets: letters, digits and _."
+    )
+    description: str = Field(default="", description="Shown at the Flink job in the asset graph.")
+    roots: _Texts = Field(
+        default=(),
+        description="Directories of checkpoints and savepoints, which are searched 4 levels deep. By default those of "
+        "flink_config.",
+    )
+    storage_options: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="Options of fsspec by root, such as {s3://bucket: {key: …}}. Environment variables `${NAME}` are "
+        "replaced when the storage is opened, so that no secret is stored.",
+    )
+    flink_config: _Optional = Field(
+        default=None,
+        description="Flink's config.yaml (or flink-conf.yaml): directories, num-retained, interval and TTL.",
+    )
+    results: str = Field(description="Directory for new savepoints and reports.")
+    tables: _Optional = Field(default=None, description="Directory for the tables of states; no tables by default.")
+    requests: _Optional = Field(default=None, description="Directory of request files; none by default.")
+    path_mapping: _Names = Field(
+        default=(), description="`FROM=TO` for moved directories that snapshots refer to by absolute paths."
+    )
+    uids: _Names = Field(default=(), description="Uids of operators, for snapshots before Flink 2.0.")
+    classes: _Texts = Field(default=(), description="Jars, directories, class files and field lists of the old job.")
+    key_serializers: _Texts = Field(default=(), description="`OPERATOR=TYPE`: keys of changelog state.")
+    connectors: _Texts = Field(default=(), description="`OPERATOR=NAME`: connectors of ambiguous list states.")
+    python_types: _Texts = Field(default=(), description="`OPERATOR.STATE=TYPE` or YAML files, for PyFlink.")
+    serializers: _Texts = Field(
+        default=(), description="`CLASS=LAYOUT` for custom serializers: class of the snapshot and layout of the values."
+    )
+    protos: _Texts = Field(default=(), description="Descriptor sets of Protobuf messages inside Kryo.")
+    thrifts: _Texts = Field(default=(), description="Thrift files of structs inside Kryo.")
+    migrations: _Optional = Field(default=None, description="Directory of revisions; none by default.")
+    expectations: _Optional = Field(
+        default=None, description="Directory of suites of Great Expectations (docs/expectations.md); none by default."
+    )
+    data_docs: _Optional = Field(
+        default=None, description="Local directory for validation results and data docs of suites; none by default."
+    )
+    migrate_to: str = Field(default=HEAD, description="Target revision of migrations: head, base or a name.")
+    target_release: str = Field(
+        default="2.2", description="Flink release that will restore the new savepoints, in quotes."
+    )
+    new_job: _Optional = Field(
+        default=None,
+        description="Description (.yaml, .json) or snapshot of the new job; by default the migrated old job.",
+    )
+    job_classes: _Texts = Field(default=(), description="Jars, directories and field lists of the new job's classes.")
+    retention: dict[str, Any] | None = Field(default=None, description="Retention policy, as in a policy file.")
+    retention_runs: RetentionSettings = Field(
+        default_factory=RetentionSettings,
+        description="When retention is planned, and whether plans are applied manually or by `apply: scheduled`.",
+    )
+    thresholds: Thresholds = Field(default_factory=Thresholds, description="Limits beyond which checks warn.")
+    watch: Watch = Field(default_factory=Watch, description="Filters of the sensor for new snapshots; all by default.")
+    ttl: dict[str, str] = Field(
+        default_factory=dict,
+        description="Time to live by OPERATOR/STATE or STATE, such as {sessions: 7d}; * for all others. Snapshots do "
+        "not store it; profiles need it to show when entries expire.",
+    )
+    sensors: Literal["running", "stopped"] = Field(default="running", description="Initial status of the sensors.")
+    webhook: _Optional = Field(
+        default=None, description="URL to which failed runs are posted as JSON; none by default."
+    )
+    owners: _Names = Field(default=(), description="Owners of the assets: e-mail addresses and `team:NAME`.")
+    tags: dict[str, str] = Field(default_factory=dict, description="Tags of the assets and of runs.")
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a name: use letters, digits and _, such as orders_v2")
+        return name
+
+    @field_validator("ttl")
+    @classmethod
+    def _check_ttl(cls, ttl: dict[str, str]) -> dict[str, str]:
+        for name, text in ttl.items():
+            try:
+                parse_duration(text, name)
+            except UsageError as error:
+                raise ValueError(str(error)) from None
+        return ttl
+
+    @field_validator("data_docs")
+    @classmethod
+    def _check_data_docs(cls, directory: str | None) -> str | None:
+        if directory is not None and "://" in directory:
+            raise ValueError(
+                f"{directory} is a URL, and Great Expectations writes data docs to local directories only: give one of "
+                "them, such as a volume that a web server shows"
+            )
+        return directory
+
+    @field_validator("target_release", mode="before")
+    @classmethod
+    def _check_release(cls, release: object) -> object:
+        if isinstance(release, float):
+            raise ValueError('write the release in quotes, such as "1.20": without quotes, YAML reads the number 1.2')
+        return release
+
+    @field_validator("retention")
+    @classmethod
+    def _check_retention(cls, retention: dict[str, Any] | None) -> dict[str, Any] | None:
+        if retention is not None:
+            try:
+                parse_policy(retention)
+            except UsageError as error:
+                raise ValueError(str(error)) from None
+        return retention
+
+    @property
+    def sensor_status(self) -> dg.DefaultSensorStatus:
+        """The initial status of the sensors; the UI can change it."""
+        return dg.DefaultSensorStatus(self.sensors.upper())
+
+    @property
+    def declarations(self) -> dict[str, tuple[str, ...]]:
+        """Declarations about the snapshots, as texts by kind (`snapshot.declarations.KINDS`)."""
+        return {kind.name: getattr(self, kind.name) for kind in KINDS}
+
+    @model_validator(mode="after")
+    def _check_roots(self) -> Self:
+        if not self.roots and self.flink_config is None:
+            raise PydanticCustomError("no_roots", "there are no roots: set roots or flink_config")
+        return self
+
+    @property
+    def flink(self) -> FlinkConfig:
+        """The configuration of Flink in `flink_config`, or an empty one.
+
+        Raises:
+            StateError: the file cannot be read or parsed.
+        """
+        return FlinkConfig() if self.flink_config is None else load_flink_config(self.flink_config)
+
+    @property
+    def all_roots(self) -> tuple[str, ...]:
+        """The directories of checkpoints and savepoints: `roots`, or those of `flink_config`.
+
+        Raises:
+            UsageError: `flink_config` names none.
+        """
+        if self.roots:
+            return self.roots
+        flink = self.flink
+        found = tuple(dict.fromkeys(filter(None, (flink.checkpoints, flink.savepoints))))
+        if not found:
+            raise UsageError(
+                "the configuration of Flink names no directory for snapshots",
+                where=Where(file=self.flink_config),
+                hint=f"Set roots in the description of the job, or {CHECKPOINTS[0]} in the configuration",
+            )
+        return found
+
+    @property
+    def policy(self) -> RetentionPolicy:
+        """The retention policy; `num-retained` is that of `flink_config` unless the policy sets it."""
+        retention = dict(self.retention or {})
+        is_set = not {"num-retained", "num_retained"}.isdisjoint(retention)
+        if not is_set and (retained := self.flink.num_retained) is not None:
+            retention["num-retained"] = retained
+        return parse_policy(retention)
+
+    @property
+    def lives(self) -> dict[str, timedelta]:
+        """Time to live by state, from `ttl` and `table.exec.state.ttl`; the empty name stands for all other states."""
+        declared = {"" if name == "*" else name: parse_duration(text, name) for name, text in self.ttl.items()}
+        ttl = self.flink.ttl
+        return {"": ttl, **declared} if ttl else declared
+
+    @property
+    def new_code(self) -> NewCode:
+        """The classes of the new job."""
+        return NewCode(self.job_classes, (), ())
+
+    @property
+    def storage(self) -> JobStorage:
+        """The directories of the job."""
+        return JobStorage(
+            roots=self.all_roots,
+            results=self.results,
+            tables=self.tables,
+            requests=self.requests,
+            job=self.name,
+            path_mapping=self.path_mapping,
+            declarations=self.declarations,
+        )
+
+    @property
+    def revisions(self) -> Revisions:
+        """The migrations of the job."""
+        return Revisions(self.migrations, self.migrate_to)
+
+    @property
+    def partitions(self) -> dg.DynamicPartitionsDefinition:
+        """The partitions of the job: one per snapshot."""
+        return make_partitions(self.name)
+
+    def beside(self, directory: Path) -> FlinkJob:
+        """Return the job with its relative paths resolved against a directory, that of the YAML file."""
+        changed: dict[str, object] = {}
+        for name in _PATHS:
+            value = getattr(self, name)
+            if isinstance(value, str):
+                changed[name] = _resolve_against(directory, value)
+            elif value is not None:
+                changed[name] = tuple(_resolve_against(directory, each) for each in value)
+        return FlinkJob(**{**self.model_dump(), **changed})
+
+    def key(self, asset: str) -> dg.AssetKey:
+        """Return the key of an asset of this job."""
+        return dg.AssetKey([self.name, asset])
+
+    def prefix(self, name: str) -> str:
+        """Return the name of a job, sensor, schedule or pool of this job."""
+        return f"{self.name}_{name}"
+
+    def op(self, asset: str) -> str:
+        """Return the name of the op of an asset, as used in run configurations."""
+        return self.key(asset).to_python_identifier()

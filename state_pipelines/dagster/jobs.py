@@ -1,0 +1,130 @@
+"""Dagster jobs of one Flink job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from state_pipelines.dagster.assets import (
+    applied_retention,
+    compatibility_report,
+    converted_savepoint,
+    key_group_balance,
+    migrated_savepoint,
+    rescaled_savepoint,
+    restore_audit,
+    retention_plan,
+    snapshot_diff,
+    snapshot_inventory,
+    snapshot_profile,
+    state_tables,
+)
+from state_pipelines.dagster.assets.rescaled_savepoint import build_rescale_op
+from state_pipelines.dagster.erasing import build_erase_op
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+    from state_pipelines.dagster.job import FlinkJob
+
+    AnyJob = dg.JobDefinition | UnresolvedAssetJobDefinition
+
+INVENTORY = "refresh_inventory"
+DESCRIBE = "describe_snapshot"
+MIGRATE = "migrate_snapshot"
+AUDIT = "audit_snapshot"
+PLAN_RETENTION = "plan_retention"
+APPLY_RETENTION = "apply_retention"
+CONVERT = "convert_snapshot"
+RESCALE = "rescale_snapshot"
+RESCALE_PATH = "rescale_path"
+ERASE = "erase_keys"
+
+
+def build_migrate_snapshot(job: FlinkJob) -> UnresolvedAssetJobDefinition:
+    """Build the job `migrate_snapshot`: report, tables and migrated savepoint of one snapshot."""
+    modules = [compatibility_report]
+    if job.tables is not None:
+        modules.append(state_tables)
+    if job.migrations is not None:
+        modules.append(migrated_savepoint)
+    text = "Migrates one snapshot: compatibility report, tables, and the new savepoint with its proof."
+    return _select(job, MIGRATE, [module.NAME for module in modules], text)
+
+
+_JOBS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    AUDIT: (
+        (restore_audit.NAME,),
+        "Audits one snapshot: are all files there and readable, so that it can be restored?",
+    ),
+    INVENTORY: (
+        (snapshot_inventory.NAME,),
+        "Lists all snapshots below the roots; reads only the `_metadata` of new ones.",
+    ),
+    DESCRIBE: (
+        (snapshot_profile.NAME, snapshot_diff.NAME, key_group_balance.NAME),
+        "Describes one snapshot: profile, key groups, and changes since the previous one. Reads all of its state.",
+    ),
+    PLAN_RETENTION: (
+        (retention_plan.NAME,),
+        "Plans which snapshots and files to delete, and why. Deletes nothing.",
+    ),
+    APPLY_RETENTION: (
+        (applied_retention.NAME,),
+        "Deletes or quarantines the paths of a plan, whose fingerprint is in the run configuration.",
+    ),
+    CONVERT: (
+        (converted_savepoint.NAME,),
+        "Converts one snapshot to another format, canonical by default.",
+    ),
+    RESCALE: (
+        (rescaled_savepoint.NAME,),
+        "Rescales one snapshot: another parallelism, other key groups or operators.",
+    ),
+}
+"""Assets and descriptions of the jobs that every Flink job has, by name."""
+
+
+def build_asset_jobs(job: FlinkJob) -> Iterator[UnresolvedAssetJobDefinition]:
+    """Yield the jobs that materialise assets."""
+    yield build_migrate_snapshot(job)
+    for name, (assets, description) in _JOBS.items():
+        yield _select(job, name, assets, description)
+
+
+def build_rescale_path(job: FlinkJob) -> dg.JobDefinition:
+    """Build the job `rescale_path`, whose configuration contains the paths."""
+    rescale = build_rescale_op(job)
+
+    @dg.job(
+        name=job.prefix(RESCALE_PATH),
+        description="Rescales any snapshot, given by its path.",
+        tags=job.tags,
+    )
+    def rescale_path() -> None:
+        rescale()
+
+    return rescale_path
+
+
+def build_erase_keys(job: FlinkJob) -> dg.JobDefinition:
+    """Build the job `erase_keys`, whose configuration contains keys and paths."""
+    erase = build_erase_op(job)
+
+    @dg.job(
+        name=job.prefix(ERASE),
+        description="Erases keys from a copy of a snapshot, and reports which snapshots contain them.",
+        tags=job.tags,
+    )
+    def erase_keys() -> None:
+        erase()
+
+    return erase_keys
+
+
+def _select(job: FlinkJob, name: str, assets: Sequence[str], description: str) -> UnresolvedAssetJobDefinition:
+    selection = dg.AssetSelection.assets(*map(job.key, assets))
+    return dg.define_asset_job(job.prefix(name), selection, description=description, tags=job.tags or None)

@@ -1,0 +1,51 @@
+"""`register_snapshot`: a job that adds partitions for snapshots at any path, also outside the roots."""
+
+# Without the import of `annotations`: Dagster reads those of the decorated functions.
+
+import dagster as dg
+from pydantic import Field
+
+from state_pipelines.dagster.failures import reporting_failures
+from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.partitions import make_partition_key
+from state_pipelines.storage import parent
+
+NAME = "register_snapshot"
+
+
+class RegisterConfig(dg.Config):
+    """The snapshots to register."""
+
+    paths: list[str] = Field(description="Paths or URLs of snapshot directories, or of their `_metadata` files.")
+
+
+def build_register_snapshot(job: FlinkJob) -> dg.JobDefinition:
+    """Build the job `register_snapshot` of a Flink job."""
+
+    @dg.op(name=job.op(NAME), tags=job.tags)
+    @reporting_failures
+    def register(context: dg.OpExecutionContext, config: RegisterConfig) -> list[str]:
+        """Open each snapshot, and add it to the inventory and to the partitions. Fails if one cannot be opened."""
+        snapshots = [job.storage.open(path) for path in config.paths]
+        directories = [str(parent(each.location.metadata)) for each in snapshots]
+        inventory = job.storage.update_inventory(register=directories).inventory
+        keys_by_path = {each.path: each.key for each in inventory}
+        keys = [
+            keys_by_path.get(directory) or make_partition_key(snapshot)
+            for directory, snapshot in zip(directories, snapshots, strict=True)
+        ]
+        context.instance.add_dynamic_partitions(str(job.partitions.name), keys)
+        for path, key in zip(config.paths, keys, strict=True):
+            context.log.info("%s has the partition %s", path, key)
+        context.add_output_metadata({"partitions": keys})
+        return keys
+
+    @dg.job(
+        name=job.prefix(NAME),
+        description="Adds partitions for snapshots at any path, also outside the roots, so that jobs can run for them.",
+        tags=job.tags,
+    )
+    def register_snapshot() -> None:
+        register()
+
+    return register_snapshot

@@ -1,0 +1,100 @@
+"""The runs of requests: job and configuration of each operation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.dagster import pinning
+from state_pipelines.dagster.assets import (
+    applied_retention,
+    compatibility_report,
+    converted_savepoint,
+    migrated_savepoint,
+    rescaled_savepoint,
+    restore_audit,
+)
+from state_pipelines.dagster.jobs import APPLY_RETENTION, AUDIT, CONVERT, MIGRATE, PLAN_RETENTION, RESCALE
+from state_pipelines.errors import UsageError
+from state_pipelines.operations.convert.conversion_tasks import Format
+from state_pipelines.operations.requests import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from state_pipelines.dagster.job import FlinkJob
+    from state_pipelines.operations.requests import Request
+
+    Plan = tuple[str, Mapping[str, Any]]
+    """Name of a Dagster job, without the prefix of the Flink job, and its run configuration."""
+
+JOBS = frozenset({APPLY_RETENTION, AUDIT, CONVERT, MIGRATE, PLAN_RETENTION, RESCALE, pinning.NAME})
+"""Names of the Dagster jobs that requests run, without the prefix of the Flink job."""
+
+UNPARTITIONED = frozenset({Operation.PIN, Operation.UNPIN, Operation.RETAIN})
+"""Operations whose runs have no partition key."""
+
+
+def plan_run(job: FlinkJob, request: Request) -> Plan:
+    """Return the run that carries out a request.
+
+    Raises:
+        UsageError: the Flink job is not configured for the operation.
+    """
+    return _PLANS[request.operation](job, request)
+
+
+def _plan_migration(job: FlinkJob, request: Request) -> Plan:
+    if job.migrations is None:
+        raise UsageError("the job has no migrations", hint="Set the field migrations in the YAML of the job")
+    config = {name: str(value) for name, value in request.options.items()}
+    names = (compatibility_report.NAME, migrated_savepoint.NAME)
+    return MIGRATE, {"ops": {job.op(name): {"config": config} for name in names}}
+
+
+def _plan_rescaling(job: FlinkJob, request: Request) -> Plan:
+    config = {"request": request.to_yaml(without=("files",))}
+    if "files" in request.options:
+        config["files"] = request.options["files"]
+    return RESCALE, {"ops": {job.op(rescaled_savepoint.NAME): {"config": config}}}
+
+
+def _plan_conversion(job: FlinkJob, request: Request) -> Plan:
+    return CONVERT, {"ops": {job.op(converted_savepoint.NAME): {"config": dict(request.options)}}}
+
+
+def _plan_copy(job: FlinkJob, request: Request) -> Plan:
+    config = {"format": Format.KEEP.value, **request.options}
+    return CONVERT, {"ops": {job.op(converted_savepoint.NAME): {"config": config}}}
+
+
+def _plan_audit(job: FlinkJob, request: Request) -> Plan:
+    depth = request.options.get("depth", "sample")
+    if depth not in ("sample", "whole"):
+        raise UsageError(f"depth is {depth!r}", hint="Choose from sample, whole")
+    return AUDIT, {"ops": {job.op(restore_audit.NAME): {"config": {"whole": depth == "whole"}}}}
+
+
+def _plan_retention(job: FlinkJob, request: Request) -> Plan:
+    if "policy" in request.options:
+        raise UsageError("a request cannot set the policy", hint="Change the field retention in the YAML of the job")
+    if "apply" not in request.options:
+        return PLAN_RETENTION, {}
+    config = {"fingerprint": request.options["apply"]}
+    return APPLY_RETENTION, {"ops": {job.op(applied_retention.NAME): {"config": config}}}
+
+
+def _plan_pin(job: FlinkJob, request: Request) -> Plan:
+    config = {"snapshot": request.snapshot, "unpin": request.operation is Operation.UNPIN, **request.options}
+    return pinning.NAME, {"ops": {job.op(pinning.NAME): {"config": config}}}
+
+
+_PLANS: Mapping[Operation, Callable[[FlinkJob, Request], Plan]] = {
+    Operation.MIGRATE: _plan_migration,
+    Operation.RESCALE: _plan_rescaling,
+    Operation.CONVERT: _plan_conversion,
+    Operation.COPY: _plan_copy,
+    Operation.VERIFY: _plan_audit,
+    Operation.PIN: _plan_pin,
+    Operation.UNPIN: _plan_pin,
+    Operation.RETAIN: _plan_retention,
+}

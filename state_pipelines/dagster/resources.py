@@ -1,0 +1,87 @@
+"""Spark as a Dagster resource: one session per process, started when it is first used."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field, PrivateAttr
+
+from state_pipelines.snapshot.declarations import KINDS
+from state_pipelines.storage.options import VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from state_pipelines.snapshot import Operator, Snapshot, State
+
+
+_PER_OPERATOR = ("key_serializers", "connectors", "python_types")
+
+
+class SparkResource(dg.ConfigurableResource["SparkResource"]):
+    """A Spark session with the data sources `flink-state` and `flink-state-metadata`."""
+
+    cores: int = Field(
+        default=0, description="Number of concurrent tasks of a local master; 0 for all cores of the process."
+    )
+    memory: str = Field(default="2g", description="Heap of the driver JVM; Python workers need memory besides.")
+    master: str = Field(default="", description="Spark master, such as spark://host:7077; local by default.")
+    conf: dict[str, str] = Field(default={}, description="Further Spark options; they override the fields above.")
+    _session: Any = PrivateAttr(default=None)
+
+    @contextmanager
+    def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator[SparkResource]:
+        """Stop the session at the end of the run, unless it existed before."""
+        try:
+            yield self
+        finally:
+            if self._session is not None:
+                self._session.stop()
+                self._session = None
+
+    @property
+    def session(self) -> SparkSession:
+        """The active session of this process, or a new one.
+
+        Raises:
+            UsageError: no Java runtime that Spark supports was found.
+        """
+        from state_pipelines.spark import create_session, register  # Importing Spark takes seconds.
+        from state_pipelines.spark.session import SparkSession
+
+        active: SparkSession | None = SparkSession.getActiveSession()
+        if active is None:
+            conf = {"spark.master": self.master} if self.master else {}
+            if VARIABLE in os.environ:
+                conf[f"spark.executorEnv.{VARIABLE}"] = os.environ[VARIABLE]
+            active = self._session = create_session(
+                "state-pipelines", cores=self.cores or None, memory=self.memory, conf=conf | self.conf
+            )
+        register(active)
+        return active
+
+    def read_state(self, snapshot: Snapshot, state: State, *, raw: bool = False) -> DataFrame:
+        """Return a state as a DataFrame; with `raw`, keys and values are bytes."""
+        reader = self.session.read.format("flink-state").option("path", snapshot.path)
+        rules = snapshot.path_mapping.rules
+        reader = reader.option("pathMapping", ",".join(f"{old}={new}" for old, new in rules))
+        for kind in KINDS:
+            texts = snapshot.declarations.texts.get(kind.name, ())
+            if kind.name in _PER_OPERATOR:
+                # The data source rejects operators that the snapshot lacks; a job declares those of all its snapshots.
+                texts = tuple(text for text in texts if _is_about(text, state.operator))
+            reader = reader.option(kind.spark_option, kind.separator.join(texts))
+        reader = reader.option("raw", str(raw).lower())
+        return reader.option("operatorId", state.operator.id).option("stateVarName", state.name).load()
+
+
+def _is_about(text: str, operator: Operator) -> bool:
+    """Return whether a declaration (`OPERATOR=…`, `OPERATOR.STATE=…`, or a file) concerns an operator."""
+    place, equals, _ = text.partition("=")
+    names = {operator.id, operator.label, operator.uid}
+    return not equals or place in names or place.rpartition(".")[0] in names

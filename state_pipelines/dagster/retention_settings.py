@@ -1,0 +1,84 @@
+"""Settings for runs of retention: manual or scheduled, limits, quarantine, audit log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import dagster as dg
+from pydantic import ConfigDict, Field, field_validator
+
+from state_pipelines.errors import UsageError
+from state_pipelines.operations.retention import ApplyLimits
+from state_pipelines.operations.retention.policy import parse_duration, parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+
+
+class RetentionSettings(dg.Model):
+    """When retention is planned, and how plans are applied."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    apply: Literal["manual", "scheduled"] = Field(
+        default="manual",
+        description="manual: a plan is applied only by a run with its fingerprint. scheduled: a plan is applied "
+        "automatically if a second plan, after the grace period, has the same fingerprint.",
+    )
+    roots: tuple[str, ...] = Field(
+        default=(),
+        description="Directories to plan together, instead of the roots of the job: all whose snapshots may share "
+        "files, such as those of jobs that were restored with CLAIM.",
+    )
+    grace: str = Field(default="1h", description="Time between the two plans with `apply: scheduled`, such as 6h.")
+    max_paths: int | None = Field(default=None, gt=0, description="Maximal number of paths that one run deletes.")
+    max_bytes: str | int | None = Field(
+        default=None, description="Maximal size of the files that one run deletes, such as 1TiB."
+    )
+    paths_per_second: float = Field(default=500, gt=0, description="Maximal number of paths deleted per second.")
+    quarantine: str | None = Field(
+        default=None,
+        description="Time in quarantine before files are deleted, such as 7d; by default they are deleted at once.",
+    )
+    audit_log: str | None = Field(
+        default=None, description="Directory of the audit log; by default _retention/log below the first root."
+    )
+    cron: str = Field(default="0 3 * * *", description="Cron expression of the nightly plan, in UTC.")
+
+    @field_validator("grace", "quarantine")
+    @classmethod
+    def _check_duration(cls, text: str | None) -> str | None:
+        if text is not None:
+            _checking(lambda: parse_duration(text))
+        return text
+
+    @field_validator("max_bytes")
+    @classmethod
+    def _check_size(cls, size: str | int | None) -> str | int | None:
+        if size is not None:
+            _checking(lambda: parse_size(size))
+        return size
+
+    @property
+    def grace_period(self) -> timedelta:
+        """`grace` as a duration."""
+        return parse_duration(self.grace)
+
+    @property
+    def quarantine_period(self) -> timedelta | None:
+        """`quarantine` as a duration."""
+        return None if self.quarantine is None else parse_duration(self.quarantine)
+
+    @property
+    def limits(self) -> ApplyLimits:
+        """The limits of one run."""
+        size = None if self.max_bytes is None else parse_size(self.max_bytes)
+        return ApplyLimits(paths=self.max_paths, bytes=size, paths_per_second=self.paths_per_second)
+
+
+def _checking(parse: Callable[[], object]) -> None:
+    try:
+        parse()
+    except UsageError as error:
+        raise ValueError(str(error)) from None

@@ -1,0 +1,1 @@
+"""Sensors of a Flink job: one per module, with a function that builds it."""

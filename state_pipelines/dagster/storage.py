@@ -1,0 +1,158 @@
+"""Directories of a Flink job: roots of its snapshots, and targets of results; local paths or fsspec URLs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import FormatError, MissingFileError, NotFoundError, UsageError, Where
+from state_pipelines.operations.inventory import (
+    Inventory,
+    InventoryUpdate,
+    find_snapshot,
+    read_inventory,
+    update_inventory,
+)
+from state_pipelines.operations.requests import LATEST
+from state_pipelines.snapshot import declare, open_snapshot
+from state_pipelines.storage import Location, join, parse_path_mapping, resolve, resolve_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from state_pipelines.snapshot import Snapshot, State
+
+# Number of snapshots that an error message suggests.
+_SHOWN = 5
+
+REPORTS = "reports"
+"""Directory below `results` for the inventory and the reports on snapshots."""
+
+
+@dataclass(frozen=True)
+class JobStorage:
+    """The directories of a Flink job.
+
+    Attributes:
+        roots: directories below which checkpoints and savepoints are found.
+        results: directory for new savepoints.
+        tables: directory for the tables of states, or None.
+        requests: directory of request files, or None.
+        job: name of the job; its reports are in a directory of this name.
+        path_mapping: `FROM=TO` for directories that were moved.
+        declarations: information that snapshots do not store, as texts by kind (`snapshot.declarations.KINDS`).
+    """
+
+    roots: tuple[str, ...]
+    results: str
+    tables: str | None
+    requests: str | None
+    job: str
+    path_mapping: tuple[str, ...]
+    declarations: Mapping[str, tuple[str, ...]]
+
+    @property
+    def inventory(self) -> Location:
+        """The Parquet file of the inventory."""
+        return join(resolve(self.results), REPORTS, self.job, "inventory.parquet")
+
+    @property
+    def _root_locations(self) -> list[Location]:
+        return [resolve(root) for root in self.roots]
+
+    @property
+    def _own(self) -> list[str]:
+        """Directories that are not searched for snapshots, because they may be below a root."""
+        return [resolve(path).path for path in (self.results, self.tables) if path is not None]
+
+    def update_inventory(self, *, register: Iterable[str] = (), budget: float | None = None) -> InventoryUpdate:
+        """List the roots, open each new snapshot once, and update the stored inventory.
+
+        Args:
+            register: directories or `_metadata` files of further snapshots, outside the roots.
+            budget: seconds after which no further snapshots are opened.
+
+        Raises:
+            StateError: a root cannot be listed, or the inventory cannot be stored.
+        """
+        return update_inventory(
+            self._root_locations,
+            self.inventory,
+            register=[resolve_snapshot(path).directory for path in register],
+            skip=self._own,
+            budget=budget,
+        )
+
+    def read_inventory(self) -> Inventory:
+        """Return the stored inventory, or an empty one."""
+        try:
+            return read_inventory(self.inventory)
+        except (MissingFileError, FormatError):
+            return Inventory()
+
+    def find(self, key: str) -> Snapshot:
+        """Open the snapshot of a partition key (`find_snapshot`).
+
+        Raises:
+            NotFoundError: it does not exist, or was deleted.
+        """
+        return find_snapshot(
+            key,
+            self._root_locations,
+            self.inventory,
+            declarations=declare(self.declarations),
+            path_mapping=parse_path_mapping(self.path_mapping),
+            skip=self._own,
+        )
+
+    def find_named(self, name: str) -> tuple[str, str]:
+        """Return partition key and path of the snapshot that a request names.
+
+        Args:
+            name: name of its directory, its path, its partition key, or `latest`.
+
+        Raises:
+            NotFoundError: no snapshot has this name, or it cannot be read.
+            StateError: a root cannot be listed, or the inventory cannot be stored.
+        """
+        table = self.update_inventory().inventory.table.select(["key", "path", "unreadable"])
+        rows = table.to_pylist()
+        for row in rows:
+            wanted = (row["key"], row["path"], row["path"].rpartition("/")[2])
+            if name in wanted or (name == LATEST and row["key"]):
+                if row["unreadable"]:
+                    raise NotFoundError(f"the snapshot {name} cannot be read: {row['unreadable']}")
+                return row["key"], row["path"]
+        known = ", ".join(row["path"].rpartition("/")[2] for row in rows[:_SHOWN]) or "none"
+        where = Where(file=", ".join(self.roots))
+        raise NotFoundError(f"there is no snapshot {name}", where=where, hint=f"The newest snapshots are {known}")
+
+    def open(self, path: str) -> Snapshot:
+        """Open the snapshot at a path, with the declarations of the job."""
+        return open_snapshot(path, declare(self.declarations), path_mapping=self.path_mapping)
+
+    def name_result(self, key: str, purpose: str, run_id: str) -> str:
+        """Return the path for the savepoint that a run derives from the snapshot `key`; it is unique to the run."""
+        name = f"{key.replace('@', '-')}-{purpose}-{run_id[:8]}"
+        return str(join(resolve(self.results), _to_file_name(name)))
+
+    def place_report(self, asset: str, key: str) -> Location:
+        """Return the location of an asset's JSON report on the snapshot `key`."""
+        return join(resolve(self.results), REPORTS, self.job, asset, f"{_to_file_name(key.replace('@', '-'))}.json")
+
+    def name_table(self, key: str, state: State) -> str:
+        """Return the path of the table of a state of the snapshot `key`.
+
+        Raises:
+            UsageError: the job has no directory for tables.
+        """
+        if self.tables is None:
+            raise UsageError("the job has no directory for tables", hint="Set the field tables in the YAML of the job")
+        names = (key.replace("@", "-"), state.operator.label, state.name)
+        return str(join(resolve(self.tables), *map(_to_file_name, names)))
+
+
+def _to_file_name(name: str) -> str:
+    # Uids and state names may contain any character; Spark ignores files that begin with `_` or `.`.
+    return re.sub(r"^[_.]|[^\w.-]", lambda match: f"~{ord(match[0]):x}", name, flags=re.ASCII)

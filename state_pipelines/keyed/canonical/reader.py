@@ -1,0 +1,430 @@
+"""Keyed state in the canonical format: every canonical savepoint, and the full snapshots of RocksDB up to 1.15.
+
+Source: `FullSnapshotAsyncWriter`, `FullSnapshotRestoreOperation`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import IO, TYPE_CHECKING, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from state_pipelines.binary.snappy_frames import STREAM_ID, compress, compress_chunks
+from state_pipelines.binary.writer import Writer
+from state_pipelines.errors import FormatError, Where
+from state_pipelines.keyed.canonical import kernels
+from state_pipelines.keyed.canonical.section_data import Place, SectionReader
+from state_pipelines.keyed.canonical.sections import (
+    NO_SECTION,
+    PLAIN,
+    WINDOW,
+    HeaderReading,
+    Section,
+    decompress_sections,
+    group_sections,
+    measure_sections,
+    open_sections,
+    read_sections,
+    select_sections,
+)
+from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
+from state_pipelines.keyed.key_group_splits import RunIndex, StateRun, choose_step, cut_run
+from state_pipelines.keyed.keyed_file import KeyedFormat, gather_key_groups
+from state_pipelines.keyed.record_layout import KeyedRecords
+from state_pipelines.storage.reading import read_ahead
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from state_pipelines.keyed.keyed_file import Counts, RecordContext, Runs
+    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.streams import StateStream
+
+_LARGE = 4
+"""A key group of more windows of file than this is read in several windows, any other one as a whole."""
+
+_ROWS = 1 << 16
+"""Records per batch: their arrays take several times their bytes."""
+
+
+@dataclass(frozen=True)
+class CanonicalFile(KeyedFormat):
+    """One canonical stream and its handle.
+
+    Attributes:
+        key_groups: range of the handle.
+        sections: the non-empty sections, ascending by position.
+        runs: spans of states, and of some of their records, in large sections.
+    """
+
+    stream: StateStream
+    header: KeyedHeader
+    key_groups: KeyGroupRange
+    sections: tuple[Section, ...]
+    runs: RunIndex = field(default_factory=RunIndex, compare=False, repr=False)
+
+    needs_layouts: ClassVar[bool] = False
+
+    @property
+    def by_kernels(self) -> bool:
+        """See `KeyedFile`."""
+        return True
+
+    @property
+    def name(self) -> str:
+        """Name of the stream."""
+        return self.stream.name
+
+    def scan(
+        self,
+        state_ids: Sequence[int],
+        context: RecordContext,
+        key_groups: KeyGroupRange | None = None,
+        *,
+        window: int = WINDOW,
+    ) -> Iterator[tuple[int, KeyedRecords]]:
+        """The records of some states in the order of the file, `window` bytes at a time (see `KeyedFile.scan`)."""
+        prefix = context.prefix
+        wanted = np.zeros(len(self.header.states), np.bool_)
+        wanted[list(state_ids)] = True
+        groups = group_sections(select_sections(self.sections, key_groups), window)
+
+        def measure(group: tuple[Section, ...]) -> int:
+            is_large = group[0].piece is not None or (len(group) == 1 and group[0].size > _LARGE * window)
+            return 0 if is_large else group[-1].end - group[0].start
+
+        def read(group: tuple[Section, ...]) -> bytes | None:
+            return read_sections(self.stream, group[0].start, group[-1].end) if measure(group) else None
+
+        for group, raw in read_ahead(groups, read, self.stream.location, measure):
+            if raw is None:
+                yield from _scan_large(self, group[0], wanted, prefix, window)
+            else:
+                held = _make_window(self, group, raw)
+                # The next window takes the memory of this one.
+                raw = None
+                yield from _scan_window(self, held, wanted, prefix, _begin())
+                del held
+
+    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+        """All records, one key group after the other; the states of a section come in their order."""
+        everything = range(len(self.header.states))
+        ordered = sorted(select_sections(self.sections, key_groups), key=lambda each: each.key_group)
+        for sections in group_sections(ordered, WINDOW):
+            found: dict[int, list[KeyedRecords]] = {}
+            for state_id, records in replace(self, sections=sections).scan(everything, context):
+                found.setdefault(state_id, []).append(records)
+            for key_group, runs in gather_key_groups({state_id: iter(pieces) for state_id, pieces in found.items()}):
+                yield key_group, sorted(runs, key=lambda run: run[1].offset + int(run[1].key_starts[0]))
+
+    def split(
+        self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[CanonicalFile]:
+        """Parts of about `size` bytes."""
+        for sections in group_sections(select_sections(self.sections, key_groups), size):
+            yield replace(self, sections=sections)
+
+    def split_records(
+        self, state_id: int, size: int, least: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[tuple[CanonicalFile, int]]:
+        """Parts of about `size` bytes; larger key groups than `least` are cut inside (see `KeyedFile.split_records`).
+
+        The section of such a key group is read once for that, `WINDOW` bytes at a time.
+        """
+        for sections in group_sections(select_sections(self.sections, key_groups), size):
+            if len(sections) > 1 or sections[0].size <= least:
+                yield replace(self, sections=sections), state_id
+                continue
+            runs = self.runs.find(
+                sections[0], choose_step(size), lambda section, step: _find_runs(self, section, context.prefix, step)
+            )
+            for run in runs:
+                if run.state_id == state_id:
+                    for piece in cut_run(sections[0], run, size):
+                        yield replace(self, sections=(piece,)), state_id
+
+    def stored_sections(self) -> tuple[Section, ...]:
+        """See `KeyedFile`."""
+        return self.sections
+
+    def measure_state(self, state_id: int, context: RecordContext, key_groups: KeyGroupRange | None) -> int:
+        """Bytes of all states."""
+        return sum(each.size for each in select_sections(self.sections, key_groups))
+
+    def measure_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
+        """See `KeyedFile`."""
+        return measure_sections(self.sections, key_groups)
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Bytes of some sections.
+
+    Attributes:
+        data: u8.
+        offset: position of `data` in the stream.
+        key_groups: i32[s].
+        starts: i64[s] first byte of each section in `data`.
+        ends: i64[s].
+        complete: the data hold the sections to their ends.
+        exact: the sections must end where their bytes end.
+    """
+
+    data: npt.NDArray[np.uint8]
+    offset: int
+    key_groups: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    complete: bool = True
+    exact: bool = True
+
+
+def open_canonical(
+    stream: StateStream,
+    key_groups: KeyGroupRange,
+    offsets: Sequence[int],
+    *,
+    narrowed: bool = False,
+    reading: HeaderReading = PLAIN,
+) -> CanonicalFile:
+    """Read the header of a handle and find its sections.
+
+    Args:
+        stream: the stream of the handle.
+        key_groups: range of the handle.
+        offsets: position per key group; `NO_SECTION` where there are no records.
+        narrowed: the stream may hold other key groups too (see `open_sections`).
+        reading: what helps to read the header.
+
+    Raises:
+        FormatError: an offset is outside the stream, or the header is malformed.
+    """
+    header, sections = open_sections(stream, key_groups, offsets, narrowed=narrowed, reading=reading)
+    return CanonicalFile(stream, header, key_groups, sections)
+
+
+def _make_window(file: CanonicalFile, group: tuple[Section, ...], raw: bytes) -> _Window:
+    first = group[0].start
+    if file.header.compressed:
+        data, ends = decompress_sections(raw, group, file.stream.name, first)
+        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+    else:
+        data = np.frombuffer(raw, np.uint8)
+        starts = np.array([each.start - first for each in group], np.int64)
+        ends = np.array([each.end - first for each in group], np.int64)
+    groups = np.array([each.key_group for each in group], np.int32)
+    return _Window(data, first, groups, starts, ends, exact=not group[-1].is_open)
+
+
+def _scan_large(
+    file: CanonicalFile, section: Section, wanted: npt.NDArray[np.bool_], prefix: int, window: int
+) -> Iterator[tuple[int, KeyedRecords]]:
+    """A section, or piece of one, that is read in several windows, each from the first record not in the last one."""
+    reader = SectionReader(file.stream, section, compressed=file.header.compressed)
+    piece, exact = section.piece, not section.is_open
+    cursor = _begin() if piece is None else np.array([0, 0, piece.state_id, 0], np.int64)
+    groups = np.array([section.key_group], np.int32)
+    used, size = 0, window
+    while True:
+        reader.advance(used, size)
+        data = np.frombuffer(reader.data, np.uint8)
+        spans = (np.zeros(1, np.int64), np.full(1, len(data), np.int64))
+        offset, complete = section.start + reader.position, reader.complete and piece is None
+        yield from _scan_window(
+            file, _Window(data, offset, groups, *spans, complete=complete, exact=exact), wanted, prefix, cursor
+        )
+        if cursor[0] == 1:
+            if exact:
+                reader.advance(int(cursor[3]), 1)
+                if reader.data:
+                    what = f"key group {section.key_group}: {kernels.MESSAGES[kernels.LEFT_OVER]}"
+                    raise FormatError(what, where=Where(file=file.name, offset=section.start + reader.position))
+            return
+        used = max(0, int(cursor[1]))
+        if reader.complete:
+            if used != len(data):
+                what = f"key group {section.key_group}: a part of it does not end where a record does"
+                hint = "The file was changed while it was read"
+                raise FormatError(what, where=Where(file=file.name, offset=offset + used), hint=hint)
+            return
+        # A record that is larger than the window makes no progress.
+        size = window if used else size * 2
+        cursor[1] = min(0, int(cursor[1]))
+
+
+def _find_runs(file: CanonicalFile, section: Section, prefix: int, step: int) -> tuple[StateRun, ...]:
+    """Walk over a section; see `pieces`."""
+    reader = SectionReader(file.stream, section, compressed=file.header.compressed)
+    cursor = np.array([-1, 0, 0], np.int64)
+    found = np.empty((2, 1 << 10), np.int64)
+    runs: list[tuple[int, list[Place]]] = []
+    used, size, status = 0, WINDOW, kernels.MORE
+    while status == kernels.MORE:
+        reader.advance(used, size)
+        data, count = np.frombuffer(reader.data, np.uint8), found.shape[1]
+        while status == kernels.MORE and count == found.shape[1]:
+            status, count = kernels.find_places(
+                data.ctypes.data,
+                len(data),
+                section.key_group,
+                reader.complete,
+                prefix,
+                len(file.header.states),
+                step,
+                cursor,
+                found,
+            )
+            for position, state_id in found[:, :count].T.tolist():
+                if not runs or runs[-1][0] != state_id:
+                    runs.append((state_id, []))
+                runs[-1][1].append(reader.locate(reader.position + position))
+        used = max(0, int(cursor[0]))
+        size = WINDOW if used else size * 2
+        cursor[0] -= used
+        cursor[2] -= used
+    if status == kernels.DONE:
+        end = reader.locate(reader.position + used)
+        reader.advance(used, 1)
+        if section.is_open or not reader.data:
+            ends = [*(places[0] for _, places in runs[1:]), end]
+            return tuple(StateRun(run[0], tuple(run[1]), last) for run, last in zip(runs, ends, strict=True))
+        status, used = kernels.LEFT_OVER, 0
+    raise FormatError(
+        f"key group {section.key_group}: {kernels.MESSAGES[status]}",
+        where=Where(file=file.name, offset=section.start + reader.position + used),
+    )
+
+
+def _begin() -> npt.NDArray[np.int64]:
+    """The cursor of `framing.scan_records` in front of the first section."""
+    return np.array([0, -1, 0, 0], np.int64)
+
+
+def _scan_window(
+    file: CanonicalFile,
+    window: _Window,
+    wanted: npt.NDArray[np.bool_],
+    prefix: int,
+    cursor: npt.NDArray[np.int64],
+) -> Iterator[tuple[int, KeyedRecords]]:
+    room = max(1, min(len(window.data) // (8 + prefix) + 1, _ROWS))
+    while True:
+        output = np.empty((6, room), np.int64)
+        status, count = kernels.scan_records(
+            window.data.ctypes.data,
+            window.starts,
+            window.ends,
+            window.key_groups,
+            window.complete,
+            window.exact,
+            prefix,
+            wanted,
+            cursor,
+            output,
+        )
+        if status not in (kernels.DONE, kernels.MORE):
+            section = int(cursor[0])
+            offset = window.offset + max(int(cursor[1]), int(window.starts[section]))
+            raise FormatError(
+                f"key group {window.key_groups[section]}: {kernels.MESSAGES[status]}",
+                where=Where(file=file.stream.name, offset=offset),
+            )
+        for state_id, rows in _group_states(output[:, :count]):
+            yield (
+                state_id,
+                KeyedRecords(
+                    rows[1].astype(np.int32),
+                    window.data,
+                    *(rows[2], rows[3], rows[4], rows[5]),
+                    window.offset,
+                    file.stream.name,
+                ),
+            )
+        if status == kernels.DONE or (count < room and not window.complete):
+            return
+
+
+def _group_states(rows: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """What `framing.scan_records` found of each state, in the order in which the states come first."""
+    states = rows[0]
+    if len(states) and (states == states[0]).all():
+        # Nearly always, for the records of a state follow each other.
+        yield int(states[0]), rows
+        return
+    found, first = np.unique(states, return_index=True)
+    for state_id in found[np.argsort(first)].tolist():
+        yield state_id, rows[:, states == state_id]
+
+
+@dataclass
+class CanonicalWriter:
+    """Writes one canonical stream, key group after key group; the mirror of `open_canonical` and `CanonicalFile.scan`.
+
+    Attributes:
+        output: where the bytes go.
+        header: written at once.
+        key_groups: range of the handle.
+        prefix: bytes of the key-group prefix.
+    """
+
+    output: IO[bytes]
+    header: KeyedHeader
+    key_groups: KeyGroupRange
+    prefix: int
+
+    def __post_init__(self) -> None:
+        writer = Writer()
+        write_keyed_header(writer, self.header)
+        self._position = self.output.write(writer.getvalue())
+        self._offsets = dict.fromkeys(self.key_groups, NO_SECTION)
+
+    @property
+    def size(self) -> int:
+        """Bytes written."""
+        return self._position
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Position per key group, for the handle."""
+        return tuple(self._offsets[key_group] for key_group in self.key_groups)
+
+    def write_section(self, key_group: int, pieces: Iterable[bytes | memoryview]) -> None:
+        """Write the section of a key group that is too large to be held.
+
+        Args:
+            key_group: inside the range, and not written before.
+            pieces: the section one piece after the other, as `write_sections` takes it.
+        """
+        self._offsets[key_group] = self._position
+        if self.header.compressed:
+            self._write([STREAM_ID])
+            pieces = map(compress_chunks, pieces)
+        self._write(pieces)
+
+    def write_sections(
+        self, key_groups: npt.NDArray[np.int32], ends: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]
+    ) -> None:
+        """Write sections that are whole already, from the first state id to the end mark.
+
+        Args:
+            key_groups: i32[s], inside the range, and not written before.
+            ends: i64[s], where each section ends in `data`.
+            data: u8, the sections; the first one begins at 0.
+        """
+        view = data.data
+        starts = [0, *ends[:-1].tolist()]
+        if not self.header.compressed:
+            for key_group, start in zip(key_groups.tolist(), starts, strict=False):
+                self._offsets[key_group] = self._position + start
+            self._write([view])
+            return
+        for key_group, start, end in zip(key_groups.tolist(), starts, ends.tolist(), strict=False):
+            self._offsets[key_group] = self._position
+            self._write([compress(view[start:end])])
+
+    def _write(self, pieces: Iterable[bytes | memoryview]) -> None:
+        for piece in pieces:
+            self.output.write(piece)
+            self._position += len(piece)

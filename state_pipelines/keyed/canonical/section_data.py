@@ -1,0 +1,177 @@
+"""The data of one section in order, some of it at a time, plain or out of snappy chunks."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from state_pipelines.binary.snappy_frames import BLOCK_SIZE, iter_chunks
+from state_pipelines.errors import StateError, Where
+from state_pipelines.keyed.canonical.sections import read_sections
+
+if TYPE_CHECKING:
+    from state_pipelines.keyed.canonical.sections import Section
+    from state_pipelines.metadata.streams import StateStream
+
+_CHUNK_HEADER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in the data of a section, and where in the file it is.
+
+    Attributes:
+        position: in the data.
+        start: position in the stream of the byte, or of the chunk that holds it.
+        base: position in the data that corresponds to `start`.
+        behind: position in the stream behind the byte in front of the place, or behind the chunk that holds that.
+        share: position in the stream if a chunk were spread evenly over its data, to tell how much lies between places.
+    """
+
+    position: int
+    start: int
+    base: int
+    behind: int
+    share: int
+
+
+class _Chunk(NamedTuple):
+    position: int
+    size: int
+    start: int
+    end: int
+
+
+class SectionReader:
+    """Sequential reader of a section, or of its piece.
+
+    Memory: what `advance` is asked for, and of a compressed section as many bytes of chunks beside that.
+
+    Attributes:
+        data: the bytes in memory.
+        position: where it begins in the data of the section (see `Piece`).
+        complete: `data` reaches the end of the section.
+    """
+
+    def __init__(self, stream: StateStream, section: Section, *, compressed: bool, head: int = 0) -> None:
+        """Open a section; nothing is read yet.
+
+        Args:
+            stream: of the section.
+            section: the section.
+            compressed: its bytes are snappy streams.
+            head: bytes at its start that are not part of the data, nor compressed.
+        """
+        piece = section.piece
+        self.data = b""
+        self.position = 0
+        self.complete = False
+        self._stream = stream
+        self._section = section
+        self._compressed = compressed
+        self._next = self._origin = section.start + (head if piece is None else 0)
+        self._skip = 0 if piece is None else piece.skip
+        self._stop = None if piece is None else piece.stop
+        if not compressed:
+            self._next += self._skip
+            self.position, self._skip = self._skip, 0
+        self._raw = b""
+        self._taken = 0
+        self._chunks: list[_Chunk] = []
+
+    @property
+    def name(self) -> str:
+        """Name of the stream."""
+        return self._stream.name
+
+    def advance(self, used: int, size: int) -> None:
+        """Let the first bytes of `data` go, and hold `size` bytes if the section has so many.
+
+        Args:
+            used: how many bytes are not needed any more.
+            size: how many are wanted; whole chunks are held, so that more may come.
+
+        Raises:
+            FormatError: the stream ends before the section does, or a chunk is damaged.
+        """
+        pieces = [self.data[used:]]
+        self.position += used
+        size += self._skip
+        held = len(pieces[0])
+        while held < size and not self.complete:
+            found = self._decompress(size - held, size) if self._compressed else self._read(size - held)
+            held += len(found)
+            pieces.append(found)
+        self.data = b"".join(pieces)[self._skip :]
+        self.position, self._skip = self.position + self._skip, 0
+        if self._stop is not None and self.position + len(self.data) >= self._stop:
+            self.data = self.data[: self._stop - self.position]
+            self.complete = True
+        # The chunk before `data` determines where the bytes before `data` end.
+        while self._chunks and self._chunks[0].position + self._chunks[0].size < self.position:
+            self._chunks.pop(0)
+
+    def locate(self, position: int) -> Place:
+        """The offset in the file of a position inside `data`, or at its end."""
+        if not self._compressed:
+            start = self._origin + position
+            return Place(position, start, position, start, start)
+        index = bisect_right(self._chunks, position, key=lambda chunk: chunk.position) - 1
+        chunk = self._chunks[max(index, 0)]
+        inside = position - chunk.position
+        before = self._chunks[index - 1] if inside == 0 and index > 0 else chunk
+        share = chunk.start + (chunk.end - chunk.start) * inside // chunk.size
+        return Place(position, chunk.start, chunk.position, before.end, share)
+
+    def _read(self, size: int) -> bytes:
+        end = min(self._next + size, self._section.end)
+        found = read_sections(self._stream, self._next, end)
+        self._next = end
+        self.complete = end == self._section.end
+        return found
+
+    def _decompress(self, size: int, ahead: int) -> bytes:
+        """The data of chunks, `size` bytes or a little more; reads on, `ahead` bytes, when no whole chunk is there."""
+        first = self._next - len(self._raw) + self._taken
+        ends = self._taken
+        while True:
+            head = self._raw[ends : ends + _CHUNK_HEADER]
+            end = ends + _CHUNK_HEADER + int.from_bytes(head[1:], "little")
+            if len(head) < _CHUNK_HEADER or end > len(self._raw):
+                break
+            ends = end
+            if ends - self._taken >= size:
+                break
+        if ends == self._taken and self._next < self._section.end:
+            end = min(self._next + max(ahead, BLOCK_SIZE), self._section.end)
+            self._raw = self._raw[self._taken :] + read_sections(self._stream, self._next, end)
+            self._next, self._taken = end, 0
+            return b""
+        # Bytes left at the end of the section are a truncated chunk, or follow an open section.
+        if ends == self._taken:
+            ends = len(self._raw)
+        found: list[bytes] = []
+        held, taken = 0, self._taken
+        place = self._chunks[-1].position + self._chunks[-1].size if self._chunks else 0
+        try:
+            for chunk in iter_chunks(self._raw, self._taken, ends, name=self._stream.name):
+                if chunk.data:
+                    start, end = (first - self._taken + each for each in (chunk.start, chunk.end))
+                    self._chunks.append(_Chunk(place, len(chunk.data), start, end))
+                    place += len(chunk.data)
+                    found.append(chunk.data)
+                    held += len(chunk.data)
+                taken = chunk.end
+                if held >= size:
+                    break
+        except StateError as error:
+            if self._section.is_open and self._chunks:
+                self.complete = True
+                return b"".join(found)
+            if error.where.offset is not None:
+                error.where = Where(file=self._stream.name, offset=error.where.offset + first - self._taken)
+            raise
+        self._taken = taken
+        self.complete = self._next == self._section.end and taken == len(self._raw)
+        return b"".join(found)

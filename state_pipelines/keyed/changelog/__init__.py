@@ -1,0 +1,1 @@
+"""The changelog state backend: a materialized base and the changes logged since."""

@@ -1,0 +1,1 @@
+"""Digests that do not depend on the order of records or rows."""

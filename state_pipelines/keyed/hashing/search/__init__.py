@@ -1,0 +1,1 @@
+"""The search for the `hashCode` of user classes, from the key groups that a snapshot records."""

@@ -1,0 +1,305 @@
+"""What the `hashCode` of a class may be: the patterns that tools and people write, over orders of its fields.
+
+A candidate is a family (start, multiplier, how fields are joined), a variant (which hash of each field counts) and an
+order of some of the fields. The kernel tries all orders of a family and variant on a few keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations, permutations, product
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from state_pipelines.errors import UnsupportedError, UsageError
+from state_pipelines.keyed.hashing.hash_expressions import (
+    PATTERNS,
+    Call,
+    Field,
+    HashExpression,
+    How,
+    Number,
+    Operation,
+    Term,
+)
+from state_pipelines.keyed.hashing.search.screening import CHAIN, SCALA, SCALA_NAMED, SUM, XOR, XOR_CHAIN
+from state_pipelines.keyed.hashing.user_classes import class_name, field_nodes
+from state_pipelines.serializers import tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from state_pipelines.keyed.hashing.basic_hashes import HashCodes
+    from state_pipelines.keyed.hashing.value_hashes import Hasher
+
+MOST_ORDERS = 110_000
+"""So many orders of the fields are tried: all orders of all subsets of up to 8 fields (109,600)."""
+_MOST_SUBSETS = 14
+_MOST_BOOLEANS = 3
+
+_NETBEANS_STARTS = (3, 5, 7)
+_NETBEANS_PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A way to join the hashes of fields.
+
+    Attributes:
+        pattern: its name in expressions; `+`, `^` and `hash` (one field alone) for those without.
+        mode: as the kernel does it.
+        start: of a chain.
+        multiplier: of a chain.
+        common: whether it is likely enough to be tried for several classes at once.
+    """
+
+    pattern: str
+    mode: int = CHAIN
+    start: int = 0
+    multiplier: int = 31
+    common: bool = False
+
+    @property
+    def how(self) -> How:
+        """The hash of fields that counts if nothing else is said."""
+        return PATTERNS[self.pattern].how if self.pattern in PATTERNS else How.HASH
+
+    @property
+    def null(self) -> int:
+        """What null counts."""
+        return PATTERNS[self.pattern].null if self.pattern in PATTERNS else 0
+
+    def express(self, terms: Sequence[Field]) -> HashExpression:
+        """The expression over fields in this order."""
+        if self.pattern in ("+", "^", "hash"):
+            term: Term = terms[0]
+            for each in terms[1:]:
+                term = Operation(self.pattern, term, each)
+            return HashExpression(term if len(terms) > 1 or terms[0].how else Field(terms[0].name, How.HASH))
+        numbers = (Number(self.start), Number(self.multiplier)) if PATTERNS[self.pattern].start is None else ()
+        return HashExpression(Call(self.pattern, (*numbers, *terms)))
+
+
+FAMILIES = (
+    Family("hash", common=True),
+    Family("objects", start=1, common=True),
+    Family("record", common=True),
+    Family("kotlin"),
+    Family("ide", common=True),
+    Family("lombok", start=1, multiplier=59, common=True),
+    Family("commons", start=17, multiplier=37, common=True),
+    Family("chain", start=17, common=True),
+    Family("autovalue", XOR_CHAIN, 1, 1000003, common=True),
+    Family("immutables", start=5381, multiplier=33),
+    Family("scala212", SCALA, common=True),
+    Family("scala213", SCALA_NAMED, common=True),
+    Family("+", SUM),
+    Family("^", XOR),
+    Family("idechain", start=1),
+    Family("idechain", start=17),
+    Family("idechain", start=17, multiplier=37),
+    *(Family("chain", start=start) for start in (3, 5, 7, 11, 13, 19, 23, 37)),
+    Family("chain", start=17, multiplier=37),
+    Family("chain", start=17, multiplier=23),
+    Family("chain", start=23, multiplier=37),
+    Family("chain", start=1, multiplier=37),
+    Family("chain", start=1, multiplier=17),
+    Family("chain", start=0, multiplier=37),
+    Family("chain", start=0, multiplier=17),
+    Family("chain", start=1, multiplier=277),
+    Family("chain", start=5381, multiplier=33),
+    *(
+        Family("idechain", start=start, multiplier=prime)
+        for start, prime in product(_NETBEANS_STARTS, _NETBEANS_PRIMES)
+    ),
+)
+"""The likely ones first: of those that cannot be told apart the first is named."""
+
+COMMON_FAMILIES = tuple(family for family in FAMILIES if family.common)
+"""Those that are tried for several classes at once."""
+
+ODD_FAMILIES = tuple(
+    Family(pattern, start=start, multiplier=multiplier)
+    for pattern in ("commons", "chain")
+    for start, multiplier in product(range(1, 100, 2), range(3, 100, 2))
+)
+"""Any pair of odd numbers, when nothing else fits."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """Orders of subsets of fields.
+
+    Attributes:
+        fields: i8[n, m], indices of the fields.
+        sizes: i8[n], how many of each row count.
+        complete: whether these are all orders of all subsets.
+    """
+
+    fields: npt.NDArray[np.int8]
+    sizes: npt.NDArray[np.int8]
+    complete: bool
+
+    def __len__(self) -> int:
+        """Number of orders."""
+        return len(self.sizes)
+
+    def select(self, rows: npt.NDArray[np.bool_]) -> Orders:
+        """Some of them."""
+        return Orders(self.fields[rows], self.sizes[rows], self.complete)
+
+
+def list_orders(fields: int, most: int = MOST_ORDERS) -> Orders:
+    """Orders of `fields` fields; with more than 8 not all of them.
+
+    Then: all orders of small subsets, and of all subsets (up to 14 fields) the order of the snapshot and its reverse.
+
+    Args:
+        fields: how many there are.
+        most: about how many orders are wanted.
+    """
+    found: dict[tuple[int, ...], None] = {}
+    everything = range(fields)
+    complete = True
+    for size in range(1, fields + 1):
+        count = len(found)
+        for place in range(size):
+            count = count if place else 1
+            count *= fields - place
+        if len(found) + count > most:
+            complete = False
+            break
+        found.update(dict.fromkeys(permutations(everything, size)))
+    if not complete:
+        sizes = range(1, fields + 1) if fields <= _MOST_SUBSETS else (fields - 1, fields)
+        for size in sizes:
+            for each in combinations(everything, size):
+                found.update(dict.fromkeys((each, each[::-1])))
+    rows = list(found)
+    table = np.zeros((len(rows), fields), np.int8)
+    lengths = np.array([len(row) for row in rows], np.int8)
+    for size in set(lengths.tolist()):
+        chosen = np.flatnonzero(lengths == size)
+        table[chosen, :size] = np.array([rows[row] for row in chosen.tolist()], np.int8)
+    return Orders(table, lengths, complete)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A family and variant whose orders are tried together.
+
+    Attributes:
+        family: how fields are joined.
+        terms: one per field.
+        codes: i32[occurrences, fields, keys].
+    """
+
+    family: Family
+    terms: tuple[Field, ...]
+    codes: npt.NDArray[np.int32]
+
+    def pick(self, orders: Orders) -> Orders:
+        """The orders that make sense for the family."""
+        if self.family.pattern == "hash":
+            return orders.select(orders.sizes == 1)
+        if self.family.mode in (SUM, XOR):
+            ascending = (np.diff(orders.fields, axis=1) > 0) | (
+                np.arange(1, orders.fields.shape[1])[None, :] >= orders.sizes[:, None]
+            )
+            return orders.select((orders.sizes > 1) & ascending.all(axis=1))
+        return orders
+
+    def express(self, orders: Orders, row: int) -> HashExpression:
+        """The expression of one order."""
+        return self.family.express([self.terms[field] for field in orders.fields[row, : orders.sizes[row]].tolist()])
+
+
+def list_trials(
+    node: tree.Serializer, occurrences: Sequence[pa.Array], hasher: Hasher, families: Sequence[Family] = FAMILIES
+) -> Iterator[Trial]:
+    """Families and variants for a class; those that cannot be told apart on these keys come once.
+
+    Args:
+        node: serializer of the class.
+        occurrences: its objects in the keys, one array per place in the key.
+        hasher: knows the classes of its fields.
+        families: the families.
+
+    Raises:
+        UnsupportedError: the class has no field that could be hashed.
+    """
+    names = list(field_nodes(node))
+    seen: set[tuple[bool, int, int, int, bytes]] = set()
+    columns: dict[tuple[str, How, int], HashCodes | None] = {}
+    found = False
+    for family in families:
+        for hows in _list_variants(node, names, family, occurrences):
+            terms, codes = [], []
+            for name, how in zip(names, hows, strict=True):
+                mark_of_column = (name, how or family.how, family.null)
+                if mark_of_column not in columns:
+                    columns[mark_of_column] = _field_matrix(node, occurrences, hasher, *mark_of_column)
+                column = columns[mark_of_column]
+                if column is not None:
+                    terms.append(Field(name, how))
+                    codes.append(column)
+            if not terms:
+                continue
+            found = True
+            matrix = np.ascontiguousarray(np.stack(codes, axis=1))
+            mark = (family.pattern == "hash", family.mode, family.start, family.multiplier, matrix.tobytes())
+            if mark not in seen:
+                seen.add(mark)
+                yield Trial(family, tuple(terms), matrix)
+    if not found:
+        raise UnsupportedError(f"{class_name(node)} has no field whose hash is the same in every JVM")
+
+
+def _list_variants(
+    node: tree.Serializer, names: list[str], family: Family, occurrences: Sequence[pa.Array]
+) -> Iterator[tuple[How | None, ...]]:
+    """Which hash of each field counts; None is that of the family."""
+    choices: list[tuple[How | None, ...]] = []
+    nodes = field_nodes(node)
+    booleans = sum(_kind(nodes[name]) == "Boolean" for name in names)
+    for name in names:
+        inner = nodes[name].inner if isinstance(nodes[name], tree.Nullable) else nodes[name]  # type: ignore[attr-defined]
+        kind = _kind(inner)
+        if isinstance(inner, tree.Enum):
+            choices.append((How.NAME, How.ORDINAL))
+        elif isinstance(inner, tree.GenericArray) or kind.endswith("Array"):
+            choices.append((How.ARRAY,))
+        elif kind == "Boolean" and family.how in (How.IDE, How.LOMBOK, How.COMMONS) and booleans <= _MOST_BOOLEANS:
+            choices.append((None, How.HASH if family.how is How.IDE else How.BOXED))
+        elif kind == "Long" and family.pattern in ("hash", "+", "^", "ide"):
+            choices.append((None, How.INT))
+        elif kind == "Double" and family.how is How.IDE:
+            choices.append((None, How.ZERO))
+        else:
+            choices.append((None,))
+    kept = list(product(*choices)) if np.prod([len(each) for each in choices]) <= 64 else []
+    return iter(kept or [tuple(each[0] for each in choices), tuple(each[-1] for each in choices)])
+
+
+def _kind(node: tree.Serializer) -> str:
+    return node.kind if isinstance(node, tree.Basic) else ""
+
+
+def _field_matrix(
+    node: tree.Serializer, occurrences: Sequence[pa.Array], hasher: Hasher, name: str, how: How, null: int
+) -> HashCodes | None:
+    """i32[occurrences, keys]; None when the field has no such hash."""
+    rows = []
+    for objects in occurrences:
+        try:
+            codes, values = hasher.field_codes(node, objects, name, how)
+        except (UsageError, UnsupportedError):
+            return None
+        if null and values.null_count:
+            codes = np.where(np.asarray(values.is_valid()), codes, np.int32(null))
+        rows.append(codes)
+    return np.stack(rows)

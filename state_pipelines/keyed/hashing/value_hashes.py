@@ -1,0 +1,382 @@
+"""Java hash codes of whole values: a walk of the serializer beside an Arrow array.
+
+Sources: `hashCode` of the class of each serializer; `org.apache.flink.types.RowUtils` for rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_pipelines.codecs.arrow_coercion import conform
+from state_pipelines.codecs.columns import plan_columns
+from state_pipelines.codecs.layout import ROW_KINDS
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.errors import StateError, UnsupportedError, UsageError
+from state_pipelines.keyed.hashing import avro, scala
+from state_pipelines.keyed.hashing.basic_hashes import (
+    BASIC_HASHES,
+    HashCodes,
+    chain,
+    chain_fields,
+    conform_basic,
+    fields_of,
+    flatten,
+    hash_ints,
+    hash_primitive_array,
+    hash_strings,
+    hash_wrapped_bytes,
+    list_offsets,
+    numbers,
+    sum_list,
+    without_nulls,
+)
+from state_pipelines.keyed.hashing.hash_expressions import HashExpression, How
+from state_pipelines.keyed.hashing.hash_kernels import hash_row_keys
+from state_pipelines.keyed.hashing.kryo import hash_kryo
+from state_pipelines.keyed.hashing.user_classes import class_name, field_nodes, refuse_type, unknown_hash
+from state_pipelines.serializers import beam, tree
+from state_pipelines.serializers.beam import BeamSerializer, Coder
+from state_pipelines.serializers.build import basic
+
+ClassHash = Callable[[pa.StructArray], HashCodes]
+"""`hashCode` of a user class: structs in, i32[n] out; results for nulls are ignored."""
+
+_STRING = basic("String")
+
+
+def hash_codes(
+    serializer: tree.Serializer,
+    array: pa.Array,
+    *,
+    pojo_hashes: Mapping[str, ClassHash] | None = None,
+    expressions: Mapping[str, HashExpression] | None = None,
+) -> HashCodes:
+    """The `hashCode()` of every value; 0 for null.
+
+    Args:
+        serializer: of the values.
+        array: the values, in the Arrow form of the serializer's layout (integers of another width are cast).
+        pojo_hashes: by class name, the `hashCode` of POJO, Avro and Scala case classes (see `objects_hash`,
+            `record_hash`).
+        expressions: by class name, the same as expressions.
+
+    Returns:
+        i32[n].
+
+    Raises:
+        UsageError: values of the type cannot be keys, or the array is not one of such values.
+        UnsupportedError: the hash is not known here (user classes without an entry).
+        ValueRangeError: a value is not one of the type.
+    """
+    return Hasher(dict(pojo_hashes or {}), dict(expressions or {})).hash(serializer, array)
+
+
+def objects_hash(fields: Iterable[HashCodes]) -> HashCodes:
+    """`Objects.hash(a, b, …)`, which most generated `hashCode` methods call.
+
+    Args:
+        fields: i32[n] per field, in the order of the arguments; 0 for null.
+    """
+    return chain_fields(fields, 1)
+
+
+def record_hash(fields: Iterable[HashCodes]) -> HashCodes:
+    """`hashCode` of a Java record.
+
+    The language leaves the order open; the JDK computes a chain of 31 over the components from 0 since 16.
+
+    Args:
+        fields: i32[n] per component, in the order of their declaration; 0 for null.
+    """
+    return chain_fields(fields, 0)
+
+
+def make_pojo_hash(
+    pojo: tree.Pojo,
+    names: Iterable[str] | None = None,
+    combine: Callable[[Iterable[HashCodes]], HashCodes] = objects_hash,
+    *,
+    pojo_hashes: Mapping[str, ClassHash] | None = None,
+) -> ClassHash:
+    """The `hashCode` of a POJO class that combines those of its fields.
+
+    Args:
+        pojo: the serializer of the class.
+        names: fields in the order in which `hashCode` takes them; all, as the snapshot lists them, if not given.
+        combine: `objects_hash` or `record_hash`, or alike.
+        pojo_hashes: for classes of the fields, as in `hash_codes`.
+
+    Raises:
+        UsageError: the class has no such field.
+        UnsupportedError: the type of a field was lost before the snapshot was written.
+    """
+    fields = {each.name: each.serializer for each in pojo.fields}
+    chosen: list[tuple[str, tree.Serializer]] = []
+    for name in fields if names is None else names:
+        if name not in fields:
+            raise UsageError(f"{pojo.pojo_class} has no field {name}", hint=f"Its fields are {', '.join(fields)}")
+        serializer = fields[name]
+        if serializer is None:
+            raise UnsupportedError(f"the type of field {name} of {pojo.pojo_class} is not in the snapshot")
+        chosen.append((name, serializer))
+
+    def compute(array: pa.StructArray) -> HashCodes:
+        return combine(Hasher(dict(pojo_hashes or {})).hash_fields(chosen, array))
+
+    return compute
+
+
+@dataclass(frozen=True)
+class Hasher:
+    """Walks a serializer tree beside an Arrow array.
+
+    Attributes:
+        class_hashes: of user classes, by name; they come first.
+        expressions: of user classes, by name.
+    """
+
+    class_hashes: dict[str, ClassHash] = field(default_factory=dict)
+    expressions: dict[str, HashExpression] = field(default_factory=dict)
+
+    def hash(self, node: tree.Serializer, array: pa.Array) -> HashCodes:
+        """`hashCode()`, 0 for null."""
+        codes = self._hash(node, array)
+        # A null is None, which is an object.
+        return codes if scala.is_option(node) else without_nulls(codes, array)
+
+    def _hash(self, node: tree.Serializer, array: pa.Array) -> HashCodes:
+        name = class_name(node)
+        if name is not None and (name in self.class_hashes or name in self.expressions):
+            return self._hash_class(node, name, array)
+        match node:
+            case tree.Basic(kind=kind) if kind in BASIC_HASHES:
+                return BASIC_HASHES[kind](conform_basic(kind, array))
+            case tree.Basic(kind="ByteArrayWrapper") | BeamSerializer(coder=Coder(class_name=beam.BYTE_BUFFER_CODER)):
+                return hash_wrapped_bytes(array)
+            case tree.Nullable(inner=inner):
+                return self._hash(inner, array)
+            case tree.Tuple(fields=fields):
+                return self._hash_tuple(node, fields, array)
+            case tree.Row(fields=fields):
+                return self._hash_row(fields, array)
+            case tree.RowData() | tree.BinaryRow():
+                return _hash_binary_rows(node, array)
+            case tree.Either():
+                return self._hash_either(node, array)
+            case tree.Variants(kind="ScalaOption", parts=parts):
+                some = scala.mix_product([self.scala_hash(parts[0], array)])
+                return np.where(np.asarray(array.is_valid()), some, np.int32(scala.NONE_HASH))
+            case tree.Kryo():
+                return hash_kryo(node, array)
+            case tree.Avro():
+                return avro.hash_generic_record(node, array)
+            case tree.ListOf(element=element):
+                return self._chain_list(array, lambda child: self.hash(element, child))
+            case tree.SetOf(element=element):
+                return sum_list(array, self.hash(element, flatten(array)))
+            case tree.MapOf(key=key, value=value):
+                keys, values = self.hash_fields([("key", key), ("value", value)], flatten(array))
+                return sum_list(array, keys ^ values)
+        raise refuse_type(node)
+
+    def scala_hash(self, node: tree.Serializer, array: pa.Array) -> HashCodes:
+        """`##` of Scala: as `hashCode`, but equal numbers of different types have one hash; 0 for null."""
+        inner = node.inner if isinstance(node, tree.Nullable) else node
+        if isinstance(inner, tree.Basic) and inner.kind in scala.NUMBER_HASHES:
+            return without_nulls(scala.NUMBER_HASHES[inner.kind](conform_basic(inner.kind, array)), array)
+        return self.hash(node, array)
+
+    def element_hash(self, node: tree.Serializer, array: pa.Array) -> HashCodes:
+        """The contribution of a field of a row: as `Arrays.deepHashCode`, also inside lists and maps; 0 for null."""
+        return without_nulls(self._element_hash(node, array), array)
+
+    def _element_hash(self, node: tree.Serializer, array: pa.Array) -> HashCodes:
+        match node:
+            case tree.Nullable(inner=inner):
+                return self._element_hash(inner, array)
+            case tree.ListOf(element=element) | tree.GenericArray(element=element):
+                return self._chain_list(array, lambda child: self.element_hash(element, child))
+            case tree.Basic(kind="StringArray"):
+                return self._chain_list(array, lambda child: self.element_hash(_STRING, child))
+            case tree.Basic(kind=kind) if kind.endswith("PrimitiveArray"):
+                return 31 + hash_primitive_array(kind.removesuffix("PrimitiveArray"), array)
+            case tree.MapOf(key=key, value=value):
+                keys, values = self.hash_fields([("key", key), ("value", value)], flatten(array), self.element_hash)
+                return 1 + sum_list(array, keys ^ values)
+        return 31 + self.hash(node, array)
+
+    def array_hash(self, node: tree.Serializer, array: pa.Array) -> HashCodes:
+        """`Arrays.hashCode` of an array of numbers, `Arrays.deepHashCode` of one of objects; 0 for null."""
+        match node:
+            case tree.Nullable(inner=inner):
+                return self.array_hash(inner, array)
+            case tree.GenericArray(element=element):
+                codes = self._chain_list(array, lambda child: self.array_hash(element, child))
+            case tree.Basic(kind="StringArray"):
+                codes = self._chain_list(array, lambda child: self.hash(_STRING, child))
+            case tree.Basic(kind=kind) if kind.endswith("PrimitiveArray"):
+                codes = hash_primitive_array(kind.removesuffix("PrimitiveArray"), array)
+            case _:
+                return self.hash(node, array)
+        return without_nulls(codes, array)
+
+    def _hash_tuple(self, node: tree.Tuple, fields: tuple[tree.Serializer, ...], array: pa.Array) -> HashCodes:
+        if scala.is_tuple(node):
+            return scala.mix_product(self.hash_fields(_positional(fields), array, self.scala_hash))
+        if not node.snapshot_class.endswith(".TupleSerializerSnapshot"):
+            raise unknown_hash(node)
+        return chain_fields(self.hash_fields(_positional(fields), array), 0)
+
+    def _hash_either(self, node: tree.Either, array: pa.Array) -> HashCodes:
+        in_scala = ".Scala" in node.snapshot_class
+        (is_left,) = fields_of(array, "is_left")
+        sides = [("left", node.left), ("right", node.right)]
+        left, right = self.hash_fields(sides, array, self.scala_hash if in_scala else None)
+        codes = np.where(np.asarray(is_left.fill_null(False)), left, right)
+        return scala.mix_product([codes]) if in_scala else codes
+
+    def _hash_row(self, fields: tuple[tree.Serializer, ...], array: pa.Array) -> HashCodes:
+        start = [np.ones(len(array), np.int32)]
+        codes = chain_fields(start + self.hash_fields(_positional(fields), array, self.element_hash), 0)
+        if array.type.get_field_index("row_kind") < 0:
+            return codes
+        kinds = pc.index_in(*fields_of(array, "row_kind"), pa.array(ROW_KINDS, pa.string()))
+        return numbers(kinds).astype(np.int32) * np.int32(31) + codes
+
+    def hash_fields(
+        self,
+        fields: list[tuple[str, tree.Serializer]],
+        array: pa.Array,
+        hash_field: Callable[[tree.Serializer, pa.Array], HashCodes] | None = None,
+    ) -> list[HashCodes]:
+        """Hash codes of fields of a struct."""
+        codes = []
+        for (name, node), child in zip(fields, fields_of(array, *(name for name, _ in fields)), strict=True):
+            try:
+                codes.append((hash_field or self.hash)(node, child))
+            except StateError as error:
+                below = error.where.path
+                error.where = replace(error.where, path=name if below is None else f"{name}.{below}")
+                raise
+        return codes
+
+    def _hash_class(self, node: tree.Serializer, name: str, array: pa.Array) -> HashCodes:
+        require_one_class(name, array)
+        if name in self.class_hashes:
+            codes: HashCodes = np.asarray(self.class_hashes[name](array))
+        else:
+            codes = self._evaluate(node, self.expressions[name], array)
+        if codes.dtype != np.int32 or codes.shape != (len(array),):
+            raise UsageError(f"the hash of {name} gave {codes.dtype}{list(codes.shape)}, not int32[{len(array)}]")
+        return codes
+
+    def _evaluate(self, node: tree.Serializer, expression: HashExpression, array: pa.Array) -> HashCodes:
+        if isinstance(node, tree.Avro) and expression.text in avro.FORMS:
+            return avro.hash_records(node, array, expression.text)
+
+        def field_codes(name: str, how: How) -> tuple[HashCodes, pa.Array]:
+            return self.field_codes(node, array, name, how)
+
+        return expression.evaluate(field_codes, class_name(node) or "", len(array))
+
+    def field_codes(self, node: tree.Serializer, array: pa.Array, name: str, how: How) -> tuple[HashCodes, pa.Array]:
+        """The contribution of a field to the `hashCode` of its class.
+
+        Args:
+            node: serializer of the class.
+            array: its objects.
+            name: of the field.
+            how: which hash of the field.
+
+        Returns:
+            (i32[n], the values of the field).
+
+        Raises:
+            UsageError: there is no such field, or its hash differs from one JVM to the next.
+        """
+        nodes = field_nodes(node)
+        if name not in nodes:
+            raise UsageError(f"{class_name(node)} has no field {name}", hint=f"Its fields are {', '.join(nodes)}")
+        found: list[pa.Array] = []
+
+        def compute(child_node: tree.Serializer, child: pa.Array) -> HashCodes:
+            found.append(child)
+            return without_nulls(self._hash_as(child_node, child, how), child)
+
+        if isinstance(node, tree.Avro):
+            (child,) = fields_of(array, name)
+            return without_nulls(avro.hash_field(node, name, child), child), child
+        (codes,) = self.hash_fields([(name, nodes[name])], array, compute)
+        return codes, found[0]
+
+    def _hash_as(self, node: tree.Serializer, array: pa.Array, how: How) -> HashCodes:
+        inner = node.inner if isinstance(node, tree.Nullable) else node
+        kind = inner.kind if isinstance(inner, tree.Basic) else ""
+        if how is How.SCALA:
+            return self.scala_hash(inner, array)
+        if how in (How.NAME, How.ORDINAL):
+            if not isinstance(inner, tree.Enum):
+                raise UsageError(f"{how.value}() takes an enum")
+            if how is How.NAME:
+                return hash_strings(array)
+            return hash_ints(pc.index_in(array, pa.array(inner.constants, pa.string())))
+        if how is How.INT:
+            return _low_bits(array)
+        if kind == "Boolean" and how in _BOOLEANS:
+            true, false = _BOOLEANS[how]
+            return np.where(np.asarray(array.fill_null(False)), np.int32(true), np.int32(false))
+        if (kind == "Float" and how is How.IDE) or (kind in ("Float", "Double") and how is How.ZERO):
+            array = pc.if_else(pc.equal(array, 0), pa.scalar(0, array.type), array)
+        if how in _ARRAYS:
+            return self.array_hash(inner, array)
+        return self.hash(inner, array)
+
+    def _chain_list(self, array: pa.Array, hash_elements: Callable[[pa.Array], HashCodes]) -> HashCodes:
+        return chain(list_offsets(array), hash_elements(flatten(array)), 1)
+
+
+_BOOLEANS = {How.BIT: (1, 0), How.IDE: (1, 0), How.COMMONS: (0, 1), How.LOMBOK: (79, 97)}
+_ARRAYS = (How.ARRAY, How.LOMBOK, How.BOXED, How.IDE, How.KOTLIN)
+
+
+def _positional(fields: tuple[tree.Serializer, ...]) -> list[tuple[str, tree.Serializer]]:
+    return [(f"f{index}", node) for index, node in enumerate(fields)]
+
+
+def _low_bits(array: pa.Array) -> HashCodes:
+    """The cast `(int)` of Java, of an integer."""
+    if not pa.types.is_integer(array.type):
+        raise UsageError("int() takes a field of whole numbers")
+    return numbers(array).astype(np.int64).astype(np.int32)
+
+
+def require_one_class(name: str, array: pa.Array) -> None:
+    """Refuse objects of subclasses, which may hash in their own way.
+
+    Raises:
+        UnsupportedError: there is an object of another class.
+    """
+    if not pa.types.is_struct(array.type) or array.type.get_field_index("class") < 0:
+        return
+    (classes,) = fields_of(array, "class")
+    others = pc.unique(classes.drop_null()).to_pylist()
+    if set(others) - {name}:
+        other = min(set(others) - {name})
+        raise UnsupportedError(f"the keys of {name} include an object of {other}, whose hashCode may differ")
+
+
+def _hash_binary_rows(node: tree.Serializer, array: pa.Array) -> HashCodes:
+    """`BinaryRowData.hashCode`: of the bytes that the serializer writes."""
+    columns = plan_columns(derive_layout(node, LayoutContext()))
+    codes = np.zeros(len(array), np.int32)
+    present = array.drop_null() if array.null_count else array
+    encoded = columns.encode(conform(present, columns.type))
+    found = np.empty(len(present), np.int32)
+    hash_row_keys(encoded.data.ctypes.data, encoded.starts, encoded.stops, found)
+    codes[np.asarray(array.is_valid())] = found
+    return codes

@@ -1,0 +1,1 @@
+"""The native format of the heap backend (`hashmap`)."""

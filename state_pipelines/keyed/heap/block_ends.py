@@ -1,0 +1,97 @@
+"""Ends of blocks of the heap backend whose entries have no known length, because their serializer has no reader.
+
+A section is a block per state, and nothing says how long an entry is. The end of such a block is proven when the
+blocks after it parse, are those of all other states of the section, and end exactly where the section does, and when
+that holds at one offset only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from state_pipelines.errors import FormatError, UnsupportedError
+from state_pipelines.keyed.record_layout import KeyedRecords
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from state_pipelines.keyed.heap.entries import EntryForm
+
+HEAD = 6
+"""Size in bytes of the head of a block: a state id and a number of entries."""
+
+MAX_ATTEMPTS = 10_000
+"""Largest number of offsets that are tried in one section."""
+
+
+def find_block_end(
+    data: npt.NDArray[np.uint8], start: int, end: int, left: frozenset[int], forms: Sequence[EntryForm]
+) -> int | None:
+    """The end of a block whose entries begin at `start`; None where it cannot be proven.
+
+    Args:
+        data: u8, holds the section.
+        start: first byte of the entries.
+        end: of the section.
+        left: states whose blocks come after it.
+        forms: of all states.
+    """
+    if not left:
+        return end
+    found: int | None = None
+    for attempts, head in enumerate(_find_heads(data, start, end, left)):
+        if attempts == MAX_ATTEMPTS:
+            return None
+        if _fits(data, head, end, left, forms):
+            if found is not None:
+                return None
+            found = head
+    return found
+
+
+def make_block_record(
+    key_group: int, data: npt.NDArray[np.uint8], start: int, end: int, offset: int, name: str
+) -> KeyedRecords:
+    """Make one record with an empty key, whose value is all entries of a state in a key group."""
+    starts, ends = np.array([start], np.int64), np.array([end], np.int64)
+    return KeyedRecords(np.array([key_group], np.int32), data, starts, starts, starts, ends, offset, name)
+
+
+def _find_heads(data: npt.NDArray[np.uint8], start: int, end: int, left: frozenset[int]) -> npt.NDArray[np.int64]:
+    """Find the offsets at which the block of one of the `left` states can begin."""
+    if end - start < HEAD:
+        return np.zeros(0, np.int64)
+    raw = data[start:end].astype(np.int64)
+    count = len(raw) - HEAD + 1
+    ids = raw[:count] << 8 | raw[1 : count + 1]
+    numbers = raw[2 : count + 2] << 24 | raw[3 : count + 3] << 16 | raw[4 : count + 4] << 8 | raw[5 : count + 5]
+    return np.flatnonzero(np.isin(ids, list(left)) & (numbers <= len(raw))) + start
+
+
+def _fits(
+    data: npt.NDArray[np.uint8], position: int, end: int, left: frozenset[int], forms: Sequence[EntryForm]
+) -> bool:
+    """Return whether the blocks of all `left` states fill the bytes from `position` to `end`."""
+    missing = set(left)
+    while missing:
+        if end - position < HEAD:
+            return False
+        head = data[position : position + HEAD].tobytes()
+        state_id, count = int.from_bytes(head[:2], "big"), int.from_bytes(head[2:], "big")
+        if state_id not in missing:
+            return False
+        missing.remove(state_id)
+        position += HEAD
+        if count:
+            try:
+                _, position = forms[state_id].read(data, position, end, count, 0, "")
+            except FormatError:
+                return False
+            except UnsupportedError:
+                # Nothing measures this one either: it must be the last.
+                return not missing
+    return position == end

@@ -1,0 +1,289 @@
+"""The protocol of keyed files: the keyed state of one subtask, in any format.
+
+Every format returns its records in the same form (`KeyedRecords`: key-group prefix, key bytes and value bytes of the
+canonical format), so that tables, migrations and writers know one form only. What differs
+between formats is a member of the protocol; nothing else asks which format a file has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from state_pipelines.errors import UnsupportedError, Where
+from state_pipelines.keyed.key_group_assignment import key_group_prefix_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from state_pipelines.codecs.serializer_layouts import LayoutContext
+    from state_pipelines.keyed.canonical.sections import Section
+    from state_pipelines.keyed.changelog.reader import ChangelogFile
+    from state_pipelines.keyed.digests.record_digests import RecordDigest
+    from state_pipelines.keyed.header import KeyedHeader
+    from state_pipelines.keyed.keys.key_filter import KeySeeks
+    from state_pipelines.keyed.record_layout import KeyedRecords
+    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.rocksdb.manifest import TableFile
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
+    from state_pipelines.serializers.tree import Serializer
+
+Runs = list[tuple[int, "KeyedRecords"]]
+"""(state id, records) of one key group."""
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RecordContext:
+    """What finding the records of a file takes beyond its bytes.
+
+    Attributes:
+        max_parallelism: number of key groups of the operator.
+        layouts: what layouts depend on beyond serializers; formats without lengths are parsed by layouts.
+        by_block: entries whose ends are not known are one record per key group with an empty key, instead of an error;
+            only for callers that show records and write none.
+    """
+
+    max_parallelism: int
+    layouts: LayoutContext
+    by_block: bool = False
+
+    @property
+    def prefix(self) -> int:
+        """Bytes of the key-group prefix of a key, 1 or 2."""
+        return key_group_prefix_size(self.max_parallelism)
+
+
+class KeyedFile(Protocol):
+    """Keyed state of one subtask; can be sent to other processes. Formats inherit the defaults of `KeyedFormat`."""
+
+    holds_raw_timers: ClassVar[bool]
+    lacks_lengths: ClassVar[bool]
+    needs_layouts: ClassVar[bool]
+    lists_subclasses: ClassVar[bool]
+    is_database: ClassVar[bool]
+
+    @property
+    def is_forst(self) -> bool:
+        """Whether only ForSt restores the file (states of the asynchronous API)."""
+
+    @property
+    def header(self) -> KeyedHeader:
+        """Key serializer and states; the position of a state is its id."""
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """Range of the handle."""
+
+    @property
+    def name(self) -> str:
+        """Name of the file, for errors."""
+
+    @property
+    def by_kernels(self) -> bool:
+        """Whether kernels find the records, so that threads of one process can read at a time."""
+
+    def scan(
+        self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[tuple[int, KeyedRecords]]:
+        """Records of some states, a window at a time.
+
+        Args:
+            state_ids: positions of the wanted states in the header.
+            context: of the operator.
+            key_groups: only these.
+
+        Yields:
+            (state id, records). A state comes once per window that has records of it; key groups of a state ascend.
+
+        Raises:
+            FormatError: the bytes are not what the format says; names file and offset.
+        """
+
+    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+        """All records, one key group after the other, ascending; a state may come in several pieces.
+
+        A key group comes whole: all its records are held at once, those of every state.
+        """
+
+    def split(self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[KeyedFile]:
+        """The file in parts of about `size` bytes, each some key groups of it; none when it has no records there."""
+
+    def split_records(
+        self, state_id: int, size: int, least: int, context: RecordContext, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[tuple[KeyedFile, int]]:
+        """Split the records of one state into parts of about `size` bytes of file (see `keyed.record_splits`).
+
+        Key groups of more than `least` bytes are cut inside where the format allows it.
+
+        Yields:
+            (part, position of the state in its header).
+
+        Raises:
+            FormatError: a large key group is not what the format says.
+        """
+
+    def measure_state(self, state_id: int, context: RecordContext, key_groups: KeyGroupRange | None) -> int:
+        """Bytes of file, of all states or, where that is known, of one; 0 for formats that are not cut inside."""
+
+    def measure_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
+        """Bytes of file per key group without reading any record.
+
+        Canonical and heap files and raw timers say where a key group begins; of a RocksDB database the bounds of its
+        tables are known, over which their bytes count as even.
+
+        Args:
+            context: of the operator.
+            key_groups: that the result covers, n of them.
+
+        Returns:
+            (i64[n], whether they are an estimate).
+
+        Raises:
+            UnsupportedError: the format does not say it (changelog).
+        """
+
+    def digest_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> RecordDigest | None:
+        """Digest the bytes of some key groups; None for formats whose records are found without any serializer.
+
+        Raises:
+            StateError: the bytes cannot be read.
+        """
+
+    def stored_sections(self) -> tuple[Section, ...]:
+        """Sections of key groups, ascending by position; none for formats without them."""
+
+    def table_files(self) -> Iterator[TableFile]:
+        """Tables (SST files) that hold the records."""
+
+    def change_logs(self) -> tuple[ChangelogFile, ...]:
+        """The file itself if it is of the changelog state backend."""
+
+    def described_states(self) -> tuple[Serializer | None, tuple[StateMetaInfo, ...]]:
+        """Key serializer, None when it is not known, and the states."""
+
+    def with_key_serializer(self, serializer: Serializer) -> Self:
+        """The file with this key serializer if its own is not known."""
+
+    def narrow(self, key_groups: KeyGroupRange) -> Self:
+        """The file with only these key groups, for databases that hold more than their handle names."""
+
+    def narrow_to_keys(self, keys: KeySeeks) -> KeyedFile:
+        """The file for a reader of some keys: a database then reads only blocks that may hold them."""
+
+
+class KeyedFormat:
+    """Defaults of the members of `KeyedFile`: what most formats have in common."""
+
+    holds_raw_timers: ClassVar[bool] = False
+    """Timers in raw keyed state, which every backend restores as they are."""
+
+    lacks_lengths: ClassVar[bool] = False
+    """Entries have no stored lengths, so that an unknown serializer hides where they end (heap)."""
+
+    needs_layouts: ClassVar[bool] = True
+    """Records are found by the layouts of their serializers; else by lengths alone."""
+
+    lists_subclasses: ClassVar[bool] = False
+    """Serializers list the class of every object in the data, because each was serialized on write (RocksDB)."""
+
+    is_database: ClassVar[bool] = False
+    """Handles of several subtasks may name the same files."""
+
+    is_forst: bool = False
+    """Only ForSt restores the file: its states are of the asynchronous API."""
+
+    def split_records(
+        self: KeyedFile,
+        state_id: int,
+        size: int,
+        least: int,
+        context: RecordContext,
+        key_groups: KeyGroupRange | None = None,
+    ) -> Iterator[tuple[KeyedFile, int]]:
+        """Split by whole key groups."""
+        for part in self.split(size, context, key_groups):
+            yield part, state_id
+
+    def measure_state(self, state_id: int, context: RecordContext, key_groups: KeyGroupRange | None) -> int:
+        """Return 0: not cut inside key groups."""
+        return 0
+
+    def measure_stored_bytes(self: KeyedFile, context: RecordContext, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
+        """Refuse: the format does not say which key groups its bytes belong to."""
+        raise UnsupportedError(
+            "the format of the file does not say which key groups its bytes belong to",
+            where=Where(file=self.name),
+            hint="Count the records, which reads the state",
+        )
+
+    def digest_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> RecordDigest | None:
+        """Return None: records are found without any serializer."""
+        return None
+
+    def stored_sections(self) -> tuple[Section, ...]:
+        """Return none."""
+        return ()
+
+    def table_files(self) -> Iterator[TableFile]:
+        """Return none."""
+        return iter(())
+
+    def change_logs(self) -> tuple[ChangelogFile, ...]:
+        """Return none."""
+        return ()
+
+    def described_states(self: KeyedFile) -> tuple[Serializer | None, tuple[StateMetaInfo, ...]]:
+        """Key serializer and states of the header."""
+        return self.header.key_serializer, self.header.states
+
+    def with_key_serializer(self, serializer: Serializer) -> Self:
+        """Return the file itself: its header holds the key serializer."""
+        return self
+
+    def narrow(self, key_groups: KeyGroupRange) -> Self:
+        """Return the file itself: its sections are those of its handle."""
+        return self
+
+    def narrow_to_keys(self, keys: KeySeeks) -> Self:
+        """Return the file itself: only the key group of a key is known."""
+        return self
+
+
+def gather_key_groups(streams: Mapping[int, Iterator[KeyedRecords]]) -> Iterator[tuple[int, Runs]]:
+    """Merge the records of several states, each ascending by key group, into runs per key group.
+
+    Args:
+        streams: records by state id. A window of each is held, and of the key group at hand all windows that it spans.
+
+    Yields:
+        (key group, runs in the order of `streams`).
+    """
+    heads: dict[int, KeyedRecords] = {}
+
+    def advance(state_id: int) -> None:
+        heads.pop(state_id, None)
+        for records in streams[state_id]:
+            if len(records):
+                heads[state_id] = records
+                return
+
+    for state_id in streams:
+        advance(state_id)
+    while heads:
+        key_group = min(int(records.key_groups[0]) for records in heads.values())
+        runs: Runs = []
+        for state_id in streams:
+            while state_id in heads and heads[state_id].key_groups[0] == key_group:
+                records = heads[state_id]
+                count = int(np.searchsorted(records.key_groups, key_group, side="right"))
+                runs.append((state_id, records.cut(0, count)))
+                if count == len(records):
+                    advance(state_id)
+                else:
+                    heads[state_id] = records.cut(count, len(records))
+        yield key_group, runs

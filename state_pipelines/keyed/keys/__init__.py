@@ -1,0 +1,1 @@
+"""Keys: as users write them, as bytes, and their Java hash codes."""

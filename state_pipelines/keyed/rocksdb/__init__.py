@@ -1,0 +1,1 @@
+"""Keyed state in the files of a RocksDB database."""

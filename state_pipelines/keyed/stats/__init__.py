@@ -1,0 +1,1 @@
+"""Counts, sizes and hottest keys per key group."""

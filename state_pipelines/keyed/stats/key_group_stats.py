@@ -1,0 +1,414 @@
+"""How much each key group of an operator holds, and its hottest keys; no value is decoded.
+
+All records of a key are in one key group (`KeyGroupRangeAssignment`), so that counts of whole key groups are
+exact and adds up over files, processes and machines.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.columns import explain
+from state_pipelines.codecs.scalar.self_describing import unknown_class
+from state_pipelines.errors import UnsupportedError, at
+from state_pipelines.keyed.heap.entries import find_opaque
+from state_pipelines.keyed.key_group_assignment import assign_key_groups
+from state_pipelines.keyed.record_bounds import Measure
+from state_pipelines.keyed.record_layout import KeyedRecords, derive_keyed_layout
+from state_pipelines.keyed.stats.key_counts import CountedKeys, KeyCounter
+from state_pipelines.keyed.tables.operator_table import split_files
+from state_pipelines.serializers.build import VOID_NAMESPACE
+from state_pipelines.serializers.state_meta_info import StateKind, StateMetaInfo, keyed_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from state_pipelines.keyed.header import KeyedHeader
+    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.metadata.key_groups import KeyGroupRange
+
+Counts = npt.NDArray[np.int64]
+
+PART = 32 << 20
+"""Bytes of file whose keys are counted together; a key group that has more is counted alone, as a whole."""
+
+
+class KeyHasher(Protocol):
+    """Computes Java hash codes of the keys of one operator; can be sent to other processes."""
+
+    def hash_keys(self, records: KeyedRecords) -> npt.NDArray[np.int32]:
+        """`hashCode()` of each key, i32[n].
+
+        Args:
+            records: the spans of their keys hold the key alone, neither namespace nor map key; values are empty.
+        """
+
+
+@dataclass(frozen=True)
+class HotKey:
+    """One key of an operator.
+
+    Attributes:
+        key_group: where it is filed.
+        key: its bytes, without namespace.
+        records: of all states; entries of a map and timers count one each.
+        bytes: of these records, keys and values.
+    """
+
+    key_group: int
+    key: bytes
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class MovedSizes:
+    """Sizes of the key groups with another max parallelism.
+
+    Attributes:
+        bytes: i64[max parallelism].
+        records: i64[max parallelism].
+        keys: i64[max parallelism].
+        misfiled: keys whose hash does not give the key group in which they are.
+    """
+
+    bytes: Counts
+    records: Counts
+    keys: Counts
+    misfiled: int
+
+
+@dataclass(frozen=True, eq=False)
+class KeyGroupSizes:
+    """What some key groups of an operator hold.
+
+    Attributes:
+        key_groups: the key groups that the arrays cover, n of them.
+        states: names, s of them.
+        records: i64[s, n].
+        bytes: i64[s, n], of keys (without key-group prefix) and values.
+        keys: i64[s, n], distinct keys of each state; 0 where they could not be counted.
+        all_keys: i64[n], distinct keys of all states together.
+        most_bytes: the keys with the most bytes, descending; of keys with the same numbers any.
+        most_records: the keys with the most records, descending; likewise.
+        uncounted: (state, why its keys could not be found in its records); they are in none of the numbers of keys.
+        blocks: states among these of which only the bytes are known, not the number of records.
+        moved: with another max parallelism, if that was asked for.
+    """
+
+    key_groups: KeyGroupRange
+    states: tuple[str, ...]
+    records: Counts
+    bytes: Counts
+    keys: Counts
+    all_keys: Counts
+    most_bytes: tuple[HotKey, ...] = ()
+    most_records: tuple[HotKey, ...] = ()
+    uncounted: tuple[tuple[str, str], ...] = ()
+    blocks: frozenset[str] = frozenset()
+    moved: MovedSizes | None = None
+
+
+@dataclass(frozen=True)
+class Move:
+    """Another max parallelism, to be predicted.
+
+    Attributes:
+        max_parallelism: number of key groups.
+        hasher: of the keys.
+    """
+
+    max_parallelism: int
+    hasher: KeyHasher
+
+
+@dataclass(frozen=True)
+class KeyGroupMeasurement:
+    """Some key groups of one subtask, to be measured: one piece of work, which any process can do.
+
+    Attributes:
+        place: label of the operator, for errors.
+        files: all that the subtask has of them.
+        key_groups: the key groups.
+        context: of the operator.
+        top: how many of the hottest keys are wanted.
+        move: another max parallelism that is to be predicted.
+    """
+
+    place: str
+    files: tuple[KeyedFile, ...]
+    key_groups: KeyGroupRange
+    context: RecordContext
+    top: int = 10
+    move: Move | None = None
+
+    def run(self) -> KeyGroupSizes:
+        """Measure them.
+
+        Raises:
+            StateError: the state cannot be read.
+        """
+        with at(operator=self.place):
+            return measure_key_groups(self.files, self.context, self.key_groups, top=self.top, move=self.move)
+
+
+def measure_key_groups(
+    files: Sequence[KeyedFile],
+    context: RecordContext,
+    key_groups: KeyGroupRange,
+    *,
+    top: int = 10,
+    move: Move | None = None,
+) -> KeyGroupSizes:
+    """Measure some key groups by reading them once.
+
+    At a time the distinct keys of about `PART` bytes of file are held, or those of one key group that has more.
+
+    Args:
+        files: all that one subtask has of the key groups; a key that is in several of them counts once.
+        context: of the operator.
+        key_groups: only these.
+        top: how many of the hottest keys are wanted.
+        move: another max parallelism that is to be predicted.
+
+    Raises:
+        FormatError: the bytes are not what the format says.
+        UnsupportedError: the states cannot be told apart without a serializer that is not known.
+    """
+    counting = _Counting(files, context, key_groups, top, move)
+    for part, groups in split_files(files, PART, context, key_groups):
+        counting.count(part, key_groups if groups is None else groups)
+    return counting.result()
+
+
+def merge_sizes(sizes: Iterable[KeyGroupSizes], key_groups: KeyGroupRange, top: int = 10) -> KeyGroupSizes:
+    """What was measured in pieces as one.
+
+    Args:
+        sizes: no two of them cover the same records.
+        key_groups: that the result covers.
+        top: how many of the hottest keys are wanted.
+    """
+    found = list(sizes)
+    ids = {name: index for index, name in enumerate(dict.fromkeys(name for each in found for name in each.states))}
+    records, nbytes, keys = (np.zeros((len(ids), len(key_groups)), np.int64) for _ in range(3))
+    all_keys = np.zeros(len(key_groups), np.int64)
+    uncounted: dict[str, str] = {}
+    moved = None
+    for each in found:
+        rows = [ids[name] for name in each.states]
+        first = each.key_groups.start - key_groups.start
+        place = slice(first, first + len(each.key_groups))
+        for target, source in ((records, each.records), (nbytes, each.bytes), (keys, each.keys)):
+            target[rows, place] += source
+        all_keys[place] += each.all_keys
+        uncounted = dict(each.uncounted) | uncounted
+        moved = _add_moved(moved, each.moved)
+    return KeyGroupSizes(
+        key_groups,
+        tuple(ids),
+        records,
+        nbytes,
+        keys,
+        all_keys,
+        _choose_bytes((key for each in found for key in each.most_bytes), top),
+        _choose_records((key for each in found for key in each.most_records), top),
+        tuple(uncounted.items()),
+        frozenset(name for each in found for name in each.blocks),
+        moved,
+    )
+
+
+class _Counting:
+    """What has been counted so far."""
+
+    def __init__(
+        self,
+        files: Sequence[KeyedFile],
+        context: RecordContext,
+        key_groups: KeyGroupRange,
+        top: int,
+        move: Move | None,
+    ) -> None:
+        self._context, self._key_groups, self._top, self._move = context, key_groups, top, move
+        names = dict.fromkeys(info.name for file in files for info in file.header.states)
+        self._ids = {name: index for index, name in enumerate(names)}
+        self._totals = np.zeros((2, len(names), len(key_groups)), np.int64)
+        self._keys = np.zeros((len(names), len(key_groups)), np.int64)
+        self._all_keys = np.zeros(len(key_groups), np.int64)
+        self._most: tuple[tuple[HotKey, ...], tuple[HotKey, ...]] = ((), ())
+        self._uncounted: dict[str, str] = {}
+        self._blocks: set[str] = set()
+        self._moved: MovedSizes | None = None
+        if move is not None:
+            none = np.zeros(move.max_parallelism, np.int64)
+            self._moved = MovedSizes(none, none, none, 0)
+
+    def count(self, files: Sequence[KeyedFile], key_groups: KeyGroupRange) -> None:
+        """Count all that the files of a subtask have of some key groups."""
+        counter = KeyCounter(len(self._ids))
+        context = replace(self._context, by_block=True)
+        for file in files:
+            header = file.header
+            blocks = _find_blocks(file, context)
+            self._uncounted |= {header.states[number].name: reason for number, reason in blocks.items()}
+            self._blocks |= {header.states[number].name for number in blocks}
+            for number, records in file.scan(range(len(header.states)), context, key_groups):
+                with at(file=file.name, state=header.states[number].name):
+                    self._add(counter, header, header.states[number], records)
+        self._take(counter.result())
+
+    def _add(self, counter: KeyCounter, header: KeyedHeader, info: StateMetaInfo, records: KeyedRecords) -> None:
+        state, count = self._ids[info.name], len(self._all_keys)
+        sizes = records.key_ends - records.key_starts + records.value_ends - records.value_starts
+        places = records.key_groups - self._key_groups.start
+        if info.name not in self._blocks:
+            self._totals[0, state] += np.bincount(places, minlength=count)
+        # Whole numbers up to 2**53 are exact in doubles.
+        self._totals[1, state] += np.bincount(places, sizes, count).astype(np.int64)
+        if info.name in self._uncounted:
+            return
+        try:
+            starts, ends = locate_keys(header, info, records, self._context)
+        except UnsupportedError as error:
+            self._uncounted[info.name] = explain(error)
+            return
+        counter.add(state, records.key_groups, records.data, starts, ends, sizes)
+
+    def _take(self, keys: CountedKeys) -> None:
+        count = len(self._all_keys)
+        places = keys.key_groups - self._key_groups.start
+        self._all_keys += np.bincount(places, minlength=count)
+        for state in range(len(self._ids)):
+            self._keys[state] += np.bincount(places[keys.in_state(state)], minlength=count)
+        largest = _find_top(keys, keys.sizes, keys.records, self._top)
+        busiest = _find_top(keys, keys.records, keys.sizes, self._top)
+        self._most = (
+            _choose_bytes((*self._most[0], *largest), self._top),
+            _choose_records((*self._most[1], *busiest), self._top),
+        )
+        if self._move is not None:
+            self._moved = _add_moved(self._moved, _move_keys(keys, self._context.max_parallelism, self._move))
+
+    def result(self) -> KeyGroupSizes:
+        """What was counted."""
+        keys = self._keys
+        for name in self._uncounted:
+            keys[self._ids[name]] = 0
+        return KeyGroupSizes(
+            self._key_groups,
+            tuple(self._ids),
+            self._totals[0],
+            self._totals[1],
+            keys,
+            self._all_keys,
+            self._most[0],
+            self._most[1],
+            tuple(self._uncounted.items()),
+            frozenset(self._blocks),
+            self._moved,
+        )
+
+
+def _find_blocks(file: KeyedFile, context: RecordContext) -> dict[int, str]:
+    """States of a file whose entries come as one record per key group (`RecordContext.by_block`), and why."""
+    found: dict[int, str] = {}
+    if file.lacks_lengths:
+        header = file.header
+        for number, info in enumerate(header.states):
+            layout = derive_keyed_layout(info, header.key_serializer, context.max_parallelism, context.layouts)
+            if (node := find_opaque(layout)) is not None:
+                found[number] = explain(unknown_class(node))
+    return found
+
+
+def locate_keys(
+    header: KeyedHeader, info: StateMetaInfo, records: KeyedRecords, context: RecordContext
+) -> tuple[Counts, Counts]:
+    """Find the span of the key alone in the key of each record: without namespace, map key and timestamp.
+
+    Args:
+        header: of the file of the records.
+        info: of their state.
+        records: the records.
+        context: of the operator.
+
+    Returns:
+        (i64[n] starts, i64[n] ends).
+
+    Raises:
+        FormatError: the bytes do not fit the serializers.
+        UnsupportedError: a key cannot be read, so that its end is not known.
+    """
+    if info.kind is StateKind.PRIORITY_QUEUE:
+        layout = derive_keyed_layout(info, header.key_serializer, context.max_parallelism, context.layouts).key
+    else:
+        # The value serializer does not matter.
+        bare = keyed_state(info.name, "VALUE", VOID_NAMESPACE, info.namespace_serializer)
+        layout = derive_keyed_layout(bare, header.key_serializer, context.max_parallelism, context.layouts).key
+    spans = _plan_measure(layout).spans(
+        records.data, records.key_starts, records.key_ends, offset=records.offset, name=records.file
+    )
+    key = spans.field("state_key")
+    return key.field("start").to_numpy(), key.field("stop").to_numpy()
+
+
+@lru_cache(maxsize=512)
+def _plan_measure(layout: lay.Struct) -> Measure:
+    """A measure of the key in the stored keys of `layout`; bytes after it are not parsed."""
+    fields: list[tuple[str, lay.Layout]] = []
+    for name, each in layout.fields:
+        if isinstance(each, lay.MeasuredKey):
+            fields.append((name, lay.MeasuredKey(lay.Span(each.inner))))
+        else:
+            fields.append((name, lay.Span(each)))
+        if name == "state_key":
+            break
+    return Measure(lay.Struct((*fields, ("rest", lay.Span(lay.Rest())))))
+
+
+def _find_top(keys: CountedKeys, by: Counts, then_by: Counts, top: int) -> list[HotKey]:
+    rows = np.arange(len(by))
+    if len(by) > top:
+        rows = np.flatnonzero(by >= np.partition(by, -top)[-top])
+        rows = rows[np.lexsort((then_by[rows], by[rows]))[-top:]]
+    return [
+        HotKey(int(keys.key_groups[row]), keys.key(row), int(keys.records[row]), int(keys.sizes[row]))
+        for row in rows.tolist()
+    ]
+
+
+def _choose_bytes(keys: Iterable[HotKey], top: int) -> tuple[HotKey, ...]:
+    return tuple(heapq.nsmallest(top, keys, key=lambda each: (-each.bytes, -each.records, each.key)))
+
+
+def _choose_records(keys: Iterable[HotKey], top: int) -> tuple[HotKey, ...]:
+    return tuple(heapq.nsmallest(top, keys, key=lambda each: (-each.records, -each.bytes, each.key)))
+
+
+def _move_keys(keys: CountedKeys, max_parallelism: int, move: Move) -> MovedSizes:
+    """The keys in the key groups of another max parallelism."""
+    none = keys.ends
+    codes = move.hasher.hash_keys(KeyedRecords(keys.key_groups, keys.data, keys.starts, keys.ends, none, none, 0, ""))
+    groups, count = assign_key_groups(codes, move.max_parallelism), move.max_parallelism
+    return MovedSizes(
+        np.bincount(groups, keys.sizes, count).astype(np.int64),
+        np.bincount(groups, keys.records, count).astype(np.int64),
+        np.bincount(groups, minlength=count).astype(np.int64),
+        int((assign_key_groups(codes, max_parallelism) != keys.key_groups).sum()),
+    )
+
+
+def _add_moved(one: MovedSizes | None, other: MovedSizes | None) -> MovedSizes | None:
+    if one is None or other is None:
+        return one or other
+    return MovedSizes(
+        one.bytes + other.bytes, one.records + other.records, one.keys + other.keys, one.misfiled + other.misfiled
+    )

@@ -1,0 +1,1 @@
+"""Keyed states as Arrow tables, and rows back to records."""

@@ -1,0 +1,304 @@
+"""Audit of the content of files: headers, sections, tables, change sets and records."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import StateError, at
+from state_pipelines.keyed.changelog.change_streams import open_change_log
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle
+from state_pipelines.operations.auditing.file_listings import THREADS
+from state_pipelines.operations.auditing.report import Depth, Finding, Property, Severity, from_error
+from state_pipelines.rocksdb.verifying import verify_table
+from state_pipelines.snapshot.keyed_state import KeyedState
+from state_pipelines.storage.locations import is_local
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from state_pipelines.keyed.canonical.sections import Section
+    from state_pipelines.keyed.keyed_file import KeyedFile
+    from state_pipelines.keyed.tables.state_table import KeyedTable
+    from state_pipelines.operations.auditing.report import Findings
+    from state_pipelines.rocksdb.manifest import TableFile
+    from state_pipelines.snapshot import Operator, Snapshot, State
+
+_SMALL_FILE = 256 << 10
+"""Files up to this size are walked whole in a sample."""
+
+_WINDOW = 16 << 20
+"""Bytes of logged changes that are held at once."""
+
+_MOST_FAILURES = 8
+"""Key groups of one file whose failures are told one by one."""
+
+
+@dataclass
+class ReadAmounts:
+    """Amounts that were read.
+
+    Attributes:
+        tables: RocksDB tables.
+        sections: key-group sections.
+        records: records.
+    """
+
+    tables: int = 0
+    sections: int = 0
+    records: int = 0
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def add(self, *, tables: int = 0, sections: int = 0, records: int = 0) -> None:
+        """Add amounts; safe in threads."""
+        with self._lock:
+            self.tables += tables
+            self.sections += sections
+            self.records += records
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What a piece of the audit reads, to be named in its findings."""
+
+    property: Property
+    operator: str
+    subtask: int | None = None
+    state: str | None = None
+    file: str | None = None
+
+    def fail(self, error: StateError) -> Finding:
+        return from_error(
+            error,
+            self.property,
+            operator=self.operator,
+            subtask=self.subtask,
+            state=self.state,
+            file=self.file,
+        )
+
+
+Piece = tuple[_Subject, "Callable[[], Iterable[Finding]]"]
+"""A piece of the audit that can run beside others."""
+
+
+def audit_contents(snapshot: Snapshot, depth: Depth, findings: Findings) -> ReadAmounts:
+    """Read the files of a snapshot, a sample of them or whole.
+
+    An error in one file, section or state does not hide those in others. Files that are known to be missing or of the
+    wrong size are not reported again.
+
+    Args:
+        snapshot: the snapshot.
+        depth: `SAMPLE` or `WHOLE`.
+        findings: receives what cannot be read.
+    """
+    amounts = ReadAmounts()
+    known = {each.file for each in findings if each.property in (Property.FILES, Property.SIZES)}
+    whole = depth is Depth.WHOLE
+    pieces: list[Piece] = []
+    for operator in snapshot.operators:
+        pieces += _plan_operator(operator, amounts, findings, known, whole=whole)
+    threads = (os.cpu_count() or 1) if whole or is_local(snapshot.location.directory) else THREADS
+    with ThreadPoolExecutor(threads) as pool:
+        for found in pool.map(_run, pieces):
+            for finding in found:
+                if finding.file is None or finding.file not in known:
+                    findings.add(finding)
+    return amounts
+
+
+def _run(piece: Piece) -> list[Finding]:
+    subject, work = piece
+    try:
+        return list(work())
+    except StateError as error:
+        return [subject.fail(error)]
+
+
+def _plan_operator(
+    operator: Operator, amounts: ReadAmounts, findings: Findings, known: set[str | None], *, whole: bool
+) -> Iterator[Piece]:
+    survey = operator.survey(in_flight=True)
+    for failure in survey.failures:
+        # Key groups that are not held once are found without reading (`structure`).
+        if (failure.subtask is not None or not failure.is_damage) and failure.error.where.file not in known - {None}:
+            findings.add(from_error(failure.error, Property.RECORDS, operator=operator.label, subtask=failure.subtask))
+    keyed = [state for state in survey.states if isinstance(state, KeyedState)]
+    for state in survey.states:
+        if not isinstance(state, KeyedState):
+            yield (
+                _Subject(Property.RECORDS, operator.label, state=state.label),
+                lambda state=state: _read_other(state, amounts, whole=whole),  # type: ignore[misc]
+            )
+    tables = {}
+    for state in keyed:
+        try:
+            tables[state.name] = state.make_table()
+        except StateError as error:
+            findings.add(from_error(error, Property.RECORDS, operator=operator.label, state=state.label))
+            continue
+        if tables[state.name].undecoded:
+            findings.add(_note_undecoded(operator, state, tables[state.name].undecoded))
+    for subtask_state in operator.metadata.subtasks:
+        handle = subtask_state.managed_keyed_state
+        if isinstance(handle, ChangelogStateBackendHandle):
+            yield (
+                _Subject(Property.RECORDS, operator.label, subtask_state.index),
+                lambda handle=handle: _read_changes(operator, handle),  # type: ignore[misc]
+            )
+    for file, subtask, states in _group_by_file(keyed):
+        subject = _Subject(Property.RECORDS, operator.label, subtask, file=file.name)
+        reader = _FileReader(operator, subject, file, states, tables, amounts)
+        yield subject, reader.read_whole if whole else reader.read_sample
+        for table in file.table_files():
+            yield (
+                _Subject(Property.TABLES, operator.label, subtask, file=table.stream.name),
+                lambda table=table: _verify_table(table, amounts, whole=whole),  # type: ignore[misc]
+            )
+
+
+def _note_undecoded(operator: Operator, state: State, reason: str) -> Finding:
+    return Finding(
+        Severity.NOTE,
+        Property.RECORDS,
+        f"values were walked as bytes, not decoded: {reason}",
+        operator=operator.label,
+        state=state.label,
+    )
+
+
+def _group_by_file(states: Sequence[KeyedState]) -> list[tuple[KeyedFile, int, dict[int, KeyedState]]]:
+    """Each file with its subtask, and the states in it by state id."""
+    found: dict[int, tuple[KeyedFile, int, dict[int, KeyedState]]] = {}
+    for state in states:
+        for part in state.parts:
+            _, _, known = found.setdefault(id(part.file), (part.file, part.subtask, {}))
+            known[part.state_id] = state
+    return list(found.values())
+
+
+def _verify_table(table: TableFile, amounts: ReadAmounts, *, whole: bool) -> Iterable[Finding]:
+    verify_table(table, whole=whole)
+    amounts.add(tables=1)
+    return ()
+
+
+def _read_changes(operator: Operator, handle: ChangelogStateBackendHandle) -> Iterable[Finding]:
+    """Walk over the logged changes of a subtask, which shows damage even where the types of the keys are not known."""
+    handles = operator.snapshot.handles
+    log = open_change_log(handle.non_materialized, handle.key_groups, handles.open_stream, handles.change_files)
+    log.metadata()
+    for window in log.windows(handle.key_groups, _WINDOW):
+        log.read(window)
+    return ()
+
+
+def _read_other(state: State, amounts: ReadAmounts, *, whole: bool) -> Iterator[Finding]:
+    """Read operator state, raw state or data in flight: whole files, as nothing smaller can be read of them."""
+    if state.undecoded:
+        yield _note_undecoded(state.operator, state, state.undecoded)
+    for batch in state.batches():
+        amounts.add(records=batch.num_rows)
+        if not whole:
+            return
+
+
+@dataclass(frozen=True)
+class _FileReader:
+    """Reads the keyed state of one file.
+
+    Attributes:
+        operator: the operator.
+        subject: the file, for findings.
+        file: the file.
+        states: the states in it by state id.
+        tables: what decodes the records of each state, by name.
+        amounts: receives what was read.
+    """
+
+    operator: Operator
+    subject: _Subject
+    file: KeyedFile
+    states: dict[int, KeyedState]
+    tables: dict[str, KeyedTable]
+    amounts: ReadAmounts
+
+    def read_sample(self) -> Iterator[Finding]:
+        """Read the first and the last section, and a batch of each state."""
+        if sections := self.file.stored_sections():
+            yield from self._read_sections(_choose_sections(sections))
+        elif self.file.change_logs():
+            # Headers of all change sets were read when it was opened; a key group replays some of them.
+            groups = self.file.key_groups
+            for group in sorted({groups.start, groups.end}) if groups.number else ():
+                yield from self._read(KeyGroupRange(group, 1))
+            yield from self._find_first_records()
+        else:
+            yield from self._find_first_records()
+
+    def read_whole(self) -> Iterator[Finding]:
+        """Read all records; when that fails, key group by key group, so that all damage is found."""
+        self.amounts.add(sections=len(self.file.stored_sections()))
+        found = list(self._read(None))
+        if not any(each.severity is Severity.ERROR for each in found):
+            yield from found
+            return
+        count = 0
+        for group in self.file.key_groups:
+            for each in self._read(KeyGroupRange(group, 1), counted=False):
+                count += 1
+                yield each
+            if count >= _MOST_FAILURES:
+                return
+        if not count:
+            yield from found
+
+    def _read_sections(self, groups: Iterable[int]) -> Iterator[Finding]:
+        for group in groups:
+            self.amounts.add(sections=1)
+            yield from self._read(KeyGroupRange(group, 1))
+
+    def _find_first_records(self) -> Iterator[Finding]:
+        for state_id in self.states:
+            yield from self._read(None, [state_id], first=True)
+
+    def _read(
+        self,
+        key_groups: KeyGroupRange | None,
+        state_ids: Sequence[int] | None = None,
+        *,
+        first: bool = False,
+        counted: bool = True,
+    ) -> Iterator[Finding]:
+        """Decode records; a state that fails does not hide the others."""
+        chosen = list(self.states if state_ids is None else state_ids)
+        context = replace(self.operator.record_context, by_block=True)
+        failed: set[int] = set()
+        try:
+            with at(state=self.states[chosen[0]].label if len(chosen) == 1 else None):
+                for state_id, records in self.file.scan(chosen, context, key_groups):
+                    if counted:
+                        self.amounts.add(records=len(records))
+                    state = self.states[state_id]
+                    if state_id not in failed and state.name in self.tables:
+                        try:
+                            with at(state=state.label):
+                                self.tables[state.name].make_batch(records, self.subject.subtask or 0)
+                        except StateError as error:
+                            failed.add(state_id)
+                            yield self.subject.fail(error)
+                    if first:
+                        return
+        except StateError as error:
+            yield self.subject.fail(error)
+
+
+def _choose_sections(sections: Sequence[Section]) -> list[int]:
+    """Key groups whose sections a sample reads: the first and the last one, or all of a small file."""
+    chosen = sections if sections[-1].end <= _SMALL_FILE else (sections[0], sections[-1])
+    return list(dict.fromkeys(each.key_group for each in chosen))

@@ -1,0 +1,174 @@
+"""Audit of what `_metadata` alone says: subtasks, key groups, and offsets against the sizes of their streams."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import StateError
+from state_pipelines.metadata.key_groups import MAX_PARALLELISM
+from state_pipelines.metadata.keyed_handles import (
+    ChangelogStateBackendHandle,
+    ChangelogStateHandleStream,
+    InMemoryChangelogStateHandle,
+    KeyGroupsSavepointStateHandle,
+)
+from state_pipelines.metadata.stream_handles import (
+    ByteStreamStateHandle,
+    EmptySegmentFileStateHandle,
+    KeyGroupsStateHandle,
+)
+from state_pipelines.metadata.streams import open_stream
+from state_pipelines.operations.auditing.report import Finding, Property, Severity, from_error
+from state_pipelines.snapshot.held_key_groups import check_held_key_groups, explain_older_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from state_pipelines.metadata import SubtaskState
+    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.operations.auditing.report import Findings
+    from state_pipelines.snapshot import Operator, Snapshot
+
+_EDITED = "`_metadata` was edited or written by a faulty tool; use an earlier snapshot"
+
+
+def audit_structure(snapshot: Snapshot, findings: Findings) -> None:
+    """Check `_metadata` against itself; no state is read."""
+    for operator in snapshot.operators:
+        _check_subtasks(operator, findings)
+        _check_key_groups(operator, findings)
+        for subtask in operator.metadata.subtasks:
+            for handle, offsets, what in _iter_offsets(subtask):
+                _check_offsets(operator, subtask, handle, offsets, what, findings)
+            _check_changes(operator, subtask, findings)
+
+
+def _check_subtasks(operator: Operator, findings: Findings) -> None:
+    metadata = operator.metadata
+    problems = []
+    indexes = [each.index for each in metadata.subtasks]
+    if len(set(indexes)) != len(indexes):
+        problems.append("a subtask is listed twice")
+    outside = [index for index in indexes if not 0 <= index < max(metadata.parallelism, 1)]
+    if outside and metadata.parallelism > 0:
+        problems.append(f"subtask {outside[0]} does not exist at parallelism {metadata.parallelism}")
+    if metadata.parallelism > metadata.max_parallelism > 0:
+        problems.append(f"parallelism {metadata.parallelism} is above max parallelism {metadata.max_parallelism}")
+    if metadata.max_parallelism > MAX_PARALLELISM:
+        problems.append(f"max parallelism {metadata.max_parallelism} is above Flink's limit of {MAX_PARALLELISM}")
+    for problem in problems:
+        findings.add(_find(operator, None, Property.METADATA, problem, hint=_EDITED))
+
+
+def _check_key_groups(operator: Operator, findings: Findings) -> None:
+    file = str(operator.snapshot.location.metadata)
+    for raw in (False, True):
+        try:
+            check_held_key_groups(operator.metadata, file, raw=raw)
+        except StateError as error:
+            findings.add(from_error(error, Property.KEY_GROUPS, operator=operator.label))
+    note = explain_older_ranges(operator.metadata, operator.label)
+    if note:
+        findings.add(Finding(Severity.WARNING, Property.KEY_GROUPS, note, file=file, operator=operator.label))
+
+
+Offsets = tuple["StreamStateHandle", "Sequence[int]", str]
+"""Stream, offsets into it, and what begins there."""
+
+
+def _iter_offsets(subtask: SubtaskState) -> Iterator[Offsets]:
+    for keyed in (subtask.managed_keyed_state, subtask.raw_keyed_state):
+        if keyed is not None:
+            yield from _iter_keyed_offsets(keyed)
+    for lists in (subtask.managed_operator_state, subtask.raw_operator_state):
+        for state in () if lists is None else lists.states:
+            assert lists is not None
+            yield lists.delegate, state.offsets, f"an element of state {state.state_name}"
+    for channel in (*subtask.input_channel_state, *subtask.result_subpartition_state):
+        states = getattr(channel, "states", None) or (channel.state,)  # type: ignore[union-attr]
+        for each in states:
+            yield channel.delegate, each.offsets, "a buffer in flight"
+
+
+def _iter_keyed_offsets(handle: KeyedStateHandle) -> Iterator[Offsets]:
+    if isinstance(handle, KeyGroupsStateHandle | KeyGroupsSavepointStateHandle):
+        yield handle.delegate, handle.offsets, "a key group"
+    elif isinstance(handle, ChangelogStateBackendHandle):
+        for each in handle.materialized:
+            yield from _iter_keyed_offsets(each)
+
+
+def _check_offsets(
+    operator: Operator,
+    subtask: SubtaskState,
+    handle: StreamStateHandle,
+    offsets: Sequence[int],
+    what: str,
+    findings: Findings,
+) -> None:
+    if not offsets or isinstance(handle, EmptySegmentFileStateHandle):
+        return
+    # -1 and 0 stand for key groups without state; elements and sections may be empty at the end of the stream.
+    smallest, largest = min(offsets), max(offsets)
+    if smallest >= -1 and largest <= (size := _get_size(handle)):
+        return
+    wrong = smallest if smallest < -1 else largest
+    size = _get_size(handle)
+    text = f"{what} begins at offset {wrong:,}, outside the {size:,} bytes of state"
+    findings.add(_find(operator, subtask, Property.OFFSETS, text, handle=handle, offset=max(wrong, 0), hint=_EDITED))
+
+
+def _get_size(handle: StreamStateHandle) -> int:
+    while isinstance(handle, KeyGroupsStateHandle):
+        handle = handle.delegate
+    if isinstance(handle, ByteStreamStateHandle):
+        return len(handle.data)
+    return 0 if isinstance(handle, EmptySegmentFileStateHandle) else handle.size
+
+
+def _check_changes(operator: Operator, subtask: SubtaskState, findings: Findings) -> None:
+    """Check that a changelog handle holds what can be replayed: changes of its key groups over whole bases."""
+    handle = subtask.managed_keyed_state
+    if not isinstance(handle, ChangelogStateBackendHandle):
+        return
+    for change in handle.non_materialized:
+        if not isinstance(change, ChangelogStateHandleStream | InMemoryChangelogStateHandle):
+            text = f"a {type(change).__name__} is among the changes of a changelog handle, which cannot replay it"
+            findings.add(_find(operator, subtask, Property.METADATA, text, hint=_EDITED))
+        elif not change.key_groups.intersect(handle.key_groups).number and handle.key_groups.number:
+            text = (
+                f"changes of key groups {change.key_groups.start}-{change.key_groups.end} are in a changelog handle of "
+                f"key groups {handle.key_groups.start}-{handle.key_groups.end}"
+            )
+            findings.add(_find(operator, subtask, Property.KEY_GROUPS, text, hint=_EDITED))
+
+
+def _find(
+    operator: Operator,
+    subtask: SubtaskState | None,
+    property: Property,
+    what: str,
+    *,
+    handle: StreamStateHandle | None = None,
+    offset: int | None = None,
+    hint: str = "",
+) -> Finding:
+    file = str(operator.snapshot.location.metadata)
+    if handle is not None:
+        try:
+            snapshot = operator.snapshot
+            file = open_stream(handle, snapshot.location.directory, snapshot.path_mapping).name
+        except StateError:
+            # A handle that cannot be resolved is a finding of its own.
+            pass
+    return Finding(
+        Severity.ERROR,
+        property,
+        what,
+        file=file,
+        offset=offset,
+        operator=operator.label,
+        subtask=None if subtask is None else subtask.index,
+        hint=hint,
+    )

@@ -1,0 +1,57 @@
+"""Owners of directories in the layout of Flink's checkpoints (`AbstractFsCheckpointStorageAccess`).
+
+A job writes `<root>/<job id>/chk-<n>` for each checkpoint, and beside them `shared` and `taskowned`; logged changes are
+in `<base>/<job id>/dstl` (`FsStateChangelogStorage`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from state_pipelines.storage.locations import parent
+
+if TYPE_CHECKING:
+    from state_pipelines.storage import Location
+
+CHECKPOINT = re.compile(r"chk-\d+")
+SAVEPOINT = re.compile(r"savepoint-[0-9a-f]{6}-[0-9a-f]{12}")
+JOB_ID = re.compile(r"[0-9a-f]{32}")
+COMMON = ("shared", "taskowned", "dstl")
+"""Directories of a job whose files belong to several checkpoints."""
+
+
+def find_owner(directory: str, exclusive: Location) -> str:
+    """Describe the owner of a directory that is not the snapshot's own; empty where it is, or is its job's.
+
+    Args:
+        directory: path or URL of the directory, after path mapping.
+        exclusive: directory of the snapshot.
+    """
+    own = str(exclusive).rstrip("/")
+    if _is_below(directory, own):
+        return ""
+    checkpoint = _find_part(directory, CHECKPOINT)
+    savepoint = _find_part(directory, SAVEPOINT)
+    if savepoint:
+        return f"the savepoint {savepoint}"
+    job_directory = str(parent(exclusive)).rstrip("/")
+    job = exclusive.path.rstrip("/").rpartition("/")[0].rpartition("/")[2]
+    parts = directory.split("/")
+    ours = _is_below(directory, job_directory) or (JOB_ID.fullmatch(job) is not None and job in parts)
+    if checkpoint:
+        return f"the directory of checkpoint {checkpoint}" + ("" if ours else " of another job")
+    if ours and any(part in COMMON for part in parts):
+        return ""
+    if ours:
+        return "a directory beside the snapshot"
+    other = _find_part(directory, JOB_ID)
+    return f"a directory of another job ({other})" if other else "a directory outside that of its job"
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory + "/")
+
+
+def _find_part(path: str, pattern: re.Pattern[str]) -> str:
+    return next((part for part in reversed(path.split("/")) if pattern.fullmatch(part)), "")

@@ -1,0 +1,142 @@
+"""Files that the state handles of a snapshot reference, and the bytes that each handle references."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import StateError
+from state_pipelines.metadata import format_operator_id, list_references
+from state_pipelines.metadata.references import StreamPart
+from state_pipelines.metadata.stream_handles import (
+    ByteStreamStateHandle,
+    EmptySegmentFileStateHandle,
+    FileStateHandle,
+    KeyGroupsStateHandle,
+    RelativeFileStateHandle,
+    SegmentFileStateHandle,
+)
+from state_pipelines.metadata.streams import locate_file
+from state_pipelines.operations.auditing.report import Property, from_error
+from state_pipelines.storage import Location
+
+if TYPE_CHECKING:
+    from state_pipelines.metadata.references import StreamReference
+    from state_pipelines.operations.auditing.report import Findings
+    from state_pipelines.snapshot import Snapshot
+
+FileHandle = FileStateHandle | RelativeFileStateHandle | SegmentFileStateHandle
+
+
+@dataclass(frozen=True, slots=True)
+class FileUse:
+    """Reference of one state handle to a file.
+
+    Attributes:
+        reference: operator, subtask and role of the handle.
+        handle: the handle.
+    """
+
+    reference: StreamReference
+    handle: FileHandle
+
+    @property
+    def end(self) -> int:
+        """Offset in the file at which the referenced bytes end."""
+        return self.handle.size + (self.handle.start if isinstance(self.handle, SegmentFileStateHandle) else 0)
+
+    @property
+    def operator(self) -> str:
+        """Uid of the operator, or its id."""
+        return self.reference.operator.uid or format_operator_id(self.reference.operator.operator_id)
+
+    @property
+    def subtask(self) -> int | None:
+        """Index of the subtask; None for coordinator state."""
+        return self.reference.subtask_index
+
+    @property
+    def holds_changes(self) -> bool:
+        """Whether the handle counts bytes before compression, and not the first byte (`StateChangeFsUploader`)."""
+        return self.reference.part is StreamPart.CHANGES
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether the handle starts at the directory of the snapshot."""
+        return isinstance(self.handle, RelativeFileStateHandle)
+
+
+@dataclass(slots=True)
+class ReferencedFile:
+    """A file that state handles reference.
+
+    Attributes:
+        directory: directory that holds it.
+        name: its name there.
+        uses: the handles, in the order of `_metadata`.
+    """
+
+    directory: Location
+    name: str
+    uses: list[FileUse] = field(default_factory=list)
+
+    @property
+    def location(self) -> Location:
+        """The file."""
+        return Location(self.directory.filesystem, f"{self.directory.path.rstrip('/')}/{self.name}")
+
+
+@dataclass(frozen=True)
+class ReferencedFiles:
+    """Files and inlined state that the handles of a snapshot reference.
+
+    Attributes:
+        files: the files, each once.
+        handles: number of stream handles.
+        inlined_bytes: state inside `_metadata`.
+    """
+
+    files: tuple[ReferencedFile, ...]
+    handles: int
+    inlined_bytes: int
+
+    def by_directory(self) -> dict[Location, list[str]]:
+        """Names of the files by directory."""
+        found: dict[Location, list[str]] = {}
+        last: Location | None = None
+        names: list[str] = []
+        for file in self.files:
+            if file.directory is not last:
+                last, names = file.directory, found.setdefault(file.directory, [])
+            names.append(file.name)
+        return found
+
+
+def collect_files(snapshot: Snapshot, findings: Findings) -> ReferencedFiles:
+    """Resolve every handle of a snapshot; nothing is read. Handles that cannot be resolved become findings."""
+    files: dict[str, ReferencedFile] = {}
+    directories: dict[str, Location] = {}
+    inlined = handles = 0
+    for reference in list_references(snapshot.metadata):
+        handles += 1
+        handle = reference.handle
+        if isinstance(handle, ByteStreamStateHandle):
+            inlined += len(handle.data)
+            continue
+        if isinstance(handle, EmptySegmentFileStateHandle | KeyGroupsStateHandle):
+            continue
+        use = FileUse(reference, handle)
+        try:
+            location = locate_file(handle, snapshot.location.directory, snapshot.path_mapping)
+        except StateError as error:
+            findings.add(from_error(error, Property.FILES, operator=use.operator, subtask=use.subtask))
+            continue
+        key = location.path if location.filesystem is snapshot.location.directory.filesystem else location.url
+        if key not in files:
+            path, _, name = location.path.rpartition("/")
+            parent = key.rpartition("/")[0]
+            if parent not in directories:
+                directories[parent] = Location(location.filesystem, path or "/")
+            files[key] = ReferencedFile(directories[parent], name)
+        files[key].uses.append(use)
+    return ReferencedFiles(tuple(files.values()), handles, inlined)

@@ -1,0 +1,304 @@
+"""Findings of a restore audit, and the report that groups them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from state_pipelines.codecs.columns import explain
+from state_pipelines.errors import StorageError, UnsupportedError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from datetime import datetime
+
+    from state_pipelines.errors import StateError
+
+MOST_FINDINGS = 1000
+"""Findings of one severity and property that a report holds; the others are only counted."""
+
+
+class Depth(StrEnum):
+    """How much of a snapshot an audit reads."""
+
+    FILES = "files"
+    """`_metadata` and listings of directories."""
+    SAMPLE = "sample"
+    """Headers, indexes, the first and last section of each file, and one batch of each state."""
+    WHOLE = "whole"
+    """Every section, table, checksum and record."""
+
+
+class Severity(StrEnum):
+    """What a finding says about a restore."""
+
+    ERROR = "error"
+    """Bytes are missing or damaged: Flink cannot restore the state, or restores something else."""
+    UNDETERMINED = "undetermined"
+    """Something could not be judged, such as a format that this release does not read."""
+    WARNING = "warning"
+    """The snapshot can be restored today, but depends on something that may go away."""
+    NOTE = "note"
+    """A limit of the audit that concerns values only: their bytes were found whole."""
+
+
+class Property(StrEnum):
+    """A property of a snapshot that an audit checks."""
+
+    METADATA = "metadata"
+    """`_metadata` can be read, and its numbers agree."""
+    FILES = "files"
+    """Every file that a handle names exists."""
+    SIZES = "sizes"
+    """Every file has the size that its handle records."""
+    LOCATIONS = "locations"
+    """Every file is in a directory that belongs to the snapshot or its job."""
+    SEGMENTS = "segments"
+    """Segments of merged files are inside their file and do not overlap."""
+    KEY_GROUPS = "key-groups"
+    """Every key group is held exactly once."""
+    OFFSETS = "offsets"
+    """Offsets of key groups, elements and buffers are inside their files."""
+    TABLES = "tables"
+    """RocksDB tables are whole and agree with the MANIFEST."""
+    RECORDS = "records"
+    """Headers, sections, change sets and records can be decoded."""
+    RESTORE = "restore"
+    """A command of the user has restored the snapshot (`drill`)."""
+
+
+DEPTHS: Mapping[Property, Depth] = {
+    Property.TABLES: Depth.SAMPLE,
+    Property.RECORDS: Depth.SAMPLE,
+}
+"""Smallest depth at which a property is checked; `FILES` where it is not listed."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that an audit found.
+
+    Attributes:
+        severity: what it says about a restore.
+        property: the property that does not hold.
+        what: the problem, without its location.
+        file: path or URL, or the name of an inlined handle.
+        offset: byte offset inside `file`.
+        operator: uid, or operator id.
+        subtask: index of the first subtask that is concerned.
+        state: state name.
+        path: path to a field inside a value.
+        hint: what to do.
+        count: how often it was found; file, offset, subtask and path are those of the first time.
+    """
+
+    severity: Severity
+    property: Property
+    what: str
+    file: str | None = None
+    offset: int | None = None
+    operator: str | None = None
+    subtask: int | None = None
+    state: str | None = None
+    path: str | None = None
+    hint: str = ""
+    count: int = 1
+
+    def __str__(self) -> str:
+        parts = (
+            ("file", self.file),
+            ("offset", self.offset),
+            ("operator", self.operator),
+            ("subtask", self.subtask),
+            ("state", self.state),
+            ("at", self.path),
+        )
+        where = ", ".join(f"{name} {value}" for name, value in parts if value is not None)
+        what = self.what if self.count == 1 else f"{self.what} ({self.count:,} times; the first one follows)"
+        text = f"{what} [{where}]" if where else what
+        return f"{text}. {self.hint}" if self.hint else text
+
+    def to_json(self) -> dict[str, object]:
+        """The finding as JSON; attributes without a value are left out."""
+        return {name: value for name, value in asdict(self).items() if value not in (None, "")}
+
+
+def from_error(
+    error: StateError,
+    property: Property,
+    *,
+    operator: str | None = None,
+    subtask: int | None = None,
+    state: str | None = None,
+    file: str | None = None,
+) -> Finding:
+    """Turn an error into a finding.
+
+    It is undetermined where bytes are legal but not covered, and where the storage fails or is not known; else an
+    error.
+    """
+    where = error.where
+    covered = not isinstance(error, UnsupportedError)
+    return Finding(
+        Severity.ERROR if covered and not isinstance(error, StorageError | UsageError) else Severity.UNDETERMINED,
+        property,
+        error.what if covered else explain(error),
+        file=where.file or file,
+        offset=where.offset,
+        operator=where.operator or operator,
+        subtask=subtask,
+        state=where.state or state,
+        path=where.path,
+        hint=error.hint if covered else "",
+    )
+
+
+class Findings:
+    """Collects findings, one per cause, up to `MOST_FINDINGS` per severity and property."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Severity, Property], dict[Finding, Finding]] = {}
+        self._counts: dict[tuple[Severity, Property], int] = {}
+
+    def add(self, finding: Finding) -> None:
+        """Add a finding; one more of a known cause is only counted.
+
+        Damage is one cause per file and offset. What cannot be judged about records is one per operator and state.
+        """
+        key = finding.severity, finding.property
+        group = self._found.setdefault(key, {})
+        cause = _find_cause(finding)
+        known = group.get(cause)
+        if known is not None:
+            group[cause] = replace(known, count=known.count + 1) if cause.file is None else known
+            return
+        self._counts[key] = self._counts.get(key, 0) + 1
+        if len(group) < MOST_FINDINGS:
+            group[cause] = finding
+
+    def __iter__(self) -> Iterator[Finding]:
+        for severity in Severity:
+            for each in Property:
+                yield from self._found.get((severity, each), {}).values()
+
+    @property
+    def counts(self) -> dict[tuple[Severity, Property], int]:
+        """Number of findings by severity and property, those that are not held included."""
+        return dict(self._counts)
+
+
+def _find_cause(finding: Finding) -> Finding:
+    """The finding without what differs between two of the same cause."""
+    if finding.severity is not Severity.ERROR and finding.property is Property.RECORDS:
+        return replace(finding, file=None, offset=None, subtask=None, path=None)
+    return finding if finding.file is None else replace(finding, subtask=None)
+
+
+@dataclass(frozen=True)
+class AuditTotals:
+    """Amounts that an audit went through.
+
+    Attributes:
+        handles: stream handles, inlined ones included.
+        files: physical files.
+        bytes: their sizes together, as listed.
+        directories: directories that hold them.
+        inlined_bytes: state inside `_metadata`.
+        tables: RocksDB tables that were opened.
+        sections: key-group sections of canonical and heap files that were walked.
+        records: records that were decoded, or walked where they have no decoder.
+    """
+
+    handles: int = 0
+    files: int = 0
+    bytes: int = 0
+    directories: int = 0
+    inlined_bytes: int = 0
+    tables: int = 0
+    sections: int = 0
+    records: int = 0
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """Result of the audit of one snapshot.
+
+    Attributes:
+        path: directory of the snapshot.
+        depth: how much was read.
+        findings: by severity and property; at most `MOST_FINDINGS` of each.
+        counts: number of all findings by severity and property.
+        totals: amounts that the audit went through.
+        kind: `savepoint`, `checkpoint` or `unknown`.
+        checkpoint_id: id of the checkpoint or savepoint; None when `_metadata` cannot be read.
+        fingerprint: of the content of `_metadata`; empty when it cannot be read.
+        modified: when `_metadata` was written, if the storage says so.
+        seconds: duration of the audit.
+        drilled: a restore was tried.
+    """
+
+    path: str
+    depth: Depth
+    findings: tuple[Finding, ...]
+    counts: Mapping[tuple[Severity, Property], int]
+    totals: AuditTotals = field(default_factory=AuditTotals)
+    kind: str = "unknown"
+    checkpoint_id: int | None = None
+    fingerprint: str = ""
+    modified: datetime | None = None
+    seconds: float = 0.0
+    drilled: bool = False
+
+    def count(self, severity: Severity, property: Property | None = None) -> int:
+        """Number of findings of a severity, of one property or of all."""
+        return sum(
+            number for (found, of), number in self.counts.items() if found is severity and property in (None, of)
+        )
+
+    @property
+    def restorable(self) -> bool:
+        """Whether no error was found."""
+        return not self.count(Severity.ERROR)
+
+    @property
+    def verdict(self) -> str:
+        """`restorable`, `damaged`, or `undetermined` where no error was found but not everything could be judged."""
+        if not self.restorable:
+            return "damaged"
+        return "undetermined" if self.count(Severity.UNDETERMINED) else "restorable"
+
+    @property
+    def properties(self) -> tuple[Property, ...]:
+        """The properties that were checked."""
+        order = list(Depth)
+        reached = order.index(self.depth)
+        return tuple(
+            each
+            for each in Property
+            if (self.drilled if each is Property.RESTORE else order.index(DEPTHS.get(each, Depth.FILES)) <= reached)
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """The report as JSON."""
+        held: dict[tuple[Severity, Property], int] = {}
+        for finding in self.findings:
+            key = finding.severity, finding.property
+            held[key] = held.get(key, 0) + 1
+        return {
+            "path": self.path,
+            "verdict": self.verdict,
+            "depth": str(self.depth),
+            "kind": self.kind,
+            "checkpoint_id": self.checkpoint_id,
+            "fingerprint": self.fingerprint,
+            "modified": None if self.modified is None else self.modified.isoformat(),
+            "seconds": round(self.seconds, 3),
+            "totals": asdict(self.totals),
+            "properties": {
+                str(each): {str(severity): self.count(severity, each) for severity in Severity}
+                for each in self.properties
+            },
+            "findings": [each.to_json() for each in self.findings],
+            "findings_left_out": sum(self.counts.values()) - sum(held.values()),
+        }

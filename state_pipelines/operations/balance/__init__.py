@@ -1,0 +1,1 @@
+"""Distribution of keyed state over key groups and subtasks."""

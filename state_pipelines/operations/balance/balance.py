@@ -1,0 +1,395 @@
+"""Distribution of the keyed state of a snapshot over key groups and subtasks, also for other numbers of them.
+
+With another parallelism whole key groups change their subtasks, so that the prediction is exact. With another max
+parallelism keys change their key groups: by their Java hash, unless the new number divides the old one (then
+`key group % new number` is the new key group, because `hash % old % new == hash % new`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.codecs.columns import explain
+from state_pipelines.codecs.json.json_lines import to_json
+from state_pipelines.codecs.scalar.codec import read_value
+from state_pipelines.codecs.serializer_layouts import derive_layout
+from state_pipelines.errors import StateError, UnsupportedError, UsageError, at
+from state_pipelines.keyed.canonical.sections import measure_sections
+from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.stats.key_group_stats import (
+    Counts,
+    HotKey,
+    KeyGroupMeasurement,
+    KeyGroupSizes,
+    KeyHasher,
+    Move,
+    merge_sizes,
+)
+from state_pipelines.keyed.tables.operator_table import group_files, split_files
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.operations.balance.balance_advice import advise, find_max_parallelism_conflicts, refuse
+from state_pipelines.operations.balance.balance_report import (
+    BY_ESTIMATE,
+    BY_OFFSETS,
+    BY_RECORDS,
+    Balance,
+    Distribution,
+    HotKeyGroup,
+    HotKeyLoad,
+    KeyGroupLoads,
+    OperatorBalance,
+    StateSizes,
+    SubtaskLoad,
+)
+from state_pipelines.operations.json_rows import compact
+from state_pipelines.operations.local_processes import Work, choose_runner
+from state_pipelines.operations.rescale.found_hashes import find_key_hasher
+from state_pipelines.snapshot.opening import ensure_open
+from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RawKeyedState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from state_pipelines.keyed.keyed_file import KeyedFile
+    from state_pipelines.snapshot import Operator, Snapshot
+
+Run = Callable[[Sequence[Work[KeyGroupSizes]], str], list[KeyGroupSizes]]
+"""Runs tasks; the text is part of the error when a process dies."""
+
+PIECE = 256 << 20
+"""Bytes of file in one piece of work."""
+
+
+def measure_balance(
+    snapshot: Snapshot | str,
+    *,
+    operators: Iterable[str] | None = None,
+    parallelism: int | None = None,
+    max_parallelism: int | None = None,
+    hashers: Mapping[bytes, KeyHasher] | None = None,
+    count: bool = True,
+    top: int = 10,
+    processes: int = 1,
+    run: Run | None = None,
+) -> Balance:
+    """Measure how keyed state is distributed over key groups and subtasks, now and with other numbers of them.
+
+    Errors of operators are in the result and do not hide the others.
+
+    Args:
+        snapshot: a snapshot, or its path.
+        operators: uids, ids or names; default all that have keyed state.
+        parallelism: number of subtasks to predict for; default that of each operator.
+        max_parallelism: number of key groups to predict for; default that of each operator.
+        hashers: hash function of the keys by operator id, for a max parallelism that does not divide the present one;
+            default the known one, or one found from the snapshot.
+        count: read all keyed state, for bytes without framing and compression, records, keys and the hottest keys.
+            Otherwise only the bytes that handles and headers state.
+        top: number of hottest key groups and keys.
+        processes: that share the work; with more than one, the main module of a script must be guarded by
+            `if __name__ == "__main__":`.
+        run: runs the tasks in place of processes, such as `spark.tasks.run_tasks` with a session.
+
+    Raises:
+        NotFoundError: there is no such operator.
+        UsageError: Flink does not allow one of the numbers.
+        StateError: `_metadata` cannot be read.
+    """
+    snapshot = ensure_open(snapshot)
+    for number in (parallelism, max_parallelism):
+        if number is not None:
+            compute_key_group_range(0, 1, number)
+    chosen = snapshot.operators if operators is None else [snapshot.operator(name) for name in operators]
+    with choose_runner(run, processes) as runner:
+        wish = _Wish(parallelism, max_parallelism, hashers or {}, count, top, runner)
+        found = [_measure(each, wish) for each in chosen if _has_keyed_state(each)]
+    return Balance(snapshot.path, parallelism, max_parallelism, found, find_max_parallelism_conflicts(snapshot))
+
+
+@dataclass(frozen=True)
+class _Wish:
+    parallelism: int | None
+    max_parallelism: int | None
+    hashers: Mapping[bytes, KeyHasher]
+    count: bool
+    top: int
+    run: Run
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What was measured of an operator.
+
+    Attributes:
+        sizes: of the records; None when they were not counted.
+        raw: i64[max parallelism], bytes of raw keyed state that is not timers, and of files that were not read.
+        estimated: `raw` is not exact.
+        unknown_hash: why keys cannot be moved to another max parallelism; empty when they can, or need not.
+    """
+
+    sizes: KeyGroupSizes | None
+    raw: Counts
+    estimated: bool = False
+    unknown_hash: str = ""
+
+    @property
+    def loads(self) -> KeyGroupLoads:
+        """Contents of the key groups."""
+        if self.sizes is None:
+            return KeyGroupLoads(self.raw.tolist())
+        return _make_loads(
+            self.sizes.bytes.sum(0) + self.raw,
+            None if self.sizes.blocks else self.sizes.records.sum(0),
+            None if self.sizes.uncounted else self.sizes.all_keys,
+        )
+
+
+def _has_keyed_state(operator: Operator) -> bool:
+    return any(each.managed_keyed_state or each.raw_keyed_state for each in operator.metadata.subtasks)
+
+
+def _measure(operator: Operator, wish: _Wish) -> OperatorBalance:
+    blank = OperatorBalance(operator.id, operator.uid, operator.parallelism, operator.max_parallelism)
+    try:
+        with at(operator=operator.label):
+            return _judge(operator, blank, _read(operator, wish), wish)
+    except StateError as error:
+        return replace(blank, error=str(error))
+
+
+def _read(operator: Operator, wish: _Wish) -> _Found:
+    everything = KeyGroupRange(0, operator.max_parallelism)
+    raw = np.zeros(len(everything), np.int64)
+    for state in operator.raw_states:
+        if isinstance(state, RawKeyedState):
+            for part in state.parts:
+                raw += measure_sections(part.sections, everything)[0]
+    if not wish.count:
+        return _find_stored(operator, raw)
+    move, reason = _plan_move(operator, wish)
+    pieces = [
+        KeyGroupMeasurement(operator.label, part, groups, operator.record_context, wish.top, move)
+        for files in group_files(operator.keyed_files).values()
+        for part, groups in _split(operator, files)
+    ]
+    found = wish.run(pieces, f"{operator.label} cannot be measured")
+    return _Found(merge_sizes(found, everything, wish.top), raw, unknown_hash=reason)
+
+
+def _find_stored(operator: Operator, found: Counts) -> _Found:
+    everything = KeyGroupRange(0, operator.max_parallelism)
+    estimated = False
+    for _, file in operator.keyed_files:
+        stored, rough = file.measure_stored_bytes(operator.record_context, everything)
+        own = file.key_groups
+        found[own.start : own.end + 1] += stored[own.start : own.end + 1]
+        estimated |= rough
+    return _Found(None, found, estimated)
+
+
+def _split(operator: Operator, files: Sequence[KeyedFile]) -> Iterable[tuple[tuple[KeyedFile, ...], KeyGroupRange]]:
+    start, end = min(file.key_groups.start for file in files), max(file.key_groups.end for file in files)
+    own = KeyGroupRange(start, end + 1 - start)
+    for part, groups in split_files(files, PIECE, operator.record_context, own):
+        yield part, own if groups is None else groups
+
+
+def _plan_move(operator: Operator, wish: _Wish) -> tuple[Move | None, str]:
+    """How keys are to be moved to the max parallelism that was asked for, or why they cannot be."""
+    wanted = wish.max_parallelism
+    if wanted is None or operator.max_parallelism % wanted == 0 or not operator.keyed_files:
+        return None, ""
+    hasher = wish.hashers.get(operator.metadata.operator_id)
+    if hasher is None:
+        try:
+            hasher, _ = find_key_hasher([operator], operator.keyed_files[0][1].header.key_serializer, {})
+        except (UnsupportedError, UsageError) as error:
+            return None, explain(error)
+        if hasher is None:
+            return None, "there are no keys"
+    return Move(wanted, hasher), ""
+
+
+def _judge(operator: Operator, blank: OperatorBalance, found: _Found, wish: _Wish) -> OperatorBalance:
+    """Judge the numbers of an operator."""
+    p, m, sizes, loads = operator.parallelism, operator.max_parallelism, found.sizes, found.loads
+    notes = _note(found)
+    if refuse(p, m):
+        # There are no key-group ranges for such numbers; the conflict reports it.
+        return replace(blank, measured=_name_measured(found), notes=[*notes, refuse(p, m)])
+    now = distribute(loads, p, m)
+    most_bytes, most_records = ([], []) if sizes is None else _name_keys(operator, sizes, now)
+    predicted, reason = None, ""
+    if wish.parallelism is not None or wish.max_parallelism is not None:
+        predicted, reason = _predict(operator, found, wish)
+    subject = predicted or (None if reason else now)
+    return replace(
+        blank,
+        measured=_name_measured(found),
+        states=[] if sizes is None else _name_states(sizes, found.raw),
+        now=now,
+        predicted=predicted,
+        unpredicted=reason,
+        hottest_key_groups=_find_hottest(now, wish.top),
+        most_bytes=most_bytes,
+        most_records=most_records,
+        advice=[] if subject is None else advise(subject, most_bytes),
+        notes=notes,
+    )
+
+
+def _name_measured(found: _Found) -> str:
+    if found.sizes is not None:
+        return BY_RECORDS
+    return BY_ESTIMATE if found.estimated else BY_OFFSETS
+
+
+def _note(found: _Found) -> list[str]:
+    if found.sizes is None:
+        how = "roughly where key groups are stored" if found.estimated else "where key groups begin"
+        return [f"bytes of the files, which say {how}; records and keys were not counted"]
+    notes = [
+        f"{'records and keys' if name in found.sizes.blocks else 'keys'} of {name} are not counted: {reason}"
+        for name, reason in found.sizes.uncounted
+    ]
+    if found.raw.any():
+        notes.append("raw keyed state counts with its bytes; what its keys are, only the operator knows")
+    return notes
+
+
+def _predict(operator: Operator, found: _Found, wish: _Wish) -> tuple[Distribution | None, str]:
+    """The distribution that was asked for, or why it is not known."""
+    p = wish.parallelism or operator.parallelism
+    m = wish.max_parallelism or operator.max_parallelism
+    reason = refuse(p, m)
+    loads = None
+    if not reason:
+        loads, reason = _move(operator, found, m)
+    return (None, reason) if loads is None else (distribute(loads, p, m), "")
+
+
+def _move(operator: Operator, found: _Found, m: int) -> tuple[KeyGroupLoads | None, str]:
+    old, sizes = found.loads, found.sizes
+    if m == operator.max_parallelism:
+        return old, ""
+    unknown = f"max parallelism {m} cannot be predicted"
+    if found.raw.any() and sizes is not None:
+        return None, f"{unknown}: raw keyed state does not say what its keys are"
+    if operator.max_parallelism % m == 0:
+        return KeyGroupLoads(_fold(old.bytes, m) or [], _fold(old.records, m), _fold(old.keys, m)), ""
+    if found.unknown_hash:
+        return None, f"{unknown}: {found.unknown_hash}"
+    if sizes is None or sizes.moved is None:
+        return None, f"{unknown}: its keys were not read; count the records"
+    if sizes.uncounted:
+        return None, f"{unknown}: keys of {', '.join(name for name, _ in sizes.uncounted)} cannot be found"
+    if sizes.moved.misfiled:
+        wrong, total = sizes.moved.misfiled, int(sizes.all_keys.sum())
+        return None, f"{unknown}: the hash does not give the key groups of {wrong:,} of {total:,} keys"
+    return _make_loads(sizes.moved.bytes, sizes.moved.records, sizes.moved.keys), ""
+
+
+def _fold(numbers: list[int] | None, m: int) -> list[int] | None:
+    """Numbers per key group with a max parallelism that divides the old one."""
+    if numbers is None:
+        return None
+    folded: list[int] = np.array(numbers, np.int64).reshape(-1, m).sum(0).tolist()
+    return folded
+
+
+def _make_loads(nbytes: Counts, records: Counts | None, keys: Counts | None) -> KeyGroupLoads:
+    return KeyGroupLoads(nbytes.tolist(), *(None if each is None else each.tolist() for each in (records, keys)))
+
+
+def distribute(loads: KeyGroupLoads, parallelism: int, max_parallelism: int) -> Distribution:
+    """The subtasks that key groups make (`KeyGroupRangeAssignment.computeKeyGroupRangeForOperatorIndex`).
+
+    Args:
+        loads: of all key groups.
+        parallelism: number of subtasks.
+        max_parallelism: number of key groups.
+
+    Raises:
+        UsageError: the numbers do not go together.
+    """
+    ranges = [compute_key_group_range(each, parallelism, max_parallelism) for each in range(parallelism)]
+    starts = [each.start for each in ranges]
+
+    def add(numbers: list[int] | None) -> list[int] | None:
+        if numbers is None:
+            return None
+        sums: list[int] = np.add.reduceat(np.array(numbers, np.int64), starts).tolist()
+        return sums
+
+    nbytes, records, keys = add(loads.bytes) or [], add(loads.records), add(loads.keys)
+    subtasks = [
+        SubtaskLoad(
+            index,
+            [each.start, each.end],
+            nbytes[index],
+            None if records is None else records[index],
+            None if keys is None else keys[index],
+        )
+        for index, each in enumerate(ranges)
+    ]
+    mean = sum(nbytes) / parallelism
+    imbalance = max(nbytes) / mean if mean else 1.0
+    idle = [each.subtask for each in subtasks if not (each.bytes or each.records)]
+    return Distribution(parallelism, max_parallelism, subtasks, imbalance, idle, loads)
+
+
+def _name_states(sizes: KeyGroupSizes, raw: Counts) -> list[StateSizes]:
+    uncounted = dict(sizes.uncounted)
+    states = [
+        StateSizes(name, nbytes, None if name in sizes.blocks else records, None if name in uncounted else keys)
+        for name, nbytes, records, keys in zip(
+            sizes.states, *(each.sum(1).tolist() for each in (sizes.bytes, sizes.records, sizes.keys)), strict=True
+        )
+    ]
+    return [*states, StateSizes(RAW_KEYED_NAME, int(raw.sum()), None, None)] if raw.any() else states
+
+
+def _find_hottest(now: Distribution, top: int) -> list[HotKeyGroup]:
+    loads, total = now.loads, now.bytes
+    order = sorted((group for group, size in enumerate(loads.bytes) if size), key=lambda each: -loads.bytes[each])
+    return [
+        HotKeyGroup(
+            group,
+            group * now.parallelism // now.max_parallelism,
+            loads.bytes[group],
+            None if loads.records is None else loads.records[group],
+            None if loads.keys is None else loads.keys[group],
+            loads.bytes[group] / total,
+        )
+        for group in order[:top]
+    ]
+
+
+def _name_keys(
+    operator: Operator, sizes: KeyGroupSizes, now: Distribution
+) -> tuple[list[HotKeyLoad], list[HotKeyLoad]]:
+    """The hottest keys by bytes and by records, as text."""
+    serializer = operator.keyed_files[0][1].header.key_serializer if operator.keyed_files else None
+
+    def decode(key: bytes) -> str:
+        if serializer is None:
+            return f"0x{key.hex()}"
+        try:
+            reader = Reader(key)
+            value = read_value(derive_layout(serializer, operator.record_context.layouts), reader)
+            reader.expect_end("the key")
+            return compact(to_json(serializer, value)) or '""'
+        except UnsupportedError:
+            return f"0x{key.hex()}"
+
+    def name(key: HotKey) -> HotKeyLoad:
+        subtask = key.key_group * now.parallelism // now.max_parallelism
+        share = key.bytes / (now.subtasks[subtask].bytes or 1)
+        return HotKeyLoad(decode(key.key), key.key_group, subtask, key.records, key.bytes, share)
+
+    return [name(each) for each in sizes.most_bytes], [name(each) for each in sizes.most_records]

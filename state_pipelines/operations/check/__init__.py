@@ -1,0 +1,1 @@
+"""`check`: will the state of a snapshot restore in a new job?"""

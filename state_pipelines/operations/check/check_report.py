@@ -1,0 +1,325 @@
+"""The answer of `check`: one entry per operator, state and place, and a verdict for the whole."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+
+from state_pipelines.operations.jobs.job_state import Place
+from state_pipelines.serializers.compatibility import Finding, Outcome
+
+
+class Verdict(StrEnum):
+    """What becomes of the state as a whole."""
+
+    FULLY_COMPATIBLE = "fully compatible"
+    PARTIALLY_COMPATIBLE = "partially compatible (state will be dropped or starts empty)"
+    TO_BE_DETERMINED = "to be determined"
+    INCOMPATIBLE = "incompatible"
+
+
+class Action(StrEnum):
+    """Who has to act before the state restores as intended."""
+
+    NOTHING = "nothing to do"
+    RECONFIGURED = "nothing to do, Flink reconfigures the serializer"
+    FLINK_MIGRATES = "nothing to do, Flink migrates on access"
+    LOOK = "look whether the state may go"
+    MIGRATE = "needs our migration"
+    CHANGE_JOB = "change the job"
+    IMPOSSIBLE = "impossible"
+    UNKNOWN = "nobody can tell"
+
+
+_REFUSED = {
+    **dict.fromkeys((Place.KEY, Place.NAMESPACE, Place.TIMER, Place.MAP_KEY), Action.IMPOSSIBLE),
+    **dict.fromkeys((Place.STATE, Place.OPERATOR, Place.SNAPSHOT, Place.SNAPSHOT_CLASS), Action.CHANGE_JOB),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateCheck:
+    """What becomes of one place in one state.
+
+    Attributes:
+        operator: uid, or 32-digit id; None of the snapshot as a whole.
+        state: state name; None of what all states of the operator share.
+        kind: kind of the state, see `JobState`; empty where there is no state.
+        place: the serializer that is judged; `STATE`, `OPERATOR` and `SNAPSHOT` are about the structure,
+            `SNAPSHOT_CLASS` is about a class that several states may have.
+        outcome: how Flink restores it.
+        reason: why, one sentence; empty when the findings say it all.
+        findings: the differences of the serializers.
+        remedy: what to do.
+        error: what Flink raises; empty when it raises nothing, or something that is not known. Serializers are
+            in readable form, where Flink prints Java objects.
+        partial: state is dropped or starts empty although the restore succeeds.
+        old: the serializer of the snapshot at this place, in readable form; empty where there is none.
+        new: that of the new job.
+    """
+
+    operator: str | None
+    state: str | None
+    kind: str
+    place: Place
+    outcome: Outcome
+    reason: str = ""
+    findings: tuple[Finding, ...] = ()
+    remedy: str = ""
+    error: str = ""
+    partial: bool = False
+    old: str = ""
+    new: str = ""
+
+    @property
+    def title(self) -> str:
+        """Labels of the operator, the state and the judged serializer, such as `orders / order / value`."""
+        return " / ".join(filter(None, (self.operator, self.state, str(self.place))))
+
+    @property
+    def is_remarkable(self) -> bool:
+        """Whether there is more to say than that Flink restores it as it is."""
+        return self.outcome is not Outcome.AS_IS or self.partial or bool(self.findings)
+
+    @property
+    def action(self) -> Action:
+        """The action to take; `remedy` describes how."""
+        match self.outcome:
+            case Outcome.UNDETERMINED:
+                return Action.UNKNOWN
+            case Outcome.INCOMPATIBLE:
+                return _REFUSED.get(self.place, Action.MIGRATE)
+            case _ if self.partial:
+                return Action.LOOK
+            case Outcome.AFTER_MIGRATION:
+                return Action.FLINK_MIGRATES
+            case Outcome.RECONFIGURED:
+                return Action.RECONFIGURED
+            case _:
+                return Action.NOTHING
+
+
+@dataclass(frozen=True)
+class CheckGroup:
+    """Entries that say the same of several states or operators.
+
+    Attributes:
+        checks: the entries.
+        findings: those of the entries that no group before has.
+        repeated: the others, each with the title of the group that has it.
+        remedies: what to do, as far as no group before says it.
+    """
+
+    checks: tuple[StateCheck, ...]
+    findings: tuple[Finding, ...]
+    repeated: tuple[tuple[Finding, str], ...]
+    remedies: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """The states or operators, such as `orders / order / value`."""
+        return ", ".join(each.title for each in self.checks)
+
+
+def group_checks(checks: Iterable[StateCheck]) -> list[CheckGroup]:
+    """The entries in order, with findings that several share, or that concern one class, merged."""
+    together: dict[object, list[StateCheck]] = {}
+    for check in checks:
+        same = (check.place, check.outcome, check.reason, tuple(map(_identify, check.findings)))
+        together.setdefault(same, []).append(check)
+    known: dict[object, str] = {}
+    advised: set[str] = set()
+    groups = []
+    for each in together.values():
+        first = each[0]
+        findings = [finding for finding in first.findings if _identify(finding) not in known]
+        repeated = [(finding, known[_identify(finding)]) for finding in first.findings if _identify(finding) in known]
+        findings = list({_identify(finding): finding for finding in reversed(findings)}.values())[::-1]
+        remedies = dict.fromkeys(finding.remedy for finding in first.findings if finding.remedy) or {first.remedy: None}
+        fresh = tuple(remedy for remedy in remedies if remedy and remedy not in advised)
+        groups.append(CheckGroup(tuple(each), tuple(findings), tuple(repeated), fresh))
+        advised.update(fresh)
+        for finding in findings:
+            known[_identify(finding)] = first.title
+    return groups
+
+
+def _identify(finding: Finding) -> object:
+    """Return the contents of a finding without its path; equal findings of several states are printed once."""
+    return finding.old, finding.new, finding.outcome, finding.reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckReport:
+    """The answer.
+
+    Attributes:
+        old: the snapshot that is to be restored.
+        new: the job that is to restore it.
+        target: release of Flink that runs the new job.
+        backend: hashmap, rocksdb, or None when the stricter one counts.
+        checks: in the order of the snapshot.
+        notes: assumptions of the answer.
+    """
+
+    old: str
+    new: str
+    target: str
+    backend: str | None
+    checks: tuple[StateCheck, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict for the whole: the worst entry decides."""
+        outcomes = {check.outcome for check in self.checks}
+        if Outcome.INCOMPATIBLE in outcomes:
+            return Verdict.INCOMPATIBLE
+        if Outcome.UNDETERMINED in outcomes:
+            return Verdict.TO_BE_DETERMINED
+        if any(check.partial for check in self.checks):
+            return Verdict.PARTIALLY_COMPATIBLE
+        return Verdict.FULLY_COMPATIBLE
+
+    @property
+    def ok(self) -> bool:
+        """Whether the restore succeeds; state may be dropped or start empty."""
+        return self.verdict in (Verdict.FULLY_COMPATIBLE, Verdict.PARTIALLY_COMPATIBLE)
+
+    def to_json(self) -> dict[str, object]:
+        """The report as an object for `json.dumps`."""
+        report = {
+            "verdict": str(self.verdict),
+            "ok": self.ok,
+            "old": self.old,
+            "new": self.new,
+            "target": self.target,
+            "backend": self.backend,
+            "notes": list(self.notes),
+            "checks": [{**asdict(check), "action": check.action} for check in self.checks],
+        }
+        return {name: _plain(value) if name == "checks" else value for name, value in report.items()}
+
+    def to_markdown(self) -> str:
+        """The report for a pull request: the verdict, a table of the states that need attention, details."""
+        remarkable = [check for check in self.checks if check.is_remarkable]
+        lines = [
+            f"## State compatibility: {self.verdict}",
+            "",
+            f"- old: `{self.old}`",
+            f"- new: `{self.new}`",
+            f"- Flink {self.target}, {self.backend or 'any backend (the stricter one counts)'}",
+            *(f"- {note}" for note in self.notes),
+        ]
+        if remarkable:
+            lines += ["", *_HEAD, *map(_row, remarkable)]
+        for group in group_checks(remarkable):
+            lines += ["", *_details(group)]
+        same = [check for check in self.checks if not check.is_remarkable]
+        if same:
+            summary = f"restored as {'they are' if len(same) > 1 else 'it is'}: {len(same)}"
+            lines += ["", *_fold(summary, [*_HEAD, *map(_row, same)])]
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class MigrationCheckReport:
+    """What Flink says to the state after a migration of the code: as it is, and migrated.
+
+    Attributes:
+        unmigrated: the old state against the new job.
+        migrated: the migrated state against the new job.
+    """
+
+    unmigrated: CheckReport
+    migrated: CheckReport
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict without the migration; see `migrated` for the other one."""
+        return self.unmigrated.verdict
+
+    @property
+    def ok(self) -> bool:
+        """Whether the migrated state restores."""
+        return self.migrated.ok
+
+    def to_json(self) -> dict[str, object]:
+        """Both reports as an object for `json.dumps`."""
+        return {
+            "verdict": str(self.verdict),
+            "ok": self.ok,
+            "unmigrated": self.unmigrated.to_json(),
+            "migrated": self.migrated.to_json(),
+        }
+
+    def to_markdown(self) -> str:
+        """Both reports, one after the other."""
+        return (
+            f"# Without the migration\n\n{self.unmigrated.to_markdown()}\n"
+            f"# With the migration\n\n{self.migrated.to_markdown()}"
+        )
+
+
+_HEAD = ("| operator | state | kind | place | outcome | to do |", "| --- | --- | --- | --- | --- | --- |")
+
+
+def _row(check: StateCheck) -> str:
+    outcome = f"**{check.outcome}**" if check.outcome is not Outcome.AS_IS else str(check.outcome)
+    if check.partial:
+        outcome += " (partial)"
+    cells = (check.operator or "", check.state or "", check.kind, check.place, outcome, check.action)
+    return f"| {' | '.join(map(_escape, cells))} |"
+
+
+def _details(group: CheckGroup) -> list[str]:
+    check = group.checks[0]
+    lines: list[str] = []
+    if check.reason:
+        lines += [f"{_escape(check.reason)}.", ""]
+    lines += [_bullet(finding) for finding in group.findings]
+    lines += [f"- `{finding.path}`: as in {title}" for finding, title in group.repeated]
+    if check.findings:
+        lines.append("")
+    lines += [line for remedy in group.remedies for line in (f"What to do: {_escape(remedy)}.", "")]
+    if check.error:
+        lines += [f"Flink: `{check.error.replace('`', chr(39))}`", ""]
+    return _fold(f"{group.title}: {check.outcome}", lines)
+
+
+def _fold(summary: str, lines: list[str]) -> list[str]:
+    """Lines that a reader unfolds."""
+    while lines and not lines[-1]:
+        lines = lines[:-1]
+    return ["<details>", f"<summary>{html.escape(summary)}</summary>", "", *lines, "", "</details>"]
+
+
+def _bullet(finding: Finding) -> str:
+    sides = " → ".join(f"`{side.replace('`', chr(39))}`" for side in (finding.old, finding.new) if side is not None)
+    if finding.old is finding.new is None:
+        sides = ""
+    elif finding.old is None:
+        sides = f"(nothing) → {sides}"
+    elif finding.new is None:
+        sides = f"{sides} → (nothing)"
+    warnings = [
+        *(["**values are lost**"] if finding.loss else []),
+        *(["**Flink does not notice**"] if finding.unnoticed else []),
+    ]
+    text = f"- `{finding.path}`{sides and ' '}{sides}: {_escape(finding.reason)}"
+    return "; ".join([text, *warnings])
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _plain(value: object) -> object:
+    """Enum members as their text, tuples as lists."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, str):
+        return str(value)
+    return [_plain(each) for each in value] if isinstance(value, Iterable) else value

@@ -1,0 +1,293 @@
+"""Rules of a restore by role: keys, namespaces, timers and map keys cannot be migrated, values can."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from state_pipelines.operations.check.check_report import StateCheck
+from state_pipelines.operations.jobs.job_state import JobOperator, JobState, Place, StateGroup
+from state_pipelines.operations.jobs.unresolved_types import Undescribed
+from state_pipelines.serializers.compatibility import Compatibility, Outcome, combine, resolve, wrap_ttl_aware
+from state_pipelines.serializers.compatibility.kryo import find_kryo, refuse_other_kryo
+from state_pipelines.serializers.compatibility.outcome import single
+from state_pipelines.serializers.compatibility.table_runtime import find_named_rows, find_renamed_fields
+from state_pipelines.serializers.text import describe
+from state_pipelines.serializers.tree import Kryo, ListOf, MapOf, Pojo, Serializer, TtlAware
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from state_pipelines.operations.check.data_classes import DataClasses
+    from state_pipelines.operations.check.written_classes import WrittenClasses
+
+_FLINK_2 = (2, 0)
+# The first release that reads names of fields in snapshots of SQL rows (FLINK-40120).
+_NAMED_ROWS = (2, 4)
+_FIXED_PLACES = {
+    Place.KEY: "keys cannot be migrated",
+    Place.NAMESPACE: "namespaces cannot be migrated",
+    Place.TIMER: "timers cannot be migrated, they consist of a key and a namespace",
+}
+_PARTS_OF_VALUE = frozenset({Place.VALUE, Place.ELEMENT, Place.MAP_KEY, Place.MAP_VALUE})
+"""Places that Flink's messages name by the serializer of the whole value."""
+_MAP_KEY_ERROR = (
+    "The new serializer for a MapState requires state migration in order for the job to proceed, since the key schema "
+    "has changed. However, migration for MapState currently only allows value schema evolutions."
+)
+
+
+@dataclass(frozen=True)
+class Restore:
+    """The circumstances of a restore.
+
+    Attributes:
+        release: of Flink, major and minor.
+        backend: hashmap, rocksdb, or None when the stricter one counts.
+        old_kryo_version: major version of Kryo that wrote the state; None when it is that of the release.
+        classes: the classes of both jobs; None when nothing but serializers is compared.
+        find_data: the classes in the data of a state, by operator id and state name; None where the data were not read.
+        row_names: fields of SQL rows keep their names, which Flink does not compare.
+    """
+
+    release: tuple[int, int]
+    backend: str | None
+    old_kryo_version: int | None
+    classes: WrittenClasses | None = None
+    find_data: Callable[[str, str], DataClasses | None] = lambda operator, state: None
+    row_names: bool = False
+
+    def __str__(self) -> str:
+        """The release, such as 2.2."""
+        return f"{self.release[0]}.{self.release[1]}"
+
+    @property
+    def kryo_version(self) -> int:
+        """Major version of Kryo of the release."""
+        return 5 if self.release >= _FLINK_2 else 2
+
+    @property
+    def wraps_ttl(self) -> bool:
+        """Whether TTL can be switched on and off."""
+        return self.release >= _FLINK_2
+
+    @property
+    def is_heap(self) -> bool:
+        """Whether only the backend that holds objects counts."""
+        return self.backend == "hashmap"
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two serializers at one place, and what their comparison gives."""
+
+    place: Place
+    old: Serializer
+    new: Serializer
+    compatibility: Compatibility
+
+
+def judge_places(
+    operator: str, old: JobState, new: JobState, restore: Restore, owner: JobOperator | None = None
+) -> Iterator[StateCheck]:
+    """Judge each serializer of a state; both states have the same kind and serializers in the same roles (`Place`).
+
+    Args:
+        operator: label of the operator.
+        old: the state in the snapshot.
+        new: the state of the new job.
+        restore: the circumstances.
+        owner: the operator in the snapshot; without it the classes of objects are not judged.
+    """
+    pairs = [_compare(*each, restore) for each in _split(old, new, restore)]
+    if owner is not None and restore.classes is not None:
+        pairs = [_add_classes(each, old, owner, restore, restore.classes) for each in pairs]
+    if old.kind == "MAP" and not restore.is_heap:
+        pairs = _fix_map_keys(pairs)
+    whole = old.serializers.get(Place.VALUE), new.serializers.get(Place.VALUE)
+    for pair in pairs:
+        yield _judge(operator, old, pair, whole, restore)
+
+
+def _split(old: JobState, new: JobState, restore: Restore) -> Iterator[tuple[Place, Serializer, Serializer]]:
+    """The serializers that are compared: those of list and map state by element, key and value."""
+    for place, before in old.serializers.items():
+        after = new.serializers[place]
+        if place is Place.VALUE and restore.wraps_ttl:
+            wrapped = wrap_ttl_aware(before), wrap_ttl_aware(after)
+            if type(wrapped[0]) is type(wrapped[1]):
+                before, after = wrapped
+        match place, old.kind, before, after:
+            case Place.VALUE, "LIST", ListOf(), ListOf() if before.snapshot_class == after.snapshot_class:
+                yield Place.ELEMENT, before.element, after.element
+            case Place.VALUE, "MAP", MapOf(), MapOf() if before.snapshot_class == after.snapshot_class:
+                yield Place.MAP_KEY, before.key, after.key
+                yield Place.MAP_VALUE, before.value, after.value
+            case _:
+                yield place, before, after
+
+
+def _compare(place: Place, old: Serializer, new: Serializer, restore: Restore) -> _Pair:
+    path = place.replace(" ", "_")
+    compatibility = _explain_undescribed(resolve(old, new, path), new)
+    written_by = restore.old_kryo_version
+    if written_by is not None and written_by != restore.kryo_version:
+        known = {finding.path for finding in compatibility.findings if finding.outcome is Outcome.INCOMPATIBLE}
+        refused = (
+            single(refuse_other_kryo(at, node, written_by, restore.kryo_version))
+            for at, node in find_kryo(old, path)
+            if at not in known
+        )
+        compatibility = combine([compatibility, *refused])
+    rows = find_named_rows(old, path) if restore.release < _NAMED_ROWS else ()
+    renamed = find_renamed_fields(old, new, path) if restore.row_names else ()
+    compatibility = combine([compatibility, *map(single, rows), *map(single, renamed)])
+    return _Pair(place, old, new, compatibility)
+
+
+def _add_classes(pair: _Pair, state: JobState, owner: JobOperator, restore: Restore, classes: WrittenClasses) -> _Pair:
+    """The pair with the findings about classes that no serializer snapshot describes."""
+    if pair.place in (Place.NAMESPACE, Place.TIMER):
+        return pair
+    found = pair.compatibility
+    refused = {finding.path for finding in found.findings if finding.outcome is Outcome.INCOMPATIBLE}
+    written = classes.judge(
+        pair.place.replace(" ", "_"),
+        pair.old,
+        restore.find_data(owner.id, state.name) if _may_hold_classes(pair.old) else None,
+        lists_subclasses=owner.lists_subclasses and state.group is StateGroup.KEYED,
+        changed=found.outcome is not Outcome.AS_IS,
+    )
+    # A path that is refused already is not undetermined as well.
+    added = [single(finding) for finding in written if finding.path not in refused]
+    return replace(pair, compatibility=combine([found, *added])) if added else pair
+
+
+def _may_hold_classes(node: Serializer) -> bool:
+    return isinstance(node, Kryo | Pojo) or any(map(_may_hold_classes, node.nested))
+
+
+def _explain_undescribed(compatibility: Compatibility, new: Serializer) -> Compatibility:
+    """The findings about serializers that the description of the new job leaves open, with the reason for that."""
+    unknown = {describe(node): node for node in _list_undescribed(new)}
+    findings = (
+        replace(finding, reason=node.reason, remedy=node.remedy)
+        if finding.outcome is Outcome.UNDETERMINED and (node := unknown.get(finding.new or ""))
+        else finding
+        for finding in compatibility.findings
+    )
+    return Compatibility(compatibility.outcome, tuple(findings)) if unknown else compatibility
+
+
+def _list_undescribed(node: Serializer) -> Iterator[Undescribed]:
+    if isinstance(node, Undescribed):
+        yield node
+    for each in node.nested:
+        yield from _list_undescribed(each)
+
+
+def _fix_map_keys(pairs: list[_Pair]) -> list[_Pair]:
+    """RocksDB rewrites the values of map state only if nothing at all is to be done to its keys."""
+    outcomes = {pair.place: pair.compatibility.outcome for pair in pairs}
+    migrates = Outcome.AFTER_MIGRATION in (outcomes.get(Place.MAP_KEY), outcomes.get(Place.MAP_VALUE))
+    if not migrates or outcomes[Place.MAP_KEY] not in (Outcome.AFTER_MIGRATION, Outcome.RECONFIGURED):
+        return pairs
+    return [
+        replace(pair, compatibility=replace(pair.compatibility, outcome=Outcome.INCOMPATIBLE))
+        if pair.place is Place.MAP_KEY
+        else pair
+        for pair in pairs
+    ]
+
+
+def _judge(
+    operator: str,
+    state: JobState,
+    pair: _Pair,
+    whole: tuple[Serializer | None, Serializer | None],
+    restore: Restore,
+) -> StateCheck:
+    outcome, findings = pair.compatibility.outcome, pair.compatibility.findings
+    refused = [finding for finding in findings if finding.outcome is Outcome.INCOMPATIBLE]
+    before, after = pair.old, pair.new
+    if pair.place in _PARTS_OF_VALUE and whole[0] is not None and whole[1] is not None:
+        before, after = whole[0], whole[1]
+    reason, error = "", ""
+    if outcome is Outcome.AFTER_MIGRATION and pair.place in _FIXED_PLACES:
+        outcome, reason = Outcome.INCOMPATIBLE, _FIXED_PLACES[pair.place]
+        error = _quote_error(state, pair.place, before, after, restore)
+    elif outcome is Outcome.AFTER_MIGRATION:
+        reason = _explain_migration(state, restore)
+    elif outcome is Outcome.INCOMPATIBLE and not refused:
+        reason, error = "on RocksDB the keys of map state cannot be migrated", _MAP_KEY_ERROR
+        reason += "" if restore.backend else ", on HashMap they can"
+    elif not all(finding.unnoticed for finding in refused):
+        own_errors = (finding.error for finding in refused if finding.error)
+        error = next(own_errors, _quote_error(state, pair.place, before, after, restore))
+    return StateCheck(
+        operator=operator,
+        state=state.name or None,
+        kind=state.kind,
+        place=pair.place,
+        outcome=outcome,
+        reason=reason,
+        findings=findings,
+        remedy=_find_remedy(outcome, pair),
+        error=error,
+        partial=outcome is not Outcome.INCOMPATIBLE and any(finding.loss for finding in findings),
+        old=_describe_inside(pair.old),
+        new=_describe_inside(pair.new),
+    )
+
+
+def _describe_inside(node: Serializer) -> str:
+    """In readable form, as the snapshot has it: without what Flink wraps around it to compare."""
+    return describe(node.inner if isinstance(node, TtlAware) else node)
+
+
+def _explain_migration(state: JobState, restore: Restore) -> str:
+    if state.group is not StateGroup.KEYED or restore.is_heap:
+        return "Flink reads the values with the old serializer during the restore and writes them with the new one"
+    return "on RocksDB Flink rewrites all values when the job first asks for the state"
+
+
+def _find_remedy(outcome: Outcome, pair: _Pair) -> str:
+    findings = pair.compatibility.findings
+    match outcome:
+        case Outcome.AS_IS:
+            remedies = [finding.remedy for finding in findings]
+        case Outcome.RECONFIGURED:
+            remedies = ["Nothing to do: Flink reconfigures the new serializer"]
+        case Outcome.AFTER_MIGRATION:
+            remedies = [finding.remedy for finding in findings if finding.remedy]
+            remedies = remedies or ["Nothing to do: Flink migrates the values itself"]
+        case _:
+            told = (each for each in findings if each.remedy and (each.outcome is outcome or each.loss))
+            remedies = [f"{each.path}: {each.remedy}" for each in told]
+            remedies = remedies or [f"Change the {pair.place} serializer in a migration, or keep the old one"]
+    return "; ".join(dict.fromkeys(filter(None, remedies))) or "Nothing to do"
+
+
+def _quote_error(state: JobState, place: Place, old: Serializer, new: Serializer, restore: Restore) -> str:
+    before, after = describe(old), describe(new)
+    the = "For heap backends, the" if restore.is_heap else "The"
+    match state.group, place:
+        case StateGroup.LIST, _:
+            return "The new state typeSerializer for operator state must not be incompatible."
+        case StateGroup.BROADCAST, _:
+            side = "key" if place is Place.MAP_KEY else "value"
+            return f"The new {side} typeSerializer for broadcast state must not be incompatible."
+        case _, Place.KEY:
+            return f"The new key serializer ({after}) must be compatible with the previous key serializer ({before})."
+        case _, Place.NAMESPACE:
+            return (
+                f"{the} new namespace serializer ({after}) must be compatible with the old namespace serializer "
+                f"({before})."
+            )
+        case _, Place.TIMER:
+            return "" if restore.is_heap else "The new priority queue serializer must not be incompatible."
+        case _:
+            return (
+                f"{the} new state serializer ({after}) must not be incompatible with the old state serializer "
+                f"({before})."
+            )

@@ -1,0 +1,120 @@
+"""Serializer snapshot classes of users, held against what Flink asks of them; read from class files.
+
+Flink makes a snapshot object by its class name with `InstantiationUtil.instantiate`, before it reads the serializer.
+Its documentation ("Custom Serialization for Managed State", best practices) asks for a class of its own for each
+serializer, and for no Java serialization inside.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from state_pipelines.operations.check.check_report import StateCheck
+from state_pipelines.operations.jobs.job_state import Job, Place
+from state_pipelines.serializers.compatibility import Outcome
+from state_pipelines.serializers.snapshot_class_rules import JAVA_STREAM, is_flinks
+from state_pipelines.serializers.tree import Opaque, Serializer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from state_pipelines.javaclasses.classpath import ClassPath
+    from state_pipelines.javaclasses.javaclass import JavaClass
+
+_JAVA_SERIALIZATION = frozenset({"java.io.ObjectOutputStream", "java.io.ObjectInputStream"})
+_STATIC = (
+    "Make it a public class, static where it is nested, with a public constructor without arguments, under the name "
+    "that the snapshot stores"
+)
+
+
+def judge_snapshot_classes(job: Job, classes: ClassPath) -> Iterator[StateCheck]:
+    """Yield problems of the serializer snapshot classes of a job, as far as its class files hold them."""
+    for name in sorted(_list_snapshot_classes(job)):
+        found = classes.find(name)
+        if found is None:
+            continue
+        problem = _find_problem(found)
+        if problem:
+            yield _make_check(
+                Outcome.INCOMPATIBLE,
+                f"{name} {problem}: Flink cannot make an object of it, so the restore fails",
+                _STATIC,
+                f"Could not instantiate type '{name}'",
+            )
+        owners = _list_owners(name, classes)
+        if len(owners) > 1:
+            reason = f"{name} is the snapshot class of {' and '.join(owners)}: neither can change without the other"
+            yield _make_check(Outcome.AS_IS, reason, "Give each serializer a snapshot class of its own")
+        if found.references & _JAVA_SERIALIZATION:
+            reason = f"{name} writes Java objects, which no other version of the code can be sure to read"
+            yield _make_check(Outcome.AS_IS, reason, "Write names and values (writeUTF, writeInt, nested snapshots)")
+    for name in sorted(_list_java_streams(job)):
+        reason = f"the snapshot of {name} consists of Java objects, which no other version of the code is sure to read"
+        yield _make_check(Outcome.AS_IS, reason, "Write names and values (writeUTF, writeInt, nested snapshots)")
+
+
+def _make_check(outcome: Outcome, reason: str, remedy: str, error: str = "") -> StateCheck:
+    return StateCheck(
+        operator=None,
+        state=None,
+        kind="",
+        place=Place.SNAPSHOT_CLASS,
+        outcome=outcome,
+        reason=reason,
+        remedy=remedy,
+        error=error,
+    )
+
+
+def _find_problem(found: JavaClass) -> str:
+    """Why `InstantiationUtil.checkForInstantiation` refuses a class; empty when it does not."""
+    if found.nesting in ("anonymous", "local"):
+        return f"is {'an anonymous' if found.nesting == 'anonymous' else 'a local'} class"
+    if found.nesting == "inner":
+        return "is an inner class that is not static"
+    if not found.is_public:
+        return "is not public"
+    if found.is_abstract or found.is_interface:
+        return "is abstract"
+    if not any(each.name == "<init>" and not each.parameters and each.is_public for each in found.methods):
+        return "has no public constructor without arguments"
+    return ""
+
+
+def _list_owners(name: str, classes: ClassPath) -> list[str]:
+    """The serializer classes that make the snapshot."""
+    owners = []
+    for source in classes.sources:
+        for candidate, parent in source.super_classes():
+            # Snapshots may make their own copies, and factories make serializers.
+            if _is_serializer(parent, classes) and (found := classes.find(candidate)) and name in found.creates:
+                owners.append(candidate)
+    return sorted(set(owners))
+
+
+def _is_serializer(name: str, classes: ClassPath) -> bool:
+    while not is_flinks(name):
+        found = classes.find(name)
+        if found is None or found.parent is None:
+            return False
+        name = found.parent.name
+    return "Serializer" in name and "Snapshot" not in name
+
+
+def _list_snapshot_classes(job: Job) -> set[str]:
+    return {node.snapshot_class for node in _walk(job) if node.snapshot_class and not is_flinks(node.snapshot_class)}
+
+
+def _list_java_streams(job: Job) -> set[str]:
+    opaque = (node for node in _walk(job) if isinstance(node, Opaque))
+    return {node.unknown_class for node in opaque if node.raw is not None and node.raw.startswith(JAVA_STREAM)}
+
+
+def _walk(job: Job) -> Iterator[Serializer]:
+    pending = [each.key for each in job.operators if each.key is not None]
+    pending += [node for each in job.operators for state in each.states for node in state.serializers.values()]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending += node.nested

@@ -1,0 +1,1 @@
+"""`convert`: the same state in another format or at another location."""

@@ -1,0 +1,400 @@
+"""`diff`: the differences between two snapshots of any format and backend.
+
+First what `_metadata` and headers say: facts of the snapshots, operators by id, states by name, serializers. Then the
+records, as the bytes of keys and values in the form that all formats share (`KeyedRecords`): digests per key group, and
+of the key groups that differ the records one by one. Bytes are compared only where they mean the same (`forms`);
+what cannot be compared is reported and never counts as equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import numpy as np
+
+from state_pipelines.errors import NotFoundError, UsageError, Where
+from state_pipelines.operations.diff.byte_equality import find_obstacle
+from state_pipelines.operations.diff.diff_report import ContentsDiff, OperatorDiff, Presence, SnapshotDiff, StateDiff
+from state_pipelines.operations.diff.keyed_state import (
+    CompareGroups,
+    DigestFile,
+    FileSums,
+    ShowRecords,
+    Unread,
+    add_up,
+    make_side,
+    plan_comparison,
+    plan_digests,
+    total_of,
+)
+from state_pipelines.operations.diff.operator_state import CompareUnkeyed, make_example
+from state_pipelines.operations.diff.properties import compare_operators, compare_snapshots, compare_states
+from state_pipelines.operations.diff.record_hashes import sum_differences
+from state_pipelines.operations.local_processes import choose_runner
+from state_pipelines.snapshot.held_key_groups import find_held_key_groups
+from state_pipelines.snapshot.keyed_state import KeyedState
+from state_pipelines.snapshot.opening import ensure_open
+from state_pipelines.snapshot.survey import Failure, survey_keyed, survey_operator, survey_raw
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from state_pipelines.operations.local_processes import Work
+    from state_pipelines.snapshot import Operator, Snapshot, State
+
+LIMIT = 10
+"""Examples per state, unless the caller decides."""
+
+OTHER_KEY_GROUPS = "not compared one by one, but by digests without key groups: the max parallelism differs"
+
+Result = TypeVar("Result")
+
+
+class Runner(Protocol):
+    """Runs pieces of work and gives their results in order; the text says what failed."""
+
+    def __call__(self, pieces: Sequence[Work[Result]], what: str, /) -> list[Result]:
+        """Run them."""
+
+
+@dataclass
+class _Pair:
+    """A state of both snapshots, with intermediate results of the comparison.
+
+    Attributes:
+        one: the state in the one; None when it has none.
+        other: the state in the other.
+        obstacle: why the records cannot be compared; empty when they can.
+        contents: what was found.
+    """
+
+    one: State | None
+    other: State | None
+    obstacle: str = ""
+    contents: ContentsDiff | None = None
+
+    @property
+    def sides(self) -> tuple[State | None, State | None]:
+        return self.one, self.other
+
+    @property
+    def some(self) -> State:
+        state = self.one or self.other
+        assert state is not None
+        return state
+
+
+@dataclass
+class _OperatorPair:
+    """An operator on both sides, each without files that cannot be read (`Operator.readable`).
+
+    Attributes:
+        one: the operator in the one; None when it has none.
+        other: the operator in the other.
+        pairs: its states.
+        failures: files that cannot be read, of both sides.
+    """
+
+    one: Operator | None
+    other: Operator | None
+    pairs: list[_Pair] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def some(self) -> Operator:
+        operator = self.one or self.other
+        assert operator is not None
+        return operator
+
+    @property
+    def label(self) -> str:
+        """The uid when any side knows it."""
+        known = (each.uid for each in (self.one, self.other) if each is not None and each.uid)
+        return next(known, self.some.id)
+
+
+def diff(
+    one: Snapshot | str,
+    other: Snapshot | str,
+    *,
+    operator: str | None = None,
+    state: str | None = None,
+    metadata_only: bool = False,
+    limit: int = LIMIT,
+    processes: int = 1,
+    run: Runner | None = None,
+) -> SnapshotDiff:
+    """Compare two snapshots of any formats: operators, states, serializers and records.
+
+    Args:
+        one: a snapshot, or its path.
+        other: the snapshot to compare it with, or its path.
+        operator: uid, id or name; only this operator. Facts of the snapshots do not count then.
+        state: name; only states of this name. Facts of snapshots and operators do not count then.
+        metadata_only: read headers only, no records.
+        limit: examples of differing records per state.
+        processes: that share the work; with more than one, the main module of a script must be guarded by
+            `if __name__ == "__main__":`.
+        run: runs the tasks in place of processes, such as `spark.tasks.run_tasks` with a session.
+
+    Raises:
+        NotFoundError: neither snapshot has such an operator or state.
+        UsageError: the limit is negative.
+        StateError: a snapshot cannot be opened, or a worker process died. State that cannot be read is reported as not
+            compared.
+    """
+    one, other = ensure_open(one), ensure_open(other)
+    if limit < 0:
+        raise UsageError(f"{limit} examples cannot be shown", hint="The limit is 0 or more")
+    operators = _pair_operators(one, other, operator)
+    for each in operators:
+        _pair_states(each, state)
+    if state is not None:
+        operators = [each for each in operators if each.pairs]
+        if not operators:
+            raise NotFoundError(
+                f"neither snapshot has a state {state}",
+                where=Where(operator=operator),
+                hint="`inspect` shows what there is",
+            )
+    if not metadata_only:
+        with choose_runner(run, processes) as runner:
+            _compare_keyed(operators, limit, runner)
+            _compare_unkeyed(operators, limit, runner)
+    return SnapshotDiff(
+        one=one.path,
+        other=other.path,
+        metadata_only=metadata_only,
+        facts=compare_snapshots(one, other, counts=operator is None and state is None),
+        operators=tuple(_report_operator(each, counts=state is None) for each in operators),
+    )
+
+
+def _pair_operators(one: Snapshot, other: Snapshot, name: str | None) -> list[_OperatorPair]:
+    """The operators by id: those of the one, then those that only the other has.
+
+    Raises:
+        NotFoundError: neither snapshot has the operator that is asked for.
+    """
+    if name is None:
+        sides = [{each.id: each for each in snapshot.operators} for snapshot in (one, other)]
+    else:
+        sides = [_find_operator(snapshot, name) for snapshot in (one, other)]
+        ids = {each for side in sides for each in side}
+        if not ids:
+            one.operator(name)
+        # A name of one may be stored there alone; the other has the operator all the same.
+        for side, snapshot in zip(sides, (one, other), strict=True):
+            side.update({each.id: each for each in snapshot.operators if each.id in ids and each.id not in side})
+    readable = [{each: operator.readable for each, operator in side.items()} for side in sides]
+    ordered = dict.fromkeys((*sides[0], *sides[1]))
+    return [_OperatorPair(readable[0].get(each), readable[1].get(each)) for each in ordered]
+
+
+def _find_operator(snapshot: Snapshot, name: str) -> dict[str, Operator]:
+    try:
+        found = snapshot.operator(name)
+    except NotFoundError:
+        return {}
+    return {found.id: found}
+
+
+_Read = Callable[["Operator"], tuple[Sequence["State"], Sequence["Failure"]]]
+
+_KINDS: tuple[_Read, ...] = (
+    survey_keyed,
+    survey_operator,
+    survey_raw,
+    lambda operator: (() if operator.in_flight is None else (operator.in_flight,), ()),
+)
+"""The states of an operator by kind, and files of that kind that cannot be read."""
+
+
+def _pair_states(pair: _OperatorPair, name: str | None) -> None:
+    """Find the states of an operator on both sides.
+
+    A state that is missing on a side where a file of its kind cannot be read may be in that file: it is no difference.
+    """
+    for read in _KINDS:
+        surveyed = [((), ()) if side is None else read(side) for side in (pair.one, pair.other)]
+        failures = [each for _, failed in surveyed for each in failed]
+        pair.failures += failures
+        one, other = (
+            {(type(each), each.name): each for each in states if name in (None, each.name)} for states, _ in surveyed
+        )
+        hidden = {side for side, (_, failed) in enumerate(surveyed) if failed}
+        for key in dict.fromkeys((*one, *other)):
+            found = _Pair(one.get(key), other.get(key))
+            if any(found.sides[side] is None for side in hidden):
+                continue
+            if found.one is not None and found.other is not None:
+                found.obstacle = find_obstacle(found.one, found.other)
+            if failures and not isinstance(found.some, KeyedState):
+                found.obstacle = found.obstacle or f"not compared: {failures[0].error}"
+            if found.obstacle:
+                # Reported even with metadata_only, because some differences have no separate fact.
+                found.contents = ContentsDiff(None, None, None, note=found.obstacle)
+            pair.pairs.append(found)
+
+
+def _report_operator(pair: _OperatorPair, *, counts: bool) -> OperatorDiff:
+    return OperatorDiff(
+        id=pair.some.id,
+        label=pair.label,
+        presence=_find_presence(pair.one, pair.other),
+        facts=compare_operators(pair.one, pair.other, counts=counts),
+        states=tuple(
+            StateDiff(
+                each.some.name,
+                _find_presence(*each.sides),
+                compare_states(*each.sides),
+                each.contents,
+            )
+            for each in pair.pairs
+        ),
+        error="; ".join(dict.fromkeys(str(each.error) for each in pair.failures)),
+        damage=tuple(dict.fromkeys(str(each.error) for each in pair.failures if each.is_damage)),
+    )
+
+
+def _find_presence(one: object, other: object) -> Presence:
+    return Presence.BOTH if None not in (one, other) else Presence.OTHER if one is None else Presence.ONE
+
+
+def _compare_unkeyed(operators: list[_OperatorPair], limit: int, run: Runner) -> None:
+    pairs = [
+        (operator, pair) for operator in operators for pair in operator.pairs if not isinstance(pair.some, KeyedState)
+    ]
+    pieces = [CompareUnkeyed(operator.label, *pair.sides, pair.obstacle, limit) for operator, pair in pairs]
+    for (_, pair), contents in zip(pairs, run(pieces, "operator state cannot be compared"), strict=True):
+        pair.contents = contents
+
+
+Sums = tuple["npt.NDArray[np.uint64] | None", "npt.NDArray[np.uint64] | None"]
+"""Digests by key group of both sides; None of a side that does not have the state."""
+
+
+def _compare_keyed(operators: list[_OperatorPair], limit: int, run: Runner) -> None:
+    pairs = [pair for operator in operators for pair in operator.pairs if isinstance(pair.some, KeyedState)]
+    digests = _digest(operators, run)
+    differing: list[tuple[_Pair, list[CompareGroups]]] = []
+    for pair in pairs:
+        found, unread = digests[id(pair)]
+        pair.contents, compared = _judge(pair, found, unread)
+        if compared is not None:
+            one, other = pair.sides
+            assert isinstance(one, KeyedState)
+            assert isinstance(other, KeyedState)
+            pieces = plan_comparison(make_side(one, unread), make_side(other, unread), compared, limit)
+            differing.append((pair, pieces))
+    results = iter(run([piece for _, pieces in differing for piece in pieces], "records cannot be compared"))
+    shows: list[tuple[_Pair, ShowRecords]] = []
+    for pair, pieces in differing:
+        total = sum_differences([next(results) for _ in pieces], limit)
+        assert pair.contents is not None
+        pair.contents = replace(
+            pair.contents,
+            only_in_one=total.only_in_one,
+            only_in_other=total.only_in_other,
+            changed=total.changed,
+        )
+        if total.candidates:
+            shows.append((pair, ShowRecords(pieces[0].one, pieces[0].other, total.candidates)))
+    shown = run([show for _, show in shows], "examples cannot be read")
+    for (pair, show), rows in zip(shows, shown, strict=True):
+        assert pair.contents is not None
+        examples = (make_example(each, *sides) for each, sides in zip(show.candidates, rows, strict=True))
+        pair.contents = replace(pair.contents, examples=tuple(examples))
+
+
+def _digest(operators: list[_OperatorPair], run: Runner) -> dict[int, tuple[Sums, list[Unread]]]:
+    """Digest every keyed state by key group; by identity of its pair, with the records that cannot be read."""
+    pieces: list[DigestFile] = []
+    owners: list[tuple[_OperatorPair, int]] = []
+    for operator in operators:
+        for side in (0, 1):
+            states = [each for pair in operator.pairs if isinstance(each := pair.sides[side], KeyedState)]
+            planned = plan_digests(states)
+            pieces += planned
+            owners += [(operator, side)] * len(planned)
+    held: dict[tuple[int, int], list[FileSums]] = {}
+    for (owner, side), result in zip(owners, run(pieces, "keyed state cannot be digested"), strict=True):
+        held.setdefault((id(owner), side), []).append(result)
+    found: dict[int, tuple[Sums, list[Unread]]] = {}
+    for operator in operators:
+        unopened = _find_unopened(operator)
+        for pair in operator.pairs:
+            if not isinstance(pair.some, KeyedState):
+                continue
+            sides: list[npt.NDArray[np.uint64] | None] = []
+            unread = [*unopened]
+            for side, state in enumerate(pair.sides):
+                mine = held.get((id(operator), side), [])
+                if state is None:
+                    sides.append(None)
+                    continue
+                unread += [each.failures[state.name] for each in mine if state.name in each.failures]
+                sums = [each.states[state.name] for each in mine if state.name in each.states]
+                sides.append(add_up(sums, state.operator.max_parallelism))
+            found[id(pair)] = (sides[0], sides[1]), unread
+    return found
+
+
+def _find_unopened(pair: _OperatorPair) -> list[Unread]:
+    """Key groups of the keyed state of both sides whose files cannot be opened."""
+    found = []
+    for side in (pair.one, pair.other):
+        if side is None:
+            continue
+        held = find_held_key_groups(side.metadata)
+        for failure in survey_keyed(side)[1]:
+            key_groups = None if failure.subtask is None else held.get(failure.subtask)
+            found.append(Unread(str(failure.error), key_groups, failure.is_damage))
+    return found
+
+
+Compared = tuple["npt.NDArray[np.uint64]", "npt.NDArray[np.uint64]"]
+"""Digests by key group of both sides; zeros in the key groups that are not compared."""
+
+
+def _judge(pair: _Pair, sums: Sums, unread: list[Unread]) -> tuple[ContentsDiff, Compared | None]:
+    """Judge a state by its digests; the digests too when records are to be compared one by one."""
+    one, other = (None if each is None else total_of(each) for each in sums)
+    damaged = any(each.is_damage for each in unread)
+    if sums[0] is None or sums[1] is None or one is None or other is None:
+        note = f"not whole: {unread[0].reason}" if unread else ""
+        return ContentsDiff(one, other, False, note=note, damaged=damaged), None
+    if pair.obstacle:
+        return ContentsDiff(one, other, None, note=pair.obstacle, damaged=damaged), None
+    left_out, note = _leave_out(unread, len(sums[0]), same_groups=len(sums[0]) == len(sums[1]))
+    if left_out.all():
+        return ContentsDiff(None, None, None, note=note, damaged=damaged), None
+    if len(sums[0]) != len(sums[1]):
+        one, other = one.without_key_groups, other.without_key_groups
+        return ContentsDiff(one, other, one == other, note=OTHER_KEY_GROUPS), None
+    compared = np.where(left_out[:, None], 0, sums[0]), np.where(left_out[:, None], 0, sums[1])
+    groups = int((compared[0] != compared[1]).any(axis=1).sum())
+    if groups:
+        found = ContentsDiff(one, other, False, note=note, key_groups=groups, damaged=damaged)
+        return found, compared
+    if unread:
+        return ContentsDiff(one, other, None, note=note, key_groups=0, damaged=damaged), None
+    return ContentsDiff(one, other, True, key_groups=0, only_in_one=0, only_in_other=0, changed=0), None
+
+
+def _leave_out(unread: list[Unread], number: int, *, same_groups: bool) -> tuple[npt.NDArray[np.bool_], str]:
+    """Find the key groups that cannot be compared: a mask of `number` key groups, and why not."""
+    left_out = np.zeros(number, np.bool_)
+    for each in unread:
+        if each.key_groups is None or not same_groups:
+            left_out[:] = True
+        else:
+            left_out[each.key_groups.start : each.key_groups.end + 1] = True
+    if not unread:
+        return left_out, ""
+    if left_out.all():
+        return left_out, f"not compared: {unread[0].reason}"
+    ranges = dict.fromkeys(f"{each.key_groups.start}-{each.key_groups.end}" for each in unread if each.key_groups)
+    return left_out, f"key groups {', '.join(ranges)} are not compared: {unread[0].reason}"

@@ -1,0 +1,322 @@
+"""The report of `diff`: properties side by side, equal and different records of states."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from state_pipelines.keyed.digests.record_digests import RecordDigest
+
+
+class Presence(StrEnum):
+    """Which of the two snapshots has an operator or a state."""
+
+    BOTH = "both"
+    ONE = "only in one"
+    OTHER = "only in other"
+
+
+class ExampleKind(StrEnum):
+    """Kinds of differences of a record."""
+
+    CHANGED = "changed"
+    ONE = "only in one"
+    OTHER = "only in other"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """The same question to both snapshots.
+
+    Attributes:
+        name: of the property.
+        one: answer of the one, as `json.dumps` takes it; None when it has none.
+        other: answer of the other.
+        counts: other answers make the snapshots different; else the fact is only shown.
+    """
+
+    name: str
+    one: object
+    other: object
+    counts: bool = True
+
+    @property
+    def differs(self) -> bool:
+        """Whether the answers are not the same."""
+        return self.one != self.other
+
+
+@dataclass(frozen=True)
+class Example:
+    """A record that is different.
+
+    Attributes:
+        kind: how.
+        key: columns of the key as `read` shows them (key group, key, namespace, key of the map, timestamp), without
+            those that are null; of operator state that has no keys nothing.
+        one: columns of the value in the one; None where it has no such record.
+        other: likewise.
+        note: set when both values look the same and only their bytes differ.
+    """
+
+    kind: ExampleKind
+    key: dict[str, object]
+    one: dict[str, object] | None
+    other: dict[str, object] | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class ContentsDiff:
+    """The records of a state on both sides.
+
+    Attributes:
+        one: records, bytes and digests; None when the one does not have the state or it was not read.
+        other: likewise.
+        same: None when the two cannot be compared.
+        note: why they were not compared, or not record by record; empty when they were.
+        key_groups: how many key groups differ; None where there are none, or they are not the same ones.
+        only_in_one: records that only the one has; None when records were not compared one by one.
+        only_in_other: likewise.
+        changed: records with the same key (namespace, map key) and another value; likewise.
+        examples: some of these records.
+        damaged: records were not compared because bytes are damaged or missing; `note` says which.
+    """
+
+    one: RecordDigest | None
+    other: RecordDigest | None
+    same: bool | None
+    note: str = ""
+    key_groups: int | None = None
+    only_in_one: int | None = None
+    only_in_other: int | None = None
+    changed: int | None = None
+    examples: tuple[Example, ...] = ()
+    damaged: bool = False
+
+
+@dataclass(frozen=True)
+class StateDiff:
+    """One state, found by name among states of the same sort (keyed, list, broadcast, raw).
+
+    Attributes:
+        name: of the state.
+        presence: which snapshot has it.
+        facts: kind, serializers, TTL.
+        contents: None when no contents were asked for.
+    """
+
+    name: str
+    presence: Presence
+    facts: tuple[Fact, ...]
+    contents: ContentsDiff | None = None
+
+    @property
+    def same(self) -> bool:
+        """Whether everything that counts was compared, and nothing differs."""
+        facts = not any(each.counts and each.differs for each in self.facts)
+        return self.presence is Presence.BOTH and facts and (self.contents is None or self.contents.same is True)
+
+    @property
+    def differs(self) -> bool:
+        """Whether a difference was found, in what was compared."""
+        facts = any(each.counts and each.differs for each in self.facts)
+        return (
+            self.presence is not Presence.BOTH or facts or (self.contents is not None and self.contents.same is False)
+        )
+
+    @property
+    def kind(self) -> str:
+        """Kind in the one, or in the other when only that has the state."""
+        (kind,) = (fact.one or fact.other for fact in self.facts if fact.name == "kind")
+        return str(kind)
+
+
+@dataclass(frozen=True)
+class OperatorDiff:
+    """One operator, found by its id.
+
+    Attributes:
+        id: 32 hexadecimal digits.
+        label: the uid, or the id when the uid is not known.
+        presence: which snapshot has it.
+        facts: uid, name, parallelism and the like.
+        states: those of the one, then those that only the other has.
+        error: why not all states could be compared; empty when they could.
+        damage: errors about files that are damaged or missing.
+    """
+
+    id: str
+    label: str
+    presence: Presence
+    facts: tuple[Fact, ...]
+    states: tuple[StateDiff, ...]
+    error: str = ""
+    damage: tuple[str, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Whether everything that counts was compared, and nothing differs."""
+        facts = not any(each.counts and each.differs for each in self.facts)
+        states = all(state.same for state in self.states)
+        return self.presence is Presence.BOTH and facts and states and not self.error
+
+    @property
+    def differs(self) -> bool:
+        """Whether a difference was found, in what was compared."""
+        facts = any(each.counts and each.differs for each in self.facts)
+        return self.presence is not Presence.BOTH or facts or any(state.differs for state in self.states)
+
+
+@dataclass(frozen=True)
+class SnapshotDiff:
+    """Two snapshots.
+
+    Attributes:
+        one: path.
+        other: path.
+        metadata_only: no contents were compared.
+        facts: of the snapshots.
+        operators: those of the one, then those that only the other has.
+    """
+
+    one: str
+    other: str
+    metadata_only: bool
+    facts: tuple[Fact, ...]
+    operators: tuple[OperatorDiff, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether everything that counts was compared, and nothing differs."""
+        return not any(each.counts and each.differs for each in self.facts) and all(
+            operator.same for operator in self.operators
+        )
+
+    @property
+    def differs(self) -> bool:
+        """Whether a difference was found; if `same` is False too, some state could not be compared."""
+        facts = any(each.counts and each.differs for each in self.facts)
+        return facts or any(operator.differs for operator in self.operators)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything that was asked for could be compared."""
+        contents = (state.contents for operator in self.operators for state in operator.states)
+        return not any(operator.error for operator in self.operators) and not any(
+            each is not None and (each.same is None or each.damaged) for each in contents
+        )
+
+    @property
+    def damage(self) -> list[str]:
+        """Errors about bytes that are damaged or missing, each once."""
+        opened = (error for operator in self.operators for error in operator.damage)
+        read = (
+            f"operator {operator.label}, state {state.name}: {state.contents.note}"
+            for operator in self.operators
+            for state in operator.states
+            if state.contents is not None and state.contents.damaged and not operator.damage
+        )
+        return list(dict.fromkeys((*opened, *read)))
+
+    @property
+    def same_contents(self) -> bool | None:
+        """Return whether both snapshots have the same states with the same records; other properties may differ.
+
+        None when no contents were asked for.
+        """
+        if self.metadata_only:
+            return None
+        return all(
+            not operator.error
+            and all(state.contents is not None and state.contents.same is True for state in operator.states)
+            for operator in self.operators
+        )
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        if self.same:
+            return "the same, contents not compared" if self.metadata_only else "the same"
+        if not self.differs:
+            return f"the same as far as compared: {', '.join(self._tell_differences())}"
+        return f"different: {', '.join(self._tell_differences())}"
+
+    def _tell_differences(self) -> Iterator[str]:
+        if any(each.counts and each.differs for each in self.facts):
+            yield "the snapshot itself"
+        operators = sum(not each.same for each in self.operators)
+        counted = Counter(_judge(state) for operator in self.operators for state in operator.states)
+        if operators:
+            yield f"{operators:,} of {len(self.operators):,} operators"
+        if differing := sum(number for verdict, number in counted.items() if verdict):
+            yield f"{differing:,} of {sum(counted.values()):,} states"
+        if not_compared := counted["not compared"]:
+            yield f"{not_compared:,} of them not compared"
+
+    def to_json(self) -> dict[str, object]:
+        """The report as an object for `json.dumps`; digests are hexadecimal text."""
+        return {
+            "one": self.one,
+            "other": self.other,
+            "same": self.same,
+            "differs": self.differs,
+            "same_contents": self.same_contents,
+            "metadata_only": self.metadata_only,
+            "facts": _facts_to_json(self.facts),
+            "operators": [
+                {
+                    "id": operator.id,
+                    "label": operator.label,
+                    "presence": operator.presence.value,
+                    "same": operator.same,
+                    "facts": _facts_to_json(operator.facts),
+                    "error": operator.error,
+                    "damage": list(operator.damage),
+                    "states": [_state_to_json(state) for state in operator.states],
+                }
+                for operator in self.operators
+            ],
+        }
+
+
+def _judge(state: StateDiff) -> str:
+    if state.same:
+        return ""
+    return "not compared" if state.contents is not None and state.contents.same is None else "different"
+
+
+def _facts_to_json(facts: tuple[Fact, ...]) -> list[dict[str, object]]:
+    return [{**asdict(fact), "differs": fact.differs} for fact in facts]
+
+
+def _state_to_json(state: StateDiff) -> dict[str, object]:
+    return {
+        "name": state.name,
+        "kind": state.kind,
+        "presence": state.presence.value,
+        "same": state.same,
+        "facts": _facts_to_json(state.facts),
+        "contents": None if state.contents is None else _contents_to_json(state.contents),
+    }
+
+
+def _contents_to_json(contents: ContentsDiff) -> dict[str, object]:
+    return {
+        **asdict(contents),
+        "one": _digest_to_json(contents.one),
+        "other": _digest_to_json(contents.other),
+        "examples": [asdict(each) for each in contents.examples],
+    }
+
+
+def _digest_to_json(digest: RecordDigest | None) -> dict[str, object] | None:
+    if digest is None:
+        return None
+    texts = {"digest": f"{digest.digest:016x}", "content": f"{digest.content:016x}"}
+    return {"records": digest.records, "bytes": digest.bytes, **texts}

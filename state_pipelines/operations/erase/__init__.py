@@ -1,0 +1,1 @@
+"""`erase`: a snapshot without some keys."""

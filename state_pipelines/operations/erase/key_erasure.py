@@ -1,0 +1,137 @@
+"""Erasing keys: a new snapshot without them, and the snapshots below a directory that still hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.errors import StateError
+from state_pipelines.operations.erase.key_search import KeySearch, search_keys
+from state_pipelines.operations.local_processes import choose_runner
+from state_pipelines.operations.rescale import OperatorRequest, RescaleRequest, plan_rescale, run_rescale
+from state_pipelines.operations.rescale.rescale_request import KeyChoice
+from state_pipelines.operations.write.publication import make_file_name
+from state_pipelines.snapshot import open_snapshot
+from state_pipelines.snapshot.opening import ensure_open
+from state_pipelines.storage import join, parent, resolve
+from state_pipelines.storage.snapshot_listing import find_snapshots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from state_pipelines.operations.rescale import RescalePlan, RescaleResult
+    from state_pipelines.snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class ErasurePlan:
+    """The erasure of keys from one snapshot.
+
+    Attributes:
+        search: where the snapshot holds them.
+        rescaling: plan that writes the new snapshot; None when no operator holds the keys.
+    """
+
+    search: KeySearch
+    rescaling: RescalePlan | None
+
+
+def plan_erasure(
+    snapshot: Snapshot,
+    keys: Sequence[object],
+    target: str | None = None,
+    *,
+    run: Callable[[Sequence[Any], str], list[Any]] | None = None,
+) -> ErasurePlan:
+    """Search a snapshot for keys and plan a new one without them; nothing is written.
+
+    Args:
+        snapshot: the snapshot.
+        keys: as `key_values.encode_keys` takes them; those that are not of the type of an operator's keys do not
+            concern that operator.
+        target: directory of the new snapshot; None only plans.
+        run: runs the tasks; default one after the other in this process.
+
+    Raises:
+        UnsupportedError: an operator that holds a key has state whose records cannot move.
+        TargetExistsError: there is something at the target.
+        StateError: the snapshot cannot be read.
+    """
+    search = search_keys(snapshot, keys, run=run)
+    chosen = [(operator, search.keys_of(operator.label)) for operator in snapshot.operators]
+    requests = tuple(
+        OperatorRequest(operator=operator.id, keys=KeyChoice(keys=tuple(keys[index] for index in found), keep=False))
+        for operator, found in chosen
+        if found
+    )
+    if not requests:
+        return ErasurePlan(search, None)
+    place = resolve(target) if target else join(parent(snapshot.location.directory), make_file_name())
+    return ErasurePlan(search, plan_rescale(snapshot, place, RescaleRequest(operators=requests)))
+
+
+def run_erasure(
+    plan: ErasurePlan, run: Callable[[Sequence[Any], str], list[Any]] | None = None
+) -> RescaleResult | None:
+    """Write the new snapshot; None where there is nothing to erase.
+
+    Operators that do not hold the keys are copied as bytes. Before `_metadata` is written both sides are read: every
+    state must hold what it held but for the entries of the keys, and the keys must be in none of them.
+
+    Raises:
+        ProofError: the proof failed; nothing is left at the target.
+        TargetExistsError: there is something at the target.
+        StateError: the snapshot cannot be read, or the new one not be written.
+    """
+    return None if plan.rescaling is None else run_rescale(plan.rescaling, run)
+
+
+def erase(snapshot: Snapshot | str, keys: Sequence[object], target: str, *, processes: int = 1) -> RescaleResult | None:
+    """Write a new snapshot without the entries and timers of some keys, in every operator keyed by them.
+
+    Args:
+        snapshot: the old snapshot, or its path; it is not changed.
+        keys: text where keys are text, else values as `read --json` or `dump` shows them.
+        target: directory of the new snapshot, which must not exist.
+        processes: that share the work; with more than one, the main module of a script must be guarded by
+            `if __name__ == "__main__":`.
+
+    Returns:
+        The written snapshot; None, and nothing is written, if no operator holds the keys.
+
+    Raises:
+        UnsupportedError: an operator that holds a key has state whose records cannot move.
+        ProofError: the proof failed; nothing is left at the target.
+        TargetExistsError: the target exists.
+        StateError: the snapshot cannot be read.
+    """
+    with choose_runner(None, processes) as run:
+        return run_erasure(plan_erasure(ensure_open(snapshot), keys, target, run=run), run)
+
+
+def search_below(
+    root: str,
+    keys: Sequence[object],
+    *,
+    open_other: Callable[[str], Snapshot] = open_snapshot,
+    run: Callable[[Sequence[Any], str], list[Any]] | None = None,
+) -> Iterator[KeySearch]:
+    """Search every snapshot below a directory for keys.
+
+    A snapshot that cannot be read is one of the results, with the reason.
+
+    Args:
+        root: the directory.
+        keys: as for `plan_erasure`.
+        open_other: opens the snapshots.
+        run: runs the tasks.
+
+    Raises:
+        MissingFileError: a directory cannot be listed.
+    """
+    for entry in find_snapshots(resolve(root)):
+        path = str(entry.location.directory)
+        try:
+            yield search_keys(open_other(path), keys, run=run)
+        except StateError as error:
+            yield KeySearch(path, None, (), (("", str(error)),))

@@ -1,0 +1,221 @@
+"""Searching keyed state for keys: which states of a snapshot hold entries of them, and how many.
+
+Where the hash of a key is known without user code, only its key group is read, else all of them. No value is decoded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from state_pipelines.codecs.serializer_layouts import derive_layout
+from state_pipelines.errors import StateError, UsageError, ValueRangeError, at
+from state_pipelines.keyed.keys.key_filter import TIMESTAMP, KeyFilter, KeySeeks
+from state_pipelines.keyed.keys.key_hashes import find_key_group
+from state_pipelines.keyed.keys.key_values import encode_keys
+from state_pipelines.operations.local_processes import count_kernel_threads, run_pieces
+from state_pipelines.serializers.state_meta_info import StateKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.snapshot import Operator, Snapshot
+
+SPLIT_SIZE = 128 << 20
+"""Bytes of a file that one task reads."""
+
+MANY_KEY_GROUPS = 16
+"""Keys in more key groups than this are searched for in all of them at once."""
+
+
+@dataclass(frozen=True)
+class FoundKeys:
+    """Result of a search in one file.
+
+    Attributes:
+        entries: their number by (name of the state, index of the key).
+        unsearched: why states cannot be searched.
+    """
+
+    entries: Mapping[tuple[str, int], int]
+    unsearched: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FindKeys:
+    """Task that searches one file of keyed state, or a byte range of it, for keys.
+
+    Attributes:
+        operator: label, for errors.
+        file: the file.
+        context: of the operator.
+        keys: index of each key by its bytes.
+        key_groups: only these; None: all.
+    """
+
+    operator: str
+    file: KeyedFile
+    context: RecordContext
+    keys: Mapping[bytes, int]
+    key_groups: KeyGroupRange | None = None
+
+    @property
+    def threads(self) -> int:
+        """Threads that the task uses (see `Work`)."""
+        return count_kernel_threads([self.file])
+
+    def run(self) -> FoundKeys:
+        """Search the file; states whose records cannot be found do not hide the others."""
+        states = range(len(self.file.header.states))
+        try:
+            return FoundKeys(self._search(states))
+        except StateError:
+            pass  # Each state says it for itself.
+        found: Counter[tuple[str, int]] = Counter()
+        unsearched: dict[str, None] = {}
+        for state_id in states:
+            try:
+                with at(operator=self.operator, state=self.file.header.states[state_id].name):
+                    found += self._search([state_id])
+            except StateError as error:
+                unsearched[str(error)] = None
+        return FoundKeys(found, tuple(unsearched))
+
+    def _search(self, states: Sequence[int]) -> Counter[tuple[str, int]]:
+        found: Counter[tuple[str, int]] = Counter()
+        wanted = KeyFilter(frozenset(self.keys))
+        for state_id, records in self.file.scan(states, self.context, self.key_groups):
+            info = self.file.header.states[state_id]
+            skip = TIMESTAMP if info.kind is StateKind.PRIORITY_QUEUE else 0
+            rows = np.flatnonzero(wanted.select(records, timers=bool(skip)))
+            for start, end in zip(records.key_starts[rows] + skip, records.key_ends[rows], strict=True):
+                found[info.name, self._identify(records.data[start:end].tobytes())] += 1
+        return found
+
+    def _identify(self, data: bytes) -> int:
+        """The key with which the key bytes of a record begin."""
+        return next(index for key, index in self.keys.items() if data.startswith(key))
+
+
+@dataclass(frozen=True)
+class KeyEntries:
+    """Entries of one key in one state.
+
+    Attributes:
+        operator: label of the operator.
+        state: name of the state.
+        kind: as `State.kind` says.
+        key: index of the key among those that were searched for.
+        entries: records of keyed state, or timers.
+    """
+
+    operator: str
+    state: str
+    kind: str
+    key: int
+    entries: int
+
+
+@dataclass(frozen=True)
+class KeySearch:
+    """States of a snapshot that hold keys, with the numbers of entries.
+
+    Attributes:
+        path: of the snapshot.
+        checkpoint_id: its id; None when its metadata cannot be read.
+        found: in the order of the operators and states.
+        unsearched: by label of the operator why some of its state cannot be searched; under an empty label why the
+            snapshot cannot be read at all.
+    """
+
+    path: str
+    checkpoint_id: int | None
+    found: tuple[KeyEntries, ...]
+    unsearched: tuple[tuple[str, str], ...] = ()
+
+    def keys_of(self, operator: str) -> tuple[int, ...]:
+        """Indices of the keys that an operator holds."""
+        return tuple(dict.fromkeys(each.key for each in self.found if each.operator == operator))
+
+
+def search_keys(
+    snapshot: Snapshot,
+    keys: Sequence[object],
+    operators: Sequence[Operator] | None = None,
+    run: Callable[[Sequence[Any], str], list[Any]] | None = None,
+) -> KeySearch:
+    """Search the keyed state of a snapshot for keys.
+
+    Args:
+        snapshot: the snapshot.
+        keys: as `key_values.encode_keys` takes them. A key that is not of the type of an operator's keys is not there.
+        operators: some of its operators; default all.
+        run: runs the tasks; default one after the other in this process.
+    """
+    unsearched: list[tuple[str, str]] = []
+    pieces: list[FindKeys] = []
+    kinds: dict[tuple[str, str], str] = {}
+    for operator in snapshot.operators if operators is None else operators:
+        label = operator.label
+        unsearched += ((label, reason) for reason in _find_unsearched(operator))
+        try:
+            kinds |= {(label, state.name): state.kind for state in operator.keyed_states}
+            pieces += list(_plan(operator, keys))
+        except StateError as error:
+            unsearched.append((label, str(error)))
+    found: Counter[tuple[str, str, int]] = Counter()
+    for piece, counted in zip(pieces, (run or run_pieces)(pieces, "keyed state cannot be searched"), strict=True):
+        unsearched += ((piece.operator, reason) for reason in counted.unsearched)
+        for (state, key), number in counted.entries.items():
+            found[piece.operator, state, key] += number
+    entries = tuple(
+        KeyEntries(operator, state, kind, key, found[operator, state, key])
+        for (operator, state), kind in kinds.items()
+        for key in range(len(keys))
+        if (operator, state, key) in found
+    )
+    return KeySearch(snapshot.path, snapshot.checkpoint_id, entries, tuple(unsearched))
+
+
+def _plan(operator: Operator, keys: Sequence[object]) -> Iterator[FindKeys]:
+    layouts, context = operator.snapshot.layout_context, operator.record_context
+    for _, file in operator.keyed_files:
+        serializer = file.header.key_serializer
+        with at(operator=operator.label):
+            layout = derive_layout(serializer, layouts)
+        encoded: dict[KeyGroupRange | None, dict[bytes, int]] = {}
+        for index, key in enumerate(keys):
+            try:
+                written = encode_keys(layout, [key])
+            except (UsageError, ValueRangeError):
+                # No key of this type is written like that.
+                continue
+            for data in written:
+                group = find_key_group(serializer, layouts, np.frombuffer(data, np.uint8), operator.max_parallelism)
+                encoded.setdefault(group, {})[data] = index
+        seeks = KeySeeks(tuple((data, group) for group, wanted in encoded.items() for data in wanted))
+        if len(encoded) > MANY_KEY_GROUPS:
+            encoded = {None: {data: index for wanted in encoded.values() for data, index in wanted.items()}}
+        for group, wanted in encoded.items():
+            if group is None or file.key_groups.intersect(group).number:
+                for part in file.narrow_to_keys(seeks).split(SPLIT_SIZE, context, group):
+                    yield FindKeys(operator.label, part, context, wanted, group)
+
+
+def _find_unsearched(operator: Operator) -> Iterator[str]:
+    """Yield why some state of an operator, which may hold the keys, cannot be searched."""
+    try:
+        unread = operator.snapshot.keyed_files.find_unread(operator.metadata, operator.snapshot.layout_context)
+    except StateError as error:
+        yield str(error)
+        return
+    for reason in dict.fromkeys(each.reason for each in unread.values()):
+        yield f"raw keyed state: {reason}"
+    if operator.in_flight is not None:
+        yield "in-flight data of an unaligned checkpoint hold records, not entries"

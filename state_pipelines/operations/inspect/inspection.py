@@ -1,0 +1,370 @@
+"""`inspect`: the contents of a snapshot. Only splits and committables of connectors are decoded."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import MovedFileError, StateError, at
+from state_pipelines.metadata import StreamReference, list_references
+from state_pipelines.metadata.channel_data import ChannelSummary, summarise_in_flight
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
+from state_pipelines.operations.inspect.connector_reports import (
+    ConnectorReport,
+    CoordinatorReport,
+    report_connector,
+    report_coordinator,
+)
+from state_pipelines.operations.inspect.keyed_formats import KeyedFormat, find_keyed_formats, measure_handle
+from state_pipelines.serializers.text import describe
+from state_pipelines.snapshot.broadcast_state import BroadcastState
+from state_pipelines.snapshot.keyed_state import TIMER, KeyedState, count_states
+from state_pipelines.snapshot.list_state import OperatorListState
+from state_pipelines.snapshot.opening import ensure_open
+from state_pipelines.snapshot.raw_state import BytesState, RawKeyedState
+from state_pipelines.snapshot.survey import is_damage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from state_pipelines.snapshot import Operator, Snapshot, State
+    from state_pipelines.snapshot.state import StateStatistics
+
+RAW_TIMERS = "raw timers"
+"""The format of timers in raw keyed state."""
+
+COUNT_LIMIT = 256 << 20
+"""Bytes of state up to which entries are counted unless the caller decides; counting reads the state once."""
+
+
+@dataclass(frozen=True)
+class PythonReport:
+    """A state of a Python function as Java has it.
+
+    Attributes:
+        java_name: its name.
+        java_value: the serializer that the snapshot has.
+        guess: type guessed from the bytes, such as `ValueState<BIGINT>`; empty when no type fits, None when a type is
+            declared.
+    """
+
+    java_name: str
+    java_value: str
+    guess: str | None
+
+
+@dataclass(frozen=True)
+class StateReport:
+    """One state.
+
+    Attributes:
+        kind: VALUE, LIST, MAP, REDUCING, AGGREGATING, TIMER, SPLIT_DISTRIBUTE, UNION, BROADCAST or RAW.
+        key: serializer of the keys (of a broadcast state: of the keys of the map), in readable form.
+        namespace: serializer of the namespace; None for operator state.
+        value: serializer of the value; empty for raw state, which has none.
+        subtasks: indices of the subtasks that have the state.
+        key_groups: [first, last] per subtask; empty for operator state.
+        entries: None when they were not counted.
+        bytes: of the entries without framing; None when they were not counted.
+        used_key_groups: key groups that have entries; None when they were not counted.
+        undecoded: why tables of this state hold raw bytes; empty when they do not.
+        format: of the keyed state, see `KeyedFormat`; None for other state.
+        connector: of a list state that a connector wrote; None when it is that of no known one.
+        python: of a state of a Python function (PyFlink), whose `name`, `kind` and `value` are those in Python.
+        error: why the state could not be read; empty when it could.
+        damaged: bytes of it are damaged or missing; the reason is `error`.
+    """
+
+    name: str
+    kind: str
+    key: str | None
+    namespace: str | None
+    value: str
+    subtasks: list[int]
+    key_groups: list[list[int]]
+    entries: int | None
+    bytes: int | None
+    used_key_groups: int | None
+    undecoded: str
+    format: str | None = None
+    connector: ConnectorReport | None = None
+    python: PythonReport | None = None
+    error: str = ""
+    damaged: bool = False
+
+
+@dataclass(frozen=True)
+class InFlightReport:
+    """In-flight data of an operator, before its subtasks (`input`) and after them (`output`)."""
+
+    input: ChannelSummary
+    output: ChannelSummary
+
+
+@dataclass(frozen=True)
+class OperatorReport:
+    """One operator.
+
+    Attributes:
+        id: 32 hexadecimal digits.
+        uid: when it is known.
+        name: when it is stored.
+        finished: all subtasks had finished.
+        finished_subtasks: indices of those that had finished.
+        bytes: of all its state.
+        coordinator_bytes: those of its coordinator.
+        coordinator: the state of the enumerator; None without coordinator state.
+        in_flight: None when there is none.
+        keyed_formats: how its keyed state is stored.
+        key_evidence: what speaks for a key serializer that was found rather than stored; empty when it is stored.
+        states: managed keyed state and timers, list, broadcast and raw state.
+        error: why not all states could be read; empty when they could.
+        damaged: state of it is damaged or missing; the reason is `error`.
+    """
+
+    id: str
+    uid: str | None
+    name: str | None
+    parallelism: int
+    max_parallelism: int
+    finished: bool
+    finished_subtasks: list[int]
+    bytes: int
+    coordinator_bytes: int
+    coordinator: CoordinatorReport | None
+    in_flight: InFlightReport | None
+    keyed_formats: list[KeyedFormat]
+    key_evidence: str
+    states: list[StateReport]
+    error: str
+    damaged: bool
+
+    @property
+    def first_error(self) -> str:
+        """Why the operator or one of its states could not be read; empty when all could."""
+        return self.error or next((state.error for state in self.states if state.error), "")
+
+    @property
+    def damage(self) -> Iterator[str]:
+        """Errors about bytes that are damaged or missing."""
+        if self.damaged:
+            yield self.error
+        yield from (state.error for state in self.states if state.damaged)
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """Undamaged states of the operator that cannot be shown decoded, each with the reason."""
+        if self.error and not self.damaged:
+            yield self.error
+        for state in self.states:
+            if state.damaged:
+                continue
+            if state.undecoded and state.entries != 0:
+                yield f"state {state.name} is shown as bytes: {state.undecoded}"
+            elif state.error:
+                yield f"state {state.name} is shown as far as headers tell: {state.error}"
+
+
+@dataclass(frozen=True)
+class MasterReport:
+    """State of a hook of the job master, which only the hook can read."""
+
+    name: str
+    version: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class SnapshotReport:
+    """A snapshot."""
+
+    path: str
+    kind: str
+    metadata_version: int
+    checkpoint_id: int
+    kryo_version: int
+    fingerprint: str
+    bytes: int
+    files: int
+    master_states: list[MasterReport]
+    operators: list[OperatorReport]
+
+    @property
+    def notes(self) -> list[str]:
+        """Undamaged states that cannot be shown decoded, each with operator and reason."""
+        return [f"operator {each.uid or each.id}: {note}" for each in self.operators for note in each.notes]
+
+    @property
+    def damage(self) -> list[str]:
+        """Errors about bytes that are damaged or missing."""
+        errors = ((each.uid or each.id, error) for each in self.operators for error in each.damage)
+        return [f"operator {label} cannot be read: {error}" for label, error in errors]
+
+    def to_json(self) -> dict[str, object]:
+        """The report as an object for `json.dumps`."""
+        return {**asdict(self), "notes": self.notes}
+
+
+def inspect(snapshot: Snapshot | str, *, count: bool | None = None) -> SnapshotReport:
+    """Report the operators and states of a snapshot, with serializers and sizes.
+
+    State that cannot be read or decoded does not hide the rest; see `notes` and `damage` of the report.
+
+    Args:
+        snapshot: a snapshot, or its path.
+        count: count entries and bytes, which reads all state; None counts up to `COUNT_LIMIT` bytes.
+
+    Raises:
+        StateError: `_metadata` cannot be read.
+    """
+    snapshot = ensure_open(snapshot)
+    references = list_references(snapshot.metadata)
+    files = {_identity(each) for each in references if not isinstance(each.handle, ByteStreamStateHandle)}
+    if count is None:
+        count = snapshot.file_size <= COUNT_LIMIT
+    sizes: dict[bytes, int] = {}
+    for reference in references:
+        size = sizes.get(reference.operator.operator_id, 0)
+        sizes[reference.operator.operator_id] = size + measure_handle(reference.handle)
+    return SnapshotReport(
+        path=snapshot.path,
+        kind=snapshot.kind,
+        metadata_version=snapshot.metadata.version,
+        checkpoint_id=snapshot.checkpoint_id,
+        kryo_version=snapshot.kryo_version,
+        fingerprint=snapshot.fingerprint,
+        bytes=snapshot.file_size,
+        files=len(files),
+        master_states=[
+            MasterReport(each.name, each.version, len(each.payload)) for each in snapshot.metadata.master_states
+        ],
+        operators=[
+            _report_operator(each, sizes.get(each.metadata.operator_id, 0), count=count) for each in snapshot.operators
+        ],
+    )
+
+
+def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorReport:
+    metadata = operator.metadata
+    coordinator = metadata.coordinator_state
+    chosen = operator.snapshot.connectors.get(metadata.operator_id)
+    found = operator.survey()
+    errors = {str(failure.error): _counts_as_damage(failure.error) for failure in found.failures}
+    formats = []
+    try:
+        with at(operator=operator.label):
+            formats = _find_formats(operator)
+    except StateError as failure:
+        errors.setdefault(str(failure), _counts_as_damage(failure))
+        if isinstance(failure, MovedFileError):
+            formats = _find_formats(operator, without_options=True)
+    counted: dict[str, StateStatistics] = {}
+    if count:
+        # A state that cannot be counted reports its error itself.
+        with suppress(StateError):
+            counted = count_states([state for state in found.states if isinstance(state, KeyedState)])
+    states = [_report_state(state, formats, counted, count=count) for state in found.states]
+    front, behind = summarise_in_flight(metadata)
+    return OperatorReport(
+        id=operator.id,
+        uid=operator.uid,
+        name=operator.name,
+        parallelism=operator.parallelism,
+        max_parallelism=operator.max_parallelism,
+        finished=metadata.fully_finished,
+        finished_subtasks=[each.index for each in metadata.subtasks if each.finished],
+        bytes=size,
+        coordinator_bytes=len(coordinator.data) if coordinator else 0,
+        coordinator=report_coordinator(coordinator.data, chosen) if coordinator else None,
+        in_flight=InFlightReport(front, behind) if front.handles or behind.handles else None,
+        keyed_formats=formats,
+        key_evidence=operator.snapshot.keyed_files.evidence(metadata),
+        states=states,
+        error="; ".join(errors),
+        damaged=any(errors.values()),
+    )
+
+
+def _counts_as_damage(error: StateError) -> bool:
+    """Return whether an error is about damaged or missing bytes.
+
+    Missing files of a copied snapshot do not matter: `inspect` needs `_metadata` alone for this.
+    """
+    return is_damage(error) and not isinstance(error, MovedFileError)
+
+
+def _find_formats(operator: Operator, *, without_options: bool = False) -> list[KeyedFormat]:
+    handles = [(each.index, each.managed_keyed_state) for each in operator.metadata.subtasks]
+    files, _ = operator.snapshot.keyed_files.survey(operator.metadata, operator.snapshot.layout_context)
+    return find_keyed_formats(handles, files, operator.snapshot.handles, without_options=without_options)
+
+
+def _report_state(
+    state: State, formats: list[KeyedFormat], counted: Mapping[str, StateStatistics], *, count: bool
+) -> StateReport:
+    key = namespace = connector = python = None
+    groups: list[list[int]] = []
+    undecoded = error = ""
+    damaged = False
+    statistics = None
+    stored = describe(state.serializer)
+    match state:
+        case KeyedState():
+            key = describe(state.key_serializer)
+            namespace = describe(state.info.namespace_serializer) if state.kind != TIMER else None
+            groups = [[each.start, each.end] for each in state.key_groups]
+            if state.python_name:
+                stored = describe(state.value_serializer)
+                python = PythonReport(state.name, describe(state.stored_info.value_serializer), None)
+        case BroadcastState():
+            key = describe(state.info.key_serializer)
+            if state.python_name:
+                python = PythonReport(state.name, "Map<ByteArrayWrapper, BytePrimitiveArray>", None)
+        case BytesState():
+            stored = ""
+            # Its handles say how much it is.
+            count = True
+            if isinstance(state, RawKeyedState):
+                groups = [[each.start, each.end] for each in state.key_groups]
+    try:
+        undecoded = state.undecoded
+        if isinstance(state, KeyedState) and python is not None and state.guess is not None:
+            python = replace(python, guess=state.guess.type)
+        if isinstance(state, OperatorListState):
+            connector = report_connector(state.detected)
+        statistics = counted.get(state.name) if isinstance(state, KeyedState) else None
+        if statistics is None and count:
+            statistics = state.count()
+    except StateError as failure:
+        error, damaged = str(failure), _counts_as_damage(failure)
+    return StateReport(
+        name=state.label,
+        kind=state.kind,
+        key=key,
+        namespace=namespace,
+        value=stored,
+        subtasks=[part.subtask for part in state.parts],
+        key_groups=groups,
+        entries=statistics.entries if statistics else None,
+        bytes=statistics.bytes if statistics else None,
+        used_key_groups=len(statistics.entries_by_key_group) if statistics else None,
+        undecoded=undecoded,
+        format=_name_format(state, formats) if isinstance(state, KeyedState) else None,
+        connector=connector,
+        python=python,
+        error=error,
+        damaged=damaged,
+    )
+
+
+def _name_format(state: KeyedState, formats: list[KeyedFormat]) -> str | None:
+    if all(part.file.holds_raw_timers for part in state.parts):
+        return RAW_TIMERS
+    subtasks = {part.subtask for part in state.parts}
+    return ", ".join(dict.fromkeys(each.format for each in formats if subtasks & set(each.subtasks))) or None
+
+
+def _identity(reference: StreamReference) -> object:
+    handle = reference.handle
+    return getattr(handle, "path", None) or getattr(handle, "relative_path", None) or handle

@@ -1,0 +1,92 @@
+"""Partition keys: a short name of a snapshot that tells jobs apart, and eight digits of its fingerprint."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from state_pipelines.errors import UsageError
+
+if TYPE_CHECKING:
+    from state_pipelines.storage import Location
+
+SHORT = 8
+"""Hexadecimal digits of the fingerprint in a key."""
+
+LONG = 16
+"""Digits in the key of a snapshot whose short key another one has already."""
+
+_NAME_SIZE = 40
+# `AbstractFsCheckpointStorageAccess.CHECKPOINT_DIR_PREFIX`, and the id of the job as the directory above.
+_CHECKPOINT = re.compile(r"chk-\d+")
+_JOB_ID = re.compile(r"[0-9a-f]{32}")
+# `AbstractFsCheckpointStorageAccess.initializeLocationForSavepoint`: six digits of the job's id, then random ones.
+_SAVEPOINT = re.compile(r"(savepoint-([0-9a-f]{6}))-[0-9a-f]{12}")
+_KEY = re.compile(rf"(.+)@([0-9a-f]{{{SHORT}}}|[0-9a-f]{{{LONG}}})")
+
+
+class SnapshotName(NamedTuple):
+    """A readable name of a snapshot, from its path alone.
+
+    Attributes:
+        name: `chk-17-1a2b3c`, `savepoint-df4606`, or the name of the directory.
+        job_id: id of the Flink job as far as the path says it: 32 hexadecimal digits above checkpoints, the first six
+            in the name of a savepoint; None when it does not.
+    """
+
+    name: str
+    job_id: str | None
+
+
+class PartitionKey(NamedTuple):
+    """A partition key in two: the name, and the first 8 or 16 digits of the fingerprint."""
+
+    name: str
+    digits: str
+
+
+def name_snapshot(directory: Location) -> SnapshotName:
+    """Name a snapshot by its directory.
+
+    Checkpoints have their number and six digits of their job's id, where the directory above is named by that.
+    Savepoints keep the name that Flink gives up to the job's id. Other names are kept, without the characters that
+    Dagster refuses in partition keys, and cut after 40 characters.
+
+    Args:
+        directory: the exclusive directory of the snapshot.
+    """
+    name = directory.name
+    if _CHECKPOINT.fullmatch(name):
+        above = directory.path.rstrip("/").split("/")[-2:-1]
+        if above and _JOB_ID.fullmatch(above[0]):
+            return SnapshotName(f"{name}-{above[0][:6]}", above[0])
+        return SnapshotName(name, None)
+    savepoint = _SAVEPOINT.fullmatch(name)
+    if savepoint:
+        return SnapshotName(savepoint[1], savepoint[2])
+    plain = re.sub(r"\.{2,}", ".", re.sub(r"[^\w.~+=-]+", "-", name))
+    return SnapshotName(plain[:_NAME_SIZE] or "snapshot", None)
+
+
+def make_partition_key(name: str, fingerprint: str, size: int = SHORT) -> str:
+    """The key of a snapshot.
+
+    Args:
+        name: see `name_snapshot`.
+        fingerprint: of the snapshot, 16 hexadecimal digits.
+        size: digits of the fingerprint in the key, `SHORT` or `LONG`.
+    """
+    return f"{name}@{fingerprint[:size]}"
+
+
+def parse_partition_key(key: str) -> PartitionKey:
+    """Name and digits of a key.
+
+    Raises:
+        UsageError: the text is not a key.
+    """
+    match = _KEY.fullmatch(key)
+    if match is None:
+        hint = "A key is NAME@DIGITS, such as chk-17-1a2b3c@bcb9ffff; the inventory lists the keys that there are"
+        raise UsageError(f"{key!r} is not the key of a snapshot", hint=hint)
+    return PartitionKey(match[1], match[2])

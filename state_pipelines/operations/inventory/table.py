@@ -1,0 +1,140 @@
+"""The inventory as an Arrow table and as one Parquet file; a row per snapshot, newest first."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from state_pipelines.errors import FormatError, Where
+from state_pipelines.operations.inventory.summary import OperatorSummary, SnapshotSummary
+from state_pipelines.storage import read_file, replace_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from state_pipelines.storage import Location
+
+_VERSION_KEY = b"state-pipelines.inventory"
+_VERSION = b"1"
+_OPERATOR = pa.struct(
+    [
+        ("id", pa.string()),
+        ("uid", pa.string()),
+        ("name", pa.string()),
+        ("parallelism", pa.int32()),
+        ("max_parallelism", pa.int32()),
+        ("subtasks", pa.int32()),
+        ("bytes", pa.int64()),
+        ("keyed_bytes", pa.int64()),
+        ("states", pa.list_(pa.string())),
+    ]
+)
+_TYPES = {
+    "modified": pa.timestamp("us", "UTC"),
+    "metadata_version": pa.int32(),
+    "operators": pa.list_(_OPERATOR),
+    "retry": pa.bool_(),
+}
+_NUMBERS = {"metadata_size", "checkpoint_id", "files"}
+SCHEMA = pa.schema(
+    [
+        (name, _TYPES.get(name, pa.int64() if name in _NUMBERS or name.endswith("bytes") else pa.string()))
+        for name in (each.name for each in fields(SnapshotSummary))
+    ],
+    metadata={_VERSION_KEY: _VERSION},
+)
+"""Columns of the table and the Parquet file, those of `SnapshotSummary`."""
+
+
+class Inventory:
+    """The snapshots of a job.
+
+    Args:
+        table: of `SCHEMA`.
+    """
+
+    def __init__(self, table: pa.Table | None = None) -> None:
+        self.table = SCHEMA.empty_table() if table is None else table
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __iter__(self) -> Iterator[SnapshotSummary]:
+        return map(_to_summary, self.table.to_pylist())
+
+    def head(self, count: int) -> list[SnapshotSummary]:
+        """The newest snapshots."""
+        return list(Inventory(self.table.slice(0, count)))
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """Partition keys of the readable snapshots, newest first, each once."""
+        return tuple(dict.fromkeys(key for key in self.table["key"].to_pylist() if key))
+
+    def find(self, key: str) -> list[SnapshotSummary]:
+        """The snapshots of a key: none, one, or copies of the same one, newest first."""
+        return list(Inventory(self.table.filter(pc.equal(self.table["key"], key))))
+
+    def unreadable(self) -> Inventory:
+        """The snapshots that cannot be read."""
+        return Inventory(self.table.filter(pc.not_equal(self.table["unreadable"], "")))
+
+    def sum(self, column: str) -> int:
+        """Sum over a column of numbers."""
+        return int(pc.sum(self.table[column]).as_py() or 0)
+
+
+def make_inventory(summaries: Iterable[SnapshotSummary], known: pa.Table | None = None) -> Inventory:
+    """The inventory of summaries, and of rows of another one.
+
+    Args:
+        summaries: new ones.
+        known: rows that are taken as they are.
+    """
+    rows = pa.Table.from_pylist([asdict(each) for each in summaries], SCHEMA)
+    table = rows if known is None else pa.concat_tables([known, rows])
+    order = [("modified", "descending"), ("path", "ascending")]
+    return Inventory(table.sort_by(order).combine_chunks().replace_schema_metadata(SCHEMA.metadata))
+
+
+def read_inventory(location: Location) -> Inventory:
+    """The stored inventory.
+
+    Raises:
+        MissingFileError: there is none.
+        FormatError: the file is not an inventory of this release.
+    """
+    data = read_file(location)
+    try:
+        table = pq.read_table(pa.BufferReader(data))
+    except (pa.ArrowException, OSError) as error:
+        raise _wrong(location, f"the inventory is damaged: {error}") from None
+    if (table.schema.metadata or {}).get(_VERSION_KEY) != _VERSION or table.schema != SCHEMA:
+        raise _wrong(location, "the file is not an inventory of this release")
+    return Inventory(table)
+
+
+def write_inventory(location: Location, inventory: Inventory) -> None:
+    """Store the inventory in the place of the one that may be there, whole or not at all.
+
+    Raises:
+        StateError: the storage refuses.
+    """
+    sink = pa.BufferOutputStream()
+    pq.write_table(inventory.table, sink, compression="zstd")
+    replace_file(location, sink.getvalue().to_pybytes())
+
+
+def _to_summary(row: dict[str, Any]) -> SnapshotSummary:
+    operators = (OperatorSummary(**each | {"states": tuple(each["states"])}) for each in row["operators"])
+    return SnapshotSummary(**row | {"operators": tuple(operators)})
+
+
+def _wrong(location: Location, what: str) -> FormatError:
+    hint = "An update of the inventory replaces it"
+    return FormatError(what, where=Where(file=str(location)), hint=hint)

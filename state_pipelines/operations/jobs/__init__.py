@@ -1,0 +1,1 @@
+"""Descriptions of the new job: files, classes, extracted types, and Flink configuration."""

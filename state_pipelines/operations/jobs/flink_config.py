@@ -1,0 +1,119 @@
+"""Flink's own configuration (`config.yaml`, or `flink-conf.yaml` of 1.x), as far as it is about snapshots.
+
+Source: `CheckpointingOptions`, `ExecutionConfigOptions`; `YamlParserUtils` for the nested and the flat form.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from state_pipelines.errors import UsageError, at
+from state_pipelines.storage import read_file, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+CHECKPOINTS = ("execution.checkpointing.dir", "state.checkpoints.dir")
+"""Directory of checkpoints; each of these tuples has the key of Flink 2 first, then older spellings."""
+
+SAVEPOINTS = ("execution.checkpointing.savepoint-dir", "state.savepoints.dir", "savepoints.state.backend.fs.dir")
+"""Directory of savepoints."""
+
+NUM_RETAINED = ("execution.checkpointing.num-retained", "state.checkpoints.num-retained")
+"""Completed checkpoints that Flink keeps."""
+
+INTERVAL = ("execution.checkpointing.interval",)
+"""Time between checkpoints."""
+
+TTL = ("table.exec.state.ttl",)
+"""Time after which SQL forgets idle state."""
+
+_DURATION = re.compile(r"(\d+)\s*([a-zµ]*)", re.IGNORECASE)
+# `TimeUtils`: a number alone is in milliseconds.
+_UNITS = {
+    **dict.fromkeys(("", "ms", "milli", "millis", "millisecond", "milliseconds"), timedelta(milliseconds=1)),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), timedelta(seconds=1)),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), timedelta(minutes=1)),
+    **dict.fromkeys(("h", "hour", "hours"), timedelta(hours=1)),
+    **dict.fromkeys(("d", "day", "days"), timedelta(days=1)),
+    **dict.fromkeys(("µs", "micro", "micros", "microsecond", "microseconds"), timedelta(microseconds=1)),
+}
+
+
+@dataclass(frozen=True)
+class FlinkConfig:
+    """The options of a Flink job about its snapshots; None where the file does not have one.
+
+    Attributes:
+        checkpoints: directory of checkpoints.
+        savepoints: directory of savepoints.
+        num_retained: completed checkpoints that Flink keeps.
+        interval: time between checkpoints.
+        ttl: time after which SQL forgets idle state.
+    """
+
+    checkpoints: str | None = None
+    savepoints: str | None = None
+    num_retained: int | None = None
+    interval: timedelta | None = None
+    ttl: timedelta | None = None
+
+
+def load_flink_config(path: str) -> FlinkConfig:
+    """Read a configuration file of Flink.
+
+    Raises:
+        MissingFileError: there is no such file.
+        UsageError: it is no configuration, or an option has no value of its type.
+    """
+    with at(file=path):
+        try:
+            content = yaml.safe_load(read_file(resolve(path)).decode())
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise UsageError(f"the configuration of Flink is not YAML: {error}") from None
+        if content is not None and not isinstance(content, dict):
+            raise UsageError("the configuration of Flink is not a mapping of options")
+        options = dict(_flatten(content or {}))
+        retained = _find(options, NUM_RETAINED)
+        if retained is not None and not str(retained).isdigit():
+            raise UsageError(f"{NUM_RETAINED[0]} is {retained!r}", hint="Write a number, such as 3")
+        return FlinkConfig(
+            checkpoints=_text(_find(options, CHECKPOINTS)),
+            savepoints=_text(_find(options, SAVEPOINTS)),
+            num_retained=None if retained is None else int(str(retained)),
+            interval=_parse_duration(options, INTERVAL),
+            ttl=_parse_duration(options, TTL),
+        )
+
+
+def _flatten(content: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Options of the nested form and of the flat one, by their whole key."""
+    for name, value in content.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _find(options: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+    return next((options[key] for key in keys if options.get(key) is not None), None)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _parse_duration(options: Mapping[str, Any], keys: tuple[str, ...]) -> timedelta | None:
+    value = _find(options, keys)
+    if value is None:
+        return None
+    match = _DURATION.fullmatch(str(value).strip())
+    unit = match and _UNITS.get(match[2].lower())
+    if match is None or unit is None:
+        raise UsageError(f"{keys[0]} is {value!r}", hint="Write a duration, such as 30 s or 5 min")
+    return int(match[1]) * unit

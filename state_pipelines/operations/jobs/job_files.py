@@ -1,0 +1,325 @@
+"""A description of the new job in a file, against which a snapshot is checked.
+
+    max_parallelism: 128                    # set by the program; left out: as in the snapshot
+    complete: true                          # states not named are dropped; else they stay as in the snapshot
+    serialization-config:                   # pipeline.serialization-config of the job
+      - com.acme.Gift: {type: pojo}
+    classes:                                # field lists, or paths of such files, jars, directories, class files
+      class com.acme.Order: {id: long, tags: List<String>}
+    operators:
+      orders:                               # uid, or 32-digit id
+        key: String
+        parallelism: 4
+        states:
+          order: com.acme.Order             # a type alone: the kind is that of the snapshot, or VALUE
+          seen: {type: Instant, ttl: true}
+          history: {kind: LIST, element: String}
+          quantities: {kind: MAP, key: String, value: Long}
+          sums: {kind: AGGREGATING, type: "Tuple2<Long, Int>", namespace: TimeWindow}
+          offers: {avro: offer.avsc}        # a generic record, or `class:` of a generated one
+      counter:
+        states:
+          counts: {kind: UNION, element: "Tuple2<String, Long>"}
+          prices: {kind: BROADCAST, key: String, value: Double}
+
+Types are in the readable form (`serializers.text`), in Java's (`long`, `Integer`), or names of classes, which are
+looked up in `classes` and on the class path and go through Flink's type extraction. JSON is YAML, too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from state_pipelines.codecs.kryo import load_classes
+from state_pipelines.errors import StateError, UsageError, Where
+from state_pipelines.javaclasses.classpath import ClassPath, open_class_path
+from state_pipelines.metadata.operator_ids import compute_operator_id, format_operator_id
+from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Place
+from state_pipelines.operations.jobs.retyped_job import (
+    GENERIC_RECORD,
+    extract_types,
+    list_assumed,
+    payload_of,
+    read_schema,
+    read_type,
+    replace_avro,
+    replace_classes,
+)
+from state_pipelines.serializers import build
+from state_pipelines.serializers.tree import Avro, MapOf, Serializer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from state_pipelines.operations.jobs.type_extraction import TypeExtraction
+
+_JOB = {"complete", "parallelism", "max_parallelism", "serialization-config", "classes", "operators"}
+_OPERATOR = {"key", "parallelism", "max_parallelism", "states"}
+_STATE = {"kind", "type", "element", "key", "value", "namespace", "ttl", "avro", "class"}
+_VALUES, _LISTS, _MAPS = (
+    ("VALUE", "REDUCING", "AGGREGATING"),
+    ("LIST", "SPLIT_DISTRIBUTE", "UNION"),
+    ("MAP", "BROADCAST"),
+)
+_KEYED = (*_VALUES, "LIST", "MAP")
+_ID = re.compile("[0-9a-fA-F]{32}")
+_OFF = ("", "false", "no", "off", "0", "null", "none")
+DEFAULT_MAX_PARALLELISM = 128
+
+
+def load_job(path: str | Path, old: Job, release: tuple[int, int], classes: ClassPath | None = None) -> Job:
+    """The job that a file describes.
+
+    Args:
+        path: the file; names of files in it are relative to its directory.
+        old: the job of the snapshot, for everything that the file does not describe.
+        release: of Flink that is to run the new job, major and minor.
+        classes: where classes are looked up that the file does not declare.
+
+    Raises:
+        UsageError: the file is not such a description; names the operator and the state.
+    """
+    try:
+        # Every scalar stays text: a type may be called `null`, and 1.20 is not a number.
+        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    except OSError as error:
+        raise UsageError(f"the description cannot be read: {error.strerror}", where=Where(file=str(path))) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"the description is not YAML: {error}", where=Where(file=str(path))) from None
+    try:
+        return _Description(_check_names(content, _JOB, "the description"), Path(path), old, release, classes).job()
+    except StateError as error:
+        if error.where.file is None:
+            error.where = replace(error.where, file=str(path))
+        raise
+
+
+class _Description:
+    def __init__(
+        self, content: Mapping[str, Any], path: Path, old: Job, release: tuple[int, int], classes: ClassPath | None
+    ) -> None:
+        self.content = content
+        self.path = path
+        self.old = old
+        self.is_complete = _is_on(content.get("complete", "false"))
+        declared = self._open_classes()
+        outer = classes or ClassPath()
+        together = ClassPath((*declared.sources, *outer.sources), (*declared.names, *outer.names))
+        registered, factories = _read_serialization_config(content.get("serialization-config"))
+        self.extraction: TypeExtraction = extract_types(
+            old, together, release, registered=registered, factories=factories
+        )
+
+    def _open_classes(self) -> ClassPath:
+        classes = self.content.get("classes") or {}
+        if isinstance(classes, dict):
+            return open_class_path([], load_classes(yaml.safe_dump(classes, sort_keys=False)))
+        paths = [classes] if isinstance(classes, str) else classes
+        if not isinstance(paths, list) or not all(isinstance(each, str) for each in paths):
+            raise UsageError("`classes` is neither a field list nor a list of paths")
+        return open_class_path(self.path.parent / each for each in paths)
+
+    def job(self) -> Job:
+        described = _check_names(self.content.get("operators") or {}, None, "`operators`")
+        carried = replace_classes(self.old, self.extraction)
+        known = {each.id: each for each in carried.operators}
+        named: dict[str, JobOperator] = {}
+        for name, body in described.items():
+            labelled = [each.id for each in carried.operators if name in (each.label, each.id)]
+            identity = labelled[0] if labelled else _find_id(str(name))
+            named[identity] = self._operator(str(name), identity, body, known.get(identity))
+        kept = () if self.is_complete else carried.operators
+        unnamed = (self._place(each, {}, each) for each in kept if each.id not in named)
+        notes = list(list_assumed(self.extraction))
+        if not self.is_complete:
+            notes.append("States that the description does not name are taken from the snapshot")
+        return Job(str(self.path), (*named.values(), *unnamed), notes=tuple(notes))
+
+    def _operator(self, name: str, identity: str, body: object, old: JobOperator | None) -> JobOperator:
+        entries = _check_names(body or {}, _OPERATOR, f"operator {name}")
+        key = old.key if old is not None else None
+        if "key" in entries:
+            key = self._type(entries["key"], Where(operator=name, path="key"))
+        operator = JobOperator(
+            id=identity,
+            label=old.label if old is not None else name,
+            parallelism=old.parallelism if old is not None else 1,
+            max_parallelism=old.max_parallelism if old is not None else DEFAULT_MAX_PARALLELISM,
+            key=key,
+            states=old.states if old is not None else (),
+            unread=old.unread if old is not None else "",
+        )
+        if "states" in entries:
+            operator = replace(operator, states=tuple(self._states(name, entries["states"], operator)), unread="")
+        states = tuple(_follow_key(each, key) for each in operator.states)
+        if key is None and any(each.kind in _KEYED for each in states):
+            raise UsageError("the type of the keys is missing", where=Where(operator=name), hint="Write `key: TYPE`")
+        return self._place(replace(operator, states=states), entries, old)
+
+    def _place(self, operator: JobOperator, entries: Mapping[str, Any], old: JobOperator | None) -> JobOperator:
+        """The operator with its parallelism, which the job or the operator itself may set."""
+        parallelism = entries.get("parallelism", self.content.get("parallelism"))
+        max_parallelism = entries.get("max_parallelism", self.content.get("max_parallelism"))
+        if parallelism is not None:
+            operator = replace(operator, parallelism=_read_number(parallelism, operator.label))
+        if max_parallelism is not None:
+            number = _read_number(max_parallelism, operator.label)
+            operator = replace(operator, max_parallelism=number, sets_max_parallelism=True)
+        return operator
+
+    def _states(self, name: str, body: object, operator: JobOperator) -> list[JobState]:
+        described = _check_names(body or {}, None, f"the states of operator {name}")
+        before = {each.name: each for each in operator.states}
+        states = []
+        for state_name, entries in described.items():
+            where = Where(operator=name, state=str(state_name))
+            entries = {"type": entries} if isinstance(entries, str) else entries
+            entries = _check_names(entries, _STATE, f"state {state_name}")
+            states.append(self._state(str(state_name), entries, before.get(str(state_name)), where))
+        rest = (each for each in operator.states if each.name not in described)
+        # Timers are registered by Flink itself.
+        return [*states, *(each for each in rest if not self.is_complete or each.kind == "TIMER")]
+
+    def _state(self, name: str, entries: Mapping[str, Any], old: JobState | None, where: Where) -> JobState:
+        kind = _find_kind(entries, old, where)
+        if "avro" in entries and "type" not in entries and old is not None and _is_inner_avro(old):
+            return self._replace_avro(old, entries["avro"], where)
+        payload = self._payload(entries, kind, old, where)
+        if kind in _KEYED and _is_on(entries.get("ttl", "false")):
+            payload = build.ttl(payload)
+        if kind in ("SPLIT_DISTRIBUTE", "UNION"):
+            return JobState(name, kind, {Place.ELEMENT: payload})
+        if kind == "BROADCAST":
+            return JobState(name, kind, {Place.MAP_KEY: self._map_key(entries, old, where), Place.MAP_VALUE: payload})
+        if kind == "LIST":
+            payload = build.list_of(payload)
+        elif kind == "MAP":
+            payload = build.map_of(self._map_key(entries, old, where), payload)
+        namespace: Serializer = build.VOID_NAMESPACE
+        if "namespace" in entries:
+            namespace = self._type(entries["namespace"], where)
+        elif old is not None:
+            namespace = old.serializers.get(Place.NAMESPACE, namespace)
+        return JobState(name, kind, {Place.NAMESPACE: namespace, Place.VALUE: payload})
+
+    def _payload(self, entries: Mapping[str, Any], kind: str, old: JobState | None, where: Where) -> Serializer:
+        if "avro" in entries:
+            before = payload_of(old) if old is not None and old.kind != "TIMER" else None
+            runtime_class = before.runtime_class if isinstance(before, Avro) else GENERIC_RECORD
+            return build.avro(entries.get("class", runtime_class), self._schema(entries["avro"]))
+        words = ("element", "type") if kind in _LISTS else ("value", "type") if kind in _MAPS else ("type", "value")
+        for word in words:
+            if word in entries:
+                return self._type(entries[word], where)
+        raise UsageError(f"`{words[0]}` is missing", where=where)
+
+    def _replace_avro(self, old: JobState, file: str, where: Where) -> JobState:
+        """The state as it was, with another schema of the records inside its value."""
+        operator = JobOperator("", "-", 1, 1, None, (old,))
+        changed = replace_avro(Job("", (operator,)), f"-/{old.name}", self._schema(file))
+        return changed.operators[0].states[0]
+
+    def _schema(self, file: str) -> str:
+        return read_schema(self.path.parent / file)
+
+    def _map_key(self, entries: Mapping[str, Any], old: JobState | None, where: Where) -> Serializer:
+        if "key" in entries:
+            return self._type(entries["key"], where)
+        if old is not None and Place.MAP_KEY in old.serializers:
+            return old.serializers[Place.MAP_KEY]
+        before = old.serializers.get(Place.VALUE) if old is not None else None
+        if isinstance(before, MapOf):
+            return before.key
+        raise UsageError("`key` is missing", where=where)
+
+    def _type(self, text: object, where: Where) -> Serializer:
+        if not isinstance(text, str):
+            raise UsageError("a type is text", where=where, hint="Put it in quotes")
+        try:
+            return read_type(text, self.extraction)
+        except UsageError as error:
+            raise UsageError(f"{text!r} is not a type: {error.what}", where=where, hint=error.hint) from None
+
+
+def _find_id(name: str) -> str:
+    """The id of an operator that the snapshot does not have: the name itself when it is one, else that of the uid."""
+    return name.lower() if _ID.fullmatch(name) else format_operator_id(compute_operator_id(name))
+
+
+def _is_inner_avro(old: JobState) -> bool:
+    return old.kind != "TIMER" and not isinstance(payload_of(old), Avro)
+
+
+def _follow_key(state: JobState, key: Serializer | None) -> JobState:
+    """Timers hold keys, so their serializer follows that of the keys."""
+    timer = state.serializers.get(Place.TIMER)
+    if key is None or timer is None or len(timer.nested) != 2:
+        return state
+    return replace(state, serializers={Place.TIMER: build.timer(key, timer.nested[1])})
+
+
+def _find_kind(entries: Mapping[str, Any], old: JobState | None, where: Where) -> str:
+    known = (*_VALUES, *_LISTS, *_MAPS)
+    if "kind" in entries:
+        kind = str(entries["kind"]).upper()
+        if kind not in known:
+            raise UsageError(
+                f"{entries['kind']!r} is not a kind of state", where=where, hint=f"Kinds are {', '.join(known)}"
+            )
+        return kind
+    shape = _LISTS if "element" in entries else _MAPS if "key" in entries else _VALUES
+    if old is None:
+        return {_LISTS: "LIST", _MAPS: "MAP", _VALUES: "VALUE"}[shape]
+    # A type alone may mean the element of a list or the value of a map.
+    fitting = old.kind in shape or (shape is _VALUES and old.kind in (*_LISTS, *_MAPS))
+    return old.kind if fitting else shape[0]
+
+
+def _read_serialization_config(config: object) -> tuple[tuple[str, ...] | None, frozenset[str]]:
+    """Registered POJO types in their order, and classes with a factory; None when there is no configuration."""
+    if config is None:
+        return None, frozenset()
+    entries = yaml.load(config, Loader=yaml.BaseLoader) if isinstance(config, str) else config
+    if not isinstance(entries, list):
+        raise UsageError("`serialization-config` is not a list", hint="Such as [com.acme.Gift: {type: pojo}]")
+    registered, factories = [], set()
+    for entry in entries:
+        for name, body in _check_names(entry, None, "`serialization-config`").items():
+            kind = body.get("type") if isinstance(body, dict) else None
+            if kind not in ("pojo", "kryo", "typeinfo"):
+                raise UsageError(f"`serialization-config` of {name} has no type", hint="Types: pojo, kryo, typeinfo")
+            if kind == "pojo":
+                registered.append(str(name))
+            elif kind == "typeinfo":
+                factories.add(str(name))
+    return tuple(registered), frozenset(factories)
+
+
+def _check_names(content: object, known: set[str] | None, what: str) -> Mapping[str, Any]:
+    if not isinstance(content, dict):
+        raise UsageError(f"{what} is not a mapping")
+    unknown = sorted(str(name) for name in content if known is not None and name not in known)
+    if unknown:
+        raise UsageError(
+            f"unknown entries {', '.join(unknown)} in {what}", hint=f"Known are {', '.join(sorted(known or ()))}"
+        )
+    return content
+
+
+def _read_number(text: object, operator: str) -> int:
+    try:
+        number = int(str(text))
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise UsageError(f"{text!r} is not a parallelism", where=Where(operator=operator))
+    return number
+
+
+def _is_on(text: object) -> bool:
+    return str(text).strip().lower() not in _OFF

@@ -1,0 +1,224 @@
+"""Registered state of a job: operators, states and their serializers, as far as a restore needs them.
+
+A job is described by a snapshot that it took (`describe_job`), by a file (`jobfile`), or by classes and schemas that
+take the place of those in another description (`newtypes`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import NotFoundError, UnsupportedError
+from state_pipelines.serializers.state_meta_info import StateKind, StateMetaInfo
+from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from state_pipelines.codecs.kryo.field_lists import FieldLists
+    from state_pipelines.metadata import OperatorState, SubtaskState
+    from state_pipelines.serializers.tree import Serializer
+    from state_pipelines.snapshot import Operator, Snapshot, State
+
+
+class Place(StrEnum):
+    """Role of a serializer in a state; the rules of a restore differ by role."""
+
+    KEY = "key"
+    NAMESPACE = "namespace"
+    VALUE = "value"
+    ELEMENT = "element"
+    MAP_KEY = "map key"
+    MAP_VALUE = "map value"
+    TIMER = "timer"
+    STATE = "state"
+    OPERATOR = "operator"
+    SNAPSHOT = "snapshot"
+    SNAPSHOT_CLASS = "snapshot class"
+
+
+class StateGroup(StrEnum):
+    """The three registries of an operator; names are unique within each."""
+
+    KEYED = "keyed"
+    LIST = "operator list"
+    BROADCAST = "broadcast"
+
+
+@dataclass(frozen=True)
+class JobState:
+    """One state.
+
+    Attributes:
+        kind: VALUE, LIST, MAP, REDUCING, AGGREGATING, TIMER, SPLIT_DISTRIBUTE, UNION or BROADCAST.
+        serializers: by place; `VALUE` of list and map state holds the serializer of the whole list or map.
+    """
+
+    name: str
+    kind: str
+    serializers: Mapping[Place, Serializer]
+
+    @property
+    def group(self) -> StateGroup:
+        """The registry that the state is in."""
+        match self.kind:
+            case "SPLIT_DISTRIBUTE" | "UNION":
+                return StateGroup.LIST
+            case "BROADCAST":
+                return StateGroup.BROADCAST
+            case _:
+                return StateGroup.KEYED
+
+
+@dataclass(frozen=True)
+class JobOperator:
+    """One operator.
+
+    Attributes:
+        id: 32 hexadecimal digits.
+        label: uid, or the id when the uid is not known.
+        parallelism: number of subtasks.
+        max_parallelism: number of key groups.
+        key: serializer of the keys; None without keyed state.
+        states: in the order of the snapshot.
+        has_state: whether there is anything to restore, states that cannot be read included.
+        unread: why the states are not known; empty when they are.
+        sets_max_parallelism: the program itself says so; else Flink may have chosen the number, and takes over another.
+        lists_subclasses: serializers of keyed state list the class of every object, since RocksDB serialized each.
+    """
+
+    id: str
+    label: str
+    parallelism: int
+    max_parallelism: int
+    key: Serializer | None
+    states: tuple[JobState, ...]
+    has_state: bool = True
+    unread: str = ""
+    sets_max_parallelism: bool = False
+    lists_subclasses: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job.
+
+    Attributes:
+        name: of the job in reports, such as the path of its snapshot.
+        operators: those with state or without.
+        metadata_version: of the snapshot; None when the job is not described by one.
+        kryo_version: major version of Kryo for generic types; None when unknown.
+        notes: assumptions of the description.
+        classes: the Java classes of the job, as far as the user gives them.
+        keeps_classes: the classes are those of the old job.
+    """
+
+    name: str
+    operators: tuple[JobOperator, ...]
+    metadata_version: int | None = None
+    kryo_version: int | None = None
+    notes: tuple[str, ...] = ()
+    classes: FieldLists | None = None
+    keeps_classes: bool = False
+
+    def find(self, name: str) -> JobOperator:
+        """The operator of a label or id.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        for operator in self.operators:
+            if name in (operator.label, operator.id):
+                return operator
+        known = ", ".join(sorted(each.label for each in self.operators))
+        raise NotFoundError(f"there is no operator {name!r}", hint=f"The operators are {known}")
+
+
+def describe_job(snapshot: Snapshot) -> Job:
+    """The job that took a snapshot; reads the headers of its files, no state.
+
+    Raises:
+        StateError: a file is missing or corrupt. Formats that are not covered leave the operator `unread`.
+    """
+    return Job(
+        name=snapshot.path,
+        operators=tuple(_describe_operator(each) for each in snapshot.operators),
+        metadata_version=snapshot.metadata.version,
+        kryo_version=snapshot.kryo_version,
+        classes=snapshot.declarations.classes,
+    )
+
+
+def replace_state(job: Job, operator: str, info: StateMetaInfo) -> Job:
+    """The job with other serializers in one state, as `info` has them.
+
+    Args:
+        job: the job.
+        operator: id of the operator.
+        info: the state as it is to be; its name and kind stay.
+    """
+
+    def change(state: JobState) -> JobState:
+        return replace(state, serializers=list_places(state.kind, info)) if state.name == info.name else state
+
+    operators = (
+        replace(each, states=tuple(map(change, each.states))) if each.id == operator else each for each in job.operators
+    )
+    return replace(job, operators=tuple(operators))
+
+
+def _describe_operator(operator: Operator) -> JobOperator:
+    states: tuple[State, ...] = ()
+    unread = ""
+    try:
+        # A restore passes raw state on unchanged, so that it is never incompatible.
+        states = (*operator.keyed_states, *operator.operator_states)
+    except UnsupportedError as error:
+        unread = str(error)
+    keys = (state.key_serializer for state in states if isinstance(state, KeyedState))
+    return JobOperator(
+        id=operator.id,
+        label=operator.label,
+        parallelism=operator.parallelism,
+        max_parallelism=operator.max_parallelism,
+        key=next(keys, None),
+        states=tuple(map(_describe_state, states)),
+        has_state=_has_state(operator.metadata),
+        unread=unread,
+        lists_subclasses=not unread and all(file.lists_subclasses for _, file in operator.keyed_files),
+    )
+
+
+def _describe_state(state: State) -> JobState:
+    # What Flink compares of a state of a Python function is the list or map that it is in Java.
+    kind = (state.info.state_type if state.python_name else None) or state.kind
+    return JobState(state.name, kind, list_places(kind, state.info))
+
+
+def list_places(kind: str, info: StateMetaInfo) -> dict[Place, Serializer]:
+    """The serializers of a state of a kind (see `JobState`), by place."""
+    if kind == TIMER:
+        return {Place.TIMER: info.value_serializer}
+    if info.kind is StateKind.OPERATOR:
+        return {Place.ELEMENT: info.value_serializer}
+    if info.kind is StateKind.BROADCAST:
+        return {Place.MAP_KEY: info.key_serializer, Place.MAP_VALUE: info.value_serializer}
+    return {Place.NAMESPACE: info.namespace_serializer, Place.VALUE: info.value_serializer}
+
+
+def _has_state(operator: OperatorState) -> bool:
+    """Whether Flink would miss the operator (`OperatorSubtaskState.hasState`, and the coordinator)."""
+    return operator.coordinator_state is not None or any(map(_has_subtask_state, operator.subtasks))
+
+
+def _has_subtask_state(subtask: SubtaskState) -> bool:
+    handles = (
+        subtask.managed_operator_state,
+        subtask.raw_operator_state,
+        subtask.managed_keyed_state,
+        subtask.raw_keyed_state,
+    )
+    channels = (*subtask.input_channel_state, *subtask.result_subpartition_state)
+    return bool(channels) or any(handle is not None for handle in handles)

@@ -1,0 +1,63 @@
+"""Unresolved types of a job: serializers that its classes do not determine, with reason and remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from state_pipelines.serializers import build
+from state_pipelines.serializers.text import describe, quote
+from state_pipelines.serializers.tree import Opaque, Serializer
+
+if TYPE_CHECKING:
+    from state_pipelines.javaclasses.javaclass import JavaClass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undescribed(Opaque):
+    """A serializer that the classes do not tell; compares as undetermined.
+
+    Attributes:
+        reason: why not.
+        remedy: what would tell.
+    """
+
+    snapshot_class: str = ""
+    raw: bytes = b""
+    reason: str
+    remedy: str = ""
+
+
+@describe.register
+def _undescribed(node: Undescribed) -> str:
+    return f"Undescribed<{quote(node.unknown_class)}>"
+
+
+def unknown_arguments(found: JavaClass) -> Undescribed:
+    """A generic class without type arguments."""
+    parameters = ", ".join(found.parameters)
+    return Undescribed(
+        unknown_class=found.name,
+        reason=f"{found.name} has unbound type parameters ({parameters})",
+        remedy=f"Name the type with its arguments: {found.name}<…>",
+    )
+
+
+def made_by_factory(what: str) -> Undescribed:
+    """A class or field whose serializer a factory makes."""
+    return Undescribed(
+        unknown_class=what,
+        reason="a factory (`@TypeInfo` or the configuration) makes its serializer, which only Java can run",
+        remedy="Name its type in readable form in a description of the job",
+    )
+
+
+def generated_by_avro(found: JavaClass) -> Serializer:
+    """The serializer of a class that Avro generated, if its schema can be read."""
+    if found.schema_json:
+        return build.avro(found.name, found.schema_json)
+    return Undescribed(
+        unknown_class=found.name,
+        reason=f"the Avro schema of {found.name} cannot be read from its class file",
+        remedy="Give the schema as a file",
+    )

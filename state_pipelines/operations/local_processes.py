@@ -1,0 +1,159 @@
+"""Running pieces of work in processes, or threads, of this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+from state_pipelines.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from state_pipelines.keyed.keyed_file import KeyedFile
+
+Result = TypeVar("Result", covariant=True)
+Report = Callable[[int, int], None]
+"""Is told how many pieces are done, and how many there are."""
+
+SMALL = 64 << 20
+"""Bytes of state below which starting processes takes longer than the work."""
+
+
+COPY_THREADS = 64
+"""How many threads can wait for files and checksums at a time."""
+
+KERNEL_THREADS = 4
+"""How many threads can run kernels at a time, which leave the interpreter to others, before they wait for it often."""
+
+
+class Work(Protocol[Result]):
+    """A piece of work that can be sent to another process.
+
+    One with an attribute `in_flight` says how many such pieces threads of one process had better run at a time, because
+    they wait for a storage. One with an attribute `threads` says of how many such pieces at a time each can be done by
+    a thread as well, which needs no time to start; without it Python would hold the others up.
+    """
+
+    def run(self) -> Result:
+        """Do it."""
+
+
+def count_kernel_threads(files: Iterable[KeyedFile]) -> int:
+    """How many threads can find the records of files at a time; see `Work`."""
+    return KERNEL_THREADS if all(each.by_kernels for each in files) else 1
+
+
+def choose_processes(size: int) -> int:
+    """How many processes suit `size` bytes of state: one, or one per core."""
+    return 1 if size < SMALL else os.cpu_count() or 1
+
+
+class Processes:
+    """Processes that share pieces of work: started when they are first needed, ended with the block.
+
+    Starting one takes about two seconds, so that work in stages had better keep them, and work for which threads do
+    needs none. They are started anew (`spawn`), so that the main module of a script must be guarded by
+    `if __name__ == "__main__":`. With a count of one, this process does the work.
+
+    Args:
+        count: how many.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def run(self, pieces: Sequence[Work[Result]], what: str, *, report: Report | None = None) -> list[Result]:
+        """Run pieces of work; results in the order of the pieces.
+
+        Args:
+            pieces: the work.
+            what: says what failed, when a process dies.
+            report: is told of the progress.
+
+        Raises:
+            StateError: a piece failed; the others are not begun any more.
+        """
+        count = min(self._count, len(pieces))
+        in_flight = min((getattr(piece, "in_flight", 1) for piece in pieces), default=1)
+        if in_flight > 1 and len(pieces) > 1:
+            with ThreadPoolExecutor(min(in_flight, len(pieces))) as threads:
+                return _share(threads, pieces, report)
+        if count <= 1:
+            results = []
+            for piece in pieces:
+                results.append(piece.run())
+                if report is not None:
+                    report(len(results), len(pieces))
+            return results
+        if count <= min(getattr(piece, "threads", 1) for piece in pieces):
+            with ThreadPoolExecutor(count) as threads:
+                return _share(threads, pieces, report)
+        if self._pool is None:
+            # Forked processes would share the threads of Arrow and of storage clients, which do not survive that.
+            self._pool = ProcessPoolExecutor(self._count, mp_context=multiprocessing.get_context("spawn"))
+        try:
+            return _share(self._pool, pieces, report)
+        except BrokenProcessPool as error:
+            raise StateError(
+                f"{what}: a process died", hint="It may have run out of memory; use fewer processes"
+            ) from error
+
+
+def run_pieces(
+    pieces: Sequence[Work[Result]], what: str, *, processes: int = 1, report: Report | None = None
+) -> list[Result]:
+    """Run pieces of work in processes that end with it; as `Processes.run`."""
+    with Processes(processes) as runner:
+        return runner.run(pieces, what, report=report)
+
+
+@contextmanager
+def choose_runner(
+    run: Callable[[Sequence[Any], str], list[Any]] | None, processes: int
+) -> Iterator[Callable[[Sequence[Any], str], list[Any]]]:
+    """Yield what runs the tasks of an operation: `run`, or without it some processes, which end with the block.
+
+    Args:
+        run: runs tasks, such as `spark.tasks.run_tasks` with its session; wins over `processes`.
+        processes: see `Processes`; one is this process.
+    """
+    if run is not None:
+        yield run
+        return
+    with Processes(processes) as shared:
+        yield shared.run
+
+
+def _share(pool: Executor, pieces: Sequence[Work[Result]], report: Report | None) -> list[Result]:
+    futures = []
+    try:
+        futures += [pool.submit(_run, piece) for piece in pieces]
+        for done, future in enumerate(as_completed(futures), 1):
+            future.result()
+            if report is not None:
+                report(done, len(pieces))
+    finally:
+        for future in futures:
+            future.cancel()
+        # Whoever clears away after a failure must be alone with what was written.
+        wait(futures)
+    return [future.result() for future in futures]
+
+
+def _run(piece: Work[Result]) -> Result:
+    return piece.run()

@@ -1,0 +1,383 @@
+"""Drafts of revisions: what makes the state of a snapshot fit a new job, with the way back where it can be derived.
+
+Every draft has been applied on shapes before it is given out: it leads to exactly the serializers of the new job. What
+nobody but the author can know stands in it as `TODO`, which no migration runs, or as a remark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import yaml
+
+from state_pipelines.errors import MigrationError, StateError, UnsupportedError
+from state_pipelines.operations.check.check_report import Action
+from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Place, StateGroup
+from state_pipelines.operations.migration import steps as st
+from state_pipelines.operations.migration.drafts import explain_missing
+from state_pipelines.operations.migration.migration_files import (
+    Change,
+    Loss,
+    Migration,
+    dump_migration,
+    parse_migration,
+)
+from state_pipelines.operations.migration.migration_planner import (
+    KINDS,
+    Chain,
+    make_context,
+    plan_migrations,
+    plan_operator,
+)
+from state_pipelines.operations.migration.payload_differences import Differences, has_todo, propose
+from state_pipelines.operations.migration.shapes import StateShape, find_shapes
+from state_pipelines.operations.migration.signatures import sign_shape, strip_serializer
+from state_pipelines.operations.migration.steps import TODO, UPGRADE
+from state_pipelines.serializers.compatibility import Outcome
+from state_pipelines.serializers.state_meta_info import broadcast_state, keyed_state, operator_list
+from state_pipelines.serializers.text import describe
+from state_pipelines.snapshot.keyed_state import TIMER
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from state_pipelines.operations.check.check_report import CheckReport, StateCheck
+    from state_pipelines.operations.migration.structs import PlanContext
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
+    from state_pipelines.snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A drafted revision.
+
+    Attributes:
+        migration: the draft; without changes when nothing can be derived.
+        remarks: what somebody has to look at, or to decide; also why something is not in it.
+        undecided: whether an expression is still to be filled in.
+    """
+
+    migration: Migration
+    remarks: tuple[str, ...]
+    undecided: bool
+
+
+def draft_revision(
+    snapshot: Snapshot,
+    new: Job,
+    revision: str,
+    *,
+    before: Chain = (),
+    revises: str | None = None,
+    description: str = "",
+    now: datetime | None = None,
+    only: Collection[tuple[str, str]] | None = None,
+) -> Draft:
+    """A revision that makes a snapshot restorable by a new job.
+
+    Args:
+        snapshot: the old state.
+        new: the new job, as `describe_job`, `load_job` or `replace_classes` give it.
+        revision: its name.
+        before: revisions that the snapshot is still to go through; the draft follows them.
+        revises: the one before it.
+        description: purpose of the revision.
+        now: time of the last access that entries get where TTL is new.
+        only: the states to look at, by operator and name; None is all.
+
+    Raises:
+        MigrationError: a revision of `before` does not fit.
+        StateError: the snapshot cannot be read. Formats that are not covered become remarks.
+    """
+    changes: list[Change] = []
+    remarks: list[str] = []
+    successors = {each.id: each for each in new.operators}
+    moment = now or datetime.now(UTC)
+    for operator in snapshot.operators:
+        try:
+            shapes: Mapping[str, StateShape] = find_shapes(operator)
+        except UnsupportedError as error:
+            remarks.append(f"{operator.label}: its state cannot be read: {error.what}")
+            continue
+        if before:
+            shapes = plan_operator(operator, shapes, before).new_shapes
+        successor = successors.get(operator.id)
+        if successor is None or successor.unread:
+            why = "the new job has no such operator" if successor is None else successor.unread
+            if shapes:
+                remarks.append(f"{operator.label}: {why}")
+            continue
+        context = make_context(snapshot, shapes)
+        names = None if only is None else {state for label, state in only if label == operator.label}
+        found, said = draft_operator(operator.label, shapes, successor, context, moment, names)
+        changes += found
+        remarks += (f"{operator.label}{each}" for each in said)
+    migration = Migration(revision, revises, description, tuple(changes))
+    return Draft(migration, tuple(remarks), any(has_todo((*each.upgrade, *each.downgrade)) for each in changes))
+
+
+def draft_from_report(snapshot: Snapshot, new: Job, report: CheckReport, revision: str) -> Draft:
+    """A revision for the states that a check finds refused, lost or gone; others are left to Flink.
+
+    What cannot be drafted is a remark, with the reason and the remedy of the check.
+
+    Args:
+        snapshot: the old state.
+        new: the new job.
+        report: what `check_jobs` says of the two.
+        revision: its name.
+
+    Raises:
+        StateError: as `draft_revision`.
+    """
+    wanted = [each for each in report.checks if _wants_migration(each)]
+    only = {(each.operator, each.state) for each in wanted if each.operator is not None and each.state is not None}
+    draft = draft_revision(snapshot, new, revision, description="Drafted by check.", only=only)
+    return replace(draft, remarks=(*draft.remarks, *explain_missing(report, new, draft.migration, draft.remarks)))
+
+
+def _wants_migration(check: StateCheck) -> bool:
+    """Return whether a change is refused, loses data or drops a state; a state without entries needs no migration."""
+    return (
+        check.outcome is Outcome.INCOMPATIBLE
+        or check.action is Action.LOOK
+        or any(finding.loss for finding in check.findings)
+    )
+
+
+def format_revision(draft: Draft) -> str:
+    """The text of a revision file: remarks as comments, then the migration.
+
+    Raises:
+        MigrationError: there are no changes; says why.
+    """
+    if not draft.migration.changes:
+        raise MigrationError(
+            "no revision can be drafted" if draft.remarks else "nothing has changed that a migration changes",
+            hint="; ".join(draft.remarks),
+        )
+    heads = ["A draft: check the renamed fields, the defaults and the casts.", *draft.remarks]
+    if draft.undecided:
+        heads.append(f"Replace every {TODO} by an expression in Spark SQL; until then it does not run.")
+    comments = "".join(f"# {line}\n" for head in heads for line in head.splitlines())
+    return comments + format_migration(draft.migration)
+
+
+def format_migration(migration: Migration) -> str:
+    """A migration as YAML; mirror of `load_migration`."""
+    return yaml.safe_dump(dump_migration(migration), sort_keys=False, width=120, allow_unicode=True)
+
+
+def describe_shapes(operator: JobOperator) -> dict[str, StateShape]:
+    """The states of an operator of a job, without timers, as shapes; of two with one name the keyed one."""
+    shapes: dict[str, StateShape] = {}
+    for each in sorted(operator.states, key=lambda state: state.group is not StateGroup.KEYED):
+        info = _describe_state(each)
+        key = operator.key if each.group is StateGroup.KEYED else None
+        if info is not None and (key is not None or each.group is not StateGroup.KEYED):
+            shapes.setdefault(each.name, StateShape(info, key))
+    return shapes
+
+
+def _describe_state(state: JobState) -> StateMetaInfo | None:
+    """The meta info that a snapshot of the state would hold; None for timers and for incomplete descriptions."""
+    of = state.serializers
+    match state.group:
+        case StateGroup.LIST if Place.ELEMENT in of:
+            return operator_list(state.name, of[Place.ELEMENT], state.kind)
+        case StateGroup.BROADCAST if {Place.MAP_KEY, Place.MAP_VALUE} <= of.keys():
+            return broadcast_state(state.name, of[Place.MAP_KEY], of[Place.MAP_VALUE])
+        case StateGroup.KEYED if state.kind in KINDS and Place.NAMESPACE in of:
+            return keyed_state(state.name, state.kind, of[Place.VALUE], of[Place.NAMESPACE])
+    return None
+
+
+def draft_operator(
+    label: str,
+    olds: Mapping[str, StateShape],
+    new: JobOperator,
+    context: PlanContext,
+    now: datetime,
+    only: Collection[str] | None = None,
+) -> tuple[list[Change], list[str]]:
+    """The changes of an operator, and remarks without the name of the operator.
+
+    Args:
+        label: the operator in the changes.
+        olds: its states now.
+        new: the operator of the new job.
+        context: of the snapshot.
+        now: time of the last access where TTL is new.
+        only: names of the states to look at; None is all.
+    """
+    news = describe_shapes(new)
+    olds = {name: shape for name, shape in olds.items() if shape.kind != TIMER}
+    changes: list[Change] = []
+    remarks: list[str] = []
+    keys = {shape.key for shape in olds.values() if shape.key is not None}
+    if new.key is not None and any(strip_serializer(key) != strip_serializer(new.key) for key in keys):
+        was = ", ".join(sorted(describe(key) for key in keys))
+        remarks.append(
+            f": the keys were {was} and are {describe(new.key)}: add a change without `state` and with a step "
+            "`key: {type, expression}`"
+        )
+    for name, old in olds.items():
+        if only is not None and name not in only:
+            continue
+        if name not in news:
+            remarks += (f" / {each}" for each in _remark_on_gone(old, olds, news))
+            continue
+        wanted = news[name].with_key(old.key)
+        try:
+            found, said = _draft_state(label, old, wanted, context, now)
+        except StateError as error:
+            remarks.append(f" / {name}: no step is known: {error.what}")
+            continue
+        changes += found
+        remarks += (f" / {name}: {each}" for each in said)
+    return changes, remarks
+
+
+def _remark_on_gone(old: StateShape, olds: Mapping[str, StateShape], news: Mapping[str, StateShape]) -> Iterator[str]:
+    alike = [
+        name
+        for name, each in news.items()
+        if name not in olds and sign_shape(each.with_key(old.key)) == sign_shape(old)
+    ]
+    if alike:
+        steps = " or ".join(f"`rename_state: {name}`" for name in alike)
+        yield f"{old.name}: the new job does not have it, but new states of its type; if it is one of them: {steps}"
+    else:
+        yield f"{old.name}: the new job does not have it; Flink carries it along unread unless `drop_state` drops it"
+
+
+def _draft_state(
+    label: str, old: StateShape, new: StateShape, context: PlanContext, now: datetime
+) -> tuple[list[Change], list[str]]:
+    if sign_shape(old) == sign_shape(new):
+        return [], []
+    if sign_shape(old).namespace != sign_shape(new).namespace:
+        raise MigrationError(f"the namespace was {describe(old.namespace)} and is {describe(new.namespace)}")
+    if old.map_key is not None and new.map_key is not None and sign_shape(old).map_key != sign_shape(new).map_key:
+        raise MigrationError(f"the user keys were {describe(old.map_key)} and are {describe(new.map_key)}")
+    draft = _Attempt(label, context, now)
+    up, differences = draft.find_steps(old, new, None)
+    back, impossible = draft.find_way_back(old, new, up, differences.renames)
+    remarks = list(draft.remarks)
+    remarks += (
+        f"field {other} is taken to be `{one}` under another name; if it is another field, write `add` and `drop` in "
+        "place of `rename`"
+        for one, other in differences.renames.items()
+    )
+    remarks += differences.doubts
+    losses = [Loss(name, "the upgrade drops it") for name in differences.removed]
+    if not impossible:
+        losses += [Loss(name, "the downgrade drops it") for name in differences.added]
+    change = Change(label, old.name, tuple(up), tuple(back), tuple(losses), impossible=impossible)
+    draft.require(old, change, new)
+    return [change], remarks
+
+
+class _Attempt:
+    """Tries steps on shapes, as they will be read from the file."""
+
+    def __init__(self, label: str, context: PlanContext, now: datetime) -> None:
+        self._label = label
+        self._context = context
+        self._now = now
+        self.remarks: list[str] = []
+
+    def find_steps(
+        self, old: StateShape, new: StateShape, renames: Mapping[str, str] | None
+    ) -> tuple[list[st.Step], Differences]:
+        """Steps that make the new shape of the old one.
+
+        Raises:
+            MigrationError: there are none.
+        """
+        steps: list[st.Step] = []
+        shape = old
+        if old.kind != new.kind:
+            steps.append(_change_kind(old, new, back=renames is not None))
+            shape = self.apply(old, steps)
+        if old.ttl != new.ttl:
+            steps.append(self._change_ttl(new, quiet=renames is not None))
+            shape = self.apply(old, steps)
+        if _is_same(shape, new):
+            return steps, Differences()
+        reason = "no steps lead to it"
+        for differences in propose(shape.payload, new.payload, self._context, renames):
+            found = [*steps, *differences.steps]
+            try:
+                reached = self.apply(old, found)
+            except StateError as error:
+                reason = error.what
+                continue
+            if _is_same(reached, new):
+                return found, differences
+        raise MigrationError(f"{describe(old.payload)} does not become {describe(new.payload)}: {reason}")
+
+    def find_way_back(
+        self, old: StateShape, new: StateShape, up: list[st.Step], renames: Mapping[str, str]
+    ) -> tuple[list[st.Step], str]:
+        """The downgrade, or why there is none."""
+        try:
+            reached = self.apply(old, up)
+            steps, _ = self.find_steps(reached, old, {after: before for before, after in renames.items()})
+        except StateError as error:
+            return [], f"no step takes it back: {error.what}"
+        if has_todo(steps):
+            return [], f"no conversion from {describe(new.payload)} to {describe(old.payload)} is known"
+        # A change of the kind comes first on the way up, so it is the last on the way back.
+        return steps, ""
+
+    def apply(self, shape: StateShape, steps: list[st.Step]) -> StateShape:
+        """The shape after steps, which go through the file's form first.
+
+        Raises:
+            MigrationError: they do not fit.
+        """
+        change = Change(self._label, shape.name, tuple(steps), (), impossible="not asked")
+        (changed,) = self._plan(shape, change).values()
+        return changed
+
+    def require(self, old: StateShape, change: Change, new: StateShape) -> None:
+        """Check a change as a whole, losses and way back included.
+
+        Raises:
+            MigrationError: it does not lead to the new shape.
+        """
+        (changed,) = self._plan(old, change).values()
+        if not _is_same(changed, new):
+            raise MigrationError(f"the steps lead to {describe(changed.payload)}, not {describe(new.payload)}")
+
+    def _plan(self, shape: StateShape, change: Change) -> dict[str, StateShape]:
+        content = yaml.safe_load(format_migration(Migration("draft", None, "", (change,))))
+        migration = parse_migration(content)
+        return plan_migrations({shape.name: shape}, [(migration, UPGRADE)], context=self._context).new_shapes
+
+    def _change_ttl(self, new: StateShape, *, quiet: bool) -> st.TtlStep:
+        if not new.ttl:
+            return st.TtlStep("disable", reason="the code has no TTL there")
+        moment = self._now.astimezone(UTC).isoformat(" ", "seconds")
+        if not quiet:
+            self.remarks.append(f"TTL is new: every entry counts as last accessed at {moment}")
+        return st.TtlStep("enable", f"TIMESTAMP '{moment}'")
+
+
+def _change_kind(old: StateShape, new: StateShape, *, back: bool) -> st.Kind:
+    before = old.kind if old.kind in ("LIST", "MAP") else "VALUE"
+    if new.kind not in ("VALUE", "LIST", "MAP"):
+        raise MigrationError(f"no step makes {new.kind} state")
+    if new.kind == "MAP":
+        return st.Kind("MAP", key_type=new.map_key, key_expression=TODO)
+    if new.kind == "VALUE" and before == "LIST":
+        # On the way back every list has the one element that the way up made.
+        return st.Kind("VALUE", expression="`values`[0]" if back else TODO)
+    return st.Kind(new.kind, expression=TODO if new.kind == "VALUE" and before == "MAP" else None)
+
+
+def _is_same(one: StateShape, other: StateShape) -> bool:
+    return replace(sign_shape(one), key=sign_shape(other).key) == sign_shape(other)

@@ -1,0 +1,307 @@
+"""Migration files: YAML, or a Python file that defines `MIGRATION`, to `Migration` and back.
+
+A file says one change at the top level (`operator`, `state`, `upgrade`, `downgrade`, `loss`, `expect`) or several under
+`changes`. What each step takes is in `parsing`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import runpy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from state_pipelines.errors import MigrationError, StateError, UsageError, Where
+from state_pipelines.operations.migration.step_parser import parse_step, take_text
+from state_pipelines.operations.migration.step_texts import dump_step
+from state_pipelines.operations.migration.steps import DOWNGRADE, UPGRADE, Key, Step
+
+_CHANGE = ("operator", "state", "upgrade", "downgrade", "loss", "expect")
+_FILE = ("revision", "revises", "description", "changes")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A field whose values upgrade and downgrade together do not bring back, and why that is accepted."""
+
+    field: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class RowExpectation:
+    """An expectation of Great Expectations on the rows of the new state.
+
+    Attributes:
+        type: such as `expect_column_values_to_be_between`.
+        arguments: pairs; `column` may be a dotted path.
+    """
+
+    type: str
+    arguments: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What becomes of one state, or of the keys of an operator.
+
+    Attributes:
+        operator: uid, id or name.
+        state: state name; None for a change of the operator.
+        downgrade: empty when it is impossible.
+        losses: fields that do not come back.
+        expectations: on the rows of the new state.
+        impossible: why there is no downgrade; empty when there is.
+    """
+
+    operator: str
+    state: str | None
+    upgrade: tuple[Step, ...]
+    downgrade: tuple[Step, ...]
+    losses: tuple[Loss, ...] = ()
+    expectations: tuple[RowExpectation, ...] = ()
+    impossible: str = ""
+
+    def steps(self, direction: str) -> tuple[Step, ...]:
+        """The steps of `UPGRADE` or `DOWNGRADE`.
+
+        Raises:
+            MigrationError: there is no downgrade.
+        """
+        if direction == DOWNGRADE and self.impossible:
+            raise MigrationError(
+                f"there is no downgrade: {self.impossible}",
+                where=Where(operator=self.operator, state=self.state),
+                hint="Go back to a snapshot from before the upgrade",
+            )
+        return self.upgrade if direction == UPGRADE else self.downgrade
+
+
+@dataclass(frozen=True)
+class Migration:
+    """A migration file.
+
+    Attributes:
+        revision: its name in the history of the job.
+        revises: the revision that it follows, when the file says so.
+        fingerprint: SHA-256 of the file, 16 hexadecimal digits.
+        path: the file.
+    """
+
+    revision: str
+    revises: str | None
+    description: str
+    changes: tuple[Change, ...]
+    fingerprint: str = ""
+    path: str = field(default="", compare=False)
+
+    @property
+    def change(self) -> Change:
+        """The only change.
+
+        Raises:
+            UsageError: there are several.
+        """
+        if len(self.changes) != 1:
+            raise UsageError(f"revision {self.revision} has {len(self.changes)} changes, not one")
+        return self.changes[0]
+
+    @property
+    def operator(self) -> str:
+        """The operator of the only change."""
+        return self.change.operator
+
+    @property
+    def state(self) -> str:
+        """The state of the only change; empty when it is one of the operator."""
+        return self.change.state or ""
+
+    @property
+    def upgrade(self) -> tuple[Step, ...]:
+        """The steps up of the only change."""
+        return self.change.upgrade
+
+    @property
+    def downgrade(self) -> tuple[Step, ...]:
+        """The steps down of the only change."""
+        return self.change.downgrade
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """The losses of the only change."""
+        return self.change.losses
+
+    def steps(self, direction: str) -> tuple[Step, ...]:
+        """The steps of `UPGRADE` or `DOWNGRADE` of the only change."""
+        return self.change.steps(direction)
+
+    def opposite(self, direction: str) -> tuple[Step, ...]:
+        """The steps that take the other direction of the only change back."""
+        return self.change.steps(UPGRADE if direction == DOWNGRADE else DOWNGRADE)
+
+
+def load_migration(path: str | Path) -> Migration:
+    """Read a migration file; a file that ends in `.py` is run.
+
+    Raises:
+        MigrationError: the file is not a migration; names the file and the place in it.
+    """
+    where = Where(file=str(path))
+    try:
+        raw = Path(path).read_bytes()
+        content = _run_python(path) if Path(path).suffix == ".py" else yaml.safe_load(raw)
+    except OSError as error:
+        raise MigrationError(f"the migration file cannot be read: {error.strerror}", where=where) from None
+    except yaml.YAMLError as error:
+        raise MigrationError(f"the migration file is not YAML: {error}", where=where) from None
+    if not isinstance(content, dict):
+        raise MigrationError("the migration file is not a mapping", where=where)
+    try:
+        return parse_migration(content, fingerprint=hashlib.sha256(raw).hexdigest()[:16], path=str(path))
+    except StateError as error:
+        if error.where.file is None:
+            error.where = replace(error.where, file=str(path))
+        raise
+
+
+def _run_python(path: str | Path) -> object:
+    try:
+        found = runpy.run_path(str(path))
+    except Exception as error:
+        # The file is code of the user, which may raise anything.
+        what = f"the migration file cannot be run: {type(error).__name__}: {error}"
+        raise MigrationError(what, where=Where(file=str(path))) from error
+    if "MIGRATION" not in found:
+        raise MigrationError("the migration file does not define MIGRATION", where=Where(file=str(path)))
+    return found["MIGRATION"]
+
+
+def parse_migration(content: dict[str, Any], *, fingerprint: str = "", path: str = "") -> Migration:
+    """A migration out of the content of a file.
+
+    Args:
+        content: as YAML gives it.
+        fingerprint: of the file.
+        path: the file; schema files are looked for beside it.
+
+    Raises:
+        MigrationError: names the place.
+    """
+    several = "changes" in content
+    _allow(content, _FILE if several else (*_FILE, *_CHANGE), "")
+    revision = take_text(content, "revision", "the file")
+    directory = Path(path).parent
+    if several:
+        listed = content["changes"]
+        if not isinstance(listed, list) or not listed:
+            raise MigrationError("`changes` is not a list of changes")
+        for number, each in enumerate(listed, 1):
+            if not isinstance(each, dict):
+                raise MigrationError("a change is a mapping", where=Where(path=f"change {number}"))
+            _allow(each, _CHANGE, f"change {number}")
+        changes = tuple(_parse_change(each, directory, f"change {number}, ") for number, each in enumerate(listed, 1))
+    else:
+        changes = (_parse_change(content, directory, ""),)
+    revises = content.get("revises")
+    return Migration(
+        revision=revision,
+        revises=None if revises is None else str(revises),
+        description=str(content.get("description", "")),
+        changes=changes,
+        fingerprint=fingerprint,
+        path=path,
+    )
+
+
+def _parse_change(content: dict[str, Any], directory: Path, place: str) -> Change:
+    if not isinstance(content.get("loss") or [], list):
+        raise MigrationError("`loss` is not a list", where=Where(path=place or None))
+    losses = tuple(
+        Loss(take_text(each, "field", f"{place}loss {number}"), take_text(each, "reason", f"{place}loss {number}"))
+        for number, each in enumerate(content.get("loss") or (), 1)
+    )
+    operator = take_text(content, "operator", f"{place}the file")
+    upgrade = _parse_steps(content, UPGRADE, directory, place)
+    of_operator = any(isinstance(step, Key) for step in upgrade)
+    if of_operator and "state" in content:
+        raise MigrationError(
+            "`key` changes a whole operator", where=Where(path=place or None), hint="Leave `state` out of this change"
+        )
+    state = None if of_operator else take_text(content, "state", f"{place}the file")
+    impossible = ""
+    downgrade: tuple[Step, ...] = ()
+    given = content.get(DOWNGRADE)
+    if isinstance(given, dict) and list(given) == ["impossible"]:
+        impossible = take_text(given, "impossible", f"{place}downgrade")
+    else:
+        downgrade = _parse_steps(content, DOWNGRADE, directory, place)
+    for step in (*upgrade, *downgrade):
+        if of_operator and not isinstance(step, Key):
+            raise MigrationError(
+                "a change of the operator has `key` steps only",
+                where=Where(path=place or None),
+                hint="Put the steps on states into changes of their own (`changes`)",
+            )
+    return Change(operator, state, upgrade, downgrade, losses, _parse_expectations(content, place), impossible)
+
+
+def _parse_expectations(content: dict[str, Any], place: str) -> tuple[RowExpectation, ...]:
+    given = content.get("expect") or []
+    if not isinstance(given, list):
+        raise MigrationError("`expect` is not a list", where=Where(path=place or None))
+    found = []
+    for number, each in enumerate(given, 1):
+        kind = take_text(each, "type", f"{place}expect {number}")
+        if not kind.startswith("expect_"):
+            hint = "Types are those of Great Expectations, such as expect_column_values_to_not_be_null"
+            raise MigrationError(
+                f"{kind} is not an expectation", where=Where(path=f"{place}expect {number}"), hint=hint
+            )
+        found.append(RowExpectation(kind, tuple((str(name), value) for name, value in each.items() if name != "type")))
+    return tuple(found)
+
+
+def _parse_steps(content: dict[str, Any], direction: str, directory: Path, place: str) -> tuple[Step, ...]:
+    steps = content.get(direction)
+    if not isinstance(steps, list) or not steps:
+        raise MigrationError(f"`{direction}` is not a list of steps", where=Where(path=place or None))
+    return tuple(parse_step(step, f"{place}{direction} {number}", directory) for number, step in enumerate(steps, 1))
+
+
+def _allow(content: dict[str, Any], known: tuple[str, ...], place: str) -> None:
+    unknown = sorted(str(name) for name in content if name not in known)
+    if unknown:
+        raise MigrationError(
+            f"unknown entries {', '.join(unknown)}",
+            where=Where(path=place or None),
+            hint=f"Known are {', '.join(sorted(known))}",
+        )
+
+
+def dump_migration(migration: Migration) -> dict[str, Any]:
+    """Mirror of `parse_migration`: the content of a file. Functions stay functions, which YAML has no form for."""
+    content: dict[str, Any] = {"revision": migration.revision}
+    if migration.revises is not None:
+        content["revises"] = migration.revises
+    if migration.description:
+        content["description"] = migration.description
+    changes = [_dump_change(each) for each in migration.changes]
+    return content | (changes[0] if len(changes) == 1 else {"changes": changes})
+
+
+def _dump_change(change: Change) -> dict[str, Any]:
+    content: dict[str, Any] = {"operator": change.operator}
+    if change.state is not None:
+        content["state"] = change.state
+    content[UPGRADE] = [dump_step(step) for step in change.upgrade]
+    content[DOWNGRADE] = (
+        {"impossible": change.impossible} if change.impossible else [dump_step(step) for step in change.downgrade]
+    )
+    if change.losses:
+        content["loss"] = [{"field": each.field, "reason": each.reason} for each in change.losses]
+    if change.expectations:
+        content["expect"] = [{"type": each.type, **dict(each.arguments)} for each in change.expectations]
+    return content

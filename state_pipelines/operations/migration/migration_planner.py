@@ -1,0 +1,485 @@
+"""From the states of an operator and a chain of revisions to one data flow per new state.
+
+Everything that can be refused is refused here, before any data are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from state_pipelines.codecs.serializer_layouts import keep_undecodable, walk
+from state_pipelines.codecs.subclasses import complete
+from state_pipelines.errors import MigrationError, StateError, UnsupportedError, UsageError, Where, at
+from state_pipelines.keyed.hashing import hash_codes
+from state_pipelines.operations.migration import flows
+from state_pipelines.operations.migration import steps as st
+from state_pipelines.operations.migration.class_occurrences import require_equal_classes
+from state_pipelines.operations.migration.extraction import extract_like
+from state_pipelines.operations.migration.fields import apply_field_step, take_collections
+from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read, Stage
+from state_pipelines.operations.migration.migration_files import Change, Migration, RowExpectation
+from state_pipelines.operations.migration.migration_plan import OperatorPlan
+from state_pipelines.operations.migration.payload_conversion import (
+    convert_by_name,
+    convert_fields,
+    find_lost_fields,
+    list_columns,
+    payload_type,
+    rename_classes,
+    resolve_type,
+)
+from state_pipelines.operations.migration.python_values import (
+    adopt_python_payload,
+    find_java_name,
+    make_java_name,
+    wrap_python_key,
+)
+from state_pipelines.operations.migration.shapes import UNKEYED, explain_unread
+from state_pipelines.operations.migration.state_kind_changes import plan_kind, plan_split_part
+from state_pipelines.operations.migration.steps import DOWNGRADE, UPGRADE
+from state_pipelines.operations.migration.structs import PlanContext, known_sql_types
+from state_pipelines.serializers import tree
+from state_pipelines.serializers.text import describe
+from state_pipelines.snapshot.keyed_state import TIMER
+from state_pipelines.snapshot.python_states import python_name
+
+if TYPE_CHECKING:
+    from state_pipelines.operations.migration.shapes import StateShape
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
+    from state_pipelines.snapshot import Operator, Snapshot
+
+Chain = Sequence[tuple[Migration, str]]
+"""Revisions in the order in which they are applied, each with its direction."""
+
+KINDS = ("VALUE", "LIST", "MAP", "REDUCING", "AGGREGATING")
+_MIGRATED = (*KINDS, *UNKEYED)
+_ALL = ""
+
+
+def describe_copied(flow: Read, own: StateMetaInfo, before: StateShape) -> StateMetaInfo:
+    """The meta info of a state whose bytes are copied.
+
+    Args:
+        flow: of the state.
+        own: the description in the file; kept, except for changed names in the serializers.
+        before: the shape that was planned with.
+    """
+    if flow.shape.info == replace(before.info, name=flow.shape.name):
+        return replace(own, name=flow.shape.name)
+    return flow.shape.info
+
+
+def make_context(snapshot: Snapshot, shapes: Mapping[str, StateShape]) -> PlanContext:
+    """What planning depends on in a snapshot."""
+    serializers = [*snapshot.keyed_files.serializers()]
+    serializers += [serializer for shape in shapes.values() for _, serializer in shape.info.serializers]
+    nodes = [node for serializer in serializers for node in walk(serializer)]
+    kryos = tuple(dict.fromkeys(node for node in nodes if isinstance(node, tree.Kryo)))
+    return PlanContext(keep_undecodable(snapshot.layout_context), tuple(known_sql_types(nodes).items()), kryos)
+
+
+def find_changes(migration: Migration, operator: Operator) -> tuple[Change, ...]:
+    """The changes of a migration that name an operator."""
+    snapshot = operator.snapshot
+    return tuple(each for each in migration.changes if snapshot.operator(each.operator).id == operator.id)
+
+
+def plan_migrations(
+    shapes: Mapping[str, StateShape],
+    chain: Chain,
+    *,
+    operators: Collection[str] | None = None,
+    context: PlanContext | None = None,
+) -> OperatorPlan:
+    """The states of an operator after a chain of revisions.
+
+    Args:
+        shapes: of its states, see `find_shapes`.
+        chain: the revisions, each with `UPGRADE` or `DOWNGRADE`.
+        operators: what changes of this operator call it; None takes every change for one of it.
+        context: what planning depends on beyond the shapes.
+
+    Raises:
+        MigrationError: a step does not fit, is ambiguous, or destroys something without saying so.
+    """
+    context = context or PlanContext()
+    planner = _Planner(shapes, context)
+    plan = planner.run(chain, operators)
+    reason = next(iter(planner.impossible.values()), "")
+    if set(planner.impossible) >= set(shapes):
+        return replace(plan, reason=reason, impossible=planner.impossible)
+    turned = [(migration, UPGRADE if direction == DOWNGRADE else DOWNGRADE) for migration, direction in reversed(chain)]
+    try:
+        back = _Planner(plan.new_shapes, plan.context).run(turned, operators, possible=True)
+    except MigrationError as error:
+        if planner.impossible:
+            # What comes after a change without a way back may need what that change took.
+            return replace(plan, reason=reason, impossible=dict.fromkeys(shapes, reason))
+        error.what = f"the way back does not fit: {error.what}"
+        raise
+    gone = sorted(set(shapes) - set(back.states) - set(plan.dropped) - set(planner.impossible))
+    if gone:
+        raise MigrationError(
+            f"the way back does not bring back state {', '.join(gone)}",
+            hint="Write steps that do, or say why there is no downgrade (`downgrade: {impossible: reason}`)",
+        )
+    returned = {name: flow for name, flow in back.states.items() if name in shapes and name not in planner.impossible}
+    back = replace(back, states=returned)
+    return replace(plan, back=back, reason=reason, impossible=planner.impossible)
+
+
+def _chosen(migration: Migration, operators: Collection[str] | None) -> list[Change]:
+    return [each for each in migration.changes if operators is None or each.operator in operators]
+
+
+def find_subject(change: Change, direction: str) -> str:
+    """The state that the steps of a direction start from; a downgrade starts from the result of the upgrade."""
+    name = change.state or _ALL
+    if direction == UPGRADE:
+        return name
+    for step in change.upgrade:
+        match step:
+            case st.RenameState(name=new) | st.Merge(into=new):
+                name = new
+            case st.Split(into=parts):
+                name = parts[0].name
+    return name
+
+
+class _Planner:
+    """Applies steps to flows."""
+
+    def __init__(self, shapes: Mapping[str, StateShape], context: PlanContext) -> None:
+        self.shapes = shapes
+        # Payloads that steps reach list all their subclasses themselves, under the names that they have by then.
+        self.given = context.layouts
+        self.notes: list[str] = []
+        self.context = replace(context, layouts=replace(context.layouts, subclasses=()), notes=self.notes)
+        self.states: dict[str, Flow] = {name: Read(name, shape) for name, shape in shapes.items()}
+        self.dropped: dict[str, str] = {}
+        self.losses: dict[str, dict[str, str]] = {}
+        self.expectations: dict[str, tuple[RowExpectation, ...]] = {}
+        self.impossible: dict[str, str] = {}
+        self._known_fields: set[str] = set()
+
+    def run(self, chain: Chain, operators: Collection[str] | None, *, possible: bool = False) -> OperatorPlan:
+        """Apply a chain; with `possible` without the changes that have no way back."""
+        for migration, direction in chain:
+            changes = _chosen(migration, operators)
+            for change in changes if direction == UPGRADE else reversed(changes):
+                if not (possible and direction == DOWNGRADE and change.impossible):
+                    self._change(change, direction, migration)
+        self._require_equal_classes()
+        keys = {flow.shape.key for flow in self.states.values() if flow.shape.is_keyed}
+        return OperatorPlan(
+            shapes=self.shapes,
+            states=self.states,
+            dropped=self.dropped,
+            key=next(iter(keys), None),
+            losses=self.losses,
+            expectations=self.expectations,
+            context=self.context,
+            notes=tuple(dict.fromkeys(self.notes)),
+        )
+
+    def _require_equal_classes(self) -> None:
+        for name, flow in self.states.items():
+            if flow.shape.kind in _MIGRATED and not isinstance(flow, Read):
+                reads = [each for each in flows.walk_flow(flow) if isinstance(each, Read)]
+                with at(state=name):
+                    require_equal_classes([each.shape.payload for each in reads], flow.shape.payload)
+
+    def _change(self, change: Change, direction: str, migration: Migration) -> None:
+        subject = find_java_name(find_subject(change, direction), self.states)
+        place = {"operator": change.operator, "state": subject or None, "file": migration.path or None}
+        with at(**place):
+            if subject != _ALL:
+                self._find(subject)
+            if change.impossible and direction == UPGRADE:
+                touched = self.states.values() if subject == _ALL else self._touched(subject, change)
+                for flow in touched:
+                    self.impossible.update(dict.fromkeys(flows.find_reads(flow), change.impossible))
+            self._check_losses(change, subject, before=True)
+            for number, step in enumerate(change.steps(direction), 1):
+                with at(path=f"{direction} {number}"):
+                    subject = self._step(subject, step)
+                self.states = {
+                    name: flows.name_step(flow, f"{direction} {number}") for name, flow in self.states.items()
+                }
+            self._check_losses(change, subject, before=False)
+        if change.expectations and direction == UPGRADE and subject in self.states:
+            self.expectations[subject] = (*self.expectations.get(subject, ()), *change.expectations)
+
+    def _find(self, name: str) -> Flow:
+        if name not in self.states:
+            known = ", ".join(self.states) or "none"
+            raise MigrationError(f"the operator has no state {name}", hint=f"It has {known}")
+        flow = self.states[name]
+        if flow.shape.kind not in _MIGRATED:
+            raise UnsupportedError(f"{flow.shape.kind} state cannot be migrated")
+        return flow
+
+    def _touched(self, subject: str, change: Change) -> list[Flow]:
+        named = [name for step in change.upgrade if isinstance(step, st.Merge) for name in step.others]
+        others = [find_java_name(name, self.states) for name in named]
+        return [self.states[name] for name in (subject, *others) if name in self.states]
+
+    def _check_losses(self, change: Change, subject: str, *, before: bool) -> None:
+        """Note the declared losses under the names that the state has before and after the steps."""
+        if subject in self.states:
+            flow = self.states[subject]
+            self._known_fields = set() if before else self._known_fields
+            self._known_fields |= {"value", "ttl_last_access", *list_columns(flow.shape.payload, self.context)}
+            self.losses.setdefault(subject, {}).update({loss.field: loss.reason for loss in change.losses})
+        if before or subject == _ALL:
+            return
+        for loss in change.losses:
+            if loss.field.split(".")[0].rstrip("[]") not in self._known_fields:
+                names = ", ".join(sorted(self._known_fields - {"value", "ttl_last_access"}))
+                raise MigrationError(f"the declared loss {loss.field} is no field", hint=f"The fields are {names}")
+
+    def _note(self, subject: str, fields: Collection[str], reason: str) -> None:
+        self.losses.setdefault(subject, {}).update(dict.fromkeys(fields, reason))
+
+    def _step(self, subject: str, step: st.Step) -> str:
+        """Apply a step; the name that the state has afterwards."""
+        if isinstance(step, st.Key):
+            self._rekey(step)
+            return subject
+        flow = self._find(subject)
+        _require_meaning(step, flow.shape)
+        if not isinstance(step, st.RenameState | st.DropState):
+            flow = self._complete(flow)
+        match step:
+            case st.RenameState(name=name):
+                name = make_java_name(name, flow.shape)
+                self._require_free(name)
+                renamed = replace(flow, shape=flow.shape.with_name(name))
+                self.states = {name if each == subject else each: old for each, old in self.states.items()}
+                self.states[name] = renamed
+                for kept in (self.losses, self.expectations):
+                    if subject in kept:
+                        kept[name] = kept[subject]  # type: ignore[assignment]
+                return name
+            case st.DropState(reason=reason):
+                del self.states[subject]
+                self.dropped[subject] = reason
+                return subject
+            case st.Split():
+                return self._split(subject, flow, step)
+            case st.Merge():
+                return self._merge(subject, flow, step)
+            case _:
+                self.states[subject] = self._apply(subject, flow, step)
+                return subject
+
+    def _complete(self, flow: Flow) -> Flow:
+        """A state of the snapshot with all subclasses of its POJOs, those too that only other states list."""
+        if not isinstance(flow, Read) or flow.shape.kind not in _MIGRATED:
+            return flow
+        return replace(flow, shape=flow.shape.with_payload(complete(flow.shape.payload, self.given)))
+
+    def _apply(self, subject: str, flow: Flow, step: st.Step) -> Flow:
+        shape, context = flow.shape, self.context
+        match step:
+            case st.Rename() | st.Add() | st.Cast() | st.Drop() | st.Set() | st.Reorder():
+                payload, columns = apply_field_step(shape.payload, step, context)
+                stage: Stage = flows.Project(columns, getattr(step, "nondeterministic", False))
+                return Apply(flow, stage, self._with_payload(shape, payload))
+            case st.Collections(types=types):
+                payload, columns = take_collections(shape.payload, types, context)
+                return Apply(flow, flows.Project(columns), self._with_payload(shape, payload))
+            case st.Convert():
+                return self._convert(subject, flow, step)
+            case st.RenameClass(names=names):
+                payload, sql = rename_classes(shape.payload, names, context)
+                renamed = shape.with_payload(payload)
+                return replace(flow, shape=renamed) if sql is None else Apply(flow, flows.Replace(sql), renamed)
+            case st.Filter(keep=keep, reason=reason):
+                return Apply(flow, flows.Keep(keep, reason, step.nondeterministic), shape)
+            case st.TtlStep():
+                return self._ttl(subject, flow, step)
+            case st.Kind():
+                return plan_kind(flow, step, context)
+            case st.Python(function=function, type=of):
+                new = shape
+                if of is not None:
+                    new = self._with_payload(shape, adopt_python_payload(shape.payload, resolve_type(of, context)))
+                return Apply(flow, flows.Call(function, nondeterministic=not step.deterministic), new)
+            case _:
+                raise UsageError(f"{type(step).__name__} is no step on a state")
+
+    def _with_payload(self, shape: StateShape, payload: tree.Serializer) -> StateShape:
+        payload_type(payload, self.context)  # refuses what has no columns
+        return shape.with_payload(payload)
+
+    def _convert(self, subject: str, flow: Flow, step: st.Convert) -> Flow:
+        shape = flow.shape
+        new = adopt_python_payload(shape.payload, resolve_type(step.type, self.context))
+        extracted = extract_like(step.type)
+        if extracted != step.type:
+            self.notes.append(
+                f"state {subject} becomes {describe(new)}; from Java's types Flink 2.x makes {describe(extracted)}, "
+                "which does not restore it: convert to that, or let the job name the type (`Types.LIST`, `Types.MAP`)"
+            )
+        lost = find_lost_fields(shape.payload, new, step.expression, self.context)
+        hidden = sorted(set(lost) - set(step.discard))
+        if hidden:
+            raise MigrationError(
+                f"{describe(new)} has no place for {', '.join(hidden)}", hint="List them in `discard` if they may go"
+            )
+        unknown = sorted(set(step.discard) - set(lost))
+        if unknown:
+            raise MigrationError(f"`discard` names {', '.join(unknown)}, which the value keeps or never had")
+        self._note(subject, step.discard, "discarded by `convert`")
+        columns = None if step.expression else convert_fields(shape.payload, new, self.context)
+        if columns is not None:
+            return Apply(flow, flows.Project(columns), self._with_payload(shape, new))
+        sql = step.expression or convert_by_name(shape.payload, new, self.context)
+        over_null = step.expression is not None and not list_columns(shape.payload, self.context)
+        stage = flows.Replace(sql, over_null, step.nondeterministic)
+        return Apply(flow, stage, self._with_payload(shape, new))
+
+    def _ttl(self, subject: str, flow: Flow, step: st.TtlStep) -> Flow:
+        shape, enabled = flow.shape, step.action != "disable"
+        if shape.ttl == (step.action == "enable"):
+            raise MigrationError(f"the state has {'' if shape.ttl else 'no '}TTL already")
+        if not enabled:
+            self._note(subject, ["ttl_last_access"], step.reason)
+        return Apply(flow, flows.Stamp(step.expression if enabled else None), shape.with_ttl(enabled=enabled))
+
+    def _require_free(self, name: str) -> None:
+        if name in self.states:
+            raise MigrationError(f"there is a state {name} already", hint="Rename or drop that one first")
+
+    def _put(self, olds: Collection[str], news: Mapping[str, Flow]) -> None:
+        """New states in place of old ones, where the first of these was."""
+        states: dict[str, Flow] = {}
+        placed = False
+        for name, flow in self.states.items():
+            if name not in olds:
+                states[name] = flow
+            elif not placed:
+                states.update(news)
+                placed = True
+        self.states = states
+
+    def _split(self, subject: str, flow: Flow, step: st.Split) -> str:
+        used: set[str] = set()
+        news: dict[str, Flow] = {}
+        for part in step.into:
+            name = make_java_name(part.name, flow.shape)
+            if name != subject:
+                self._require_free(name)
+            with at(state=name):
+                news[name], fields = plan_split_part(flow, part, step, self.context)
+            used |= fields
+        names = [name for name in list_columns(flow.shape.payload, self.context) if name not in ("class", "row_kind")]
+        hidden = sorted(set(names) - used - set(step.discard))
+        if hidden:
+            raise MigrationError(
+                f"none of the new states has {', '.join(hidden)}", hint="List them in `discard` if they may go"
+            )
+        self._note(subject, step.discard, "discarded by `split`")
+        self._put([subject], news)
+        return next(iter(news))
+
+    def _merge(self, subject: str, flow: Flow, step: st.Merge) -> str:
+        others = [find_java_name(name, self.states) for name in step.others]
+        sources = {subject: flow} | {name: self._complete(self._find(name)) for name in others}
+        into = make_java_name(step.into, flow.shape)
+        for each in sources.values():
+            _require_meaning(step, each.shape)
+        if into not in sources:
+            self._require_free(into)
+        kinds = {("VALUE" if each.shape.kind in KINDS[3:] else each.shape.kind) for each in sources.values()}
+        if len(kinds) > 1 or kinds == {"LIST"}:
+            raise MigrationError(
+                f"states of kind {', '.join(sorted(kinds))} have no common entries to merge",
+                hint="`kind` makes VALUE states of them first",
+            )
+        for name, each in sources.items():
+            for what, one, other in (
+                ("namespace", flow.shape.namespace, each.shape.namespace),
+                ("user key", flow.shape.map_key, each.shape.map_key),
+            ):
+                if one != other:
+                    raise MigrationError(f"{subject} and {name} have different serializers of the {what}")
+        payload = adopt_python_payload(flow.shape.payload, resolve_type(step.type, self.context))
+        shape = self._with_payload(flow.shape.with_name(into), payload)
+        shape = shape.with_kind(next(iter(kinds)), shape.payload, shape.map_key)
+        shape = shape.with_ttl(enabled=any(each.shape.ttl for each in sources.values()))
+        # SQL names the states as the migration does.
+        named = tuple((python_name(each.shape.info) or name, each) for name, each in sources.items())
+        merged = Merge(named, step.expression, shape, step.nondeterministic)
+        self._put(list(sources), {into: merged})
+        return into
+
+    def _rekey(self, step: st.Key) -> None:
+        shapes = {name: flow.shape for name, flow in self.states.items()}
+        key, sql = wrap_python_key(resolve_type(step.type, self.context), step.expression, shapes)
+        kind = payload_type(key, self.context)
+        try:
+            hash_codes(key, pa.array([], kind))
+        except (UnsupportedError, UsageError) as error:
+            raise MigrationError(
+                f"{describe(key)} cannot be a key here: {error.what}",
+                hint="Flink files a key by its hashCode(), which must be known",
+            ) from None
+        keyed = {name: flow for name, flow in self.states.items() if flow.shape.is_keyed}
+        if not keyed:
+            raise MigrationError("the operator has no keyed state, whose key could change")
+        rules = {find_java_name(name, keyed): rule for name, rule in step.on_equal}
+        unknown = sorted(set(rules) - set(keyed))
+        if unknown:
+            raise MigrationError(f"`on_equal` names {', '.join(unknown)}", hint=f"States are {', '.join(keyed)}")
+        for name, flow in keyed.items():
+            if flow.shape.kind not in (*KINDS, TIMER):
+                raise UnsupportedError(f"{flow.shape.kind} state cannot follow another key", where=Where(state=name))
+            flow = self._complete(flow)
+            stage = flows.Rekey(sql, rules.get(name, flows.ERROR), step.nondeterministic)
+            self.states[name] = Apply(flow, stage, flow.shape.with_key(key))
+
+
+def _require_meaning(step: st.Step, shape: StateShape) -> None:
+    """Refuse steps that have no meaning for operator state.
+
+    Raises:
+        MigrationError: it is one; says why.
+    """
+    if shape.is_keyed:
+        return
+    of = f"{shape.kind} state of the operator" if shape.kind != UNKEYED[-1] else "broadcast state"
+    match step:
+        case st.TtlStep():
+            raise MigrationError(f"{of} has no TTL: Flink keeps times of the last access with keys only")
+        case st.Kind():
+            raise MigrationError(
+                f"{of} cannot change its kind: the code of the job decides how entries are distributed to subtasks",
+                hint="Steps on values, `filter`, `split`, `rename_state` and `drop_state` change it",
+            )
+        case st.Merge():
+            raise MigrationError(
+                f"{of} cannot be merged: nothing says which entries of the states belong together",
+                hint="Read both states in the new code, and let it merge them",
+            )
+
+
+def plan_operator(operator: Operator, shapes: Mapping[str, StateShape], chain: Chain) -> OperatorPlan:
+    """`plan_migrations` for an operator of a snapshot.
+
+    Raises:
+        MigrationError: as `plan_migrations`.
+    """
+    called = {change.operator for migration, _ in chain for change in find_changes(migration, operator)}
+    try:
+        return plan_migrations(shapes, chain, operators=called, context=make_context(operator.snapshot, shapes))
+    except StateError as error:
+        error.where = replace(error.where, operator=operator.label)
+        if unread := explain_unread(operator):
+            error.hint = f"{error.hint}; its operator state cannot be read ({unread})".removeprefix("; ")
+        raise

@@ -1,0 +1,393 @@
+"""From one payload to another as a whole: by field names, under other class names, collections out of Kryo."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from state_pipelines.codecs.columns import column_type
+from state_pipelines.codecs.serializer_layouts import LayoutContext, contains_opaque, derive_layout, walk
+from state_pipelines.errors import MigrationError
+from state_pipelines.operations.migration.avro_schema import expand_schema, render_schema
+from state_pipelines.operations.migration.structs import (
+    RAW,
+    Columns,
+    PlanContext,
+    Slot,
+    make_struct,
+    make_text,
+    open_struct,
+    quote_name,
+)
+from state_pipelines.serializers import tree
+from state_pipelines.serializers.build import nullable
+from state_pipelines.serializers.text import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXTRA = ("class", "row_kind")
+"""Columns beside the fields."""
+
+
+def payload_type(payload: tree.Serializer, context: PlanContext) -> pa.DataType:
+    """Arrow type of the values of a payload.
+
+    Raises:
+        UnsupportedError: there is none.
+    """
+    return column_type(derive_layout(payload, context.layouts))
+
+
+def list_columns(payload: tree.Serializer, context: PlanContext) -> tuple[str, ...]:
+    """Names of the columns of a payload; none when it is no struct."""
+    kind = payload_type(payload, context)
+    return tuple(each.name for each in kind) if pa.types.is_struct(kind) else ()
+
+
+def convert_by_name(old: tree.Serializer, new: tree.Serializer, context: PlanContext) -> str:
+    """SQL of the new payload out of the fields of the old one.
+
+    Raises:
+        MigrationError: the new one has fields that the old one lacks, or only one of them has fields.
+    """
+    return _convert(payload_type(old, context), payload_type(new, context), "value", "", 0)
+
+
+def convert_fields(old: tree.Serializer, new: tree.Serializer, context: PlanContext) -> Columns | None:
+    """The fields of the new payload out of those of the old one; None when not both have any.
+
+    Raises:
+        MigrationError: as `convert_by_name`.
+    """
+    before, after = payload_type(old, context), payload_type(new, context)
+    if not all(pa.types.is_struct(each) and each.num_fields for each in (before, after)):
+        return None
+    return _convert_fields(before, after, "", "", 0)
+
+
+def _convert_fields(old: pa.StructType, new: pa.StructType, prefix: str, path: str, depth: int) -> Columns:
+    known = {each.name: each.type for each in old}
+    columns: list[tuple[str, str]] = []
+    for each in new:
+        if each.name in known:
+            inner = f"{prefix}{quote_name(each.name)}"
+            columns.append((each.name, _convert(known[each.name], each.type, inner, f"{path}{each.name}.", depth)))
+        elif each.name == "row_kind":
+            columns.append((each.name, "'+I'"))
+        else:
+            raise MigrationError(
+                f"the new type has a field {path}{each.name}, which the old one lacks",
+                hint="Give an expression for the whole value, or `add` the field before",
+            )
+    return tuple(columns)
+
+
+def _convert(old: pa.DataType, new: pa.DataType, sql: str, path: str, depth: int) -> str:
+    if old == new:
+        return sql
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        return f"CASE WHEN {sql} IS NOT NULL THEN {make_struct(_convert_fields(old, new, f'{sql}.', path, depth))} END"
+    if pa.types.is_list(old) and pa.types.is_list(new):
+        element = f"e{depth}"
+        inner = _convert(old.value_type, new.value_type, element, path, depth + 1)
+        return f"transform({sql}, {element} -> {inner})"
+    if pa.types.is_struct(old) or pa.types.is_struct(new):
+        what = path.rstrip(".") or "the value"
+        raise MigrationError(f"only one of the types of {what} has fields", hint="Give an expression")
+    return sql
+
+
+def find_lost_fields(
+    old: tree.Serializer, new: tree.Serializer, expression: str | None, context: PlanContext
+) -> tuple[str, ...]:
+    """Fields of the old payload that neither the new one has nor the expression names, as dotted paths."""
+    before, after = payload_type(old, context), payload_type(new, context)
+    if expression is None:
+        return tuple(_lost(before, after, ""))
+    if not pa.types.is_struct(before) or re.search(r"\bvalue\b(?!\s*\.)", expression):
+        return ()
+    used = set(re.findall(r"\w+", expression))
+    return tuple(each.name for each in before if each.name not in used and each.name not in EXTRA)
+
+
+def _lost(old: pa.DataType, new: pa.DataType, path: str) -> Iterator[str]:
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        known = {each.name: each.type for each in new}
+        for each in old:
+            if each.name in known:
+                yield from _lost(each.type, known[each.name], f"{path}{each.name}.")
+            elif each.name not in EXTRA:
+                yield f"{path}{each.name}"
+    elif pa.types.is_list(old) and pa.types.is_list(new):
+        yield from _lost(old.value_type, new.value_type, path)
+
+
+def resolve_type(of: tree.Serializer, context: PlanContext) -> tree.Serializer:
+    """A type of a file as a serializer: that of Kryo gets the registrations of the job."""
+    if not isinstance(of, tree.Kryo):
+        return of
+    for each in context.kryos:
+        if each.type_class == of.type_class:
+            return each
+    return replace(context.kryos[0], type_class=of.type_class) if context.kryos else of
+
+
+def rename_classes(
+    payload: tree.Serializer, names: tuple[tuple[str, str], ...], context: PlanContext
+) -> tuple[tree.Serializer, str | None]:
+    """The payload under other class names, and the SQL of the values; None when their bytes are the same.
+
+    What comes after is planned with `rename_context`.
+
+    Raises:
+        MigrationError: no class has that name, or Kryo writes it into the data.
+    """
+    renaming = _Renaming(dict(names))
+    for node in walk(payload):
+        if isinstance(node, tree.Kryo):
+            listed = (node.type_class, *(each.class_name for each in node.registrations))
+            for name in listed:
+                if renaming.name(name) != name:
+                    raise MigrationError(
+                        f"{name} goes through Kryo, which writes class names into the data",
+                        hint="`convert` the payload, or keep the class",
+                    )
+    if isinstance(payload, tree.Pojo):
+        # Subclasses that only the rest of the snapshot lists are renamed too.
+        rebuilt, _ = open_struct(payload, "", context).rebuild(open_struct(payload, "", context).slots)
+        assert isinstance(rebuilt, tree.Serializer)
+        payload = rebuilt
+    new = renaming.serializer(payload)
+    unused = [old for old, _ in names if old not in renaming.used]
+    if unused:
+        raise MigrationError(f"the payload has no class {', '.join(unused)}", hint=f"It is {describe(payload)}")
+    root = quote_name(RAW) if contains_opaque(payload, context.layouts) else "value"
+    sql = _translate(root, payload, new, (context, rename_context(names, context)), 0)
+    return new, None if sql == root else sql
+
+
+def rename_context(names: tuple[tuple[str, str], ...], context: PlanContext) -> PlanContext:
+    """What planning depends on, under other class names: the subclasses that the snapshot lists are renamed too."""
+    return replace(context, layouts=_Renaming(dict(names)).layouts(context.layouts))
+
+
+class _Renaming:
+    """Other names for classes and packages."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        self.names = names
+        self.used: set[str] = set()
+
+    def name(self, name: str) -> str:
+        """A class name; that of an array keeps its marks."""
+        for old in sorted(self.names, key=len, reverse=True):
+            if name == old or name.startswith((f"{old}.", f"{old}$")):
+                self.used.add(old)
+                return self.names[old] + name[len(old) :]
+        if name.startswith("[") and "L" in name:
+            mark, _, rest = name.partition("L")
+            return f"{mark}L{self.name(rest.rstrip(';'))};"
+        return name
+
+    def serializer(self, node: tree.Serializer) -> tree.Serializer:
+        """A serializer with all inside it."""
+        changes: dict[str, Any] = {}
+        for each in node.__dataclass_fields__:
+            value = getattr(node, each)
+            if each in ("pojo_class", "enum_class", "tuple_class", "component_class", "runtime_class"):
+                changes[each] = self.name(value)
+            else:
+                changes[each] = self._part(value)
+        if isinstance(node, tree.Avro):
+            changes["schema_json"] = self._schema(node.schema_json)
+        return replace(node, **changes)
+
+    def layouts(self, context: LayoutContext) -> LayoutContext:
+        """What layouts depend on: the subclasses that the snapshot lists go by their new names too."""
+        found = tuple((self.name(base), self._part(each)) for base, each in context.subclasses)
+        return replace(context, subclasses=found)  # type: ignore[arg-type]
+
+    def _part(self, part: object) -> object:
+        match part:
+            case tree.Serializer():
+                return self.serializer(part)
+            case tree.PojoField(declaring_class=owner, serializer=inner):
+                inner = inner and self.serializer(inner)
+                return replace(part, declaring_class=owner and self.name(owner), serializer=inner)
+            case tree.PojoSubclass(class_name=name, serializer=inner):
+                return replace(part, class_name=self.name(name), serializer=inner and self.serializer(inner))
+            case tuple():
+                return tuple(self._part(each) for each in part)
+            case _:
+                return part
+
+    def _schema(self, schema_json: str) -> str:
+        expanded = expand_schema(schema_json)
+        changed = self._schema_node(expanded)
+        return schema_json if changed == expanded else render_schema(changed)
+
+    def _schema_node(self, node: Any) -> Any:
+        if isinstance(node, list):
+            return [self._schema_node(each) for each in node]
+        if not isinstance(node, dict):
+            return node
+        changed = {
+            key: self._schema_node(each) if key in ("items", "values", "type") else each for key, each in node.items()
+        }
+        if "name" in node and node.get("type") in ("record", "error", "enum", "fixed"):
+            changed["name"] = self.name(node["name"])
+        if "fields" in node:
+            changed["fields"] = [{**each, "type": self._schema_node(each["type"])} for each in node["fields"]]
+        return changed
+
+
+_Contexts = tuple[PlanContext, PlanContext]
+"""Before and after."""
+
+
+def _translate(sql: str, old: tree.Serializer, new: tree.Serializer, contexts: _Contexts, depth: int) -> str:
+    """SQL of the values under the new class names; `sql` itself when they are the same."""
+    element = f"e{depth}"
+    match old, new:
+        case tree.Nullable(), tree.Nullable():
+            return _translate(sql, old.inner, new.inner, contexts, depth)
+        case tree.Pojo(), tree.Pojo():
+            return _translate_pojo(sql, old, new, contexts, depth)
+        case (
+            (tree.ListOf() | tree.SetOf() | tree.GenericArray()),
+            (tree.ListOf() | tree.SetOf() | tree.GenericArray()),
+        ):
+            inner = _translate(element, old.element, new.element, contexts, depth + 1)
+            return sql if inner == element else f"transform({sql}, {element} -> {inner})"
+        case tree.MapOf(), tree.MapOf():
+            key, value = f"k{depth}", f"v{depth}"
+            inner = _translate(value, old.value, new.value, contexts, depth + 1)
+            return sql if inner == value else f"transform_values({sql}, ({key}, {value}) -> {inner})"
+        case ((tree.Row() | tree.Tuple()), (tree.Row() | tree.Tuple())):
+            parts = [
+                (f"f{n}", _translate(f"{sql}.`f{n}`", before, after, contexts, depth))
+                for n, (before, after) in enumerate(zip(old.fields, new.fields, strict=True))
+            ]
+            if all(inner == f"{sql}.`{name}`" for name, inner in parts):
+                return sql
+            kind = [("row_kind", f"{sql}.`row_kind`")] if isinstance(old, tree.Row) and old.supports_row_kind else []
+            return f"CASE WHEN {sql} IS NOT NULL THEN {make_struct([*parts, *kind])} END"
+    return sql
+
+
+def _translate_pojo(sql: str, old: tree.Pojo, new: tree.Pojo, contexts: _Contexts, depth: int) -> str:
+    befores = open_struct(old, f"{sql}.", contexts[0])
+    afters = open_struct(new, f"{sql}.", contexts[1])
+    classes = [(old.pojo_class, new.pojo_class)]
+    for each, other in zip(
+        (*old.registered, *old.non_registered), (*new.registered, *new.non_registered), strict=False
+    ):
+        classes.append((each.class_name, other.class_name))
+    columns = []
+    same = True
+    for before in befores.slots:
+        # The same field of the same class; places in the list of classes may differ, since it is sorted by name.
+        after = next(
+            slot
+            for slot in afters.slots
+            if slot.member == before.member and _owners(slot, afters) & _owners_after(before, befores, dict(classes))
+        )
+        assert isinstance(before.type, tree.Serializer)
+        assert isinstance(after.type, tree.Serializer)
+        inner = _translate(before.sql, before.type, after.type, contexts, depth)
+        same = same and inner == before.sql and after.name == before.name
+        columns.append((after.name, inner))
+    if befores.extra:
+        cases = [(name, other) for name, other in classes if name != other]
+        text = " ".join(f"WHEN {make_text(name)} THEN {make_text(other)}" for name, other in cases)
+        columns.append(("class", f"CASE {sql}.`class` {text} ELSE {sql}.`class` END" if cases else f"{sql}.`class`"))
+        same = same and not cases
+    return sql if same else f"CASE WHEN {sql} IS NOT NULL THEN {make_struct(columns)} END"
+
+
+def _owners(slot: Any, struct: Any) -> set[str]:
+    return {struct.class_names[index] for index, _ in slot.owners}
+
+
+def _owners_after(slot: Any, struct: Any, renamed: dict[str, str]) -> set[str]:
+    return {renamed.get(name, name) for name in _owners(slot, struct)}
+
+
+def take_collection(slot: Slot, of: tree.Serializer, context: PlanContext) -> Slot:
+    """A field of a POJO out of Kryo, as the collection of Flink 2.x.
+
+    Raises:
+        MigrationError: the field does not go through Kryo, or holds what JSON has no numbers for.
+    """
+    if not isinstance(slot.type, tree.Kryo):
+        kind = describe(slot.type) if isinstance(slot.type, tree.Serializer) else "no serializer"
+        raise MigrationError(f"field {slot.name} does not go through Kryo, it is {kind}")
+    new = _wrap_collection(of)
+    return replace(slot, type=new, sql=_read_json(slot.sql, slot.type, new, context))
+
+
+def _wrap_collection(of: tree.Serializer) -> tree.Serializer:
+    """As `TypeExtractor` of 2.x wraps fields of collection types."""
+    match of:
+        case tree.ListOf(element=element):
+            return nullable(replace(of, element=nullable(_wrap_collection(element))))
+        case tree.SetOf():
+            return nullable(of)
+        case tree.MapOf(key=key, value=value):
+            return nullable(replace(of, key=nullable(key), value=_wrap_collection(value)))
+    return of
+
+
+def _read_json(sql: str, kryo: tree.Kryo, new: tree.Serializer, context: PlanContext) -> str:
+    """SQL of a collection out of the column of a Kryo value: a list or map where its elements are known, else JSON."""
+    before, after = payload_type(kryo, context), payload_type(new, context)
+    if not pa.types.is_string(before):
+        return _convert(before, after, sql, "", 0)
+    return read_json(sql, after)
+
+
+def read_json(sql: str, kind: pa.DataType) -> str:
+    """SQL that reads the JSON of `dump` as a list, set or map.
+
+    Raises:
+        MigrationError: the elements have no form in JSON that Spark reads.
+    """
+    failfast = "map('mode', 'FAILFAST')"
+    if pa.types.is_map(kind):
+        pairs = f"from_json(get_json_object({sql}, '$.@map'), 'array<array<string>>', {failfast})"
+        key = f"CAST(e[0] AS {_json_type(kind.key_type)})"
+        of = _json_type(kind.item_type)
+        value = f"CAST(e[1] AS {of})"
+        if pa.types.is_struct(kind.item_type):
+            value = f"from_json(e[1], '{of}', {failfast})"
+        return f"map_from_entries(transform({pairs}, e -> struct({key}, {value})))"
+    inner = f"array<{_json_type(kind.value_type)}>"
+    elements = f"if(startswith({sql}, '{{'), get_json_object({sql}, '$.@set'), {sql})"
+    return f"from_json({elements}, '{inner}', {failfast})"
+
+
+_JSON_TYPES = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+}
+
+
+def _json_type(kind: pa.DataType) -> str:
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{quote_name(each.name)}: {_json_type(each.type)}' for each in kind)}>"
+    if kind not in _JSON_TYPES:
+        raise MigrationError(
+            f"elements of type {kind} have no form in JSON that is read back",
+            hint="Declare the classes (`--classes`), so that the field is no JSON",
+        )
+    return _JSON_TYPES[kind]

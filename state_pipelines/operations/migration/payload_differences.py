@@ -1,0 +1,405 @@
+"""Steps that make one payload of another: what has been added, removed, renamed, cast, or become another family.
+
+Fields are matched by name. A missing field and a new one of the same type may be a renamed field; only
+where one pair is alike is that taken for granted, and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from state_pipelines.errors import MigrationError, StateError
+from state_pipelines.operations.migration import steps as st
+from state_pipelines.operations.migration.avro_schema import AvroType, find_record
+from state_pipelines.operations.migration.field_types import Defaults, column_of, is_castable, name_type, sql_type
+from state_pipelines.operations.migration.payload_conversion import (
+    convert_by_name,
+    find_lost_fields,
+    payload_type,
+    read_json,
+    rename_classes,
+)
+from state_pipelines.operations.migration.signatures import strip_schema, strip_serializer
+from state_pipelines.operations.migration.steps import TODO
+from state_pipelines.operations.migration.structs import (
+    Node,
+    PlanContext,
+    Slot,
+    SlotType,
+    SqlColumn,
+    Struct,
+    make_struct,
+    open_struct,
+    quote_name,
+)
+from state_pipelines.serializers import tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_SIMILAR = 0.6
+_WHOLE = frozenset({"Byte", "Short", "Int", "Long"})
+_AVRO = {"boolean": "Boolean", "int": "Int", "long": "Long", "float": "Float", "double": "Double", "string": "String"}
+_FAMILIES = (tree.Pojo, tree.Row, tree.Tuple, tree.RowData, tree.Avro, AvroType)
+
+Renames = Mapping[str, str]
+"""New names by old ones, both as dotted paths."""
+
+
+@dataclass
+class Differences:
+    """Steps from one payload to another.
+
+    Attributes:
+        steps: in order.
+        renames: what was taken to be a rename.
+        doubts: what may be one, and somebody has to decide.
+        added: paths of fields that are new.
+        removed: paths of fields that go.
+    """
+
+    steps: list[st.Step] = field(default_factory=list)
+    renames: dict[str, str] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
+    added: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+
+
+def propose(
+    old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None = None
+) -> Iterator[Differences]:
+    """Candidate steps from one payload to another, the most specific first; planning decides whether one succeeds.
+
+    Args:
+        old: the payload now.
+        new: the payload that is wanted.
+        context: of the snapshot.
+        renames: known renamed fields; None to guess.
+    """
+    for attempt in (_by_fields, _by_collection, _by_conversion, _by_expression):
+        try:
+            found = attempt(old, new, context, renames)
+        except StateError:
+            continue  # the next one asks less
+        yield found
+    lost = _list_lost(old, new, TODO, context)
+    yield Differences([st.Convert(new, TODO, lost)], removed=[*lost])
+
+
+def has_todo(steps: Iterable[st.Step]) -> bool:
+    """Whether somebody has to fill in an expression."""
+    expressions = (getattr(step, name, None) for step in steps for name in ("expression", "key_expression"))
+    return any(TODO in text for text in expressions if isinstance(text, str))
+
+
+def _by_fields(
+    old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None
+) -> Differences:
+    """By steps on fields, after classes have got their new names."""
+    found = Differences()
+    classes = tuple(dict(_renamed_classes(old, new)).items())
+    if classes:
+        found.steps.append(st.RenameClass(classes))
+        old, *_ = rename_classes(old, classes, context)
+    comparison = _Comparison(found, context, renames)
+    _compare(old, new, "", comparison)
+    if comparison.collections:
+        # First: a step that changes a POJO in a field leaves the bytes of its Kryo fields, not their values.
+        found.steps.insert(1 if classes else 0, st.Collections(tuple(comparison.collections)))
+    return found
+
+
+def _by_collection(
+    old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None
+) -> Differences:
+    """As a whole, from a collection that Kryo writes to one of Flink 2.x, by the JSON of its values."""
+    del renames
+    before, after = payload_type(old, context), payload_type(new, context)
+    if not isinstance(old, tree.Kryo) or not pa.types.is_string(before):
+        raise MigrationError("it does not go through Kryo, or its elements are known")
+    if not (pa.types.is_list(after) or pa.types.is_map(after)):
+        raise MigrationError("it is no collection")
+    return Differences([st.Convert(new, read_json("value", after))])
+
+
+def _by_conversion(
+    old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None
+) -> Differences:
+    """As a whole, by names."""
+    del renames
+    before, after = payload_type(old, context), payload_type(new, context)
+    if (
+        isinstance(new, tree.Kryo)
+        and pa.types.is_string(after)
+        and (pa.types.is_list(before) or pa.types.is_map(before))
+    ):
+        raise MigrationError("text is not the collection that Kryo writes, whose class is not known")
+    convert_by_name(old, new, context)
+    lost = _list_lost(old, new, None, context)
+    return Differences([st.Convert(new, None, lost)], removed=[*lost])
+
+
+def _by_expression(
+    old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None
+) -> Differences:
+    """As a whole, by an expression that says where each field comes from."""
+    before, after = payload_type(old, context), payload_type(new, context)
+    if not pa.types.is_struct(before) or not pa.types.is_struct(after):
+        if pa.types.is_struct(before) or pa.types.is_struct(after) or not is_castable(before, after):
+            raise MigrationError("no expression is known")
+        return Differences([st.Convert(new, f"CAST(value AS {sql_type(after)})")])
+    known = {each.name: each.type for each in before}
+    origins = {after: before for before, after in (renames or {}).items()}
+    columns = []
+    added = []
+    for each in after:
+        name = origins.get(each.name, each.name)
+        if name in known:
+            sql = (
+                f"value.{quote_name(name)}" if known[name] == each.type or is_castable(known[name], each.type) else TODO
+            )
+        elif each.name == "row_kind":
+            sql = "'+I'"
+        else:
+            added.append(each.name)
+            sql = TODO
+        columns.append((each.name, sql))
+    expression = make_struct(columns)
+    lost = _list_lost(old, new, expression, context)
+    return Differences([st.Convert(new, expression, lost)], added=added, removed=[*lost])
+
+
+def _list_lost(
+    old: tree.Serializer, new: tree.Serializer, expression: str | None, context: PlanContext
+) -> tuple[str, ...]:
+    try:
+        return find_lost_fields(old, new, expression, context)
+    except StateError:
+        return ()  # a payload without columns has no fields either
+
+
+@dataclass
+class _Comparison:
+    """What one comparison collects.
+
+    Attributes:
+        found: steps and remarks.
+        context: of the snapshot.
+        renames: known renamed fields.
+        collections: path and type of fields that Kryo writes and Flink 2.x has serializers for.
+    """
+
+    found: Differences
+    context: PlanContext
+    renames: Renames | None
+    collections: list[tuple[str, tree.Serializer]] = field(default_factory=list)
+
+
+def _compare(old: Node, new: Node, path: str, of: _Comparison) -> None:
+    if isinstance(old, tree.RowData) and isinstance(new, tree.RowData):
+        new = _name_alike(old, new)
+    before, after = open_struct(old, "", of.context), open_struct(new, "", of.context)
+    if _family(old) is not _family(new):
+        raise MigrationError("the families differ")
+    olds = _list_slots(before, after)
+    news = _list_slots(after, before)
+    removed = [name for name in olds if name not in news]
+    added = [name for name in news if name not in olds]
+    found, defaults = of.found, Defaults(new)
+    here: dict[str, str] = {}
+    if before.named:
+        here = _match(olds, news, removed, added, path, of)
+    if here:
+        found.steps.append(st.Rename(tuple((f"{path}{one}", other) for one, other in here.items())))
+        found.renames |= {f"{path}{one}": f"{path}{other}" for one, other in here.items()}
+    doubtful = {name for name in added if _candidates(name, removed, olds, news, here)}
+    for name in added:
+        if name in here.values():
+            continue
+        decided = name not in doubtful or of.renames is not None
+        found.steps.append(_add(f"{path}{name}", news[name].type, defaults.find(name) if decided else TODO))
+        found.added.append(f"{path}{name}")
+    for name, slot in olds.items():
+        target = news.get(name)
+        if target is None or _strip(slot.type) == _strip(target.type):
+            continue
+        if _reaches(slot.type, target.type):
+            assert isinstance(slot.type, tree.Serializer | AvroType)
+            assert isinstance(target.type, tree.Serializer | AvroType)
+            _compare(slot.type, target.type, f"{path}{name}.", of)
+        elif (inside := _find_elements(slot.type, target.type)) is not None:
+            one, other, into = inside
+            _compare(one, other, f"{path}{name}{into}.", of)
+        elif isinstance(slot.type, tree.Kryo) and (inner := _unwrap_collection(target.type)) is not None:
+            of.collections.append((f"{path}{name}", inner))
+        else:
+            found.steps.append(_cast(f"{path}{name}", slot.type, target.type, of.context))
+    gone = [name for name in removed if name not in here]
+    # In descending order, so that the positions of the remaining fields stay valid.
+    found.steps += [st.Drop(f"{path}{name}") for name in reversed(gone)]
+    found.removed += [f"{path}{name}" for name in gone]
+    _reorder(before, after, here, gone, path, found)
+
+
+def _name_alike(old: tree.RowData, new: tree.RowData) -> tree.RowData:
+    """The new row with the names of the old one as far as it has such fields, where only one of them has names."""
+    if (old.names is None) == (new.names is None):
+        return new
+    if old.names is None:
+        return replace(new, names=None)
+    added = range(len(old.names), len(new.types))
+    return replace(new, names=(*old.names[: len(new.types)], *(f"f{index}" for index in added)))
+
+
+def _list_slots(of: Struct, other: Struct) -> dict[str, Slot]:
+    """The slots of the class itself, and of those subclasses that both sides have met."""
+    common = {0, *(index for index, name in enumerate(of.class_names) if name in other.class_names)}
+    return {slot.name: slot for slot in of.slots if any(index in common for index, _ in slot.owners)}
+
+
+def _reorder(before: Struct, after: Struct, renamed: Renames, gone: list[str], path: str, found: Differences) -> None:
+    if not (before.ordered and before.named):
+        return
+    kept = [renamed.get(slot.name, slot.name) for slot in before.slots if slot.name not in gone]
+    wanted = [slot.name for slot in after.slots]
+    if [*kept, *(name for name in wanted if name not in kept)] != wanted:
+        found.steps.append(st.Reorder(tuple(wanted), path.removesuffix(".")))
+
+
+def _match(
+    olds: Mapping[str, Slot], news: Mapping[str, Slot], removed: list[str], added: list[str], path: str, of: _Comparison
+) -> dict[str, str]:
+    """The fields that have another name now."""
+    if of.renames is not None:
+        known = {one.removeprefix(path): other.removeprefix(path) for one, other in of.renames.items()}
+        return {one: other for one, other in known.items() if one in removed and other in added}
+    alike = {name: [one for one in removed if _same(olds[one], news[name]) and _similar(one, name)] for name in added}
+    sure: dict[str, str] = {}
+    for name, ones in alike.items():
+        if len(ones) == 1 and sum(ones[0] in others for others in alike.values()) == 1:
+            sure[ones[0]] = name
+    for name in added:
+        ones = _candidates(name, removed, olds, news, sure)
+        if ones:
+            words = " or ".join(f"`{path}{one}`" for one in ones)
+            of.found.doubts.append(
+                f"field {path}{name} is new, and may be {words} under another name: then write `rename` in place of "
+                f"`add` and `drop`; else replace {TODO} by its value"
+            )
+    return sure
+
+
+def _candidates(
+    name: str, removed: list[str], olds: Mapping[str, Slot], news: Mapping[str, Slot], sure: Renames
+) -> list[str]:
+    """Fields that are gone and may be the new one; none when that is settled."""
+    if name in sure.values():
+        return []
+    return [one for one in removed if one not in sure and _same(olds[one], news[name])]
+
+
+def _same(one: Slot, other: Slot) -> bool:
+    return _strip(one.type) == _strip(other.type)
+
+
+def _similar(one: str, other: str) -> bool:
+    return SequenceMatcher(None, one.lower(), other.lower()).ratio() >= _SIMILAR
+
+
+def _strip(of: SlotType) -> object:
+    match of:
+        case AvroType(node=node):
+            return strip_schema(node)
+        case SqlColumn(type=kind):
+            return kind
+        case _:
+            return strip_serializer(of)
+
+
+def _family(node: Node) -> type:
+    return _family(node.inner) if isinstance(node, tree.Nullable) else type(node)
+
+
+def _reaches(old: SlotType, new: SlotType) -> bool:
+    """Whether dotted paths reach the fields of both."""
+    if isinstance(old, tree.Nullable) and isinstance(new, tree.Nullable):
+        return _reaches(old.inner, new.inner)
+    if isinstance(old, AvroType) and isinstance(new, AvroType):
+        one, other = find_record(old), find_record(new)
+        return one is not None and other is not None and one["name"] == other["name"]
+    return type(old) is type(new) and isinstance(old, _FAMILIES) and not isinstance(old, tree.Avro)
+
+
+def _find_elements(old: SlotType, new: SlotType) -> tuple[tree.Serializer, tree.Serializer, str] | None:
+    """Find the structs in equal containers, and the `[]` by which paths reach them; None where there are none."""
+    match old, new:
+        case tree.Nullable(inner=one), tree.Nullable(inner=other):
+            return _find_elements(one, other)
+        case (
+            (tree.ListOf(element=one), tree.ListOf(element=other))
+            | (tree.SetOf(element=one), tree.SetOf(element=other))
+            | (tree.GenericArray(element=one), tree.GenericArray(element=other))
+            | (tree.MapOf(value=one), tree.MapOf(value=other))
+            | (tree.SortedMapOf(value=one), tree.SortedMapOf(value=other))
+        ):
+            if _reaches(one, other):
+                return one, other, "[]"
+            found = _find_elements(one, other)
+            return None if found is None else (*found[:2], f"[]{found[2]}")
+    return None
+
+
+def _add(path: str, of: SlotType, sql: str) -> st.Add:
+    kind, nullable = name_type(path, of)
+    return st.Add(path, kind, sql, nullable=nullable)
+
+
+def _cast(path: str, old: SlotType, new: SlotType, context: PlanContext) -> st.Cast:
+    kind, nullable = name_type(path, new)
+    one, other = column_of(old, context), column_of(new, context)
+    known = one is not None and other is not None and (one == other or is_castable(one, other))
+    return st.Cast(path, kind, None if known else TODO, nullable=nullable)
+
+
+def _unwrap_collection(of: object) -> tree.Serializer | None:
+    """A collection field of Flink 2.x without the flags for null; None when it is none."""
+    match of:
+        case tree.Nullable(inner=tree.ListOf(element=tree.Nullable(inner=element)) as node):
+            return replace(node, element=_unwrap_collection(element) or element)
+        case tree.Nullable(inner=tree.SetOf() as node):
+            return node
+        case tree.Nullable(inner=tree.MapOf(key=tree.Nullable(inner=key)) as node):
+            return replace(node, key=key, value=_unwrap_collection(node.value) or node.value)
+    return None
+
+
+def _renamed_classes(old: object, new: object) -> Iterator[tuple[str, str]]:
+    """Classes of the same place and family under different names."""
+    pairs = _renamed_classes
+    match old, new:
+        case tree.Pojo(), tree.Pojo():
+            if old.pojo_class != new.pojo_class:
+                yield old.pojo_class, new.pojo_class
+            fields = {each.name: each.serializer for each in new.fields}
+            for each in old.fields:
+                yield from pairs(each.serializer, fields.get(each.name))
+        case tree.Enum(enum_class=one), tree.Enum(enum_class=other):
+            if one != other:
+                yield one, other
+        case tree.Nullable(), tree.Nullable():
+            yield from pairs(old.inner, new.inner)
+        case tree.ListOf(), tree.ListOf():
+            yield from pairs(old.element, new.element)
+        case tree.SetOf(), tree.SetOf():
+            yield from pairs(old.element, new.element)
+        case tree.MapOf(), tree.MapOf():
+            yield from pairs(old.key, new.key)
+            yield from pairs(old.value, new.value)
+        case (tree.Row(fields=olds), tree.Row(fields=news)) | (tree.Tuple(fields=olds), tree.Tuple(fields=news)):
+            for before, after in zip(olds, news, strict=False):
+                yield from pairs(before, after)

@@ -1,0 +1,92 @@
+"""States that become other states: another kind, or several out of one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from state_pipelines.errors import MigrationError
+from state_pipelines.operations.migration import flows
+from state_pipelines.operations.migration import steps as st
+from state_pipelines.operations.migration.flows import Apply, Flow
+from state_pipelines.operations.migration.payload_conversion import (
+    convert_by_name,
+    find_lost_fields,
+    list_columns,
+    payload_type,
+    resolve_type,
+)
+from state_pipelines.operations.migration.python_values import adopt_python_payload, make_java_name
+from state_pipelines.operations.migration.structs import PlanContext, open_struct, quote_name
+from state_pipelines.serializers import tree
+
+
+def plan_kind(flow: Flow, step: st.Kind, context: PlanContext) -> Flow:
+    """The rows of a flow as another kind of state.
+
+    Raises:
+        MigrationError: the step lacks a required entry.
+    """
+    shape = flow.shape
+    before = "VALUE" if shape.kind not in ("LIST", "MAP") else shape.kind
+    if step.to == shape.kind:
+        raise MigrationError(f"the state is {step.to} state already")
+    payload = shape.payload
+    if step.type is not None:
+        payload = adopt_python_payload(payload, resolve_type(step.type, context))
+    payload_type(payload, context)
+    if step.to == "VALUE" and before != "VALUE" and step.expression is None:
+        column = "values" if before == "LIST" else "entries"
+        raise MigrationError(
+            f"what becomes of the many values of a {before} state is not said",
+            hint=f"Give an expression over `{column}`",
+        )
+    map_key = None if step.key_type is None else resolve_type(step.key_type, context)
+    new = shape.with_kind(step.to, payload, map_key)
+    sql = step.expression
+    if sql is None and payload != shape.payload:
+        sql = convert_by_name(shape.payload, payload, context)
+    if sql is None and before == step.to:
+        # REDUCING and AGGREGATING state holds what VALUE state holds, in the same bytes.
+        return Apply(flow, flows.Replace("value"), new)
+    if before == step.to == "VALUE":
+        return Apply(flow, flows.Replace(sql or "value", False, step.nondeterministic), new)
+    return Apply(flow, flows.Regroup(sql, step.key_expression, step.nondeterministic), new)
+
+
+def plan_split_part(flow: Flow, part: st.SplitPart, step: st.Split, context: PlanContext) -> tuple[Flow, set[str]]:
+    """One of the states that a state becomes, and the fields of the old payload that it takes.
+
+    Raises:
+        MigrationError: the part names an unknown field.
+    """
+    shape = flow.shape.with_name(make_java_name(part.name, flow.shape))
+    columns = set(list_columns(shape.payload, context))
+    if part.fields:
+        struct = open_struct(shape.payload, "", context)
+        payload, kept = struct.rebuild([struct.find(name) for name in part.fields])
+        assert isinstance(payload, tree.Serializer)
+        if part.class_name is not None:
+            payload = _rename(payload, part.class_name)
+        stage: flows.Stage = flows.Project(kept, step.nondeterministic)
+        return Apply(flow, stage, shape.with_payload(payload)), set(part.fields)
+    assert part.type is not None
+    payload = adopt_python_payload(shape.payload, resolve_type(part.type, context))
+    payload_type(payload, context)
+    if part.expression is None:
+        sql = convert_by_name(shape.payload, payload, context)
+        used = columns - {each.split(".")[0] for each in find_lost_fields(shape.payload, payload, None, context)}
+    else:
+        sql = part.expression
+        words = set(re.findall(r"\w+", sql))
+        used = columns if "value" in words and "value" not in columns else columns & words
+    return Apply(flow, flows.Replace(sql, False, step.nondeterministic), shape.with_payload(payload)), used
+
+
+def _rename(payload: tree.Serializer, class_name: str) -> tree.Serializer:
+    if not isinstance(payload, tree.Pojo) or payload.registered or payload.non_registered:
+        raise MigrationError(
+            "`class` is for a POJO without subclasses", hint=f"Give the `type` of {quote_name(class_name)}"
+        )
+    fields = tuple(replace(each, declaring_class=class_name) for each in payload.fields)
+    return replace(payload, pojo_class=class_name, fields=fields)

@@ -1,0 +1,432 @@
+"""Steps out of the entries of a migration file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.codecs.avro.avro_records import parse_avro_schema
+from state_pipelines.errors import MigrationError, StateError, Where
+from state_pipelines.operations.migration import steps as st
+from state_pipelines.operations.migration.avro_schema import compact_schema
+from state_pipelines.operations.migration.extraction import JAVA_COLLECTIONS, make_collection
+from state_pipelines.serializers import tree
+from state_pipelines.serializers.build import avro
+from state_pipelines.serializers.python_types import parse_python_type
+from state_pipelines.serializers.text import parse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JAVA_TYPES = {
+    "boolean": "Boolean",
+    "byte": "Byte",
+    "short": "Short",
+    "char": "Char",
+    "Character": "Char",
+    "int": "Int",
+    "Integer": "Int",
+    "long": "Long",
+    "float": "Float",
+    "double": "Double",
+    "BigInteger": "BigInt",
+    "BigDecimal": "BigDec",
+}
+"""Names that Java programmers write, and the word of Flink's serializer for each."""
+
+JAVA_PRIMITIVES = frozenset({"boolean", "byte", "short", "char", "int", "long", "float", "double"})
+"""Types of Java fields that cannot be null; Flink fails to set one to null."""
+
+_SQL_WORD = re.compile(
+    r"(BOOLEAN|TINYINT|SMALLINT|INT|BIGINT|FLOAT|DOUBLE|DECIMAL|CHAR|VARCHAR|STRING|BINARY|VARBINARY|BYTES|DATE|TIME"
+    r"|TIMESTAMP|TIMESTAMP_LTZ|ARRAY|MAP|ROW|MULTISET)\b[^a-z]*"
+)
+_KRYO = re.compile(r"Kryo<\s*`?([\w.$\[;]+)`?\s*>")
+_GENERIC = re.compile(r"([\w.]+)<(.+)>", re.DOTALL)
+_ALWAYS = "nondeterministic"
+
+
+def parse_step(step: object, place: str, directory: Path) -> st.Step:
+    """A step of a file.
+
+    Args:
+        step: as YAML gives it.
+        place: for errors.
+        directory: of schema files.
+
+    Raises:
+        MigrationError: the step is not one.
+    """
+    if not isinstance(step, dict) or len(step) != 1:
+        raise MigrationError("a step is a mapping with one entry", where=Where(path=place))
+    (name, body), *_ = step.items()
+    if name not in _STEPS:
+        raise MigrationError(
+            f"`{name}` is not a step", where=Where(path=place), hint=f"Steps are {', '.join(sorted(_STEPS))}"
+        )
+    parse_body, kinds = _STEPS[name]
+    if not isinstance(body, kinds):
+        words: dict[type, str] = {dict: "a mapping", list: "a list", str: "a name"}
+        raise MigrationError(f"`{name}` takes {' or '.join(words[each] for each in kinds)}", where=Where(path=place))
+    return parse_body(_Body(body, name, place, directory))
+
+
+class _Body:
+    """The entry under the name of a step."""
+
+    def __init__(self, content: Any, name: str, place: str, directory: Path) -> None:
+        self.content = content
+        self.name = name
+        self.place = place
+        self.directory = directory
+
+    def error(self, what: str, hint: str = "") -> MigrationError:
+        return MigrationError(what, where=Where(path=self.place), hint=hint)
+
+    def allow(self, *names: str) -> None:
+        unknown = sorted(str(name) for name in self.content if name not in names)
+        if unknown:
+            raise self.error(f"unknown entries {', '.join(unknown)}")
+
+    def text(self, name: str) -> str:
+        return take_text(self.content, name, self.place)
+
+    def maybe(self, name: str) -> str | None:
+        return self.text(name) if self.content.get(name) is not None else None
+
+    def names(self, name: str) -> tuple[str, ...]:
+        given = self.content.get(name) or []
+        if not isinstance(given, list):
+            raise self.error(f"`{name}` is not a list")
+        return tuple(str(each) for each in given)
+
+    def flag(self, name: str) -> bool:
+        given = self.content.get(name, False)
+        if not isinstance(given, bool):
+            raise self.error(f"`{name}` is true or false")
+        return given
+
+    def serializer(self, name: str) -> tree.Serializer:
+        return parse_type(self.text(name), self.place)
+
+    def maybe_serializer(self, name: str) -> tree.Serializer | None:
+        return self.serializer(name) if self.content.get(name) is not None else None
+
+    def inner(self, name: str, content: object) -> _Body:
+        if not isinstance(content, dict):
+            raise self.error(f"`{name}` is not a mapping")
+        return _Body(content, name, f"{self.place}, {name}", self.directory)
+
+
+def _rename(body: _Body) -> st.Step:
+    if not body.content:
+        raise body.error("`rename` names no field")
+    return st.Rename(tuple((str(old), str(new)) for old, new in body.content.items()))
+
+
+def _add(body: _Body) -> st.Step:
+    body.allow("field", "type", "expression", "default", _ALWAYS)
+    if ("expression" in body.content) == ("default" in body.content):
+        raise body.error("`add` takes either an expression or a default")
+    given = "expression" in body.content
+    expression = str(body.content["expression"]) if given else make_literal(body.content["default"], body.place)
+    kind = body.text("type")
+    of = parse_field_type(kind, body.place)
+    optional = kind.endswith("?")
+    return st.Add(body.text("field"), of, expression, kind in JAVA_PRIMITIVES, optional, body.flag(_ALWAYS))
+
+
+def _cast(body: _Body) -> st.Step:
+    body.allow("field", "to", "expression", _ALWAYS)
+    field, kind = body.text("field"), body.text("to")
+    of = parse_field_type(kind, body.place)
+    required, optional = kind in JAVA_PRIMITIVES, kind.endswith("?")
+    return st.Cast(field, of, body.maybe("expression"), required, optional, body.flag(_ALWAYS))
+
+
+def _drop(body: _Body) -> st.Step:
+    body.allow("field")
+    return st.Drop(body.text("field"))
+
+
+def _set(body: _Body) -> st.Step:
+    body.allow("field", "expression", _ALWAYS)
+    return st.Set(body.text("field"), body.text("expression"), body.flag(_ALWAYS))
+
+
+def _reorder(body: _Body) -> st.Step:
+    if isinstance(body.content, list):
+        return st.Reorder(tuple(str(each) for each in body.content))
+    body.allow("path", "names")
+    return st.Reorder(body.names("names"), body.maybe("path") or "")
+
+
+def _convert(body: _Body) -> st.Step:
+    body.allow("to", "avro", "class", "expression", "discard", _ALWAYS)
+    if ("to" in body.content) == ("avro" in body.content):
+        raise body.error("`convert` takes either `to` or `avro`")
+    of = body.serializer("to") if "to" in body.content else _read_avro(body)
+    return st.Convert(of, body.maybe("expression"), body.names("discard"), body.flag(_ALWAYS))
+
+
+def _read_avro(body: _Body) -> tree.Serializer:
+    given = body.content["avro"]
+    try:
+        text = given if isinstance(given, str) and given.lstrip().startswith("{") else None
+        schema = text if text is not None else (body.directory / str(given)).read_text(encoding="utf-8")
+        parse_avro_schema(schema)
+    except OSError as error:
+        raise body.error(f"the schema {given} cannot be read: {error.strerror}") from None
+    except StateError as error:
+        raise body.error(f"{given} is not an Avro schema: {error.what}") from None
+    return avro(body.maybe("class") or "org.apache.avro.generic.GenericRecord", compact_schema(schema))
+
+
+def _rename_class(body: _Body) -> st.Step:
+    if not body.content:
+        raise body.error("`rename_class` names no class")
+    return st.RenameClass(tuple((str(old), str(new)) for old, new in body.content.items()))
+
+
+def _collections(body: _Body) -> st.Step:
+    if not body.content:
+        raise body.error("`collections` names no field")
+    return st.Collections(
+        tuple((str(name), parse_type(str(of), body.place, collections=True)) for name, of in body.content.items())
+    )
+
+
+def _filter(body: _Body) -> st.Step:
+    body.allow("keep", "reason", _ALWAYS)
+    return st.Filter(body.text("keep"), body.text("reason"), body.flag(_ALWAYS))
+
+
+def _ttl(body: _Body) -> st.Step:
+    body.allow("enable", "disable", "shift")
+    if len(body.content) != 1:
+        raise body.error("`ttl` takes one of enable, disable and shift")
+    (action, given), *_ = body.content.items()
+    if action == "disable":
+        return st.TtlStep(action, reason=body.text("disable"))
+    if isinstance(given, datetime):
+        # Dates of YAML without a zone are UTC.
+        moment = given if given.tzinfo else given.replace(tzinfo=UTC)
+        return st.TtlStep(action, f"TIMESTAMP '{moment.isoformat(' ')}'")
+    if isinstance(given, date):
+        return st.TtlStep(action, f"TIMESTAMP '{given.isoformat()} 00:00:00+00:00'")
+    return st.TtlStep(action, body.text(action))
+
+
+def _kind(body: _Body) -> st.Step:
+    body.allow("to", "type", "expression", "map_key", "value", _ALWAYS)
+    to = body.text("to").upper()
+    if to not in ("VALUE", "LIST", "MAP"):
+        raise body.error(f"{to} is not a kind of state", "Kinds are VALUE, LIST and MAP")
+    if to != "MAP":
+        body.allow("to", "type", "expression", _ALWAYS)
+        return st.Kind(to, body.maybe_serializer("type"), body.maybe("expression"), None, None, body.flag(_ALWAYS))
+    body.allow("to", "map_key", "value", _ALWAYS)
+    key = body.inner("map_key", body.content.get("map_key"))
+    key.allow("type", "expression")
+    value = body.inner("value", body.content.get("value") or {})
+    value.allow("type", "expression")
+    return st.Kind(
+        to,
+        value.maybe_serializer("type"),
+        value.maybe("expression"),
+        key.serializer("type"),
+        key.text("expression"),
+        body.flag(_ALWAYS),
+    )
+
+
+def _rename_state(body: _Body) -> st.Step:
+    return st.RenameState(body.content)
+
+
+def _drop_state(body: _Body) -> st.Step:
+    body.allow("reason")
+    return st.DropState(body.text("reason"))
+
+
+def _split(body: _Body) -> st.Step:
+    body.allow("into", "discard", _ALWAYS)
+    into = body.content.get("into")
+    if not isinstance(into, dict) or not into:
+        raise body.error("`into` is not a mapping of states")
+    return st.Split(
+        tuple(_split_part(str(name), body.inner(str(name), each)) for name, each in into.items()),
+        body.names("discard"),
+        body.flag(_ALWAYS),
+    )
+
+
+def _split_part(name: str, body: _Body) -> st.SplitPart:
+    body.allow("fields", "type", "expression", "class")
+    if bool(body.content.get("fields")) == ("type" in body.content):
+        raise body.error("a part takes either `fields` or `type`")
+    fields = body.names("fields")
+    return st.SplitPart(name, fields, body.maybe_serializer("type"), body.maybe("expression"), body.maybe("class"))
+
+
+def _merge(body: _Body) -> st.Step:
+    body.allow("with", "into", "type", "expression", _ALWAYS)
+    others = body.names("with")
+    if not others:
+        raise body.error("`with` names no state")
+    return st.Merge(others, body.text("into"), body.serializer("type"), body.text("expression"), body.flag(_ALWAYS))
+
+
+def _key(body: _Body) -> st.Step:
+    body.allow("type", "expression", "on_equal", _ALWAYS)
+    rules = body.inner("on_equal", body.content.get("on_equal") or {}).content
+    on_equal = tuple((str(name), str(rule)) for name, rule in rules.items())
+    return st.Key(body.serializer("type"), body.text("expression"), on_equal, body.flag(_ALWAYS))
+
+
+def _python(body: _Body) -> st.Step:
+    body.allow("function", "to", "deterministic")
+    function = body.content.get("function")
+    if not callable(function):
+        function = body.text("function")
+        module, _, name = function.partition(":")
+        if not module or not name:
+            raise body.error(f"{function!r} is not of the form module:name")
+    if "deterministic" not in body.content:
+        raise body.error(
+            "`python` does not say whether its function is deterministic",
+            "`deterministic: true` means that it gives the same for the same rows, `false` that it need not",
+        )
+    return st.Python(function, body.maybe_serializer("to"), body.flag("deterministic"))
+
+
+_STEPS: dict[str, tuple[Callable[[_Body], st.Step], tuple[type, ...]]] = {
+    "rename": (_rename, (dict,)),
+    "add": (_add, (dict,)),
+    "cast": (_cast, (dict,)),
+    "drop": (_drop, (dict,)),
+    "set": (_set, (dict,)),
+    "reorder": (_reorder, (list, dict)),
+    "convert": (_convert, (dict,)),
+    "rename_class": (_rename_class, (dict,)),
+    "collections": (_collections, (dict,)),
+    "filter": (_filter, (dict,)),
+    "ttl": (_ttl, (dict,)),
+    "kind": (_kind, (dict,)),
+    "rename_state": (_rename_state, (str,)),
+    "drop_state": (_drop_state, (dict,)),
+    "split": (_split, (dict,)),
+    "merge": (_merge, (dict,)),
+    "key": (_key, (dict,)),
+    "python": (_python, (dict,)),
+}
+
+
+def take_text(body: object, name: str, place: str) -> str:
+    """The text under `name`.
+
+    Raises:
+        MigrationError: there is none.
+    """
+    value = body.get(name) if isinstance(body, Mapping) else None
+    if value is None or isinstance(value, dict | list):
+        raise MigrationError(f"`{name}` is missing", where=Where(path=place))
+    return str(value)
+
+
+_PYTHON_TYPE = re.compile(
+    r"Types\.|(ROW|TUPLE|ARRAY|PRIMITIVE_ARRAY|MAP)<|PICKLED|(TINYINT|SMALLINT|INT|BIGINT|FLOAT|DOUBLE|BOOLEAN|STRING"
+    r"|BYTES|DECIMAL|DATE|TIME|TIMESTAMP|INSTANT)\b"
+)
+"""Types of PyFlink (see `serializers.python_types`)."""
+
+
+def parse_field_type(text: str, place: str) -> st.FieldType:
+    """The type of a field: a serializer, or a SQL type in capitals."""
+    if text.startswith("Types."):
+        return _parse_python(text, place)
+    if _SQL_WORD.fullmatch(text):
+        return st.SqlType(text)
+    return parse_type(text, place)
+
+
+def parse_type(text: str, place: str, *, collections: bool = False) -> tree.Serializer:
+    """A type of a file: Java's word or generic type, the readable form of a serializer, or `Kryo<class>`.
+
+    Args:
+        text: the type; a `?` after it is ignored here.
+        place: for errors.
+        collections: bare `ELEMENT` and `KEY, VALUE` stand for a list and a map of them.
+
+    Raises:
+        MigrationError: it is none.
+    """
+    plain = text.strip().removesuffix("?")
+    if kryo := _KRYO.fullmatch(plain):
+        return tree.Kryo(type_class=kryo[1])
+    if (generic := _GENERIC.fullmatch(plain)) and generic[1] in JAVA_COLLECTIONS:
+        arguments = [parse_type(each, place) for each in _split_arguments(generic[2])]
+        if len(arguments) != JAVA_COLLECTIONS[generic[1]]:
+            raise MigrationError(f"{text!r} has {len(arguments)} type arguments", where=Where(path=place))
+        return make_collection(generic[1], arguments)
+    plain = plain.removeprefix("java.lang.") if plain.count(".") == 2 else plain
+    word = re.compile(rf"(?<![\w.#`$])({'|'.join(JAVA_TYPES)})(?![\w.:#`$])")
+    try:
+        if not collections:
+            return parse(JAVA_TYPES.get(plain, plain))
+        plain = word.sub(lambda found: JAVA_TYPES[found[1]], plain)
+        if re.match(r"(List|Set|Map)<", plain):
+            return parse(plain)
+        try:
+            return parse(f"List<{plain}>")
+        except StateError:
+            return parse(f"Map<{plain}>")
+    except StateError as error:
+        if _PYTHON_TYPE.match(plain):
+            return _parse_python(plain, place)
+        raise MigrationError(f"{text!r} is not a type: {error.what}", where=Where(path=place)) from None
+
+
+def _parse_python(text: str, place: str) -> tree.Serializer:
+    try:
+        return parse_python_type(text)
+    except StateError as error:
+        raise MigrationError(error.what, where=Where(path=place), hint=error.hint) from None
+
+
+def _split_arguments(text: str) -> list[str]:
+    """Type arguments, at the commas that no brackets enclose."""
+    found, depth = [""], 0
+    for each in text:
+        depth += (each in "<(") - (each in ">)")
+        if each == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += each
+    return [each.strip() for each in found]
+
+
+def make_literal(value: object, place: str) -> str:
+    """A default as Spark SQL.
+
+    Raises:
+        MigrationError: there is no literal for it.
+    """
+    match value:
+        case None:
+            return "NULL"
+        case bool():
+            return "TRUE" if value else "FALSE"
+        case int():
+            return str(value)
+        case float():
+            return f"{value!r}D"
+        case str():
+            escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+            return f"'{escaped}'"
+        case _:
+            raise MigrationError(
+                "a default is a number, text, true, false or null", where=Where(path=place), hint="Use an expression"
+            )

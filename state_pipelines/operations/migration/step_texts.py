@@ -1,0 +1,96 @@
+"""Steps as the entries of a migration file: the mirror of `parsing`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from state_pipelines.operations.migration import steps as st
+from state_pipelines.operations.migration.step_parser import JAVA_TYPES
+from state_pipelines.serializers import tree
+from state_pipelines.serializers.text import describe
+
+_PRIMITIVES = {word: name for name, word in JAVA_TYPES.items() if name[0].islower()}
+
+
+def dump_step(step: st.Step) -> dict[str, Any]:
+    """The entry of a file that gives `step` again."""
+    match step:
+        case st.Rename(names=names):
+            return {"rename": dict(names)}
+        case st.Add():
+            body: dict[str, Any] = {"field": step.field, "type": _field_type(step), "expression": step.expression}
+            return {"add": body | _flag(step)}
+        case st.Cast():
+            body = {"field": step.field, "to": _field_type(step)}
+            return {"cast": body | _given(expression=step.expression) | _flag(step)}
+        case st.Drop(field=field):
+            return {"drop": {"field": field}}
+        case st.Set():
+            return {"set": {"field": step.field, "expression": step.expression} | _flag(step)}
+        case st.Reorder(names=names, path=path):
+            return {"reorder": {"path": path, "names": list(names)} if path else list(names)}
+        case st.Convert(type=of, expression=expression, discard=discard):
+            body = (
+                {"avro": of.schema_json, "class": of.runtime_class} if isinstance(of, tree.Avro) else {"to": _type(of)}
+            )
+            return {"convert": body | _given(expression=expression, discard=list(discard)) | _flag(step)}
+        case st.RenameClass(names=names):
+            return {"rename_class": dict(names)}
+        case st.Collections(types=types):
+            return {"collections": {name: describe(of) for name, of in types}}
+        case st.Filter():
+            return {"filter": {"keep": step.keep, "reason": step.reason} | _flag(step)}
+        case st.TtlStep(action=action, expression=expression, reason=reason):
+            return {"ttl": {action: expression or reason}}
+        case st.Kind():
+            return {"kind": _dump_kind(step)}
+        case st.RenameState(name=name):
+            return {"rename_state": name}
+        case st.DropState(reason=reason):
+            return {"drop_state": {"reason": reason}}
+        case st.Split(into=into, discard=discard):
+            parts = {each.name: _dump_part(each) for each in into}
+            return {"split": {"into": parts} | _given(discard=list(discard)) | _flag(step)}
+        case st.Merge():
+            merged: dict[str, Any] = {"with": list(step.others), "into": step.into, "type": _type(step.type)}
+            return {"merge": merged | {"expression": step.expression} | _flag(step)}
+        case st.Key():
+            body = {"type": _type(step.type), "expression": step.expression}
+            return {"key": body | _given(on_equal=dict(step.on_equal)) | _flag(step)}
+        case st.Python():
+            to = None if step.type is None else _type(step.type)
+            return {"python": {"function": step.function, **_given(to=to), "deterministic": step.deterministic}}
+
+
+def _dump_kind(step: st.Kind) -> dict[str, Any]:
+    of = None if step.type is None else _type(step.type)
+    body: dict[str, Any] = {"to": step.to}
+    if step.key_type is None:
+        return body | _given(type=of, expression=step.expression) | _flag(step)
+    body["map_key"] = {"type": _type(step.key_type), "expression": step.key_expression}
+    return body | _given(value=_given(type=of, expression=step.expression)) | _flag(step)
+
+
+def _dump_part(part: st.SplitPart) -> dict[str, Any]:
+    of = None if part.type is None else _type(part.type)
+    given = _given(type=of, expression=part.expression)
+    return _given(fields=list(part.fields)) | given | ({"class": part.class_name} if part.class_name else {})
+
+
+def _given(**entries: Any) -> dict[str, Any]:
+    return {name: value for name, value in entries.items() if value not in (None, [], {})}
+
+
+def _flag(step: Any) -> dict[str, Any]:
+    return {"nondeterministic": True} if step.nondeterministic else {}
+
+
+def _type(of: tree.Serializer) -> str:
+    return describe(of)
+
+
+def _field_type(step: st.Add | st.Cast) -> str:
+    if isinstance(step.type, st.SqlType):
+        return step.type.text
+    text = describe(step.type)
+    return _PRIMITIVES[text] if step.required else f"{text}?" if step.nullable else text

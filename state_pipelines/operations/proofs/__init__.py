@@ -1,0 +1,1 @@
+"""Results of proofs, and the records that differ."""

@@ -1,0 +1,34 @@
+"""Rescaling: the same state for another parallelism, other key groups, or other operators.
+
+request = RescaleRequest(parallelism=6, max_parallelism=1024)
+rescale(open_snapshot("s3://bucket/savepoint-1a2b"), "s3://bucket/rescaled", request)
+"""
+
+from __future__ import annotations
+
+from state_pipelines.operations.rescale.rescale import RescaleResult, plan_rescale, rehearse, rescale, run_rescale
+from state_pipelines.operations.rescale.rescale_plan import OperatorChange, RescalePlan
+from state_pipelines.operations.rescale.rescale_request import (
+    KeyChoice,
+    OperatorRequest,
+    RescaleRequest,
+    TakeRequest,
+    load_request,
+    parse_request,
+)
+
+__all__ = [
+    "KeyChoice",
+    "OperatorChange",
+    "OperatorRequest",
+    "RescalePlan",
+    "RescaleRequest",
+    "RescaleResult",
+    "TakeRequest",
+    "load_request",
+    "parse_request",
+    "plan_rescale",
+    "rehearse",
+    "rescale",
+    "run_rescale",
+]

@@ -1,0 +1,99 @@
+"""New files that are put together from parts of old ones, byte by byte."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, RelativeFileStateHandle, StreamStateHandle
+from state_pipelines.metadata.streams import StreamRange, copy_ranges, read_stream_range
+from state_pipelines.operations.local_processes import COPY_THREADS
+from state_pipelines.operations.write.publication import make_file_name
+from state_pipelines.storage import Location, join
+from state_pipelines.storage.files import remove_file
+from state_pipelines.storage.locations import is_local
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+REMOTE_FILES = 4
+"""New files that one process writes at a time to a storage that is not local, each from several requests at a time."""
+
+INLINE_LIMIT = 20 << 10
+"""Bytes up to which state that was inlined stays inlined (`execution.checkpointing.data-inline-threshold`)."""
+
+
+@dataclass(frozen=True)
+class FileAssembly:
+    """A new file: parts of old ones, one behind the other.
+
+    Attributes:
+        parts: the parts.
+        target: the new file.
+        verify: read it again and compare checksums.
+    """
+
+    parts: tuple[StreamRange, ...] = field(repr=False)
+    target: Location
+    verify: bool = True
+    threads: ClassVar[int] = COPY_THREADS
+
+    @property
+    def in_flight(self) -> int:
+        """How many new files one process writes at a time: they wait for a storage that is not local."""
+        return 1 if is_local(self.target) else REMOTE_FILES
+
+    def run(self) -> int:
+        """Write it; bytes written.
+
+        Raises:
+            ProofError: the new file does not hold what was written.
+            StateError: an old file cannot be read, or the new one not be written.
+        """
+        # Whatever an attempt that died has left is ours: nobody else knows the name.
+        remove_file(self.target)
+        return copy_ranges(self.parts, self.target, verify=self.verify)
+
+
+@dataclass
+class Assembler:
+    """Gathers the new files of an operator.
+
+    Args:
+        target: directory of the new snapshot.
+        verify: see `FileAssembly`.
+
+    Attributes:
+        pieces: the files so far.
+    """
+
+    target: Location
+    verify: bool = True
+    pieces: list[FileAssembly] = field(default_factory=list)
+
+    def place(self, parts: Sequence[StreamRange]) -> StreamStateHandle:
+        """A handle of new state with this content: small when all of it was inlined, else in a new file."""
+        joined = join_ranges(parts)
+        size = sum(map(len, joined))
+        if size <= INLINE_LIMIT and all(part.stream.location is None for part in joined):
+            # Flink takes inlined handles of one name for one and the same.
+            data = b"".join(read_stream_range(part.stream, part.start, part.end) for part in joined)
+            return ByteStreamStateHandle(str(uuid.uuid4()), data)
+        name = make_file_name()
+        self.pieces.append(FileAssembly(joined, join(self.target, name), self.verify))
+        return RelativeFileStateHandle(name, size)
+
+
+def join_ranges(ranges: Sequence[StreamRange]) -> tuple[StreamRange, ...]:
+    """The same bytes in fewer ranges: those that lie side by side become one, empty ones go."""
+    joined: list[StreamRange] = []
+    for part in ranges:
+        if not len(part):
+            continue
+        last = joined[-1] if joined else None
+        if last is not None and last.end == part.start and last.stream == part.stream:
+            joined[-1] = StreamRange(last.stream, last.start, part.end)
+        else:
+            joined.append(part)
+    return tuple(joined)

@@ -1,0 +1,229 @@
+"""Keyed state at another parallelism: key-group sections are handed on or copied, never decoded."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import UnknownSerializerError
+from state_pipelines.keyed.canonical.sections import NO_SECTION, Section, read_first_header
+from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.raw_timers import NEVER_STARTED, find_raw_sections
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.keyed_handles import (
+    IncrementalRemoteKeyedStateHandle,
+    KeyedStateHandle,
+    KeyGroupsSavepointStateHandle,
+)
+from state_pipelines.metadata.stream_handles import (
+    ByteStreamStateHandle,
+    EmptySegmentFileStateHandle,
+    KeyGroupsStateHandle,
+    StreamStateHandle,
+)
+from state_pipelines.metadata.streams import StreamRange, read_stream_range
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from state_pipelines.metadata.streams import StateStream
+    from state_pipelines.operations.rescale.file_ranges import Assembler
+    from state_pipelines.snapshot.handle_readers import HandleReader
+
+_SectionHandle = KeyGroupsStateHandle | KeyGroupsSavepointStateHandle
+
+
+@dataclass(frozen=True)
+class NeedsRecords:
+    """An operator whose state cannot be handed on as bytes; its records must be moved.
+
+    Attributes:
+        reason: why, for reports.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class SectionFile:
+    """An old stream with a section per key group.
+
+    Attributes:
+        handle: names it.
+        stream: its bytes.
+        header_end: bytes of the header; 0 of raw keyed state, which has none.
+        sections: by key group; key groups without one are missing.
+    """
+
+    handle: _SectionHandle
+    stream: StateStream
+    header_end: int
+    sections: Mapping[int, Section] = field(repr=False)
+
+    @cached_property
+    def header(self) -> bytes:
+        """The bytes of the header."""
+        return read_stream_range(self.stream, 0, self.header_end)
+
+
+def assemble_keyed(
+    handles: Sequence[tuple[KeyGroupRange, KeyedStateHandle]],
+    parallelism: int,
+    max_parallelism: int,
+    reader: HandleReader,
+    assembler: Assembler,
+    *,
+    raw: bool = False,
+    narrow: bool = True,
+) -> list[KeyedStateHandle | None] | NeedsRecords:
+    """Keyed state of one operator for new subtasks.
+
+    A range inside one old file becomes a handle over that file with fewer key groups (`KeyGroupsStateHandle
+    .getIntersection`); its stream ends, by the size that the handle states, where its last section does. A range over
+    several files becomes a new file: one copy of the header and the sections. A range inside one RocksDB database
+    becomes the old handle, which Flink clips (`RocksDBIncrementalRestoreOperation`), as `snapshot.KeyedFiles` does.
+
+    Args:
+        handles: (key groups of the subtask, its handle) of the old subtasks that have state, ascending by subtask. A
+            handle may name more key groups than its subtask has.
+        parallelism: number of new subtasks.
+        max_parallelism: number of key groups.
+        reader: of the old snapshot.
+        assembler: takes the new files.
+        raw: the state is raw keyed state.
+        narrow: hand on files of which a new subtask needs a part; otherwise that part is copied into a new file.
+
+    Returns:
+        The handle of each new subtask, None where it has no state; or why that is not possible.
+
+    Raises:
+        StateError: a header cannot be read, or offsets are damaged.
+    """
+    ranges = [compute_key_group_range(index, parallelism, max_parallelism) for index in range(parallelism)]
+    opened: dict[KeyedStateHandle, SectionFile] = {}
+    found: list[KeyedStateHandle | None] = []
+    for own in ranges:
+        covered: dict[KeyedStateHandle, int] = {}
+        for held, each in handles:
+            number = each.key_groups.intersect(held).intersect(own).number
+            if number:
+                covered[each] = covered.get(each, 0) + number
+        old = list(covered)
+        if any(number != each.key_groups.intersect(own).number for each, number in covered.items()):
+            return NeedsRecords("an old file holds key groups that its subtask does not have")
+        if not old or (len(old) == 1 and old[0].key_groups == own):
+            found.append(old[0] if old else None)
+            continue
+        if isinstance(old[0], IncrementalRemoteKeyedStateHandle) and len(old) == 1:
+            found.append(old[0])
+            continue
+        if not all(isinstance(each, _SectionHandle) for each in old) or len({type(each) for each in old}) > 1:
+            return NeedsRecords(_explain(old))
+        files = []
+        for each in old:
+            if isinstance(each, _SectionHandle):
+                opened[each] = opened.get(each) or _open(each, reader, raw=raw)
+                files.append(opened[each])
+        handle = _assemble(files, own, assembler, raw=raw, narrow=narrow)
+        if isinstance(handle, NeedsRecords):
+            return handle
+        found.append(handle)
+    return found
+
+
+def _explain(handles: Sequence[KeyedStateHandle]) -> str:
+    kinds = {type(each) for each in handles}
+    if len(kinds) > 1:
+        return "the key groups of a new subtask lie in old files of different formats"
+    if isinstance(handles[0], IncrementalRemoteKeyedStateHandle):
+        return f"the key groups of a new subtask lie in {len(handles)} RocksDB databases"
+    return "the state is a base and a log of its changes (changelog)"
+
+
+def _open(handle: _SectionHandle, reader: HandleReader, *, raw: bool) -> SectionFile:
+    stream = reader.open_stream(handle.delegate)
+    if raw:
+        found = find_raw_sections(stream, handle.key_groups, handle.offsets)
+        return SectionFile(handle, stream, 0, {each.key_group: each for each in found})
+    known = [NEVER_STARTED if offset == NO_SECTION else offset for offset in handle.offsets]
+    sections = find_raw_sections(stream, handle.key_groups, known)
+    first = sections[0].start if sections else stream.size
+    try:
+        _, end = read_first_header(stream, first)
+    except UnknownSerializerError:
+        end = -1
+    if end < 0:
+        # All that stands in front of the sections is copied then; no more than the header, unless a rescaling before
+        # has left it out.
+        end = first
+    return SectionFile(handle, stream, end, {each.key_group: each for each in sections})
+
+
+def _assemble(
+    files: Sequence[SectionFile], own: KeyGroupRange, assembler: Assembler, *, raw: bool, narrow: bool
+) -> KeyedStateHandle | NeedsRecords | None:
+    files = sorted(files, key=lambda file: file.handle.key_groups.start)
+    parts = [file.handle.key_groups.intersect(own) for file in files]
+    if any(before.end >= after.start for before, after in pairwise(parts)):
+        return NeedsRecords("two old subtasks hold the same key group")
+    groups = KeyGroupRange(parts[0].start, parts[-1].end + 1 - parts[0].start)
+    wanted = [
+        (file, file.sections[group])
+        for file, part in zip(files, parts, strict=True)
+        for group in part
+        if group in file.sections
+    ]
+    if raw and not wanted:
+        return None
+    first = files[0]
+    if len(files) == 1 and groups == first.handle.key_groups:
+        return first.handle
+    if not raw and isinstance(first.handle, KeyGroupsStateHandle) and sum(map(len, parts)) < len(groups):
+        return NeedsRecords("some key groups between those of the old subtasks have no state")
+    offsets = dict.fromkeys(groups, NEVER_STARTED if raw else NO_SECTION)
+    shared = _share(files, [section for _, section in wanted]) if narrow else None
+    if shared is not None:
+        offsets |= {section.key_group: section.start for _, section in wanted}
+        return _make_handle(first.handle, groups, tuple(offsets.values()), shared)
+    if len({file.header for file in files}) > 1:
+        return NeedsRecords("the old subtasks have different states, or have them in another order")
+    position = first.header_end
+    ranges = [StreamRange(first.stream, 0, first.header_end)]
+    for file, section in wanted:
+        offsets[section.key_group] = position
+        ranges.append(StreamRange(file.stream, section.start, section.end))
+        position += section.end - section.start
+    return _make_handle(first.handle, groups, tuple(offsets.values()), assembler.place(ranges))
+
+
+def _share(files: Sequence[SectionFile], sections: Sequence[Section]) -> StreamStateHandle | None:
+    """The one old file of some sections, up to the last of them; None when they do not lie side by side in one file."""
+    ordered = sorted(sections, key=lambda each: each.start)
+    end = ordered[-1].end if ordered else files[0].header_end
+    delegates = {_shorten(file.handle.delegate, end) for file in files}
+    if len(delegates) > 1 or any(before.end != after.start for before, after in pairwise(ordered)):
+        return None
+    return delegates.pop()
+
+
+def _shorten(handle: StreamStateHandle, size: int) -> StreamStateHandle | None:
+    """A handle over the first bytes of a file; None for state that lies in no file."""
+    match handle:
+        case ByteStreamStateHandle() | EmptySegmentFileStateHandle():
+            return None
+        case KeyGroupsStateHandle():
+            return _shorten(handle.delegate, size)
+        case _:
+            return replace(handle, size=size)
+
+
+def _make_handle(
+    old: _SectionHandle, groups: KeyGroupRange, offsets: tuple[int, ...], delegate: StreamStateHandle
+) -> _SectionHandle:
+    if isinstance(old, KeyGroupsSavepointStateHandle):
+        return KeyGroupsSavepointStateHandle(groups, offsets, delegate)
+    identifier = None if old.state_handle_id is None else str(uuid.uuid4())
+    return KeyGroupsStateHandle(groups, offsets, delegate, identifier)

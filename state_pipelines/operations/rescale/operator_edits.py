@@ -1,0 +1,257 @@
+"""Operators of a snapshot renamed, dropped, taken from another one, or put beside those of a snapshot to be merged.
+
+All of this changes metadata alone; no state is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import UnsupportedError, UsageError, Where
+from state_pipelines.metadata import CheckpointMetadata, replace_stream_handles, with_version
+from state_pipelines.metadata.operator_ids import compute_operator_id, find_operator_id, is_operator_id
+from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
+from state_pipelines.metadata.streams import locate_file
+from state_pipelines.operations.rescale.rescale_request import OperatorRequest
+from state_pipelines.snapshot import Declarations, Operator, Snapshot
+from state_pipelines.storage import PathMapping
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from state_pipelines.metadata import OperatorState
+    from state_pipelines.metadata.references import StreamReference
+    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.operations.rescale.rescale_request import RescaleRequest, TakeRequest
+
+FIRST_VERSION_WITH_UIDS = 5
+
+
+@dataclass(frozen=True)
+class EditedOperator:
+    """An operator of the new snapshot, before its state is changed.
+
+    Attributes:
+        operator: of the edited snapshot.
+        merged: the same operator in the snapshots that are merged, those of them that have it.
+        request: what becomes of it.
+        former: how it was called.
+    """
+
+    operator: Operator
+    merged: tuple[Operator, ...]
+    request: OperatorRequest
+    former: str
+
+
+@dataclass(frozen=True)
+class EditedSnapshot:
+    """A snapshot with the operators that the new one will have.
+
+    Attributes:
+        snapshot: the old state under the new operators; it exists in memory only.
+        operators: in the order of the metadata.
+        dropped: labels of the operators that went.
+        notes: what the edits mean and cannot do.
+    """
+
+    snapshot: Snapshot
+    operators: tuple[EditedOperator, ...]
+    dropped: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[str, Snapshot]) -> EditedSnapshot:
+    """The operators that the new snapshot will have.
+
+    Args:
+        snapshot: the old snapshot.
+        request: what is asked for.
+        others: by path the snapshots that the request takes from or merges.
+
+    Raises:
+        NotFoundError: the request names an operator that is not there.
+        UsageError: two operators would have one id, or the request names an operator twice.
+        UnsupportedError: a snapshot is of another major release of Flink.
+    """
+    requests = _find_requests(snapshot, request)
+    for other in others.values():
+        _check_release(snapshot, other)
+    _check_merged(snapshot, request, others)
+    version = max([snapshot.metadata.version, *(other.metadata.version for other in others.values())])
+    start = with_version(_make_absolute(snapshot) if others else snapshot.metadata, version)
+    absolute = {path: _make_absolute(other) for path, other in others.items()}
+    stand_ins = {path: _stand_in(other, absolute[path]) for path, other in others.items()}
+    notes: list[str] = []
+
+    states: list[OperatorState] = []
+    former: dict[bytes, str] = {}
+    asked: dict[bytes, OperatorRequest] = {}
+    dropped = []
+    for operator, state in zip(snapshot.operators, start.operator_states, strict=True):
+        mine = requests.get(operator.metadata.operator_id, OperatorRequest(operator=operator.label))
+        if mine.drop:
+            dropped.append(operator.label)
+            continue
+        named = _rename(state, mine, version)
+        states.append(named)
+        former[named.operator_id] = operator.label
+        asked[named.operator_id] = mine
+    for take in request.take:
+        taken = _take(take, others[take.snapshot], absolute[take.snapshot], version)
+        states.append(taken)
+        former[taken.operator_id] = f"{take.operator} of {take.snapshot}"
+        notes.append(f"operator {take.uid} comes from {take.snapshot}")
+    olds = {_new_id(requests.get(each.metadata.operator_id), each): each.metadata for each in snapshot.operators}
+    gone = {each.metadata.operator_id for each in snapshot.operators if each.label in dropped}
+    for path in request.merge:
+        known = {each.operator_id for each in olds.values()} | gone
+        for state in absolute[path].operator_states:
+            if state.operator_id not in known:
+                if state.operator_id in former:
+                    raise UnsupportedError(
+                        f"operator {state.uid or state.operator_id.hex()} is in several of the merged snapshots, but "
+                        f"not in {snapshot.path}",
+                        hint="Merge those that have it first, and the result into this one",
+                    )
+                states.append(state)
+                label = state.uid or state.operator_id.hex()
+                former[state.operator_id] = f"{label} of {path}"
+                notes.append(f"operator {label} is only in {path}; it comes in as it is")
+    _check_ids(states)
+    edited = Snapshot(
+        snapshot.location,
+        replace(start, operator_states=tuple(states)),
+        PathMapping() if others else snapshot.path_mapping,
+        _follow(snapshot, request, requests, others),
+    )
+    operators = []
+    for operator in edited.operators:
+        identity = operator.metadata.operator_id
+        old = olds.get(identity)
+        merged = tuple(
+            each
+            for path in request.merge
+            if old is not None
+            for each in stand_ins[path].operators
+            if each.metadata.operator_id == old.operator_id
+        )
+        own = asked.get(identity, OperatorRequest(operator=operator.label))
+        operators.append(EditedOperator(operator, merged, own, former[identity]))
+    return EditedSnapshot(edited, tuple(operators), tuple(dropped), tuple(notes))
+
+
+def _find_requests(snapshot: Snapshot, request: RescaleRequest) -> dict[bytes, OperatorRequest]:
+    found: dict[bytes, OperatorRequest] = {}
+    for each in request.operators:
+        identity = snapshot.operator(each.operator).metadata.operator_id
+        if identity in found:
+            raise UsageError(f"the request names the operator {each.operator} twice")
+        found[identity] = each
+    return found
+
+
+def _new_id(request: OperatorRequest | None, operator: Operator) -> bytes:
+    if request is not None and request.uid is not None:
+        return compute_operator_id(request.uid)
+    if request is not None and request.operator_id is not None:
+        return bytes.fromhex(request.operator_id)
+    return operator.metadata.operator_id
+
+
+def _rename(state: OperatorState, request: OperatorRequest, version: int) -> OperatorState:
+    if request.uid is not None:
+        stored = request.uid if version >= FIRST_VERSION_WITH_UIDS else None
+        return replace(state, operator_id=compute_operator_id(request.uid), uid=stored)
+    if request.operator_id is not None:
+        return replace(state, operator_id=bytes.fromhex(request.operator_id), uid=None)
+    return state
+
+
+def _take(take: TakeRequest, other: Snapshot, metadata: CheckpointMetadata, version: int) -> OperatorState:
+    identity = other.operator(take.operator).metadata.operator_id
+    state = next(each for each in metadata.operator_states if each.operator_id == identity)
+    stored = take.uid if version >= FIRST_VERSION_WITH_UIDS and not is_operator_id(take.uid) else None
+    return replace(state, operator_id=find_operator_id(take.uid), uid=stored)
+
+
+def _check_ids(states: Sequence[OperatorState]) -> None:
+    seen: set[bytes] = set()
+    for state in states:
+        if state.operator_id in seen:
+            raise UsageError(
+                f"two operators would have the id {state.operator_id.hex()}",
+                where=Where(operator=state.uid),
+                hint="Drop one of them, or give one another uid",
+            )
+        seen.add(state.operator_id)
+
+
+def _check_release(snapshot: Snapshot, other: Snapshot) -> None:
+    if other.kryo_version != snapshot.kryo_version:
+        raise UnsupportedError(
+            f"{other.path} is of Flink {_major(other)}, {snapshot.path} of Flink {_major(snapshot)}; "
+            "generic types have other bytes there",
+            hint="Restore the older one with the newer Flink first and take a savepoint",
+        )
+
+
+def _major(snapshot: Snapshot) -> str:
+    return "1.x" if snapshot.kryo_version == 2 else "2.x"
+
+
+def _check_merged(snapshot: Snapshot, request: RescaleRequest, others: Mapping[str, Snapshot]) -> None:
+    """Refuse to merge a snapshot with itself: list and union state would be there twice."""
+    seen = {snapshot.fingerprint: snapshot.path}
+    for path in request.merge:
+        other = others[path]
+        if other.fingerprint in seen:
+            raise UsageError(
+                f"{other.path} is the same snapshot as {seen[other.fingerprint]}", hint="Merge it once only"
+            )
+        seen[other.fingerprint] = other.path
+
+
+def _stand_in(other: Snapshot, metadata: CheckpointMetadata) -> Snapshot:
+    """Another snapshot with handles that any reader opens."""
+    return Snapshot(other.location, metadata, PathMapping(), other.declarations)
+
+
+def _make_absolute(snapshot: Snapshot) -> CheckpointMetadata:
+    """Its metadata with handles that mean the same from anywhere."""
+
+    def locate(reference: StreamReference) -> StreamStateHandle:
+        handle = reference.handle
+        if not isinstance(handle, FileStateHandle | RelativeFileStateHandle | SegmentFileStateHandle):
+            return handle
+        path = locate_file(handle, snapshot.location.directory, snapshot.path_mapping).url
+        if isinstance(handle, SegmentFileStateHandle):
+            return replace(handle, path=path)
+        return FileStateHandle(path, handle.size)
+
+    return replace_stream_handles(snapshot.metadata, locate)
+
+
+def _follow(
+    snapshot: Snapshot,
+    request: RescaleRequest,
+    requests: Mapping[bytes, OperatorRequest],
+    others: Mapping[str, Snapshot],
+) -> Declarations:
+    """Declarations of the snapshot, and those about operators that are taken from others, under the new ids."""
+    declared = snapshot.declarations
+    own = [
+        declared.of_operator(identity, _new_id(requests.get(identity), operator))
+        for operator in snapshot.operators
+        if (identity := operator.metadata.operator_id)
+    ]
+    taken = [
+        others[take.snapshot].declarations.of_operator(
+            others[take.snapshot].operator(take.operator).metadata.operator_id, find_operator_id(take.uid)
+        )
+        for take in request.take
+    ]
+    uids = (*(each.uid for each in request.operators if each.uid), *(each.uid for each in request.take))
+    start = Declarations(uids=(*declared.uids, *uids), classes=declared.classes)
+    return start.merge(*own, *taken)

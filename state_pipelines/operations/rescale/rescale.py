@@ -1,0 +1,384 @@
+"""From an old snapshot to a rescaled one: planned as a whole, written in stages, proven, published."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import ProofError, TargetExistsError, UnsupportedError, UsageError, Where
+from state_pipelines.keyed.digests.record_digests import sum_digests
+from state_pipelines.metadata import CheckpointMetadata, read_metadata, write_metadata
+from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
+from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
+from state_pipelines.operations.convert.conversion import choose_properties
+from state_pipelines.operations.erase.key_search import search_keys
+from state_pipelines.operations.local_processes import choose_runner, run_pieces
+from state_pipelines.operations.proofs.proof_reports import ProofReport, require_proof
+from state_pipelines.operations.rescale.operator_edits import edit_operators
+from state_pipelines.operations.rescale.proof_report import report_rescaling
+from state_pipelines.operations.rescale.record_stages import MovedRecords, check_chosen_keys, move_records
+from state_pipelines.operations.rescale.rescale_plan import OperatorPlan, RescalePlan
+from state_pipelines.operations.rescale.rescale_planner import plan_operator
+from state_pipelines.operations.rescale.rescale_proof import (
+    CountKeyed,
+    ProofSide,
+    RescaleProof,
+    check_sources,
+    count_keyed,
+    prove_rescaling,
+)
+from state_pipelines.operations.rescale.rescale_request import RescaleRequest, load_request
+from state_pipelines.operations.write.own_files import publish_snapshot
+from state_pipelines.operations.write.publication import FileCopy, FileMode, note_files, place_keyed_state, plan_copies
+from state_pipelines.snapshot import Snapshot, open_snapshot
+from state_pipelines.snapshot.opening import ensure_open
+from state_pipelines.storage import METADATA_FILE, Location, SnapshotLocation, SnapshotWriter, resolve
+from state_pipelines.storage.files import is_directory, list_directory
+from state_pipelines.storage.scratch import open_scratch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from state_pipelines.operations.rescale.record_stages import Runner
+
+
+@dataclass(frozen=True)
+class RescaleResult:
+    """What a rescaling did.
+
+    Attributes:
+        path: the new snapshot.
+        plan: what was planned.
+        files_written: new files.
+        files_taken: old files that were copied, linked or referenced.
+        bytes: written or copied.
+        notes: what users should know.
+        proof: both sides of every state; None when it was not asked for.
+        seconds: wall time.
+        report: the checks of the proof; None when it was not asked for.
+    """
+
+    path: str
+    plan: RescalePlan
+    files_written: int
+    files_taken: int
+    bytes: int
+    notes: tuple[str, ...]
+    proof: RescaleProof | None
+    seconds: float
+    report: ProofReport | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """For machines."""
+        rows = () if self.proof is None else self.proof.rows
+        return self.plan.to_json() | {
+            "path": self.path,
+            "files_written": self.files_written,
+            "files_taken": self.files_taken,
+            "bytes": self.bytes,
+            "proven": self.proof is not None,
+            "proof": None if self.report is None else self.report.to_json(),
+            "states": [
+                {
+                    "operator": row.operator,
+                    "state": row.state,
+                    "entries": row.after.records,
+                    "bytes": row.after.bytes,
+                    "digest": f"{row.after.content:016x}",
+                }
+                for row in rows
+            ],
+            "notes": list(self.notes),
+            "seconds": self.seconds,
+        }
+
+
+def plan_rescale(
+    snapshot: Snapshot,
+    target: Location,
+    request: RescaleRequest,
+    *,
+    open_other: Callable[[str], Snapshot] = open_snapshot,
+    files: FileMode = FileMode.COPY,
+    verify: bool = False,
+) -> RescalePlan:
+    """Decide everything, and refuse what is impossible; nothing is written.
+
+    Args:
+        snapshot: the old snapshot.
+        target: directory of the new one.
+        request: what it is to be.
+        open_other: opens the snapshots that the request takes from or merges.
+        files: what becomes of files that stay as they are.
+        verify: every new file is read again and compared; the proof of `run_rescale` does more.
+
+    Raises:
+        UsageError: nothing is asked for, or the numbers do not go together.
+        NotFoundError: an operator, a state or a snapshot is not there.
+        TargetExistsError: there is something at the target.
+        UnsupportedError: the hash of a class in the keys is not known, union state is too large to come to every
+            subtask, data are in flight, or state has a form that cannot be moved.
+        StateError: state cannot be read.
+    """
+    if request.is_empty:
+        raise UsageError(
+            "nothing is asked for", hint="Say a parallelism, a max parallelism, or what becomes of operators"
+        )
+    if is_directory(target) and list_directory(target):
+        raise TargetExistsError(
+            "the target holds something already",
+            where=Where(file=str(target)),
+            hint="Choose a new directory; a snapshot is never overwritten",
+        )
+    paths = dict.fromkeys([*(each.snapshot for each in request.take), *request.merge])
+    edited = edit_operators(snapshot, request, {path: open_other(path) for path in paths})
+    plans = tuple(plan_operator(operator, request, target, files=files, verify=verify) for operator in edited.operators)
+    check_sources(edited)
+    notes = [*edited.notes, *(note for plan in plans for note in plan.notes)]
+    notes += _note_conflicts(plans)
+    notes += _note_max_parallelism(plans)
+    if (noted := note_files(files)) is not None:
+        notes.append(noted)
+    plan = RescalePlan(edited, request, target, plans, files, verify, tuple(notes))
+    if files is FileMode.LINK:
+        # What cannot be linked is refused before anything is written.
+        _assemble(plan, [MovedRecords([], []) for _ in plans], target)
+    return plan
+
+
+def _note_conflicts(plans: Sequence[OperatorPlan]) -> list[str]:
+    """What Flink would not tell of operators that may be chained: those of one parallelism."""
+    found: dict[int, dict[int, list[str]]] = {}
+    for change in (plan.change for plan in plans if plan.change.keyed != "none"):
+        found.setdefault(change.parallelism[1], {}).setdefault(change.max_parallelism[1], []).append(change.label)
+    return [
+        "operators of parallelism "
+        f"{parallelism} have keyed state with different max parallelism: "
+        + "; ".join(f"{number} has {', '.join(labels)}" for number, labels in numbers.items())
+        + "; if any of these are chained, Flink loses state without a word"
+        for parallelism, numbers in found.items()
+        if len(numbers) > 1
+    ]
+
+
+def _note_max_parallelism(plans: Sequence[OperatorPlan]) -> list[str]:
+    """Reminder that the job decides what it restores with."""
+    changed: dict[int, list[str]] = {}
+    for change in (plan.change for plan in plans):
+        before, after = change.max_parallelism
+        if before != after and change.keyed != "none":
+            changed.setdefault(after, []).append(change.label)
+    return [
+        f"the job must set the same max parallelism, {number} for {', '.join(labels)}, or none at all "
+        "(setMaxParallelism of the operator, pipeline.max-parallelism); Flink refuses keyed state with another one"
+        for number, labels in changed.items()
+    ]
+
+
+def run_rescale(
+    plan: RescalePlan,
+    run: Runner | None = None,
+    *,
+    prove: bool = True,
+    scratch: str | None = None,
+    is_shared: bool = False,
+) -> RescaleResult:
+    """Do what is planned.
+
+    Args:
+        plan: from `plan_rescale`.
+        run: runs the pieces of work; default one after the other in this process.
+        prove: read both sides and compare before the result is published.
+        scratch: directory (path or URL) of temporary files; see `open_scratch` for the default.
+        is_shared: `run` uses other machines, which must reach the temporary files.
+
+    Raises:
+        ProofError: something was lost, doubled, changed or misplaced; nothing is left at the target.
+        IncompatibleError: merged snapshots have the same key, and the request does not say which one counts.
+        TargetExistsError: there is something at the target.
+        StateError: the old state cannot be read, or the new one not be written.
+    """
+    started = time.monotonic()
+    run = run or run_pieces
+    with SnapshotWriter(plan.target) as writer:
+        pieces = [piece for each in plan.operators for piece in each.pieces]
+        size = sum(run(pieces, "files cannot be put together"))
+        with open_scratch(plan.target, scratch, is_shared=is_shared) as temporary:
+            moved = move_records(plan, writer.target, temporary, run)
+        size += sum(file.size for each in moved for _, file in each.files)
+        metadata, copies = _assemble(plan, moved, writer.target)
+        size += sum(run(copies, "files cannot be copied"))
+        location = SnapshotLocation(writer.target, writer.locate(METADATA_FILE))
+        content = write_metadata(metadata)
+        old = plan.edited.snapshot
+        result = Snapshot(location, read_metadata(content, str(location.metadata)), old.path_mapping, old.declarations)
+        check_chosen_keys(plan, moved)
+        if prove:
+            _require_gone(plan, result, run)
+        proof, report = _prove(plan, moved, result, run) if prove else (None, None)
+        publish_snapshot(writer, metadata, needs_others=plan.files is FileMode.REFERENCE)
+    return RescaleResult(
+        path=str(plan.target),
+        plan=plan,
+        files_written=len(pieces) + sum(len(each.files) for each in moved),
+        files_taken=len(copies),
+        bytes=size,
+        notes=plan.notes,
+        proof=proof,
+        report=report,
+        seconds=time.monotonic() - started,
+    )
+
+
+def rehearse(plan: RescalePlan, run: Runner | None = None) -> None:
+    """Check what only the records decide, as `run_rescale` will find them; no file remains.
+
+    Old records are read where their keys are hashed, where chosen keys or merged snapshots decide which of them stay,
+    and where only their values say where they end. What is merged or chosen is written to a temporary directory.
+
+    Args:
+        plan: from `plan_rescale`.
+        run: as for `run_rescale`.
+
+    Raises:
+        StateError: `run_rescale` would raise the same.
+    """
+    run = run or run_pieces
+    counts = [piece for each in plan.operators for piece in _plan_rehearsal(each)]
+    for piece, counted in zip(counts, run(counts, "the old records cannot be read"), strict=True):
+        if counted.unread or sum(counted.misfiled.values()):
+            raise UnsupportedError(
+                counted.unread or "keys lie in other key groups than their hash gives",
+                where=Where(file=piece.file.name, operator=piece.operator),
+                hint="" if counted.unread else "Say the hash with --key-hash OPERATOR:CLASS=EXPRESSION",
+            )
+    operators = [each.change.label for each in plan.operators if each.edited.request.keys or each.edited.merged]
+    if not operators:
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        target = resolve(directory)
+        plans = tuple(
+            plan_operator(each.edited, plan.request, target, files=plan.files, verify=False)
+            for each in plan.operators
+            if each.change.label in operators
+        )
+        chosen = replace(plan, operators=plans, verify=False)
+        check_chosen_keys(chosen, move_records(chosen, target, target, run))
+
+
+def _plan_rehearsal(plan: OperatorPlan) -> Iterator[CountKeyed]:
+    if plan.records is None:
+        return
+    for operator in (plan.edited.operator, *plan.edited.merged):
+        for file in operator.stored_files:
+            if plan.records.hasher is not None or file.needs_layouts:
+                yield from count_keyed(operator, file, plan.records.hasher)
+
+
+def rescale(
+    snapshot: Snapshot | str,
+    target: str,
+    request: RescaleRequest | str | None = None,
+    *,
+    parallelism: int | None = None,
+    max_parallelism: int | None = None,
+    open_other: Callable[[str], Snapshot] = open_snapshot,
+    files: FileMode | str = FileMode.COPY,
+    prove: bool = True,
+    processes: int = 1,
+    run: Runner | None = None,
+    scratch: str | None = None,
+) -> RescaleResult:
+    """Write a new snapshot with the same state for other subtasks, key groups or operators.
+
+    Args:
+        snapshot: the old snapshot, or its path; it is not changed.
+        target: directory of the new snapshot, which must not exist.
+        request: the whole request, or the path of its YAML file.
+        parallelism: subtasks of all operators for which the request names no number.
+        max_parallelism: key groups, likewise.
+        open_other: opens other snapshots that the request names, from which it takes state.
+        files: `copy`, `link` or `reference` files that are not rewritten.
+        prove: read the old and the new snapshot and compare them before the result is published.
+        processes: that share the work; with more than one, the main module of a script must be guarded by
+            `if __name__ == "__main__":`.
+        run: runs the tasks in place of processes, such as `spark.tasks.run_tasks` with a session.
+        scratch: directory (path or URL) of temporary files; by default the parent of a local target, and the directory
+            for temporary files of this machine for other targets.
+
+    Raises:
+        UsageError: nothing is requested, or the numbers contradict each other.
+        UnsupportedError: it cannot be done, for instance because the hash of a key class is not known.
+        ProofError: the proof failed; nothing is left at the target.
+        TargetExistsError: the target exists.
+        StateError: the snapshot cannot be read.
+    """
+    wanted = load_request(request) if isinstance(request, str) else request or RescaleRequest()
+    wanted = replace(
+        wanted,
+        parallelism=wanted.parallelism if parallelism is None else parallelism,
+        max_parallelism=wanted.max_parallelism if max_parallelism is None else max_parallelism,
+    )
+    place, mode = resolve(target), FileMode(files)
+    plan = plan_rescale(ensure_open(snapshot), place, wanted, open_other=open_other, files=mode, verify=not prove)
+    with choose_runner(run, processes) as runner:
+        return run_rescale(plan, runner, prove=prove, scratch=scratch)
+
+
+def _assemble(
+    plan: RescalePlan, moved: Sequence[MovedRecords], target: Location
+) -> tuple[CheckpointMetadata, list[FileCopy]]:
+    """Metadata of the new snapshot, and the files that it takes over."""
+    metadata = replace(plan.edited.snapshot.metadata, operator_states=tuple(each.state for each in plan.operators))
+    for each, own in zip(plan.operators, moved, strict=True):
+        handles = {
+            file.subtask: KeyGroupsSavepointStateHandle(
+                piece.key_groups, file.offsets, RelativeFileStateHandle(piece.target.name, file.size)
+            )
+            for piece, file in own.files
+        }
+        metadata = place_keyed_state(metadata, each.state.operator_id, handles)
+    return plan_copies(
+        plan.edited.snapshot, metadata, target, choose_properties(metadata), files=plan.files, verify=plan.verify
+    )
+
+
+def _require_gone(plan: RescalePlan, result: Snapshot, run: Runner) -> None:
+    """Search the written state for the keys that were to go."""
+    for each in plan.operators:
+        choice = each.edited.request.keys
+        if choice is None or choice.keep:
+            continue
+        after = next(op for op in result.operators if op.metadata.operator_id == each.state.operator_id)
+        search = search_keys(result, choice.keys, [after], run)
+        if left := [found.state for found in search.found] or [reason for _, reason in search.unsearched]:
+            raise ProofError(
+                f"keys that were to go may still be there: {', '.join(dict.fromkeys(left))}",
+                where=Where(operator=each.change.label),
+                hint="Nothing was published; please report this",
+            )
+
+
+def _prove(
+    plan: RescalePlan, moved: Sequence[MovedRecords], result: Snapshot, run: Runner
+) -> tuple[RescaleProof, ProofReport]:
+    started = time.monotonic()
+    sides = []
+    for each, own in zip(plan.operators, moved, strict=True):
+        sides.append(
+            ProofSide(
+                before=(each.edited.operator, *each.edited.merged),
+                after=next(op for op in result.operators if op.metadata.operator_id == each.state.operator_id),
+                planned=each.state,
+                dropped=each.dropped,
+                removed=sum_digests(own.dropped),
+                hasher=None if each.records is None else each.records.hasher,
+                moved=each.records is not None,
+            )
+        )
+    proof = prove_rescaling(sides, run)
+    report = report_rescaling(proof, sides, run, time.monotonic() - started)
+    require_proof(report, told=proof.failures, hint="Please report this")
+    return proof, report

@@ -1,0 +1,360 @@
+"""What becomes of each operator, and by which way; everything impossible is refused here, before anything is written.
+
+State whose key groups stay and whose files fit together is handed on, or copied as ranges of bytes (`assembly`). Other
+keyed state is moved record by record (`regrouping`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import NotFoundError, UnsupportedError, UsageError, Where, at
+from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.metadata import OperatorState, SubtaskState
+from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.operator_handles import OperatorStateMode
+from state_pipelines.operations.rescale.file_assembly import hand_on_keyed
+from state_pipelines.operations.rescale.file_ranges import Assembler, FileAssembly
+from state_pipelines.operations.rescale.keyed_assembly import NeedsRecords
+from state_pipelines.operations.rescale.moved_key_groups import MovedKeyGroups, find_moved_key_groups
+from state_pipelines.operations.rescale.operator_assembly import assemble_operator
+from state_pipelines.operations.rescale.record_plan import RecordMove, has_keyed_state
+from state_pipelines.operations.rescale.rescale_plan import KeyedHandles, OperatorChange, OperatorPlan, RecordsPlan
+from state_pipelines.operations.rescale.source_splits import count_splits
+from state_pipelines.operations.rescale.stored_elements import digest_pairs, measure_union
+from state_pipelines.operations.write.publication import FileMode
+from state_pipelines.snapshot.broadcast_state import BroadcastState
+from state_pipelines.snapshot.held_key_groups import follows_formula
+from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RAW_OPERATOR_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from state_pipelines.keyed.digests.record_digests import RecordDigest
+    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.metadata.operator_handles import OperatorStateHandle
+    from state_pipelines.operations.rescale.operator_edits import EditedOperator
+    from state_pipelines.operations.rescale.rescale_request import OperatorRequest, RescaleRequest
+    from state_pipelines.snapshot import Operator
+    from state_pipelines.storage import Location
+
+
+def plan_operator(
+    edited: EditedOperator, request: RescaleRequest, target: Location, *, files: FileMode, verify: bool
+) -> OperatorPlan:
+    """Decide how one operator gets its new form.
+
+    Args:
+        edited: the operator, and the same one in merged snapshots.
+        request: the whole request.
+        target: directory of the new snapshot.
+        files: what becomes of files that stay as they are.
+        verify: new files are read again.
+
+    Raises:
+        UsageError: the numbers do not go together.
+        UnsupportedError: the hash of a class in the keys is not known, raw state that only its operator knows would
+            have to change, or data are in flight.
+        NotFoundError: the request names a state that is not there.
+    """
+    with at(operator=edited.operator.label):
+        return _Planner(edited, request, target, files=files, verify=verify).plan()
+
+
+class _Planner:
+    def __init__(
+        self, edited: EditedOperator, request: RescaleRequest, target: Location, *, files: FileMode, verify: bool
+    ) -> None:
+        self.edited, self.request, self.target = edited, request, target
+        self.files, self.verify = files, verify
+        self.operator = edited.operator
+        self.own: OperatorRequest = edited.request
+        self.metadata = self.operator.metadata
+        self.notes: list[str] = []
+        self.max_parallelism = self._choose("max_parallelism", self.metadata.max_parallelism)
+        self.parallelism = self._choose("parallelism", self.metadata.parallelism)
+        self.dropped = frozenset(self.own.drop_states)
+
+    def _choose(self, name: str, old: int) -> int:
+        own: int | None = getattr(self.own, name)
+        if own is not None:
+            return own
+        wanted: int | None = getattr(self.request, name)
+        if wanted is None or wanted == old:
+            return old
+        if self.metadata.max_parallelism == 1:
+            # `forceNonParallel`: a job never gives such an operator another number.
+            self.notes.append(f"operator {self.operator.label} is not parallel and keeps its {name.replace('_', ' ')}")
+            return old
+        return wanted
+
+    @property
+    def _move(self) -> RecordMove:
+        return RecordMove(
+            sources=self._sources,
+            own=self.own,
+            request=self.request,
+            target=self.target,
+            parallelism=self.parallelism,
+            max_parallelism=self.max_parallelism,
+            verify=self.verify,
+        )
+
+    @property
+    def _sources(self) -> tuple[Operator, ...]:
+        return (self.operator, *self.edited.merged)
+
+    def plan(self) -> OperatorPlan:
+        """Choose the way."""
+        compute_key_group_range(0, self.parallelism, self.max_parallelism)
+        self._check_states()
+        self._check_splits()
+        if self.metadata.fully_finished:
+            return self._plan_finished()
+        resized = (self.parallelism, self.max_parallelism) != (self.metadata.parallelism, self.metadata.max_parallelism)
+        realigned = not follows_formula(self.metadata)
+        reason = self._why_records()
+        if not (resized or realigned or reason or self.edited.merged or self.dropped):
+            return self._finish(self.metadata, "as it is", "as it is")
+        self._refuse(moved=bool(reason))
+        assembler = Assembler(self.target, self.verify)
+        keyed = [(None, None)] * self.parallelism if reason else self._hand_on(assembler)
+        if isinstance(keyed, NeedsRecords):
+            reason, keyed = keyed.reason, [(None, None)] * self.parallelism
+            assembler = Assembler(self.target, self.verify)
+        records, hashes = self._move.plan(reason) if reason else (None, ())
+        return self._assemble(assembler, keyed, records, reason, hashes)
+
+    def _plan_finished(self) -> OperatorPlan:
+        if any(not each.metadata.fully_finished for each in self.edited.merged):
+            raise UnsupportedError(
+                "it had finished in one of the merged snapshots and not in the others",
+                hint="Drop it, or take it from the snapshot whose state counts (take)",
+            )
+        state = replace(self.metadata, max_parallelism=self.max_parallelism)
+        return self._finish(state, "finished, no state", "finished, no state")
+
+    def _hand_on(self, assembler: Assembler) -> list[KeyedHandles] | NeedsRecords:
+        """Keyed state of the one source that has any."""
+        keyed = [operator for operator in self._sources if has_keyed_state(operator)]
+        if not keyed:
+            return [(None, None)] * self.parallelism
+        (source,) = keyed
+        found = hand_on_keyed(source, self.parallelism, assembler, narrow=self.files is not FileMode.COPY)
+        if not isinstance(found, NeedsRecords):
+            self._note_databases([managed for managed, _ in found])
+        return found
+
+    def _check_states(self) -> None:
+        if self.own.keys is not None and not any(operator.keyed_files for operator in self._sources):
+            raise UsageError("the operator has no keyed state of which some keys could be chosen")
+        if not self.dropped:
+            return
+        known = {state.name for operator in self._sources for state in operator.states}
+        for name in sorted(self.dropped - known):
+            raise NotFoundError(f"the operator has no state {name}", hint=f"It has {', '.join(sorted(known))}")
+        for name in sorted(self.dropped & {RAW_KEYED_NAME, RAW_OPERATOR_NAME}):
+            raise UnsupportedError(f"{name} cannot be dropped", hint="Drop the operator, or another of its states")
+
+    def _why_records(self) -> str:
+        """Why records must move; empty when they need not."""
+        keyed = [operator for operator in self._sources if has_keyed_state(operator)]
+        if any(operator.max_parallelism != self.max_parallelism for operator in keyed):
+            return "other key groups"
+        if self.own.keys is not None:
+            return "only some keys"
+        if len(keyed) > 1:
+            return "state of several snapshots"
+        names = {info.name for operator in keyed for _, file in operator.keyed_files for info in file.header.states}
+        return "without dropped states" if names & self.dropped else ""
+
+    def _refuse(self, *, moved: bool) -> None:
+        for operator in self._sources:
+            subtasks = operator.metadata.subtasks
+            if any(each.input_channel_state or each.result_subpartition_state for each in subtasks):
+                raise UnsupportedError(
+                    "in-flight data cannot be handed to other subtasks",
+                    where=Where(file=str(operator.snapshot.location.metadata)),
+                    hint="Take a savepoint or an aligned checkpoint, or drop the in-flight data first "
+                    "(convert --format keep --in-flight drop)",
+                )
+            finished = [str(each.index) for each in subtasks if each.finished]
+            if finished and (moved or self.edited.merged or self.parallelism != self.metadata.parallelism):
+                raise UnsupportedError(
+                    f"subtasks {', '.join(finished)} have finished and others have not, so that nothing says which of "
+                    "the new ones have",
+                    hint="Leave this operator as it is, or take a snapshot before its first subtask finishes",
+                )
+        self._refuse_large_union()
+
+    def _refuse_large_union(self) -> None:
+        union = sum(map(measure_union, self._sources))
+        if union * self.parallelism > self.request.union_limit:
+            raise UnsupportedError(
+                f"its union state of {union:,} bytes would come {self.parallelism} times, once for every subtask, when "
+                f"the job is restored; {self.request.union_limit:,} bytes are allowed",
+                hint="Choose a smaller parallelism, or a larger union_limit in the request if the job can bear it",
+            )
+
+    def _assemble(
+        self,
+        assembler: Assembler,
+        keyed: Sequence[KeyedHandles],
+        records: RecordsPlan | None,
+        reason: str,
+        hashes: tuple[str, ...],
+    ) -> OperatorPlan:
+        """The operator with its keyed state, as far as it is handed on, and the operator state of all sources."""
+        self._check_broadcasts()
+        managed = self._hand_out(assembler, raw=False)
+        raw = self._hand_out(assembler, raw=True)
+        finished = {each.index for each in self.metadata.subtasks if each.finished}
+        subtasks = tuple(
+            SubtaskState(index, finished=True)
+            if index in finished
+            else SubtaskState(
+                index,
+                managed_operator_state=managed[index],
+                raw_operator_state=raw[index],
+                managed_keyed_state=keyed[index][0],
+                raw_keyed_state=keyed[index][1],
+            )
+            for index in range(self.parallelism)
+        )
+        state = replace(
+            self.metadata, parallelism=self.parallelism, max_parallelism=self.max_parallelism, subtasks=subtasks
+        )
+        coordinator = self.metadata.coordinator_state
+        if any(each.metadata.coordinator_state not in (None, coordinator) for each in self.edited.merged):
+            self.notes.append(
+                f"operator {self.operator.label}: the coordinator state of {self.operator.snapshot.path} is kept, that "
+                "of the merged snapshots is not"
+            )
+        way = f"records ({reason})" if reason else "ranges of bytes" if self._hands_out else "as it is"
+        return self._finish(
+            state,
+            self._describe_keyed(way),
+            self._describe_operator("ranges of bytes" if self._hands_out else "as it is"),
+            pieces=tuple(assembler.pieces),
+            records=records,
+            hashes=hashes,
+        )
+
+    def _hand_out(self, assembler: Assembler, *, raw: bool) -> list[OperatorStateHandle | None]:
+        """Operator state of all sources for the new subtasks; sources follow each other as if they were subtasks.
+
+        Broadcast state is that of the first source that has it: it is the same in all (`_check_broadcasts`).
+        """
+        handles: list[tuple[int, OperatorStateHandle]] = []
+        left_out: set[tuple[int, str]] = set()
+        first = 0
+        broadcast: set[str] = set()
+        for operator in self._sources:
+            named: set[str] = set()
+            for each in sorted(operator.metadata.subtasks, key=lambda each: each.index):
+                handle = each.raw_operator_state if raw else each.managed_operator_state
+                if handle is None:
+                    continue
+                copies = {info.state_name for info in handle.states if info.mode is OperatorStateMode.BROADCAST}
+                named |= copies
+                left_out |= {(first + each.index, name) for name in copies & broadcast}
+                handles.append((first + each.index, handle))
+            broadcast |= named
+            first += operator.parallelism
+        if not self._hands_out:
+            same = dict(handles)
+            return [same.get(index) for index in range(self.parallelism)]
+        return assemble_operator(
+            handles,
+            self.parallelism,
+            first,
+            self.operator.snapshot.handles,
+            assembler,
+            raw=raw,
+            narrow=self.files is not FileMode.COPY,
+            dropped=self.dropped,
+            left_out=left_out,
+        )
+
+    def _check_broadcasts(self) -> None:
+        """Refuse broadcast state that is not the same in all merged snapshots: a subtask can hold one copy only."""
+        if not self.edited.merged:
+            return
+        found: dict[str, set[RecordDigest]] = {}
+        for operator in self._sources:
+            for state in operator.operator_states:
+                if isinstance(state, BroadcastState) and state.name not in self.dropped:
+                    found.setdefault(state.name, set()).update(digest_pairs(state))
+        for name, copies in found.items():
+            if len(copies) > 1:
+                raise UnsupportedError(
+                    "the merged snapshots have different broadcast state",
+                    where=Where(state=name),
+                    hint="Drop the state (drop_states) and let the job broadcast it anew, or make them equal before",
+                )
+
+    def _note_databases(self, handles: Sequence[KeyedStateHandle | None]) -> None:
+        if self._hands_out and any(isinstance(each, IncrementalRemoteKeyedStateHandle) for each in handles):
+            self.notes.append(
+                f"operator {self.operator.label}: several subtasks share each RocksDB database as a whole; restored at "
+                "yet another parallelism, Flink opens it several times, and not with "
+                "state.backend.rocksdb.use-ingest-db-restore-mode"
+            )
+
+    @property
+    def _hands_out(self) -> bool:
+        """Whether operator state comes to other subtasks, or some of it goes."""
+        return bool(self.parallelism != self.metadata.parallelism or self.edited.merged or self.dropped)
+
+    def _find_moved(self, state: OperatorState) -> MovedKeyGroups | None:
+        if state.max_parallelism != self.metadata.max_parallelism or state.fully_finished:
+            return None
+        return find_moved_key_groups(self.operator, state.parallelism)
+
+    def _check_splits(self) -> None:
+        """Refuse, or note, more subtasks of a source than it has splits."""
+        if self.parallelism <= self.metadata.parallelism or self.request.allow_idle_sources:
+            return
+        known = sum(count_splits(each) or 0 for each in self._sources)
+        if not known or self.parallelism <= known:
+            return
+        idle = f"of its {self.parallelism} subtasks {self.parallelism - known} would have nothing to read"
+        what = f"the source knows {known} split{'' if known == 1 else 's'}, so that {idle}"
+        if self.own.parallelism is not None:
+            raise UnsupportedError(
+                what,
+                hint=f"Choose at most {known} subtasks, or allow it (--allow-idle-sources, allow_idle_sources in the "
+                "request) if the source will find more splits",
+            )
+        self.notes.append(f"operator {self.operator.label}: {what}; a watermark without idleness waits for these")
+
+    def _describe_keyed(self, way: str) -> str:
+        raw = any(each.raw_keyed_state for each in self.metadata.subtasks)
+        return way if raw or any(each.managed_keyed_state for each in self.metadata.subtasks) else "none"
+
+    def _describe_operator(self, way: str) -> str:
+        handles = [each.managed_operator_state or each.raw_operator_state for each in self.metadata.subtasks]
+        return way if any(handles) else "none"
+
+    def _finish(
+        self,
+        state: OperatorState,
+        keyed: str,
+        operator_state: str,
+        *,
+        pieces: tuple[FileAssembly, ...] = (),
+        records: RecordsPlan | None = None,
+        hashes: tuple[str, ...] = (),
+    ) -> OperatorPlan:
+        change = OperatorChange(
+            former=self.edited.former,
+            label=self.operator.label,
+            parallelism=(self.metadata.parallelism, state.parallelism),
+            max_parallelism=(self.metadata.max_parallelism, state.max_parallelism),
+            keyed=self._describe_keyed(keyed) if keyed == "as it is" else keyed,
+            operator_state=self._describe_operator(operator_state) if operator_state == "as it is" else operator_state,
+            hashes=hashes,
+            moved=self._find_moved(state),
+        )
+        return OperatorPlan(self.edited, change, state, pieces, records, self.dropped, tuple(self.notes))

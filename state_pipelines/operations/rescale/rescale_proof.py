@@ -1,0 +1,426 @@
+"""The proof of a rescaling: counts, bytes and digests of every state before and after.
+
+They do not depend on the order of records nor on their key groups.
+
+Keyed state is read by the readers that everything else uses, and not by what wrote the new files. Operator state is
+compared by its stored bytes (`stored_elements`), and raw keyed state by the bytes of its sections.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from state_pipelines.errors import UnsupportedError, Where, at
+from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_run
+from state_pipelines.keyed.digests.stored_bytes import digest_sections
+from state_pipelines.keyed.key_group_assignment import assign_key_groups, compute_key_group_range
+from state_pipelines.keyed.keys.key_filter import TIMESTAMP
+from state_pipelines.operations.local_processes import KERNEL_THREADS
+from state_pipelines.operations.rescale.hashed_keys import count_threads
+from state_pipelines.operations.rescale.snapshot_merge import is_timer
+from state_pipelines.operations.rescale.stored_elements import (
+    Form,
+    StoredElements,
+    find_delegates,
+    list_stored_elements,
+    name_elements,
+)
+from state_pipelines.serializers.merged_subclasses import join_infos
+from state_pipelines.serializers.state_meta_info import StateMetaInfo
+from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RawKeyedPart, RawKeyedState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.keyed.keys.key_hashes import KeyHasher
+    from state_pipelines.metadata import OperatorState
+    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.operations.rescale.operator_edits import EditedSnapshot
+    from state_pipelines.snapshot import Operator
+
+KEYED_STATE = "keyed state"
+"""Name of the row for keyed state that is compared by the bytes of its key groups, all states together."""
+
+SPLIT_SIZE = 32 << 20
+"""Bytes of a file that one piece of work reads."""
+
+
+@dataclass(frozen=True)
+class StateProof:
+    """One state on both sides.
+
+    Attributes:
+        operator: label of the operator.
+        state: name.
+        keyed: it is keyed state, not operator state.
+        before: what must be there.
+        after: what is there.
+        misplaced: entries in key groups that are not those of their subtask; of broadcast state, subtasks without a
+            copy.
+        misfiled: entries whose hash gives another key group; None where key groups stayed what they were.
+        reformed: kind or serializers are not those of before.
+    """
+
+    operator: str
+    state: str
+    keyed: bool
+    before: RecordDigest
+    after: RecordDigest
+    misplaced: int = 0
+    misfiled: int | None = None
+    reformed: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was lost, doubled, changed or put elsewhere."""
+        return self.before == self.after and not (self.misplaced or self.misfiled or self.reformed)
+
+
+@dataclass(frozen=True)
+class RescaleProof:
+    """All states."""
+
+    rows: tuple[StateProof, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every state is as it must be."""
+        return all(row.ok for row in self.rows)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What is wrong, a sentence each."""
+        found = []
+        for row in self.rows:
+            name = f"{row.operator}, state {row.state}"
+            if row.before != row.after:
+                found.append(
+                    f"{name}: {row.after.records:,} entries of {row.after.bytes:,} bytes where there must be "
+                    f"{row.before.records:,} of {row.before.bytes:,}"
+                    if (row.before.records, row.before.bytes) != (row.after.records, row.after.bytes)
+                    else f"{name}: entries with other bytes"
+                )
+            if row.misplaced:
+                what = "entries in key groups of other subtasks" if row.keyed else "subtasks without it"
+                found.append(f"{name}: {row.misplaced:,} {what}")
+            if row.reformed:
+                found.append(f"{name}: another kind or other serializers")
+            if row.misfiled:
+                found.append(f"{name}: {row.misfiled:,} entries in another key group than their hash gives")
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Findings of one task, by name of the state.
+
+    Attributes:
+        digests: of the entries.
+        misplaced: entries in key groups of other subtasks.
+        misfiled: entries whose hash gives another key group.
+        copies: of broadcast state the copy of each subtask.
+        forms: descriptions of the states.
+        sections: of heap native and changelog state the stored bytes of all key groups.
+        unread: why the records of such state cannot be found; empty when they were.
+    """
+
+    digests: Mapping[str, RecordDigest]
+    misplaced: Mapping[str, int] = field(default_factory=dict)
+    misfiled: Mapping[str, int] = field(default_factory=dict)
+    copies: Mapping[str, Mapping[int, RecordDigest]] = field(default_factory=dict)
+    forms: Mapping[str, frozenset[Form]] = field(default_factory=dict)
+    sections: RecordDigest | None = None
+    unread: str = ""
+
+
+@dataclass(frozen=True)
+class CountKeyed:
+    """Digests of the states of one file of keyed state, or of a part of it.
+
+    Attributes:
+        operator: label, for errors.
+        file: the file.
+        context: of the operator.
+        key_groups: of the subtask, where the records are to be; None does not look at it.
+        hasher: gives the hashes that are to agree with the key groups; None does not look at them.
+    """
+
+    operator: str
+    file: KeyedFile
+    context: RecordContext
+    key_groups: KeyGroupRange | None = None
+    hasher: KeyHasher | None = None
+
+    @property
+    def threads(self) -> int:
+        """As `Work` says."""
+        return count_threads(self.hasher, [self.file])
+
+    def run(self) -> Counted:
+        """Read the file.
+
+        Raises:
+            UnsupportedError: records cannot be found, and there are no bytes to compare instead.
+        """
+        sections = self.file.digest_stored_bytes(self.context, self.file.key_groups)
+        try:
+            return replace(self._read(), sections=sections)
+        except UnsupportedError as error:
+            if sections is None:
+                raise
+            return Counted({}, self._place_sections(), sections=sections, unread=str(error))
+
+    def _place_sections(self) -> dict[str, int]:
+        if self.key_groups is None:
+            return {}
+        if sections := self.file.stored_sections():
+            return {KEYED_STATE: sum(each.key_group not in self.key_groups for each in sections)}
+        return {KEYED_STATE: self.file.key_groups.number - self.file.key_groups.intersect(self.key_groups).number}
+
+    def _read(self) -> Counted:
+        digests: dict[str, RecordDigest] = {}
+        misplaced: dict[str, int] = {}
+        misfiled: dict[str, int] = {}
+        with at(operator=self.operator):
+            states = self.file.header.states
+            for state_id, records in self.file.scan(range(len(states)), self.context):
+                info = states[state_id]
+                digest = digest_run(records, is_map=info.state_type == "MAP").without_key_groups
+                digests[info.name] = digests.get(info.name, RecordDigest()) + digest
+                if self.key_groups is not None:
+                    inside = (records.key_groups >= self.key_groups.start) & (records.key_groups <= self.key_groups.end)
+                    misplaced[info.name] = misplaced.get(info.name, 0) + int((~inside).sum())
+                if self.hasher is not None:
+                    codes = self.hasher.hash_keys(records, skip=TIMESTAMP if is_timer(info) else 0)
+                    wrong = assign_key_groups(codes, self.context.max_parallelism) != records.key_groups
+                    misfiled[info.name] = misfiled.get(info.name, 0) + int(wrong.sum())
+            forms = {info.name: frozenset([info]) for info in states}
+        return Counted(digests, misplaced, misfiled, forms=forms)
+
+
+@dataclass(frozen=True)
+class CountOperatorState:
+    """Digests of the list, broadcast and raw states of one operator, by their stored bytes.
+
+    Attributes:
+        operator: its label.
+        elements: its operator state, by subtask.
+        sections: its raw keyed state that is not timers, by subtask.
+    """
+
+    operator: str
+    elements: tuple[StoredElements, ...]
+    sections: tuple[RawKeyedPart, ...] = ()
+    # It is little beside keyed state, for which processes need not be started then.
+    threads: ClassVar[int] = KERNEL_THREADS
+
+    def run(self) -> Counted:
+        """Read them."""
+        digests: dict[str, RecordDigest] = {}
+        copies: dict[str, dict[int, RecordDigest]] = {}
+        forms: dict[str, set[Form]] = {}
+        with at(operator=self.operator):
+            for each in self.elements:
+                lists, broadcasts, found = each.digest()
+                for name, digest in lists.items():
+                    digests[name] = digests.get(name, RecordDigest()) + digest
+                for name, digest in broadcasts.items():
+                    copies.setdefault(name, {})[each.subtask] = digest
+                for name, form in found.items():
+                    forms.setdefault(name, set()).add(form)
+            if self.sections:
+                digests[RAW_KEYED_NAME] = sum(
+                    (digest_sections(part.stream, part.sections) for part in self.sections), RecordDigest()
+                )
+        return Counted(digests, copies=copies, forms={name: frozenset(each) for name, each in forms.items()})
+
+
+def prove_rescaling(
+    sides: Sequence[ProofSide], run: Callable[[Sequence[CountKeyed | CountOperatorState], str], Sequence[Counted]]
+) -> RescaleProof:
+    """Count both sides of every operator and compare.
+
+    Args:
+        sides: one per operator of the new snapshot.
+        run: runs pieces of work and gives their results in order.
+
+    Raises:
+        StateError: a side cannot be read.
+    """
+    pieces: list[CountKeyed | CountOperatorState] = []
+    owners: list[tuple[int, bool]] = []
+    for number, side in enumerate(sides):
+        for is_after, operators in ((False, side.before), (True, (side.after,))):
+            for operator in operators:
+                for piece in _plan_counts(operator, side, is_after=is_after):
+                    pieces.append(piece)
+                    owners.append((number, is_after))
+    counted = run(pieces, "the proof cannot read the state")
+    rows: list[StateProof] = []
+    for number, side in enumerate(sides):
+        mine = [
+            (is_after, piece, result)
+            for (owner, is_after), piece, result in zip(owners, pieces, counted, strict=True)
+            if owner == number
+        ]
+        rows += _compare(side, mine)
+    return RescaleProof(tuple(rows))
+
+
+@dataclass(frozen=True)
+class ProofSide:
+    """One operator, before and after.
+
+    Attributes:
+        before: the operator in all snapshots that its state comes from.
+        after: in the new snapshot, read back.
+        planned: its metadata as planned, in which files that are copied still have their old names.
+        dropped: names of states that were to go.
+        removed: by state, what else was to go: entries of other keys, or that several snapshots had.
+        hasher: where key groups are new.
+        moved: keyed state was written record by record, not copied as bytes.
+    """
+
+    before: tuple[Operator, ...]
+    after: Operator
+    planned: OperatorState
+    dropped: frozenset[str] = frozenset()
+    removed: Mapping[str, RecordDigest] = field(default_factory=dict)
+    hasher: KeyHasher | None = None
+    moved: bool = False
+
+
+def check_sources(edited: EditedSnapshot) -> None:
+    """Open all state that the proof will read.
+
+    Raises:
+        StateError: some of it cannot be opened.
+    """
+    for each in edited.operators:
+        for operator in (each.operator, *each.merged):
+            with at(operator=operator.label):
+                _ = operator.stored_files, operator.raw_states
+                for _ in list_stored_elements(operator, {}, {}):
+                    pass
+
+
+def count_keyed(
+    operator: Operator, file: KeyedFile, hasher: KeyHasher | None = None, key_groups: KeyGroupRange | None = None
+) -> Iterator[CountKeyed]:
+    """The tasks that count the records of a file of an operator."""
+    for part in file.split(SPLIT_SIZE, operator.record_context):
+        yield CountKeyed(operator.label, part, operator.record_context, key_groups, hasher)
+
+
+def _plan_counts(operator: Operator, side: ProofSide, *, is_after: bool) -> Iterator[CountKeyed | CountOperatorState]:
+    if is_after:
+        for subtask, file in operator.keyed_files:
+            wanted = compute_key_group_range(subtask, operator.parallelism, operator.max_parallelism)
+            yield from count_keyed(operator, file, side.hasher, wanted)
+    else:
+        for file in operator.stored_files:
+            yield from count_keyed(operator, file)
+    delegates = find_delegates(side.planned) if is_after else {}
+    elements = tuple(list_stored_elements(operator, name_elements(side.before), delegates))
+    raw = [state for state in operator.raw_states if isinstance(state, RawKeyedState)]
+    sections = tuple(part for state in raw for part in state.parts)
+    if elements or sections:
+        yield CountOperatorState(operator.label, elements, sections)
+
+
+def _compare(
+    side: ProofSide, counted: Iterable[tuple[bool, CountKeyed | CountOperatorState, Counted]]
+) -> Iterator[StateProof]:
+    results = list(_by_sections(side, list(counted)))
+    keyed_names = {name for _, piece, result in results if isinstance(piece, CountKeyed) for name in result.digests}
+    names = dict.fromkeys(name for *_, result in results for name in result.digests)
+    label = side.after.label
+    for name in names:
+        before, after = (
+            [result for is_after, _, result in results if is_after is wanted and name in result.digests]
+            for wanted in (False, True)
+        )
+        expected = sum((each.digests[name] for each in before), RecordDigest())
+        if name in side.dropped:
+            expected = RecordDigest()
+        elif name in side.removed:
+            expected -= side.removed[name].without_key_groups
+        yield StateProof(
+            label,
+            name,
+            name in keyed_names,
+            expected,
+            sum((each.digests[name] for each in after), RecordDigest()),
+            sum(each.misplaced.get(name, 0) for each in after),
+            None if side.hasher is None else sum(each.misfiled.get(name, 0) for each in after),
+            _is_reformed(name, before, after),
+        )
+    for name in dict.fromkeys(name for *_, result in results for name in result.copies):
+        before, after = (
+            [result for is_after, _, result in results if is_after is wanted and name in result.copies]
+            for wanted in (False, True)
+        )
+        kinds, copies = (
+            {digest for each in found for digest in each.copies[name].values()} for found in (before, after)
+        )
+        if name in side.dropped:
+            expected = RecordDigest()
+        else:
+            # Copies may have their entries in different orders, and any of them may be the one that goes on.
+            expected = sum(copies if copies and copies <= kinds else kinds, RecordDigest())
+        present = {subtask for each in after for subtask in each.copies[name]}
+        missing = side.after.parallelism - len(present) if expected.records else 0
+        yield StateProof(
+            label,
+            name,
+            False,
+            expected,
+            sum(copies, RecordDigest()),
+            missing,
+            reformed=_is_reformed(name, before, after),
+        )
+
+
+def _by_sections(
+    side: ProofSide, results: list[tuple[bool, CountKeyed | CountOperatorState, Counted]]
+) -> list[tuple[bool, CountKeyed | CountOperatorState, Counted]]:
+    """Results with key groups of heap native and changelog state as a whole, where records of some cannot be found.
+
+    That proves as much where the key groups were copied as bytes: each is compared with its number.
+
+    Raises:
+        UnsupportedError: records cannot be found, and were moved.
+    """
+    unread = next((result.unread for *_, result in results if result.unread), "")
+    if not unread:
+        return results
+    if side.moved:
+        raise UnsupportedError(f"the proof cannot find the records: {unread}", where=Where(operator=side.after.label))
+    forms = {KEYED_STATE: frozenset[Form]()}
+    return [
+        (
+            is_after,
+            piece,
+            result
+            if result.sections is None
+            else Counted({KEYED_STATE: result.sections}, {KEYED_STATE: sum(result.misplaced.values())}, forms=forms),
+        )
+        for is_after, piece, result in results
+    ]
+
+
+def _is_reformed(name: str, before: Iterable[Counted], after: Iterable[Counted]) -> bool:
+    """Whether what is there has another form than what was there; subclasses of POJOs may be listed together."""
+    old, new = ({info for each in found for info in each.forms.get(name, ())} for found in (before, after))
+    if new <= old:
+        return False
+    infos = sorted((info for info in new if isinstance(info, StateMetaInfo)), key=repr)
+    if len(infos) < len(new):
+        # Headers that cannot be read are copied as they are.
+        return True
+    whole: StateMetaInfo | None = infos[0]
+    for info in infos:
+        whole = None if whole is None else join_infos(whole, info)
+    return whole is None or any(isinstance(info, bytes) or join_infos(whole, info) != whole for info in old)

@@ -1,0 +1,318 @@
+"""Several snapshots of one job as one: their states, and the records that more than one of them has."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from state_pipelines.binary.compiled import njit
+from state_pipelines.binary.memory import load_i32_big, load_u8
+from state_pipelines.codecs.columns import plan_columns
+from state_pipelines.errors import FormatError, IncompatibleError, StateError, UnsupportedError, UsageError, Where
+from state_pipelines.keyed.canonical.sorted_runs import FramedRuns, concat_runs
+from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_records
+from state_pipelines.keyed.keys.key_kernels import number_keys
+from state_pipelines.keyed.record_layout import derive_keyed_layout
+from state_pipelines.serializers.merged_subclasses import join_infos
+from state_pipelines.serializers.state_meta_info import StateKind
+from state_pipelines.serializers.text import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    import numpy.typing as npt
+
+    from state_pipelines.keyed.header import KeyedHeader
+    from state_pipelines.keyed.keyed_file import RecordContext
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
+    from state_pipelines.serializers.tree import Serializer
+
+StatePairs = tuple[tuple[int, int], ...]
+"""(old state id, new state id)."""
+
+
+class MergeRule(Enum):
+    """What becomes of a record (an entry of a map, a whole list) that more than one snapshot has.
+
+    Timers are a set: one that several snapshots have is one timer, whatever the rule.
+    """
+
+    ERROR = "error"
+    FIRST = "first"
+    LAST = "last"
+
+
+def align_headers(
+    headers: Sequence[KeyedHeader], dropped: Collection[str] = ()
+) -> tuple[KeyedHeader, tuple[StatePairs, ...]]:
+    """One header for the states of several, which are the same when their names are.
+
+    Args:
+        headers: at least one. The result is compressed as the first one is.
+        dropped: names of states that are left out.
+
+    Returns:
+        (the header; for each header the pairs of its states).
+
+    Raises:
+        UsageError: no header was given.
+        UnsupportedError: keys, or states of one name, are stored in different forms.
+    """
+    if not headers:
+        raise UsageError("there are no headers to align")
+    states: dict[str, StateMetaInfo] = {}
+    for header in headers:
+        if header.key_serializer != headers[0].key_serializer:
+            raise _differ("keys", *_tell_apart(headers[0].key_serializer, header.key_serializer))
+        for info in header.states:
+            if info.name not in dropped:
+                known = states.get(info.name, info)
+                joined = join_infos(known, info)
+                if joined is None:
+                    _require_alike(known, info)
+                states[info.name] = joined or known
+    numbers = {name: number for number, name in enumerate(states)}
+    pairs = tuple(
+        tuple((old, numbers[info.name]) for old, info in enumerate(header.states) if info.name in numbers)
+        for header in headers
+    )
+    return replace(headers[0], states=tuple(states.values())), pairs
+
+
+def _require_alike(first: StateMetaInfo, second: StateMetaInfo) -> None:
+    kinds = [f"{info.kind} {info.state_type or ''}".strip() for info in (first, second)]
+    if kinds[0] != kinds[1]:
+        raise _differ("kinds of state", kinds[0], kinds[1], first.name)
+    stored = dict(second.serializers)
+    for role, serializer in first.serializers:
+        other = stored.get(role)
+        if serializer != other:
+            what = f"serializers ({role.lower().replace('_', ' ')})"
+            raise _differ(what, *_tell_apart(serializer, other), first.name)
+    if more := stored.keys() - dict(first.serializers).keys():
+        raise _differ("serializers", "nothing", f"{', '.join(sorted(more))} besides", first.name)
+
+
+def _differ(what: str, first: str, second: str, state: str | None = None) -> UnsupportedError:
+    return UnsupportedError(
+        f"the {what} of the snapshots differ: {first} and {second}",
+        where=Where(state=state),
+        hint="Migrate one of the snapshots first, so that both store it alike",
+    )
+
+
+def _tell_apart(first: Serializer, second: Serializer | None) -> tuple[str, str]:
+    """Texts of two serializers; where they are the same, with what differs inside."""
+    if second is None:
+        return describe(first), "nothing"
+    texts = describe(first), describe(second)
+    if texts[0] != texts[1]:
+        return texts
+    inner: tuple[Serializer, Serializer] = (first, second)
+    while True:
+        nested = zip(inner[0].nested, inner[1].nested, strict=False)
+        below = next((pair for pair in nested if pair[0] != pair[1]), None)
+        if below is None:
+            break
+        inner = below
+    marks = [f"with {each.snapshot_class} version {each.snapshot_version}" for each in inner]
+    return f"{texts[0]} {marks[0]}", f"{texts[1]} {marks[1]}"
+
+
+def is_timer(info: StateMetaInfo) -> bool:
+    """Whether the keys of a state stand behind timestamps."""
+    return info.kind is StateKind.PRIORITY_QUEUE
+
+
+def show_key(header: KeyedHeader, state: int, context: RecordContext, key: bytes) -> str:
+    """The key in a record as text; its bytes where they cannot be decoded.
+
+    Args:
+        header: of the state.
+        state: its id.
+        context: of the operator.
+        key: key bytes of the record, without prefix.
+    """
+    data = np.frombuffer(key, np.uint8)
+    spans = (np.zeros(1, np.int64), np.full(1, len(key), np.int64))
+    try:
+        layout = derive_keyed_layout(
+            header.states[state], header.key_serializer, context.max_parallelism, context.layouts
+        )
+        return repr(plan_columns(layout.key).decode(data, *spans).array[0]["state_key"].as_py())
+    except StateError as error:
+        # What the text is for is another error already.
+        return f"of the bytes {key.hex()} (not decoded: {error.what})"
+
+
+def merge_duplicates(
+    runs: FramedRuns, rule: MergeRule, header: KeyedHeader, context: RecordContext
+) -> tuple[FramedRuns, dict[str, RecordDigest]]:
+    """Leave one of the records that several sources have under the same key.
+
+    Args:
+        runs: of several sources, sorted.
+        rule: which one stays.
+        header: of the new states.
+        context: of the new key groups.
+
+    Returns:
+        (what stays, what was left out of each state by name).
+
+    Raises:
+        IncompatibleError: there are such records, and the rule is `ERROR`.
+        FormatError: one source has two records of the same key.
+    """
+    shared = _find_shared(runs)
+    if not shared.any():
+        return runs, {}
+    records = _split_runs(runs.select(np.flatnonzero(shared)), header, context.prefix)
+    codes = records.runs.key_groups.astype(np.int64) << 32 | records.runs.states
+    rows = np.empty(len(codes), np.int64)
+    firsts = number_keys(records.key_starts, records.key_ends - records.key_starts, codes, rows)
+    if len(firsts) == len(rows):
+        return runs, {}
+    repeated = np.flatnonzero(np.bincount(rows)[rows] > 1)
+    repeated = repeated[np.argsort(rows[repeated], kind="stable")]
+    again = repeated[1:][rows[repeated[1:]] == rows[repeated[:-1]]]
+    before = repeated[:-1][rows[repeated[1:]] == rows[repeated[:-1]]]
+    twice = records.runs.sources[again] == records.runs.sources[before]
+    if twice.any():
+        raise FormatError("one snapshot has this key twice: " + _place(records, int(again[twice][0]), header, context))
+    timers = np.array([is_timer(info) for info in header.states], np.bool_)[records.runs.states]
+    if rule is MergeRule.ERROR and not timers[again].all():
+        row = int(again[~timers[again]][0])
+        raise IncompatibleError(
+            "more than one snapshot has the key " + _place(records, row, header, context),
+            where=Where(state=header.states[int(records.runs.states[row])].name),
+            hint="Say which snapshot counts (first or last), or drop the keys from one of them before",
+        )
+    kept = np.zeros(len(rows), np.bool_)
+    if rule is MergeRule.LAST:
+        lasts = np.empty(len(firsts), np.int64)
+        # Of several records of a key the last one assigned stays, and sources ascend.
+        lasts[rows] = np.arange(len(rows))
+        kept[lasts] = True
+    else:
+        kept[firsts] = True
+    return _join(runs, shared, records, kept), _digest(records, ~kept, header)
+
+
+@dataclass(frozen=True)
+class _Records:
+    """Every record as a run of its own.
+
+    Attributes:
+        runs: the records.
+        key_starts: i64[n], addresses behind the prefixes.
+        key_ends: i64[n], addresses; the length of the value follows.
+        value_ends: i64[n], addresses; of a null in a map behind its flag.
+    """
+
+    runs: FramedRuns
+    key_starts: npt.NDArray[np.int64]
+    key_ends: npt.NDArray[np.int64]
+    value_ends: npt.NDArray[np.int64]
+
+
+def _find_shared(runs: FramedRuns) -> npt.NDArray[np.bool_]:
+    """Runs of a state in a key group of which several sources have something."""
+    if not len(runs.sizes):
+        return np.zeros(0, np.bool_)
+    same = (np.diff(runs.key_groups) == 0) & (np.diff(runs.states) == 0)
+    groups = np.concatenate([np.zeros(1, np.int64), np.cumsum(~same)])
+    low = np.full(groups[-1] + 1, np.iinfo(np.int32).max, np.int32)
+    high = np.full(groups[-1] + 1, -1, np.int32)
+    np.minimum.at(low, groups, runs.sources)
+    np.maximum.at(high, groups, runs.sources)
+    shared: npt.NDArray[np.bool_] = (low < high)[groups]
+    return shared
+
+
+def _split_runs(runs: FramedRuns, header: KeyedHeader, prefix: int) -> _Records:
+    count = int(runs.records.sum())
+    maps = np.array([info.state_type == "MAP" for info in header.states], np.bool_)[runs.states]
+    addresses, sizes = np.empty(count, np.int64), np.empty(count, np.int64)
+    key_ends, value_ends = np.empty(count, np.int64), np.empty(count, np.int64)
+    found = split_records(
+        runs.addresses, runs.sizes, runs.records, maps, prefix, addresses, sizes, key_ends, value_ends
+    )
+    if found != count:
+        raise FormatError("a run does not hold the records that its index says", hint="The spill was changed")
+    groups, states, sources = (np.repeat(each, runs.records) for each in (runs.key_groups, runs.states, runs.sources))
+    ones = np.ones(count, np.int64)
+    single = FramedRuns(groups, states, sources, addresses, sizes, 4 * ones, ones, runs.held)
+    return _Records(single, addresses + 4 + prefix, key_ends, value_ends)
+
+
+def _join(
+    runs: FramedRuns, shared: npt.NDArray[np.bool_], records: _Records, kept: npt.NDArray[np.bool_]
+) -> FramedRuns:
+    parts = [runs.select(np.flatnonzero(~shared)), records.runs.select(np.flatnonzero(kept))]
+    joined = concat_runs(parts)
+    return joined.select(np.lexsort((joined.states, joined.key_groups)))
+
+
+def _digest(records: _Records, rows: npt.NDArray[np.bool_], header: KeyedHeader) -> dict[str, RecordDigest]:
+    runs = records.runs
+    dropped: dict[str, RecordDigest] = {}
+    for state in np.unique(runs.states[rows]).tolist():
+        found = np.flatnonzero(rows & (runs.states == state))
+        starts, ends = records.key_starts[found], records.key_ends[found]
+        total = digest_records(runs.key_groups[found], 0, starts, ends, ends + 4, records.value_ends[found])
+        dropped[header.states[state].name] = RecordDigest(*total.tolist())
+    return dropped
+
+
+def _place(records: _Records, row: int, header: KeyedHeader, context: RecordContext) -> str:
+    start, end = int(records.key_starts[row]), int(records.key_ends[row])
+    state = int(records.runs.states[row])
+    key = show_key(header, state, context, ctypes.string_at(start, end - start))
+    return f"{key} (key group {records.runs.key_groups[row]} of state {header.states[state].name})"
+
+
+@njit(cache=True, nogil=True)
+def split_records(addresses, sizes, counts, maps, prefix, starts, lengths, key_ends, value_ends):  # type: ignore[no-untyped-def]
+    """Find the records in runs.
+
+    Args:
+        addresses: i64[r].
+        sizes: i64[r], bytes.
+        counts: i64[r], records.
+        maps: bool[r], the values are those of a map, whose nulls end behind their flag.
+        prefix: bytes of the key-group prefix.
+        starts: i64[n], gets the address of each record; n is the sum of `counts`.
+        lengths: i64[n], gets its bytes.
+        key_ends: i64[n], gets the address behind its key.
+        value_ends: i64[n], gets the address behind its value.
+
+    Returns:
+        Records found; fewer than n when a run does not hold what it should.
+    """
+    found = 0
+    for run in range(len(addresses)):
+        at = addresses[run]
+        end = at + sizes[run]
+        for _ in range(counts[run]):
+            if at + 8 + prefix > end:
+                return found
+            size = load_i32_big(at)
+            if size < prefix or at + 8 + size > end:
+                return found
+            value = at + 8 + size
+            behind = value + load_i32_big(value - 4)
+            if behind < value or behind > end:
+                return found
+            starts[found] = at
+            lengths[found] = behind - at
+            key_ends[found] = at + 4 + size
+            value_ends[found] = value + 1 if maps[run] and behind > value and load_u8(value) != 0 else behind
+            found += 1
+            at = behind
+        if at != end:
+            return found - 1
+    return found

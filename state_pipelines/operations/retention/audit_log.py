@@ -1,0 +1,263 @@
+"""Audit log of retention: every path that was to be deleted, with the outcome, as JSON lines.
+
+The log is a directory with a directory per run. Before a run deletes anything, it writes `000000-started.jsonl`: a line
+about itself and a line per path that it is going to delete. It writes a file per batch with the outcomes, and
+`…-finished.jsonl` when nothing is left to do. No file is ever changed, so any storage can hold the log, and a run that
+was killed is recognized and can be continued.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.errors import FormatError, Where
+from state_pipelines.storage import exists, join, list_directory, read_file
+from state_pipelines.storage.files import create_file_at_once
+from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from state_pipelines.storage import Location
+
+
+Leftovers = Collection[tuple[str, int, datetime | None]]
+"""Path, size and time of files that interrupted runs were going to delete: no age floor protects them."""
+
+_STARTED = "started"
+_FINISHED = "finished"
+_TIME_FORMAT = "%Y%m%dT%H%M%S%fZ"
+_FINGERPRINT = re.compile(r"[0-9a-f]{16}")
+
+
+class Outcome(StrEnum):
+    """What was done with a path."""
+
+    INTENDED = "intended"
+    """Going to be deleted; written before."""
+    DELETED = "deleted"
+    MISSING = "missing"
+    """Somebody else has deleted it before."""
+    QUARANTINED = "quarantined"
+    RESTORED = "restored"
+    """Moved back out of the quarantine."""
+    PURGED = "purged"
+    """Deleted in the quarantine."""
+    KEPT = "kept"
+    """Not deleted, because it has changed or is needed; the detail says why."""
+    FAILED = "failed"
+    """The storage refused; the detail says why."""
+
+
+@dataclass(frozen=True)
+class AuditRecord:
+    """A line of the log.
+
+    Attributes:
+        path: the file.
+        bytes: its size.
+        kind: what it is, a value of `PathKind`.
+        reason: why it was planned.
+        modified: its time in the plan, None when the storage gives none.
+        fingerprint: of the plan.
+        outcome: what was done.
+        time: when.
+        detail: why it was kept, why it failed, or where it was moved to.
+    """
+
+    path: str
+    bytes: int
+    kind: str
+    reason: str
+    modified: datetime | None
+    fingerprint: str
+    outcome: Outcome
+    time: datetime
+    detail: str = ""
+
+    def with_outcome(self, outcome: Outcome, time: datetime, detail: str = "") -> AuditRecord:
+        """The record of a later time."""
+        return replace(self, outcome=outcome, time=time, detail=detail)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields of the line."""
+        return {
+            "time": self.time.isoformat(),
+            "outcome": str(self.outcome),
+            "path": self.path,
+            "bytes": self.bytes,
+            "kind": self.kind,
+            "reason": self.reason,
+            "modified": None if self.modified is None else self.modified.isoformat(),
+            "fingerprint": self.fingerprint,
+            **({"detail": self.detail} if self.detail else {}),
+        }
+
+
+class AuditRun:
+    """One run in the log.
+
+    Attributes:
+        directory: of the run.
+        name: fingerprint of the plan, or the verb of another run.
+    """
+
+    def __init__(self, directory: Location, name: str, files: Sequence[str]) -> None:
+        """Continue after the files that exist."""
+        self.directory = directory
+        self.name = name
+        self._files = list(files)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return any(name.endswith(f"-{_FINISHED}.jsonl") for name in self._files)
+
+    def append(self, records: Iterable[AuditRecord]) -> None:
+        """Write records as a new file of the run.
+
+        Raises:
+            TargetExistsError: another process continues the same run.
+            StateError: the storage refuses.
+        """
+        self._write("", [record.to_json() for record in records])
+
+    def finish(self, time: datetime, **summary: Any) -> None:
+        """Mark the run as finished."""
+        self._write(f"-{_FINISHED}", [{"time": time.isoformat(), "event": _FINISHED, **summary}])
+
+    def read_header(self) -> dict[str, Any]:
+        """The first line of the run, about the run itself."""
+        line = read_file(join(self.directory, self._files[0])).decode().partition("\n")[0]
+        header: dict[str, Any] = json.loads(line)
+        return header
+
+    def read(self) -> Iterator[AuditRecord]:
+        """Every record of the run, in the order in which it was written.
+
+        Raises:
+            FormatError: a line is not one of this log.
+        """
+        for name in self._files:
+            location = join(self.directory, name)
+            for number, line in enumerate(read_file(location).decode().splitlines(), 1):
+                record = _parse_line(line, location, number)
+                if record is not None:
+                    yield record
+
+    def unfinished_records(self) -> dict[str, AuditRecord]:
+        """What was to be deleted and has no outcome yet, or failed, by path."""
+        left: dict[str, AuditRecord] = {}
+        for record in self.read():
+            if record.outcome in (Outcome.INTENDED, Outcome.FAILED):
+                left[record.path] = record
+            else:
+                left.pop(record.path, None)
+        return left
+
+    def _write(self, suffix: str, lines: Sequence[dict[str, Any]]) -> None:
+        if not lines:
+            return
+        name = f"{len(self._files):06}{suffix}.jsonl"
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        create_file_at_once(join(self.directory, name), text.encode())
+        self._files.append(name)
+
+
+class AuditLog:
+    """The audit log in a directory, which need not exist yet."""
+
+    def __init__(self, directory: Location) -> None:
+        """Remember the directory; nothing is read or written yet."""
+        self.directory = directory
+
+    def start_run(self, name: str, records: Iterable[AuditRecord], *, time: datetime, **about: Any) -> AuditRun:
+        """Write the first file of a new run: what it is and what it is going to do.
+
+        Args:
+            name: fingerprint of the plan, or the verb of another run.
+            records: the paths, with the outcome `INTENDED`.
+            time: of the start.
+            about: more about the run, such as the roots.
+
+        Raises:
+            StateError: the storage refuses.
+        """
+        directory = join(self.directory, f"{time.astimezone(UTC).strftime(_TIME_FORMAT)}-{name}")
+        run = AuditRun(directory, name, ())
+        header = {"time": time.isoformat(), "event": _STARTED, "name": name, **about}
+        run._write(f"-{_STARTED}", [header, *(record.to_json() for record in records)])
+        return run
+
+    def find_runs(self) -> list[AuditRun]:
+        """All runs, the oldest first."""
+        if not exists(self.directory):
+            return []
+        runs = []
+        for entry in list_directory(self.directory):
+            _, separator, name = entry.location.name.partition("Z-")
+            if entry.is_directory and separator:
+                files = [file.location.name for file in list_directory(entry.location)]
+                files = [file for file in files if file.endswith(".jsonl") and not file.startswith(".")]
+                # Without a first file the run was killed before it did anything.
+                if files:
+                    runs.append(AuditRun(entry.location, name, files))
+        return runs
+
+    def find_unfinished_runs(self) -> list[AuditRun]:
+        """The runs that were killed or stopped at a limit, the oldest first."""
+        return [run for run in self.find_runs() if not run.finished]
+
+    def read(self) -> Iterator[AuditRecord]:
+        """Every record of every run, the oldest first."""
+        for run in self.find_runs():
+            yield from run.read()
+
+
+def open_audit_log(root: Location, directory: Location | None = None) -> AuditLog:
+    """The audit log in a directory, by default `_retention/log` below the first root."""
+    return AuditLog(directory or join(root, RETENTION_DIRECTORY, "log"))
+
+
+def is_fingerprint(name: str) -> bool:
+    """Return whether a run of this name applied a plan."""
+    return _FINGERPRINT.fullmatch(name) is not None
+
+
+def find_leftovers(log: AuditLog) -> Leftovers:
+    """The files that interrupted runs in the log were going to delete."""
+    return frozenset(
+        (record.path, record.bytes, record.modified)
+        for run in log.find_unfinished_runs()
+        if is_fingerprint(run.name)
+        for record in run.unfinished_records().values()
+    )
+
+
+def _parse_line(line: str, location: Location, number: int) -> AuditRecord | None:
+    """The record of a line, None for a line about the run itself."""
+    try:
+        fields = json.loads(line)
+        if "event" in fields:
+            return None
+        modified = fields["modified"]
+        return AuditRecord(
+            path=str(fields["path"]),
+            bytes=int(fields["bytes"]),
+            kind=str(fields["kind"]),
+            reason=str(fields["reason"]),
+            modified=None if modified is None else datetime.fromisoformat(modified),
+            fingerprint=str(fields["fingerprint"]),
+            outcome=Outcome(fields["outcome"]),
+            time=datetime.fromisoformat(fields["time"]),
+            detail=str(fields.get("detail", "")),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        where = Where(file=str(location), path=f"line {number}")
+        raise FormatError(f"not a line of an audit log: {error!r}", where=where) from None

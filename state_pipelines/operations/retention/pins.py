@@ -1,0 +1,143 @@
+"""Pins: snapshots that stay whatever a policy says, and tags that policies know, kept in one file per root."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from state_pipelines.errors import FormatError, MissingFileError, StateError, UsageError, Where
+from state_pipelines.storage import Location, exists, join, read_file
+from state_pipelines.storage.files import replace_file
+from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PINS_FILE = "pins.yaml"
+"""Name of the pin file in the directory of retention of a root."""
+
+
+@dataclass(frozen=True)
+class Pin:
+    """An entry of a pin file.
+
+    Attributes:
+        path: directory of a snapshot relative to the root; of a job, for all snapshots in it.
+        reason: why, for people.
+        tags: with tags, the snapshot stays only while a policy keeps one of them; without, it always stays.
+        created: when the entry was made, as ISO text.
+    """
+
+    path: str
+    reason: str = ""
+    tags: tuple[str, ...] = ()
+    created: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """The entry, for YAML and JSON; without what is empty."""
+        found: dict[str, object] = {"path": self.path, "reason": self.reason, "tags": list(self.tags)}
+        found["created"] = self.created
+        return {name: value for name, value in found.items() if value}
+
+
+def locate_pins(root: Location) -> Location:
+    """The pin file of a root; it need not exist."""
+    return join(root, RETENTION_DIRECTORY, PINS_FILE)
+
+
+def read_pins(root: Location) -> tuple[Pin, ...]:
+    """The pins of a root; none without a pin file.
+
+    Raises:
+        FormatError: the file is not a pin file; nothing may be deleted on a guess.
+        MissingFileError: the file is there and cannot be read.
+    """
+    location = locate_pins(root)
+    try:
+        data = read_file(location)
+    except MissingFileError:
+        if exists(location):
+            raise
+        return ()
+    try:
+        content = yaml.safe_load(data)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise _wrong(location, f"it is not YAML: {error}") from None
+    entries = (content or {}).get("pins", []) if isinstance(content, dict | None) else None
+    if not isinstance(entries, list) or (content and set(content) != {"pins"}):
+        raise _wrong(location, "it is not a mapping with a list under pins")
+    return tuple(_parse_pin(entry, location, index) for index, entry in enumerate(entries))
+
+
+def _parse_pin(entry: object, location: Location, index: int) -> Pin:
+    body: dict[str, Any] = {"path": entry} if isinstance(entry, str) else entry if isinstance(entry, dict) else {}
+    unknown = set(body) - {"path", "reason", "tags", "created"}
+    path = body.get("path")
+    tags = body.get("tags") or []
+    if unknown or not isinstance(path, str) or not path.strip("/") or ".." in path.split("/"):
+        known = "path, reason, tags and created"
+        raise _wrong(location, f"pins[{index}] is not a path below the root, or has more than {known}")
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise _wrong(location, f"pins[{index}].tags is not a list of texts")
+    return Pin(path.strip("/"), str(body.get("reason") or ""), tuple(tags), str(body.get("created") or ""))
+
+
+def write_pins(root: Location, pins: Iterable[Pin]) -> None:
+    """Replace the pin file of a root.
+
+    Raises:
+        StateError: the storage refuses.
+    """
+    content = {"pins": [pin.to_json() for pin in sorted(pins, key=lambda pin: pin.path)]}
+    text = yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
+    replace_file(locate_pins(root), text.encode())
+
+
+def pin_snapshot(root: Location, path: str, *, reason: str = "", tags: tuple[str, ...] = ()) -> Pin:
+    """Pin a snapshot below a root; an earlier pin of the same path is replaced.
+
+    Args:
+        root: the root.
+        path: directory of the snapshot, relative to the root.
+        reason: why, for people.
+        tags: see `Pin`.
+
+    Raises:
+        UsageError: there is nothing at the path.
+        StateError: the pin file cannot be read or written.
+    """
+    path = path.strip("/")
+    if not exists(join(root, path)):
+        raise UsageError(
+            "there is nothing to pin", where=Where(file=str(join(root, path))), hint="Give an existing snapshot"
+        )
+    pin = Pin(path, reason, tags, datetime.now(UTC).isoformat(timespec="seconds"))
+    write_pins(root, [*(each for each in read_pins(root) if each.path != path), pin])
+    return pin
+
+
+def unpin_snapshot(root: Location, path: str) -> None:
+    """Remove the pin of a snapshot.
+
+    Args:
+        root: the root.
+        path: as the pin file names it.
+
+    Raises:
+        UsageError: the snapshot is not pinned.
+        StateError: the pin file cannot be read or written.
+    """
+    pins = read_pins(root)
+    rest = [pin for pin in pins if pin.path != path.strip("/")]
+    if len(rest) == len(pins):
+        hint = f"Pinned are {', '.join(pin.path for pin in pins)}" if pins else "The root has no pins"
+        raise UsageError(f"{path} is not pinned", where=Where(file=str(locate_pins(root))), hint=hint)
+    write_pins(root, rest)
+
+
+def _wrong(location: Location, what: str) -> StateError:
+    hint = "Correct the file; nothing is planned while pins cannot be read"
+    return FormatError(f"the pin file cannot be read: {what}", where=Where(file=str(location)), hint=hint)

@@ -1,0 +1,284 @@
+"""Planning: survey the roots, decide about snapshots, then about files."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.errors import StateError, Where
+from state_pipelines.operations.retention.audit_log import find_leftovers, open_audit_log
+from state_pipelines.operations.retention.file_decisions import FileJudge
+from state_pipelines.operations.retention.jobs import JobIndex
+from state_pipelines.operations.retention.path_keys import PathKeys
+from state_pipelines.operations.retention.plan import RetentionPlan, SnapshotVerdict, compute_fingerprint
+from state_pipelines.operations.retention.policy import RetentionPolicy, load_policy, parse_policy
+from state_pipelines.operations.retention.references import ReferenceReader, SnapshotReferences, Unreadable
+from state_pipelines.operations.retention.snapshot_decisions import decide, kind_of
+from state_pipelines.operations.retention.survey import open_roots, survey
+from state_pipelines.storage import METADATA_FILE, Location, PathMapping, parse_path_mapping, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
+
+    from state_pipelines.operations.retention.audit_log import Leftovers
+    from state_pipelines.operations.retention.plan import PlannedPath
+    from state_pipelines.operations.retention.snapshot_decisions import Decision
+    from state_pipelines.operations.retention.survey import Root, Survey
+
+_SHOWN = 3
+
+
+def plan_retention(
+    roots: str | Location | Sequence[str | Location],
+    policy: RetentionPolicy | Mapping[str, Any] | str | Path | None = None,
+    *,
+    min_age: timedelta | None = None,
+    grace: timedelta | None = None,
+    confirm: Sequence[PlannedPath] | None = None,
+    path_mapping: PathMapping | Sequence[str] = (),
+    storage_options: Mapping[str, Any] | None = None,
+    audit_log: str | Location | None = None,
+    leftovers: Leftovers | None = None,
+    now: Callable[[], datetime] | None = None,
+    wait: Callable[[float], None] = time.sleep,
+) -> RetentionPlan:
+    """Plan which snapshots and files below some roots go, and which stay; nothing is written or deleted.
+
+    A plan can confirm an earlier one: only paths of the earlier plan can go. It has the fingerprint of the earlier plan
+    exactly when each of these paths would still go, or is gone already. Snapshots that were written meanwhile count as
+    references; what could go because of them is left to a later plan.
+
+    Args:
+        roots: directories of checkpoints and savepoints, of any number of jobs.
+        policy: which snapshots stay: a policy, its mapping, or its YAML file; without one only orphans go.
+        min_age: nothing younger goes; replaces the policy's.
+        grace: time between two passes, of which the second confirms the first; replaces the policy's.
+        confirm: the paths that an earlier plan deletes, in its order.
+        path_mapping: current directories of those that snapshots name, also as texts `FROM=TO`.
+        storage_options: options of the file systems of roots that are given as text.
+        audit_log: directory of the audit log; by default `_retention/log` below the first root.
+        leftovers: path, size and time of files that an interrupted application of a plan was deleting; they go unless
+            something references them. By default those of the audit log.
+        now: the clock.
+        wait: called with the seconds of the grace period.
+
+    Raises:
+        NotFoundError: a root does not exist.
+        UsageError: the policy is wrong, or no root is given.
+        StateError: a root cannot be listed, or changes so much that two passes do not agree.
+    """
+    rules = open_policy(policy)
+    rules = replace(
+        rules,
+        min_age=rules.min_age if min_age is None else min_age,
+        grace=rules.grace if grace is None else grace,
+    )
+    mapping = path_mapping if isinstance(path_mapping, PathMapping) else parse_path_mapping(path_mapping)
+    keys = PathKeys(rules.equal_schemes, rules.equal_authorities)
+    listed = [roots] if isinstance(roots, str | Location) else list(roots)
+    opened, notes = open_roots(listed, keys, storage_options)
+    if leftovers is None:
+        if isinstance(audit_log, str):
+            audit_log = resolve(audit_log, **(storage_options or {}))
+        leftovers = find_leftovers(open_audit_log(opened[0].location, audit_log))
+    planner = _Planner(opened, notes, rules, ReferenceReader(keys, mapping), now or _now, leftovers)
+    looked = planner.survey()
+    plan = planner.plan(looked, confirm)
+    seconds = rules.grace.total_seconds()
+    if not seconds:
+        return plan
+    # The second pass confirms the first; a third one gets a chance when what the first would delete is needed by now.
+    for _ in range(2):
+        wait(seconds)
+        looked = planner.survey()
+        confirmed = planner.plan(looked, plan.delete if confirm is None else confirm)
+        if confirmed.fingerprint == plan.fingerprint:
+            # What is gone meanwhile is no part of this plan, unless the caller knows it from an earlier one.
+            return confirmed if confirm is not None else planner.identify(confirmed, confirmed.delete)
+        plan = planner.plan(looked, confirm)
+    raise StateError(
+        f"three passes, {seconds:g} s apart, did not agree on what goes: the roots keep changing",
+        where=Where(file=opened[0].path),
+        hint="Plan with a higher --min-age, so that only files go that nothing changes any more",
+    )
+
+
+class _Planner:
+    def __init__(
+        self,
+        roots: tuple[Root, ...],
+        notes: Sequence[str],
+        policy: RetentionPolicy,
+        reader: ReferenceReader,
+        clock: Callable[[], datetime],
+        leftovers: Leftovers,
+    ) -> None:
+        self.paths = tuple(root.path for root in roots)
+        self.roots, self.notes, self.policy, self.reader, self.clock = roots, notes, policy, reader, clock
+        self.leftovers = leftovers
+
+    def survey(self) -> Survey:
+        """List the roots and read their snapshots."""
+        return survey(self.roots, self.reader, self.clock, self.notes)
+
+    def plan(self, found: Survey, confirm: Sequence[PlannedPath] | None) -> RetentionPlan:
+        """Decide about a survey; with paths to confirm, nothing else goes."""
+        stopped, reasons = _find_stops(found)
+        index = JobIndex(found, found.time, self.policy.min_age)
+        candidates = None if confirm is None else frozenset(each.path for each in confirm)
+        decisions = decide(found, index, self.policy, stopped, candidates)
+        judge = FileJudge(found, index, decisions, self.policy, stopped, self.leftovers, candidates)
+        judge.judge()
+        plan = RetentionPlan(
+            roots=self.paths,
+            fingerprint="",
+            delete=tuple(judge.delete),
+            keep=tuple(judge.keep),
+            unknown=tuple(judge.unknown),
+            stopped=reasons,
+            created=found.time,
+            snapshots=_make_verdicts(found, index, decisions),
+            notes=(*found.notes, *_note_outside_files(found), *_note_links(found)),
+            linked_bytes=_count_linked_bytes(found, judge.delete),
+            price=self.policy.price,
+            currency=self.policy.currency,
+        )
+        return self.identify(plan, plan.delete if confirm is None else _confirm(plan, confirm, found))
+
+    def identify(self, plan: RetentionPlan, delete: Sequence[PlannedPath] | None = None) -> RetentionPlan:
+        """The plan with the fingerprint of the paths that it deletes, or of others."""
+        policy = self.policy.to_json()
+        return replace(
+            plan, fingerprint=compute_fingerprint(self.paths, policy, plan.delete if delete is None else delete)
+        )
+
+
+def _confirm(plan: RetentionPlan, earlier: Sequence[PlannedPath], found: Survey) -> list[PlannedPath]:
+    """The paths of an earlier plan that would still go as they were, or are gone."""
+    going = {each.path: each for each in plan.delete}
+    present = {each.path for each in (*found.files.values(), *found.directories.values(), *found.links)}
+    return [
+        each
+        for each in (going.get(path.path, path) for path in earlier)
+        if each.path in going or each.path not in present
+    ]
+
+
+def open_policy(policy: RetentionPolicy | Mapping[str, Any] | str | Path | None) -> RetentionPolicy:
+    """Read a policy from its mapping or YAML file; None is the empty policy.
+
+    Raises:
+        UsageError: it is not a policy; names the field.
+    """
+    if policy is None:
+        return RetentionPolicy()
+    if isinstance(policy, RetentionPolicy):
+        return policy
+    return load_policy(policy) if isinstance(policy, str | Path) else parse_policy(dict(policy))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _find_stops(found: Survey) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Keys of the roots in which references are not known, and why."""
+    reasons: list[str] = []
+    stopped: set[str] = set()
+    for snapshot in sorted(found.snapshots.values(), key=lambda each: each.path):
+        if isinstance(snapshot.reading, Unreadable):
+            # A job may have claimed state below any of the roots.
+            stopped.update(root.key for root in found.roots)
+            reasons.append(
+                f"{snapshot.path}/_metadata cannot be read, so the files that it needs are not known: "
+                f"{snapshot.reading.reason}. Repair it, or move its directory out of the root"
+            )
+    for link in found.links:
+        if link.name == METADATA_FILE:
+            stopped.update(root.key for root in found.roots)
+            reasons.append(f"{link.path} is a symbolic link, and links are not followed. Put the file in its place")
+    referenced: set[str] = set()
+    outside: dict[str, tuple[str, str]] = {}
+    for snapshot in found.snapshots.values():
+        if isinstance(snapshot.reading, SnapshotReferences):
+            referenced |= snapshot.reading.files.keys()
+            for key in snapshot.reading.files:
+                if key not in found.files and not found.is_inside(key):
+                    text = snapshot.reading.texts.get(key, key)
+                    outside.setdefault(key.rpartition("/")[2], (snapshot.path, text))
+    for file in sorted(found.files.values(), key=lambda each: each.key) if outside else ():
+        if file.key not in referenced and file.name in outside and file.root.key not in stopped:
+            path, text = outside[file.name]
+            stopped.add(file.root.key)
+            reasons.append(
+                f"{path} references {text}, which is outside all roots, while {file.path} has the same name: this may "
+                "be one storage under two names. Use --map FROM=TO, --equal-scheme or --equal-authority, or add the "
+                "root"
+            )
+    return frozenset(stopped), tuple(reasons)
+
+
+def _note_outside_files(found: Survey) -> list[str]:
+    outside: dict[str, int] = {}
+    for snapshot in found.snapshots.values():
+        if isinstance(snapshot.reading, SnapshotReferences):
+            number = sum(key not in found.files and not found.is_inside(key) for key in snapshot.reading.files)
+            if number:
+                outside[snapshot.path] = number
+    notes = [
+        f"{path} references {outside[path]:,} files outside all roots; they are not looked at"
+        for path in sorted(outside)[:_SHOWN]
+    ]
+    if len(outside) > _SHOWN:
+        notes.append(f"so do {len(outside) - _SHOWN:,} more snapshots")
+    return notes
+
+
+def _note_links(found: Survey) -> list[str]:
+    if not found.links:
+        return []
+    shown = ", ".join(sorted(link.path for link in found.links)[:_SHOWN])
+    more = f" and {len(found.links) - _SHOWN:,} more" if len(found.links) > _SHOWN else ""
+    return [f"links are not followed, so references of snapshots behind them are not known: {shown}{more}"]
+
+
+def _make_verdicts(found: Survey, index: JobIndex, decisions: Mapping[str, Decision]) -> tuple[SnapshotVerdict, ...]:
+    verdicts = []
+    for snapshot in sorted(found.snapshots.values(), key=lambda each: each.path):
+        reading = snapshot.reading
+        own = {file.key for file in snapshot.files}
+        references = reading.files.keys() if isinstance(reading, SnapshotReferences) else ()
+        others = [found.files[key] for key in references if key not in own and key in found.files]
+        decision = decisions[snapshot.key]
+        verdicts.append(
+            SnapshotVerdict(
+                path=snapshot.path,
+                job=index.snapshot_jobs[snapshot.key].name,
+                kind=kind_of(snapshot),
+                checkpoint_id=reading.checkpoint_id if isinstance(reading, SnapshotReferences) else None,
+                modified=snapshot.modified,
+                delete=decision.delete,
+                reasons=decision.reasons,
+                bytes=sum(file.entry.size for file in snapshot.files),
+                shared_bytes=sum(file.entry.size for file in others),
+                restorable=snapshot.restorable,
+                tags=tuple(sorted(snapshot.tags)),
+            )
+        )
+    return tuple(verdicts)
+
+
+def _count_linked_bytes(found: Survey, delete: Sequence[PlannedPath]) -> int:
+    """Bytes of deleted names that free nothing, because hard links outside the plan keep them, or count twice."""
+    inodes: dict[tuple[int, int], list[int]] = {}
+    going = {path.path for path in delete}
+    links: dict[tuple[int, int], int] = {}
+    for file in found.files.values():
+        if file.entry.inode is not None and file.path in going:
+            inodes.setdefault(file.entry.inode, []).append(file.entry.size)
+            links[file.entry.inode] = file.entry.links
+    return sum(sum(sizes) if len(sizes) < links[inode] else sum(sizes) - sizes[0] for inode, sizes in inodes.items())

@@ -1,0 +1,349 @@
+"""Retention policies: which snapshots of a job stay."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from state_pipelines.errors import UsageError, Where, at
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from state_pipelines.operations.retention.path_keys import Equalities
+
+MIN_AGE = timedelta(days=3)
+"""Age below which nothing is deleted, unless a policy or an option says otherwise."""
+
+FOREVER = -1
+"""Number of snapshots that keeps all of them."""
+
+PERIODS = ("hourly", "daily", "weekly", "monthly", "yearly")
+"""Options that keep the newest snapshot of each hour, day, week, month or year."""
+
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
+_UNITS = {
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hour", "hours"), 3600),
+    **dict.fromkeys(("d", "day", "days"), 86_400),
+    **dict.fromkeys(("w", "week", "weeks"), 7 * 86_400),
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
+_SIZES = {"": 1, "b": 1, "bytes": 1}
+for _index, _letter in enumerate("kmgtp", 1):
+    # As Flink's `MemorySize`: all of them are powers of 1024.
+    _SIZES.update(dict.fromkeys((_letter, _letter + "b", _letter + "ib"), 1 << 10 * _index))
+
+KINDS = ("checkpoint", "savepoint")
+FORMATS = ("incremental", "full", "canonical", "native")
+
+
+@dataclass(frozen=True)
+class KeepRule:
+    """The snapshots of one job that stay: those that any of the options keeps.
+
+    Attributes:
+        last: the newest ones; `FOREVER` for all.
+        within: those younger than this.
+        hourly: newest snapshot of each of the newest hours that have one; likewise the other periods.
+        daily: see `hourly`.
+        weekly: see `hourly`; weeks begin on Monday.
+        monthly: see `hourly`.
+        yearly: see `hourly`.
+        tags: those with one of these tags.
+        max_size: bytes that the kept snapshots of a job may have together, files in common counted once; the oldest go
+            until the rest fits. Alone, it keeps as many as fit.
+    """
+
+    last: int | None = None
+    within: timedelta | None = None
+    hourly: int | None = None
+    daily: int | None = None
+    weekly: int | None = None
+    monthly: int | None = None
+    yearly: int | None = None
+    tags: tuple[str, ...] = ()
+    max_size: int | None = None
+
+    @property
+    def keeps_by_budget_only(self) -> bool:
+        """Whether `max_size` is the only option."""
+        return self == KeepRule(max_size=self.max_size)
+
+    def to_json(self) -> dict[str, object]:
+        """The options that are set, for JSON."""
+        found: dict[str, object] = {
+            name: value for name in ("last", *PERIODS, "max_size") if (value := getattr(self, name)) is not None
+        }
+        if self.within is not None:
+            found["within"] = self.within.total_seconds()
+        if self.tags:
+            found["tags"] = list(self.tags)
+        return found
+
+
+@dataclass(frozen=True)
+class PolicyRule:
+    """A rule and the snapshots that it is for; every condition that is given must hold.
+
+    Attributes:
+        keep: what stays.
+        kind: `checkpoint` or `savepoint`.
+        format: `incremental`, `full`, `canonical` or `native`.
+        job: pattern of job ids, such as `3319*`.
+        path: pattern of paths of snapshots, such as `*/manual/*`.
+        tag: a tag that the snapshot has.
+        name: where the rule is in the policy, for reasons.
+    """
+
+    keep: KeepRule
+    kind: str | None = None
+    format: str | None = None
+    job: str | None = None
+    path: str | None = None
+    tag: str | None = None
+    name: str = "keep"
+
+    def matches(self, *, kind: str, formats: frozenset[str], job: str, path: str, tags: frozenset[str]) -> bool:
+        """Whether the rule is for a snapshot."""
+        return (
+            (self.kind is None or self.kind == kind)
+            and (self.format is None or self.format in formats)
+            and (self.job is None or fnmatchcase(job, self.job))
+            and (self.path is None or fnmatchcase(path, self.path))
+            and (self.tag is None or self.tag in tags)
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """The rule, for JSON."""
+        conditions = {name: getattr(self, name) for name in _MATCH if getattr(self, name) is not None}
+        return {"match": conditions, "keep": self.keep.to_json()}
+
+
+@dataclass(frozen=True)
+class RetentionPolicy:
+    """A policy; an empty one deletes no snapshots, only orphans.
+
+    Attributes:
+        rules: the first one that matches a snapshot decides about it; a snapshot that none matches stays.
+        min_age: nothing younger is deleted.
+        grace: time between the two passes of a plan; zero for one pass.
+        num_retained: newest completed checkpoints that stay while their job may run, as Flink's
+            `execution.checkpointing.num-retained`.
+        equal_schemes: schemes that name one storage, in groups.
+        equal_authorities: authorities that name one storage, in groups.
+        price: money for one GiB and month.
+        currency: of `price`.
+    """
+
+    rules: tuple[PolicyRule, ...] = ()
+    min_age: timedelta = MIN_AGE
+    grace: timedelta = timedelta(0)
+    num_retained: int = 1
+    equal_schemes: Equalities = ()
+    equal_authorities: Equalities = ()
+    price: float | None = None
+    currency: str = "USD"
+
+    def to_json(self) -> dict[str, object]:
+        """What decides about deletion, for JSON; the same for policies that mean the same."""
+        return {
+            "rules": [rule.to_json() for rule in self.rules],
+            "min_age": self.min_age.total_seconds(),
+            "num_retained": self.num_retained,
+            "equal_schemes": [list(group) for group in self.equal_schemes],
+            "equal_authorities": [list(group) for group in self.equal_authorities],
+        }
+
+
+_POLICY = (
+    *("min-age", "grace", "num-retained", "keep", "checkpoints", "savepoints", "rules"),
+    *("equal-schemes", "equal-authorities", "price", "currency"),
+)
+_KEEP = ("last", "within", *PERIODS, "tags", "max-size")
+_MATCH = ("kind", "format", "job", "path", "tag")
+
+
+def load_policy(path: str | Path) -> RetentionPolicy:
+    """Read a policy from a YAML file.
+
+    Raises:
+        UsageError: the file cannot be read or is not a policy; names the field.
+    """
+    with at(file=str(path)):
+        try:
+            content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UsageError(f"the policy cannot be read: {error.strerror}") from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise UsageError(f"the policy is not YAML: {error}") from None
+        return parse_policy(content)
+
+
+def parse_policy(content: object) -> RetentionPolicy:
+    """A policy from a mapping as in the YAML file.
+
+    Raises:
+        UsageError: it is not a policy; names the field.
+    """
+    body = _open(content, _POLICY, "")
+    policy = RetentionPolicy()
+    if "min-age" in body:
+        policy = replace(policy, min_age=_duration(body["min-age"], "min-age"))
+    if "grace" in body:
+        policy = replace(policy, grace=_duration(body["grace"], "grace"))
+    if "num-retained" in body:
+        policy = replace(policy, num_retained=_number(body["num-retained"], "num-retained", least=1))
+    if "price" in body:
+        policy = replace(policy, price=parse_price(body["price"], "price"))
+    if "currency" in body:
+        policy = replace(policy, currency=_text(body["currency"], "currency"))
+    return replace(
+        policy,
+        rules=_parse_rules(body),
+        equal_schemes=_groups(body.get("equal-schemes"), "equal-schemes"),
+        equal_authorities=_groups(body.get("equal-authorities"), "equal-authorities"),
+    )
+
+
+def parse_duration(value: object, field: str = "duration") -> timedelta:
+    """A duration from text such as `3d`, `12 h`, `90min` or `2 weeks`.
+
+    Raises:
+        UsageError: it has another form.
+    """
+    return _duration(value, field)
+
+
+def parse_price(value: object, field: str) -> float:
+    """A price, zero or more.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise _wrong(field, f"{value!r} is not a price", "Write money per GiB and month, such as 0.023")
+    return float(value)
+
+
+def _parse_rules(body: Mapping[str, Any]) -> tuple[PolicyRule, ...]:
+    listed = body.get("rules") or []
+    if not isinstance(listed, list):
+        raise _wrong("rules", f"{listed!r:.60} is not a list", "Write each rule as an entry with match and keep")
+    rules = [_parse_rule(rule, f"rules[{index}]") for index, rule in enumerate(listed)]
+    rules += [
+        PolicyRule(_parse_keep(body[f"{kind}s"], f"{kind}s"), kind=kind, name=f"{kind}s")
+        for kind in KINDS
+        if f"{kind}s" in body
+    ]
+    if "keep" in body:
+        rules.append(PolicyRule(_parse_keep(body["keep"], "keep")))
+    return tuple(rules)
+
+
+def _parse_rule(content: object, field: str) -> PolicyRule:
+    body = _open(content, ("match", "keep"), field)
+    if "keep" not in body:
+        raise _wrong(field, "the rule says nothing of what it keeps", "Add keep: with options, or keep: all")
+    match = _open(body.get("match"), _MATCH, f"{field}.match")
+    for name, known in (("kind", KINDS), ("format", FORMATS)):
+        if name in match and match[name] not in known:
+            raise _wrong(f"{field}.match.{name}", f"{match[name]!r} is not known", f"Choose from {', '.join(known)}")
+    conditions = {name: _text(value, f"{field}.match.{name}") for name, value in match.items()}
+    return PolicyRule(_parse_keep(body["keep"], f"{field}.keep"), **conditions, name=field)
+
+
+def _parse_keep(content: object, field: str) -> KeepRule:
+    if content == "all":
+        return KeepRule(last=FOREVER)
+    if content == "none":
+        return KeepRule(last=0)
+    if isinstance(content, dict):
+        # restic and borg write keep-daily.
+        content = {str(name).removeprefix("keep-").removeprefix("keep_"): value for name, value in content.items()}
+    body = _open(content, _KEEP, field)
+    if not body:
+        raise _wrong(field, "nothing is said of what stays", f"Give one of {', '.join(_KEEP)}, or write all or none")
+    numbers = {
+        name: FOREVER if body[name] == "all" else _number(body[name], f"{field}.{name}")
+        for name in ("last", *PERIODS)
+        if name in body
+    }
+    tags = body.get("tags", [])
+    if isinstance(tags, str):
+        tags = [tags]
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise _wrong(f"{field}.tags", f"{tags!r:.60} is not a list of tags", "Write tags: [release]")
+    return KeepRule(
+        **numbers,
+        within=_duration(body["within"], f"{field}.within") if "within" in body else None,
+        tags=tuple(tags),
+        max_size=parse_size(body["max-size"], f"{field}.max-size") if "max-size" in body else None,
+    )
+
+
+def parse_size(value: object, field: str = "size") -> int:
+    """Bytes from a number or text such as `500 GiB`; all units are powers of 1024, as in Flink.
+
+    Raises:
+        UsageError: it has another form.
+    """
+    match = _SIZE.fullmatch(str(value).lower()) if isinstance(value, int | str) and value is not True else None
+    if match is None or match[2] not in _SIZES:
+        raise _wrong(field, f"{value!r} is not a size", "Write a number and a unit, such as 500GiB")
+    return int(float(match[1]) * _SIZES[match[2]])
+
+
+def _duration(value: object, field: str) -> timedelta:
+    match = _DURATION.fullmatch(str(value).lower()) if isinstance(value, int | str) and value is not True else None
+    if match is None or (match[2] not in _UNITS and float(match[1])):
+        raise _wrong(field, f"{value!r} is not a duration", "Write a number and a unit, such as 3d, 12h or 30min")
+    try:
+        return timedelta(seconds=float(match[1]) * _UNITS.get(match[2], 1))
+    except OverflowError:
+        raise _wrong(field, f"{value!r} is too long", "Durations go up to some million years") from None
+
+
+def _number(value: object, field: str, *, least: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise _wrong(field, f"{value!r} is not a number of snapshots", f"Write a whole number from {least} on")
+    return value
+
+
+def _text(value: object, field: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise _wrong(field, f"{value!r} is not text", "Put it into quotes")
+    return value
+
+
+def _groups(value: object, field: str) -> Equalities:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(
+        isinstance(group, list) and len(group) > 1 and all(isinstance(name, str) for name in group) for group in value
+    ):
+        raise _wrong(field, f"{value!r:.60} is not a list of groups", "Write for example [[s3, oss]]")
+    return tuple(tuple(name.lower() for name in group) for group in value)
+
+
+def _open(content: object, known: tuple[str, ...], field: str) -> dict[str, Any]:
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise _wrong(field, f"{content!r:.60} is not a mapping", f"It knows {', '.join(known)}")
+    body = {str(name).replace("_", "-"): value for name, value in content.items()}
+    for name in body:
+        if name not in known:
+            raise _wrong(f"{field}.{name}".lstrip("."), "there is no such field", f"There are {', '.join(known)}")
+    return body
+
+
+def _wrong(field: str, what: str, hint: str) -> UsageError:
+    return UsageError(f"retention policy: {what}", where=Where(path=field or None), hint=hint)

@@ -1,0 +1,217 @@
+"""Quarantine: files that retention has moved instead of deleted; they can be restored until they are purged.
+
+Each root has its own, so that a move stays within one storage: `_retention/quarantine/<time>-<fingerprint>/<path below
+the root>`. The path alone says when a file was moved, by which plan, and where it belongs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import NotFoundError, StateError, Where
+from state_pipelines.metadata import list_references, read_metadata
+from state_pipelines.metadata.stream_handles import FileStateHandle, SegmentFileStateHandle
+from state_pipelines.operations.retention.audit_log import AuditLog, AuditRecord, Outcome
+from state_pipelines.storage import METADATA_FILE, Location, exists, join, read_file, resolve_beside
+from state_pipelines.storage.deletion import delete_files, move_file, remove_empty_directory
+from state_pipelines.storage.locations import parent
+from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
+from state_pipelines.storage.trees import list_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_DIRECTORY = "quarantine"
+_TIME_FORMAT = "%Y%m%dT%H%M%SZ"
+_NAME = re.compile(r"(\d{8}T\d{6}Z)-([0-9a-f]+)")
+
+
+@dataclass(frozen=True)
+class QuarantinedFile:
+    """A file in the quarantine.
+
+    Attributes:
+        location: where it is now.
+        original: where it belongs.
+        bytes: its size.
+        fingerprint: of the plan that was applied.
+        since: when the run began that moved it.
+    """
+
+    location: Location
+    original: Location
+    bytes: int
+    fingerprint: str
+    since: datetime
+
+
+def quarantine_location(root: Location, location: Location, fingerprint: str, since: datetime) -> Location:
+    """The location in the quarantine for a file below a root."""
+    relative = location.path[len(root.path.rstrip("/")) + 1 :]
+    stamp = since.astimezone(UTC).strftime(_TIME_FORMAT)
+    return join(root, RETENTION_DIRECTORY, _DIRECTORY, f"{stamp}-{fingerprint}", relative)
+
+
+def list_quarantine(roots: Iterable[Location]) -> list[QuarantinedFile]:
+    """Every file in the quarantines of the roots, the oldest first.
+
+    Raises:
+        MissingFileError: a directory cannot be listed.
+    """
+    found = [file for root in roots for file in _list_quarantine(root)]
+    return sorted(found, key=lambda file: (file.since, file.location.path))
+
+
+def _list_quarantine(root: Location) -> Iterable[QuarantinedFile]:
+    directory = join(root, RETENTION_DIRECTORY, _DIRECTORY)
+    if not exists(directory):
+        return
+    for entry in list_tree(directory):
+        name, _, relative = entry.name.partition("/")
+        match = _NAME.fullmatch(name)
+        if match and relative and not entry.is_directory:
+            since = datetime.strptime(match[1], _TIME_FORMAT).replace(tzinfo=UTC)
+            yield QuarantinedFile(join(directory, entry.name), join(root, relative), entry.size, match[2], since)
+
+
+def restore_quarantined(
+    roots: Sequence[Location], what: str, log: AuditLog, *, now: datetime | None = None
+) -> list[AuditRecord]:
+    """Move files back to where they were: data first and `_metadata` last, so that no incomplete snapshot appears.
+
+    Args:
+        roots: the roots whose quarantines are searched.
+        what: fingerprint of an applied plan, or path of a file or directory as it was before. With a snapshot come all
+            files of the quarantine that it references, such as shared files that a later plan has moved.
+        log: gets a line per file.
+        now: the time for the log.
+
+    Returns:
+        the lines of the log; files that could not be moved have the outcome `FAILED` and stay in the quarantine.
+
+    Raises:
+        NotFoundError: the quarantine has nothing of this fingerprint or path.
+    """
+    now = now or datetime.now(UTC)
+    files = list_quarantine(roots)
+    chosen = _choose(files, what)
+    if not chosen:
+        known = sorted({file.fingerprint for file in files})
+        hint = f"In quarantine are files of {', '.join(known)}" if known else "The quarantines of the roots are empty"
+        raise NotFoundError(f"nothing of {what} is in quarantine", where=Where(file=str(roots[0])), hint=hint)
+    planned = [_to_record(file, Outcome.INTENDED, now, "to be restored") for file in chosen]
+    run = log.start_run("restore", planned, time=now, what=what)
+    records = []
+    blocked: set[str] = set()
+    for file in chosen:
+        record = _to_record(file, Outcome.RESTORED, now)
+        try:
+            if _is_metadata(file) and blocked:
+                raise StateError("kept in quarantine, because a file before it could not be restored")
+            if exists(file.original):
+                raise StateError("kept in quarantine, because a file of this name exists again")
+            move_file(file.location, file.original)
+        except StateError as error:
+            blocked.add(file.original.path)
+            record = record.with_outcome(Outcome.FAILED, now, str(error))
+        records.append(record)
+    run.append(records)
+    if not blocked:
+        run.finish(now, restored=len(records))
+    _remove_emptied(chosen)
+    return records
+
+
+def purge_quarantine(
+    roots: Sequence[Location], keep: timedelta, log: AuditLog, *, now: datetime | None = None
+) -> list[AuditRecord]:
+    """Delete the files that have been in quarantine for longer than `keep`, `_metadata` first.
+
+    Returns:
+        the lines of the log.
+    """
+    now = now or datetime.now(UTC)
+    due = [file for file in list_quarantine(roots) if file.since + keep <= now]
+    if not due:
+        return []
+    run = log.start_run("purge", [_to_record(file, Outcome.INTENDED, now) for file in due], time=now)
+    records = []
+    for metadata in (True, False):
+        group = [file for file in due if _is_metadata(file) is metadata]
+        errors = delete_files([file.location for file in group])
+        for file, error in zip(group, errors, strict=True):
+            outcome = Outcome.PURGED if error is None else Outcome.FAILED
+            records.append(_to_record(file, outcome, now, "" if error is None else str(error)))
+    run.append(records)
+    if all(record.outcome is Outcome.PURGED for record in records):
+        run.finish(now, purged=len(records))
+    _remove_emptied(due)
+    return records
+
+
+def _choose(files: Sequence[QuarantinedFile], what: str) -> list[QuarantinedFile]:
+    chosen = {file.location: file for file in files if file.fingerprint == what}
+    if not chosen:
+        for file in files:
+            path = resolve_beside(what, file.original).path.rstrip("/")
+            if _is_below(file.original.path, path):
+                chosen[file.location] = file
+    by_path = {file.original.path: file for file in files}
+    for file in list(chosen.values()):
+        if _is_metadata(file):
+            needed = (by_path.get(path) for path in _references(file))
+            chosen |= {each.location: each for each in needed if each is not None}
+    return sorted(chosen.values(), key=_is_metadata)
+
+
+def _references(file: QuarantinedFile) -> Iterable[str]:
+    try:
+        metadata = read_metadata(read_file(file.location), str(file.location))
+    except StateError:
+        # It is restored as it is; what it references is not known.
+        return
+    for reference in list_references(metadata):
+        if isinstance(reference.handle, FileStateHandle | SegmentFileStateHandle):
+            yield resolve_beside(reference.handle.path, file.original).path
+
+
+def _is_metadata(file: QuarantinedFile) -> bool:
+    return file.original.name == METADATA_FILE
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _to_record(file: QuarantinedFile, outcome: Outcome, now: datetime, detail: str = "") -> AuditRecord:
+    return AuditRecord(
+        path=str(file.original),
+        bytes=file.bytes,
+        kind="quarantined",
+        reason=f"in quarantine since {file.since.isoformat()}",
+        modified=None,
+        fingerprint=file.fingerprint,
+        outcome=outcome,
+        time=now,
+        detail=detail,
+    )
+
+
+def _remove_emptied(files: Iterable[QuarantinedFile]) -> None:
+    """Remove the directories of the quarantine that a restore or a purge has emptied."""
+    directories = {parent(file.location) for file in files}
+    while directories:
+        emptied = {each for each in directories if each.name != RETENTION_DIRECTORY and remove_empty_directory(each)}
+        directories = {parent(each) for each in emptied}
+
+
+__all__ = [
+    "QuarantinedFile",
+    "list_quarantine",
+    "purge_quarantine",
+    "quarantine_location",
+    "restore_quarantined",
+]

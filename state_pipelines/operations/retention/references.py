@@ -1,0 +1,223 @@
+"""References: the files that the `_metadata` files below the roots name."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import MissingFileError, StateError
+from state_pipelines.metadata import CheckpointProperties, list_references, read_metadata
+from state_pipelines.metadata.operator_handles import FileMergingOperatorStreamStateHandle
+from state_pipelines.metadata.properties import SavepointType
+from state_pipelines.metadata.references import StreamPart
+from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
+from state_pipelines.operations.auditing import is_restorable
+from state_pipelines.snapshot import Snapshot
+from state_pipelines.storage import Location, SnapshotLocation, exists, read_file
+from state_pipelines.storage.locations import parent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from state_pipelines.metadata import CheckpointMetadata
+    from state_pipelines.operations.retention.path_keys import PathKeys
+    from state_pipelines.operations.retention.surveyed_sizes import SurveyedSizes
+    from state_pipelines.storage import PathMapping
+
+READ_THREADS = 16
+"""`_metadata` files that are read at a time."""
+
+# State of `GenericWriteAheadSink`: Java objects inside it name files in `taskowned` that no handle names.
+_WRITE_AHEAD_STATE = "pending-checkpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataFile:
+    """A listed `_metadata` file.
+
+    Attributes:
+        path: its path, as `PlannedPath.path`.
+        directory_key: key of its directory (see `PathKeys`).
+        location: where it is read.
+        size: bytes.
+        modified: time of the last change, or None.
+    """
+
+    path: str
+    directory_key: str
+    location: Location
+    size: int
+    modified: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReferences:
+    """The contents of one `_metadata` file that matter for retention.
+
+    Attributes:
+        checkpoint_id: id of the checkpoint or savepoint.
+        kind: `checkpoint`, `savepoint`, or `unknown` before Flink 1.16.
+        formats: words that describe the format: `incremental`, `full`, `canonical`, `native`.
+        files: keys of the referenced files, and the bytes that each must have at least.
+        texts: the paths of the absolute references as they are in the file, by key.
+        directories: names of the directories of merged files that operator state names.
+        has_write_ahead_log: state names files in `taskowned` that no handle names.
+        restorable: as of `SnapshotVerdict`.
+    """
+
+    checkpoint_id: int
+    kind: str
+    formats: frozenset[str]
+    files: dict[str, int]
+    texts: dict[str, str]
+    directories: frozenset[str]
+    has_write_ahead_log: bool
+    restorable: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A `_metadata` file whose references cannot be known.
+
+    Attributes:
+        reason: the error.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A `_metadata` file that was listed and is not there any more: Flink has subsumed its checkpoint."""
+
+
+Reading = SnapshotReferences | Unreadable | Gone
+
+
+class ReferenceReader:
+    """Reads `_metadata` files once for as long as their size and time stay the same.
+
+    Args:
+        keys: the one spelling of paths.
+        path_mapping: current directories of absolute handles.
+    """
+
+    def __init__(self, keys: PathKeys, path_mapping: PathMapping) -> None:
+        self.keys = keys
+        self._path_mapping = path_mapping
+        self._known: dict[str, tuple[MetadataFile, Reading, tuple[int | None, ...]]] = {}
+
+    def read(self, files: Sequence[MetadataFile], sizes: SurveyedSizes | None = None) -> list[Reading]:
+        """Read all files, in threads; the results are in the order of the files.
+
+        Args:
+            files: the files.
+            sizes: sizes of the files of state, by which the audit judges the snapshots; without them none is judged.
+        """
+        with ThreadPoolExecutor(READ_THREADS) as threads:
+            return list(threads.map(lambda file: self._read_known(file, sizes), files))
+
+    def _read_known(self, file: MetadataFile, sizes: SurveyedSizes | None) -> Reading:
+        known, reading, found = self._known.get(file.path, (None, Gone(), ()))
+        # Without a time, the file may be another one of the same size.
+        is_same = known == file and file.modified is not None and not isinstance(reading, Gone)
+        if is_same and (sizes is None or found == _find_sizes(reading, sizes)):
+            return reading
+        reading = self._read(file, sizes)
+        self._known[file.path] = file, reading, () if sizes is None else _find_sizes(reading, sizes)
+        return reading
+
+    def _read(self, file: MetadataFile, sizes: SurveyedSizes | None) -> Reading:
+        try:
+            metadata = read_metadata(read_file(file.location), file.path)
+            found = extract_references(metadata, file.directory_key, self.keys.key, self._path_mapping)
+            if sizes is None:
+                return found
+            location = SnapshotLocation(parent(file.location), file.location)
+            return replace(
+                found, restorable=is_restorable(Snapshot(location, metadata, self._path_mapping), listings=sizes)
+            )
+        except MissingFileError as error:
+            return Gone() if _is_gone(file.location) else Unreadable(str(error))
+        except (StateError, RecursionError, OSError) as error:
+            return Unreadable(" ".join(str(error).split()))
+
+
+def extract_references(
+    metadata: CheckpointMetadata, directory_key: str, key: Callable[[str], str], path_mapping: PathMapping
+) -> SnapshotReferences:
+    """The references of one snapshot.
+
+    Args:
+        metadata: its metadata.
+        directory_key: key of its directory, from which relative handles start.
+        key: the one spelling of a path.
+        path_mapping: applied to absolute paths.
+    """
+    files: dict[str, int] = {}
+    texts: dict[str, str] = {}
+    is_incremental = False
+    for reference in list_references(metadata):
+        handle = reference.handle
+        if isinstance(handle, RelativeFileStateHandle):
+            text, size = f"{directory_key}/{handle.relative_path}", handle.size
+            name = text if _is_plain(handle.relative_path) else key(text)
+        elif isinstance(handle, FileStateHandle):
+            text, size = handle.path, handle.size
+            name = key(path_mapping.apply(text))
+            texts[name] = text
+        elif isinstance(handle, SegmentFileStateHandle):
+            text, size = handle.path, handle.start + handle.size
+            name = key(path_mapping.apply(text))
+            texts[name] = text
+        else:
+            continue
+        # Sizes of logged changes are those before compression (`StateChangeFormat`).
+        least = 0 if reference.part is StreamPart.CHANGES else size
+        files[name] = max(files.get(name, 0), least)
+        is_incremental |= reference.part is StreamPart.SHARED
+    kind, formats = _describe(metadata, is_incremental=is_incremental)
+    directories, has_log = _look_into_operator_state(metadata)
+    return SnapshotReferences(metadata.checkpoint_id, kind, formats, files, texts, directories, has_log)
+
+
+def _find_sizes(reading: Reading, sizes: SurveyedSizes) -> tuple[int | None, ...]:
+    files = reading.files if isinstance(reading, SnapshotReferences) else ()
+    return tuple(sizes.sizes.get(key) for key in files)
+
+
+def _describe(metadata: CheckpointMetadata, *, is_incremental: bool) -> tuple[str, frozenset[str]]:
+    properties = metadata.properties
+    if not isinstance(properties, CheckpointProperties):
+        return "unknown", frozenset()
+    if isinstance(properties.checkpoint_type, SavepointType):
+        return "savepoint", frozenset({properties.checkpoint_type.format_type.value.lower()})
+    return "checkpoint", frozenset({"incremental" if is_incremental else "full"})
+
+
+def _look_into_operator_state(metadata: CheckpointMetadata) -> tuple[frozenset[str], bool]:
+    directories: set[str] = set()
+    has_log = False
+    for operator in metadata.operator_states:
+        for subtask in operator.subtasks:
+            for handle in (subtask.managed_operator_state, subtask.raw_operator_state):
+                if handle is None:
+                    continue
+                has_log |= any(state.state_name == _WRITE_AHEAD_STATE for state in handle.states)
+                if isinstance(handle, FileMergingOperatorStreamStateHandle):
+                    directories.update((handle.task_owned_directory, handle.shared_directory))
+    # These paths lack scheme and authority (`DirectoryStreamStateHandle` keeps a `java.nio.file.Path`).
+    return frozenset(directory.rstrip("/").rpartition("/")[2] for directory in directories if directory), has_log
+
+
+def _is_plain(name: str) -> bool:
+    return "//" not in name and "/." not in name and not name.startswith((".", "/"))
+
+
+def _is_gone(location: Location) -> bool:
+    try:
+        return not exists(location)
+    except StateError:
+        return False

@@ -1,0 +1,261 @@
+"""A survey of roots: every file, the snapshots among them, and what these reference."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.errors import StateError, UsageError, Where
+from state_pipelines.operations.retention.pins import PINS_FILE, Pin, read_pins
+from state_pipelines.operations.retention.references import (
+    Gone,
+    MetadataFile,
+    ReferenceReader,
+    SnapshotReferences,
+    Unreadable,
+)
+from state_pipelines.operations.retention.surveyed_sizes import SurveyedSizes
+from state_pipelines.storage import METADATA_FILE, Location, join, resolve
+from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
+from state_pipelines.storage.trees import list_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
+
+    from state_pipelines.operations.retention.path_keys import PathKeys
+    from state_pipelines.storage.trees import TreeEntry
+
+ATTEMPTS = 5
+"""Surveys before a plan gives up on roots that change while they are read."""
+
+
+@dataclass(frozen=True)
+class Root:
+    """A directory that is searched.
+
+    Attributes:
+        path: as the user spelled it, without a slash at the end.
+        key: the one spelling of it (see `PathKeys`).
+        location: where it is listed.
+    """
+
+    path: str
+    key: str
+    location: Location
+
+    def contains(self, key: str) -> bool:
+        """Return whether a key is below the root."""
+        return key.startswith(self.key.rstrip("/") + "/")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file or directory below a root.
+
+    Attributes:
+        root: the root.
+        entry: what the listing says.
+        key: the one spelling of its path.
+        directory_key: key of the directory that holds it.
+        name: last part of the path.
+    """
+
+    root: Root
+    entry: TreeEntry
+    key: str
+    directory_key: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """The path, spelled as the root is."""
+        return f"{self.root.path.rstrip('/')}/{self.entry.name}"
+
+
+@dataclass(frozen=True)
+class FoundSnapshot:
+    """A directory with a `_metadata` file.
+
+    Attributes:
+        path: the directory, spelled as the root is.
+        key: key of the directory.
+        root: the root.
+        reading: its references, or why they are not known.
+        files: the files in the directory, `_metadata` included.
+        modified: when `_metadata` was written.
+        tags: tags that the pin file gives it.
+        pin: the pin that keeps it, or None.
+    """
+
+    path: str
+    key: str
+    root: Root
+    reading: SnapshotReferences | Unreadable
+    files: tuple[FoundFile, ...]
+    modified: datetime | None
+    tags: frozenset[str] = frozenset()
+    pin: Pin | None = None
+
+    @property
+    def restorable(self) -> bool | None:
+        """See `SnapshotVerdict`."""
+        return self.reading.restorable if isinstance(self.reading, SnapshotReferences) else False
+
+
+@dataclass
+class Survey:
+    """Everything below the roots at one time.
+
+    Attributes:
+        roots: the directories.
+        time: when the survey began.
+        files: regular files by key.
+        directories: directories by key.
+        links: symbolic links and special files.
+        snapshots: directories with `_metadata`, by key.
+        pin_files: pin files of the roots and of roots inside them.
+        notes: what a person should know.
+    """
+
+    roots: tuple[Root, ...]
+    time: datetime
+    files: dict[str, FoundFile] = field(default_factory=dict)
+    directories: dict[str, FoundFile] = field(default_factory=dict)
+    links: list[FoundFile] = field(default_factory=list)
+    snapshots: dict[str, FoundSnapshot] = field(default_factory=dict)
+    pin_files: list[FoundFile] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def is_inside(self, key: str) -> bool:
+        """Return whether a key is below a root."""
+        return any(root.contains(key) for root in self.roots)
+
+
+def open_roots(
+    paths: Sequence[str | Location], keys: PathKeys, storage_options: Mapping[str, Any] | None
+) -> tuple[tuple[Root, ...], list[str]]:
+    """The roots, each once, and notes on those that are left out because another one contains them.
+
+    Raises:
+        UsageError: there are none, or a storage is not known.
+    """
+    if not paths:
+        raise UsageError("no root is named", hint="Give directories of checkpoints or savepoints")
+    found: dict[str, Root] = {}
+    for given in paths:
+        location = given if isinstance(given, Location) else resolve(given, **(storage_options or {}))
+        text = str(location)
+        # Authorities that fsspec drops from paths stay as the user wrote them.
+        if isinstance(given, str) and "://" in given and "://" in text:
+            text = given
+        path = text.rstrip("/") or "/"
+        if path == "/" or path.endswith(":"):
+            raise UsageError("a whole file system is not a root", where=Where(file=str(given)), hint="Name a directory")
+        # A root may itself be a link; `key` resolves only directories above a name.
+        key = keys.key(path + "/_").rpartition("/")[0]
+        found.setdefault(key, Root(path, key, location))
+    notes = []
+    roots: list[Root] = []
+    for root in sorted(found.values(), key=lambda each: each.key):
+        outer = next((each for each in roots if each.contains(root.key)), None)
+        if outer is None:
+            roots.append(root)
+        else:
+            notes.append(f"{root.path} is below {outer.path} and is searched with it")
+    return tuple(roots), notes
+
+
+def survey(
+    roots: tuple[Root, ...], reader: ReferenceReader, clock: Callable[[], datetime], notes: Sequence[str] = ()
+) -> Survey:
+    """List the roots and read every `_metadata`.
+
+    A snapshot that vanishes between both (Flink has subsumed it) is not an error: the roots are listed again, because
+    its successor may be newer than the listing.
+
+    Raises:
+        NotFoundError: a root does not exist.
+        StateError: a directory cannot be listed, or the roots change too fast.
+    """
+    for _ in range(ATTEMPTS):
+        # The clock is read before the listing: files that appear meanwhile have a time in its future.
+        result = Survey(roots, clock(), notes=list(notes))
+        with ThreadPoolExecutor(max(1, min(len(roots), 8))) as threads:
+            trees = list(threads.map(lambda root: list_tree(root.location), roots))
+        for root, entries in zip(roots, trees, strict=True):
+            _add_entries(result, root, entries)
+        if _read_snapshots(result, reader):
+            return result
+    raise StateError(
+        f"checkpoints vanished in each of {ATTEMPTS} attempts to read the roots",
+        where=Where(file=roots[0].path),
+        hint="Plan again when fewer checkpoints are written, or for fewer roots at a time",
+    )
+
+
+def _add_entries(result: Survey, root: Root, entries: Sequence[TreeEntry]) -> None:
+    prefix = root.key.rstrip("/") + "/"
+    for entry in entries:
+        key = prefix + entry.name
+        directory_key, _, name = key.rpartition("/")
+        file = FoundFile(root, entry, key, directory_key, name)
+        if RETENTION_DIRECTORY in entry.name and RETENTION_DIRECTORY in (parts := entry.name.split("/")):
+            # At any depth: a directory inside this root may be a root of another plan.
+            if parts[-2:] == [RETENTION_DIRECTORY, PINS_FILE]:
+                result.pin_files.append(file)
+            continue
+        if entry.is_link:
+            result.links.append(file)
+        elif entry.is_directory:
+            result.directories[key] = file
+        else:
+            result.files[key] = file
+
+
+def _read_snapshots(result: Survey, reader: ReferenceReader) -> bool:
+    by_directory: defaultdict[str, list[FoundFile]] = defaultdict(list)
+    for file in result.files.values():
+        by_directory[file.directory_key].append(file)
+    found = [file for file in result.files.values() if file.name == METADATA_FILE]
+    sizes = SurveyedSizes({file.key: file.entry.size for file in result.files.values()}, result.is_inside, reader.keys)
+    readings = reader.read([_to_metadata_file(file) for file in found], sizes)
+    pins = _collect_pins(result)
+    for file, reading in zip(found, readings, strict=True):
+        if isinstance(reading, Gone):
+            return False
+        key = file.directory_key
+        matching = [pin for pinned, pin in pins if key == pinned or key.startswith(pinned + "/")]
+        result.snapshots[key] = FoundSnapshot(
+            file.path.rpartition("/")[0],
+            key,
+            file.root,
+            reading,
+            tuple(by_directory[key]),
+            file.entry.modified,
+            frozenset(tag for pin in matching for tag in pin.tags),
+            next((pin for pin in matching if not pin.tags), None),
+        )
+    for pinned, _ in pins:
+        if not any(key == pinned or key.startswith(pinned + "/") for key in result.snapshots):
+            result.notes.append(f"no snapshot is at the pinned path {pinned}")
+    return True
+
+
+def _collect_pins(result: Survey) -> list[tuple[str, Pin]]:
+    """Pins of all pin files, with the keys of the pinned directories."""
+    pins = []
+    for file in result.pin_files:
+        depth = len(file.entry.name.split("/")) - 2
+        directory = "/".join(file.entry.name.split("/")[:depth])
+        location = join(file.root.location, directory) if directory else file.root.location
+        base = file.directory_key.rpartition("/")[0]
+        pins += [(f"{base}/{pin.path}", pin) for pin in read_pins(location)]
+    return pins
+
+
+def _to_metadata_file(file: FoundFile) -> MetadataFile:
+    location = join(file.root.location, file.entry.name)
+    return MetadataFile(file.path, file.directory_key, location, file.entry.size, file.entry.modified)

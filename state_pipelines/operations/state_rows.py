@@ -1,0 +1,202 @@
+"""Rows of a state, or of all keyed states of an operator, file by file: a damaged file does not hide the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from state_pipelines.errors import StateError, StorageError, UsageError, at
+from state_pipelines.keyed.keys.key_values import KeyText
+from state_pipelines.keyed.tables.operator_table import OperatorTableOptions, group_files
+from state_pipelines.keyed.tables.state_table import TableOptions
+from state_pipelines.metadata.key_groups import parse_key_groups
+from state_pipelines.snapshot.keyed_state import KeyedState
+from state_pipelines.snapshot.list_state import NonKeyedState
+from state_pipelines.snapshot.opening import ensure_open
+from state_pipelines.snapshot.raw_state import BytesState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from state_pipelines.keyed.tables.state_table import KeyedTable
+    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.snapshot import Snapshot
+    from state_pipelines.snapshot.keyed_state import KeyedPart
+    from state_pipelines.snapshot.operator import Operator
+    from state_pipelines.snapshot.state import State
+
+
+@dataclass(frozen=True)
+class ReadableRows:
+    """Rows of the files that can be read, one batch at a time; they can be read once.
+
+    `to_arrow`, and whatever takes Arrow streams (`pyarrow.table(rows)`, polars, DuckDB), raise the first error after
+    the last batch. To use the rows in spite of errors, read `batches` and then look at `errors`.
+
+    Attributes:
+        schema: of the batches.
+        batches: the rows; of a damaged file those before the damage.
+        errors: why rows are missing; complete after the last batch.
+    """
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+    errors: list[StateError] = field(default_factory=list)
+
+    def to_arrow(self) -> pa.Table:
+        """Read all rows into a table.
+
+        Raises:
+            StateError: rows are missing.
+        """
+        return pa.Table.from_batches(self._complete_batches(), self.schema)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export the rows as an Arrow stream, for `pyarrow.table(rows)`, polars, DuckDB and others."""
+        return pa.RecordBatchReader.from_batches(self.schema, self._complete_batches()).__arrow_c_stream__(
+            requested_schema
+        )
+
+    def _complete_batches(self) -> Iterator[pa.RecordBatch]:
+        yield from self.batches
+        if self.errors:
+            raise self.errors[0]
+
+
+def read(
+    snapshot: Snapshot | str,
+    operator: str,
+    state: str | None = None,
+    *,
+    states: Sequence[str] | None = None,
+    timers: bool = False,
+    columns: Sequence[str] | None = None,
+    key_groups: KeyGroupRange | str | None = None,
+    key: object = None,
+    raw: bool = False,
+    flatten: bool | None = None,
+) -> ReadableRows:
+    """Read the rows of one state, or of all keyed states of an operator as one table.
+
+    Args:
+        snapshot: a snapshot, or its path.
+        operator: uid, id or name.
+        state: name of the state; without it one row per key and namespace with a column per keyed state.
+        states: without `state`: names of the states to include; default all.
+        timers: without `state`: include timers too, as a list per key and namespace.
+        columns: names, or dotted paths to fields such as `value.address.zip`; default all.
+        key_groups: only these, such as `0-63` (both ends included); keyed state only.
+        key: only the entries of this key; text is the key itself where keys are text, else JSON as `dump` shows it.
+        raw: keys and values as the stored bytes.
+        flatten: with `state`: one row per list element (the default) or one row per key.
+
+    Raises:
+        NotFoundError: there is no such operator or state.
+        UsageError: options contradict each other, or a column does not exist.
+        StateError: the state has no table. Files that cannot be read are in `errors` of the result.
+    """
+    if state is None and flatten is not None:
+        raise UsageError("flatten is for one state; the table of all states holds lists")
+    if state is not None and (states is not None or timers):
+        raise UsageError("states and timers are for the table of all states, without state")
+    groups = parse_key_groups(key_groups) if isinstance(key_groups, str) else key_groups
+    chosen = None if columns is None else tuple(columns)
+    wanted = KeyText(key) if isinstance(key, str) else key
+    readable = ensure_open(snapshot).operator(operator).readable
+    if state is None:
+        names = None if states is None else tuple(states)
+        return read_operator(readable, OperatorTableOptions(names, timers, chosen, raw, wanted), groups)
+    options = TableOptions(columns=chosen, flatten=flatten is not False, raw=raw, key=wanted)
+    return read_state(readable.state(state), options, groups)
+
+
+def read_state(state: State, options: TableOptions, key_groups: KeyGroupRange | None = None) -> ReadableRows:
+    """Read a state of an operator that may be partial (`Operator.readable`).
+
+    Raises:
+        StateError: there is no table of the state; see `State.make_schema`.
+        UsageError: key groups of state that has none.
+    """
+    errors: list[StateError] = []
+    if isinstance(state, KeyedState):
+        key_groups = state.operator.narrow_key_groups(state.make_table(options).needle, key_groups)
+    files = _list_files(state, options, key_groups)
+    missing = state.operator.find_failures(state, key_groups)
+    return ReadableRows(state.make_schema(options), _read_each(files, missing, errors), errors)
+
+
+def read_operator(
+    operator: Operator, options: OperatorTableOptions, key_groups: KeyGroupRange | None = None
+) -> ReadableRows:
+    """Read all keyed states of an operator that may be partial, a row per key and namespace.
+
+    Raises:
+        StateError: there is no such table; see `Operator.make_table`.
+    """
+    errors: list[StateError] = []
+    table, context = operator.make_table(options), operator.record_context
+    key_groups = operator.narrow_key_groups(table.needle, key_groups)
+    files = (
+        table.batches(files, subtask, context, key_groups)
+        for subtask, files in group_files(operator.keyed_files).items()
+        if key_groups is None or any(each.key_groups.intersect(key_groups).number for each in files)
+    )
+    missing = operator.find_failures(None, key_groups)
+    with at(operator=operator.label):
+        return ReadableRows(table.schema, _read_each(files, missing, errors, operator=operator.label), errors)
+
+
+def _read_each(
+    files: Iterable[Iterator[pa.RecordBatch]],
+    missing: Iterable[StateError],
+    errors: list[StateError],
+    **place: str,
+) -> Iterator[pa.RecordBatch]:
+    """Read one file after the other; their errors, and those of the files that cannot be opened, go to `errors`."""
+    errors.extend(missing)
+    for batches in files:
+        try:
+            with at(**place):
+                yield from batches
+        except (UsageError, StorageError):
+            # The one is no matter of a file, and after the other the same read may succeed.
+            raise
+        except StateError as error:
+            errors.append(error)
+
+
+def _list_files(
+    state: State, options: TableOptions, key_groups: KeyGroupRange | None
+) -> Iterable[Iterator[pa.RecordBatch]]:
+    """Rows of a state, one iterator per file."""
+    match state:
+        case KeyedState():
+            table = state.make_table(options)
+            return (
+                _place(state, _read_keyed(state, part, table, key_groups))
+                for part in state.parts
+                if key_groups is None or part.file.key_groups.intersect(key_groups).number
+            )
+        case NonKeyedState():
+            if key_groups is not None:
+                raise UsageError("operator state has no key groups")
+            return (_place(state, each.batches(parts)) for parts, each in state.split(0, options))
+        case BytesState():
+            names = state.make_schema(options).names
+            parts = state.choose_parts(key_groups)
+            return (_place(state, (batch.select(names) for batch in part.batches())) for part in parts)
+    return (state.batches(options, key_groups),)
+
+
+def _read_keyed(
+    state: KeyedState, part: KeyedPart, table: KeyedTable, key_groups: KeyGroupRange | None
+) -> Iterator[pa.RecordBatch]:
+    for records in part.narrow(table).records(state.context, key_groups):
+        yield table.make_batch(records, part.subtask)
+
+
+def _place(state: State, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    with at(operator=state.operator.label, state=state.name):
+        yield from batches

@@ -1,0 +1,1 @@
+"""New files of a snapshot: encoded and copied records, spills, publication."""

@@ -1,0 +1,325 @@
+"""New files of keyed state: some states encoded anew, all others copied as bytes.
+
+Two steps, each of which any number of tasks can share. `write_part` encodes rows of one state into a part file (a
+spill), in whatever order they come; `merge_parts` writes the final file of one subtask from parts and from the old
+file. One block of records is held in memory. Of an old file that is not canonical a key group is held whole where that
+is larger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from state_pipelines.errors import FormatError, Where
+from state_pipelines.keyed.canonical.kernels import END_OF_KEY_GROUP, FLAG
+from state_pipelines.keyed.canonical.reader import CanonicalWriter
+from state_pipelines.keyed.canonical.sections import select_sections
+from state_pipelines.keyed.canonical.sorted_runs import (
+    Block,
+    RecordBuffer,
+    gather_runs,
+    join_runs,
+    join_sides,
+    sum_runs,
+)
+from state_pipelines.keyed.digests.record_digests import RecordDigest, sum_digests
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
+from state_pipelines.operations.write.publication import make_file_name
+from state_pipelines.operations.write.spills import BATCH, BLOCK, create_spill, find_blocks, read_spill
+from state_pipelines.storage import Location, create_file, join
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from state_pipelines.keyed.header import KeyedHeader
+    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext, Runs
+    from state_pipelines.keyed.tables.row_encoding import RecordEncoder
+    from state_pipelines.snapshot import Operator
+
+
+LARGE = 2 * BATCH
+"""Bytes of a key group from which on it is written block after block."""
+
+
+@dataclass(frozen=True)
+class PartFile:
+    """Encoded records of one state that wait to be merged.
+
+    Attributes:
+        location: the file, a spill in which the state has the id 0.
+        records: how many.
+        key_groups: range outside of which none of them lies.
+    """
+
+    location: Location
+    records: int
+    key_groups: KeyGroupRange
+
+
+@dataclass(frozen=True)
+class FileRewrite:
+    """The new file of one subtask.
+
+    Attributes:
+        subtask: index of the subtask.
+        base: the old file; None when there was none.
+        header: of the new file.
+        copied: (new state id, old state id) of the states that are copied as bytes.
+        encoded: (new state id, parts) of the states that are encoded anew; parts may hold other key groups too.
+        key_groups: range of the subtask.
+        context: what finding the records of the old file takes.
+        target: the new file.
+    """
+
+    subtask: int
+    base: KeyedFile | None
+    header: KeyedHeader
+    copied: tuple[tuple[int, int], ...]
+    encoded: tuple[tuple[int, tuple[PartFile, ...]], ...]
+    key_groups: KeyGroupRange
+    context: RecordContext
+    target: Location
+
+    def run(self) -> WrittenFile:
+        """Write it."""
+        return merge_parts(self)
+
+
+def copy_states(
+    subtask: int, file: KeyedFile, header: KeyedHeader, context: RecordContext, target: Location
+) -> FileRewrite:
+    """The rewrite of a subtask that changes nothing but the format and what else `header` says; all states stay."""
+    states = tuple((each, each) for each in range(len(header.states)))
+    return FileRewrite(subtask, file, header, states, (), file.key_groups, context, target)
+
+
+def complete_rewrites(operator: Operator, rewrites: Sequence[FileRewrite], directory: Location) -> list[FileRewrite]:
+    """The rewrites of some subtasks of an operator, and those that its other subtasks need.
+
+    What is written is canonical, and Flink takes one format per operator only: the first handle chooses (see
+    `HeapKeyedStateBackendBuilder`, `RocksDBKeyedStateBackendBuilder`). Subtasks in other formats become canonical too.
+
+    Args:
+        operator: the operator.
+        rewrites: at most one per subtask.
+        directory: of the new files.
+
+    Raises:
+        StateError: keyed state cannot be read.
+    """
+    known = {rewrite.subtask for rewrite in rewrites}
+    handles = {subtask.index: subtask.managed_keyed_state for subtask in operator.metadata.subtasks}
+    others = [
+        copy_states(index, file, file.header, operator.record_context, join(directory, make_file_name()))
+        for index, file in operator.keyed_files
+        # Timers in raw keyed state stay where they are; every backend restores them.
+        if not file.holds_raw_timers
+        and index not in known
+        and not isinstance(handles[index], KeyGroupsSavepointStateHandle)
+    ]
+    return [*rewrites, *others] if rewrites else []
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A new file of one subtask.
+
+    Attributes:
+        offsets: position per key group of the range.
+        size: bytes.
+        records: by new state id.
+        states: what it holds of each state, by name, where that was counted.
+        dropped: what was left out of each state by choice of keys.
+        duplicates: what was left out of each state because another snapshot has the same key.
+    """
+
+    subtask: int
+    offsets: tuple[int, ...]
+    size: int
+    records: tuple[tuple[int, int], ...]
+    states: dict[str, RecordDigest] = field(default_factory=dict)
+    dropped: dict[str, RecordDigest] = field(default_factory=dict)
+    duplicates: dict[str, RecordDigest] = field(default_factory=dict)
+
+
+def write_part(encoder: RecordEncoder, batches: Iterable[pa.RecordBatch], target: Location) -> PartFile:
+    """Encode rows of one state into a part file.
+
+    Args:
+        encoder: knows the layouts.
+        batches: rows in any order; the rows of one list follow each other inside one task.
+        target: the file; what an attempt that died has left is replaced.
+
+    Raises:
+        ValueRangeError: a value has no place in the state's serializer.
+    """
+    max_parallelism = encoder.layout.max_parallelism
+    maps = frozenset([0] if encoder.layout.state_type == "MAP" else [])
+    records, first, last = 0, max_parallelism, -1
+    with create_spill(target, RecordBuffer(encoder.prefix, maps, BLOCK), max_parallelism) as spill:
+        for rows in encoder.encode(batches):
+            spill.add(0, join_sides(rows.key_groups, rows.keys, rows.values))
+            records += len(rows.key_groups)
+            first, last = min(first, int(rows.key_groups.min())), max(last, int(rows.key_groups.max()))
+    return PartFile(target, records, KeyGroupRange(first, last - first + 1) if records else KeyGroupRange(0, 0))
+
+
+def merge_parts(rewrite: FileRewrite) -> WrittenFile:
+    """Write the file of one subtask, some key groups at a time.
+
+    Raises:
+        FormatError: the old file gives a key group twice or out of order.
+        StateError: the old file cannot be read, or the new one cannot be written.
+    """
+    merging = _Merging(rewrite)
+    # Whatever an attempt that died has left is ours: nobody else knows the name.
+    with create_file(rewrite.target, replace=True) as output:
+        writer = CanonicalWriter(output, rewrite.header, rewrite.key_groups, rewrite.context.prefix)
+        for key_groups, is_large in _cut_large(merging.sizes, rewrite.key_groups):
+            if is_large:
+                merging.stream(writer, key_groups)
+            else:
+                merging.join(writer, key_groups)
+    counts = tuple((number, merging.states[info.name].records) for number, info in enumerate(rewrite.header.states))
+    return WrittenFile(rewrite.subtask, writer.offsets, writer.size, counts, merging.states)
+
+
+def _cut_large(sizes: npt.NDArray[np.int64], key_groups: KeyGroupRange) -> Iterator[tuple[KeyGroupRange, bool]]:
+    """Key groups that lie side by side, or one that is too large to be held, and whether it is; `sizes` are bytes."""
+    first = key_groups.start
+    for large in (np.flatnonzero(sizes > LARGE) + key_groups.start).tolist():
+        if first < large:
+            yield KeyGroupRange(first, large - first), False
+        yield KeyGroupRange(large, 1), True
+        first = large + 1
+    if first <= key_groups.end:
+        yield KeyGroupRange(first, key_groups.end + 1 - first), False
+
+
+class _Merging:
+    """What `merge_parts` holds."""
+
+    def __init__(self, rewrite: FileRewrite) -> None:
+        self.rewrite = rewrite
+        self.copied = {old_id: new_id for new_id, old_id in rewrite.copied}
+        self.names = {number: info.name for number, info in enumerate(rewrite.header.states)}
+        maps = frozenset(number for number, info in enumerate(rewrite.header.states) if info.state_type == "MAP")
+        self.buffer = RecordBuffer(rewrite.context.prefix, maps, BATCH)
+        self.parts = [
+            (state_id, each)
+            for state_id, parts in rewrite.encoded
+            for part in parts
+            if part.key_groups.intersect(rewrite.key_groups)
+            for each in read_spill(part.location, find_blocks(part.location), rewrite.key_groups)
+        ]
+        self.start = rewrite.key_groups.start
+        # Bytes of all parts in front of each key group.
+        self.bounds = np.zeros(len(rewrite.key_groups) + 1, np.int64)
+        for _, each in self.parts:
+            self.bounds += each.bounds - each.bounds[0]
+        self.sizes = np.diff(self.bounds)
+        if self.copied and rewrite.base is not None and not rewrite.base.lacks_lengths:
+            for section in select_sections(rewrite.base.stored_sections(), rewrite.key_groups):
+                self.sizes[section.key_group - self.start] += section.size
+        self.states = dict.fromkeys(self.names.values(), RecordDigest())
+
+    def join(self, writer: CanonicalWriter, key_groups: KeyGroupRange) -> None:
+        """Write the sections of some key groups, about `BATCH` bytes at a time."""
+        first = key_groups.start
+        for key_group, old in align_key_groups(self.rewrite.base, self.rewrite.context, key_groups):
+            spilled = self.bounds[key_group - self.start] - self.bounds[first - self.start]
+            if first < key_group and self.buffer.size + int(spilled) >= BATCH:
+                self._write(writer, KeyGroupRange(first, key_group - first))
+                first = key_group
+            for old_id, records in old:
+                if old_id in self.copied:
+                    self.buffer.add(self.copied[old_id], records)
+        self._write(writer, KeyGroupRange(first, key_groups.end + 1 - first))
+
+    def _write(self, writer: CanonicalWriter, key_groups: KeyGroupRange) -> None:
+        blocks = [self.buffer.sort(key_groups), *self._read_parts(key_groups)]
+        self._count(blocks)
+        writer.write_sections(*join_runs(gather_runs([(0, block) for block in blocks])))
+
+    def stream(self, writer: CanonicalWriter, key_groups: KeyGroupRange) -> None:
+        """Write the section of a large key group, block after block; no section where no state has records."""
+        blocks = (block for block in self._find_blocks(key_groups) if len(block.runs))
+        first = next(blocks, None)
+        if first is not None:
+            writer.write_section(key_groups.start, self._make_section(first, blocks))
+
+    def _find_blocks(self, key_groups: KeyGroupRange) -> Iterator[Block]:
+        """What there is of one key group, framed; of one state each."""
+        if self.rewrite.base is not None and self.copied:
+            found = self.rewrite.base.scan([*self.copied], self.rewrite.context, key_groups)
+            for old_id, records in found:
+                self.buffer.add(self.copied[old_id], records)
+                yield self.buffer.sort(key_groups)
+        yield from self._read_parts(key_groups)
+
+    def _make_section(self, block: Block, rest: Iterator[Block]) -> Iterator[bytes | memoryview]:
+        yield _name_state(block)
+        for following in rest:
+            self._count([block])
+            if following.runs["state"][0] == block.runs["state"][0]:
+                yield block.data.data
+            else:
+                yield _end_state(block)
+                yield _name_state(following)
+            block = following
+        self._count([block])
+        yield _end_state(block)
+        yield END_OF_KEY_GROUP.to_bytes(2, "big")
+
+    def _read_parts(self, key_groups: KeyGroupRange) -> Iterator[Block]:
+        for state_id, part in self.parts:
+            block = part.read(key_groups)
+            block.runs["state"] = state_id
+            yield block
+
+    def _count(self, blocks: Sequence[Block]) -> None:
+        self.states = sum_digests([self.states, sum_runs([block.runs for block in blocks], self.names)])
+
+
+def _name_state(block: Block) -> bytes:
+    """What stands before the records of a state."""
+    return int(block.runs["state"][0]).to_bytes(2, "big")
+
+
+def _end_state(block: Block) -> memoryview:
+    """The last records of a state: the last one says so."""
+    data = block.data.copy()
+    data[block.runs["last"][0]] |= FLAG
+    return data.data
+
+
+def align_key_groups(
+    file: KeyedFile | None, context: RecordContext, key_groups: KeyGroupRange
+) -> Iterator[tuple[int, Runs]]:
+    """Every key group of a range in ascending order, and what a file has of it: nothing where it has none.
+
+    Raises:
+        FormatError: the file gives a key group twice, out of order or from elsewhere.
+        StateError: the file cannot be read.
+    """
+    found = iter(()) if file is None else file.scan_key_groups(context, key_groups)
+    pending = next(found, None)
+    for key_group in key_groups:
+        runs: Runs = []
+        if pending is not None and pending[0] == key_group:
+            runs, pending = pending[1], next(found, None)
+        yield key_group, runs
+    if file is not None and pending is not None:
+        raise FormatError(
+            f"key group {pending[0]} comes twice, out of order, or from outside of {key_groups.start} to "
+            f"{key_groups.end}",
+            where=Where(file=file.name),
+            hint="Its records would be lost; please report this",
+        )

@@ -1,0 +1,289 @@
+"""New files of operator state: some states encoded anew, all others copied as bytes.
+
+Two steps, as for keyed state (`rewriting`): `write_elements` encodes rows of one state into element files, one per
+subtask and task; `OperatorRewrite.run` writes the file of one subtask from those and from the old file. One subtask's
+file is held in memory, no more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_pipelines.codecs import layout as lay
+from state_pipelines.codecs.arrow_coercion import conform
+from state_pipelines.codecs.columns import plan_columns
+from state_pipelines.codecs.programs.execution import Encoded
+from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
+from state_pipelines.errors import UsageError, Where, at
+from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
+from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
+from state_pipelines.operations.write.publication import make_file_name
+from state_pipelines.operatorstate.state_files import find_entries, gather_elements, lay_out_entry, write_operator_file
+from state_pipelines.serializers.state_meta_info import StateKind, StateMetaInfo
+from state_pipelines.storage import Location, create_file, join, read_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from state_pipelines.operatorstate.header import OperatorHeader
+    from state_pipelines.operatorstate.unread_state import OperatorStateSource
+    from state_pipelines.snapshot.list_state import OperatorPart
+
+ELEMENT_SCHEMA = pa.schema([("place", pa.int64()), ("element", pa.large_binary())])
+"""Rows of an element file: the place of an element among those of its subtask, and its bytes."""
+
+NO_PLACE = -1
+"""Entries of a broadcast state have no order."""
+
+
+@dataclass(frozen=True)
+class ElementFile:
+    """Encoded elements of one subtask's list, or entries of a broadcast state, that wait to be written."""
+
+    location: Location
+    subtask: int
+    records: int
+
+
+@dataclass(frozen=True)
+class ElementEncoder:
+    """Encodes rows of one list or broadcast state.
+
+    Columns of the rows: `subtask`, then `list_index` and `value`, or `map_key` and `map_value`.
+
+    Attributes:
+        info: of the new state.
+        layouts: what the layout of the value depends on.
+        keys: what that of the key of a broadcast state depends on.
+    """
+
+    info: StateMetaInfo
+    layouts: LayoutContext
+    keys: LayoutContext
+
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        """The exact type of each column that is encoded."""
+        kind = plan_columns(self._layout).type
+        if self.info.kind is StateKind.BROADCAST:
+            return {"map_key": kind.field("key").type, "map_value": kind.field("value").type}
+        return {"value": kind}
+
+    @property
+    def _layout(self) -> lay.Layout:
+        if self.info.kind is StateKind.BROADCAST:
+            return lay_out_entry(self.info, self.keys, self.layouts)
+        return derive_layout(self.info.value_serializer, self.layouts)
+
+    def encode(self, batch: pa.RecordBatch) -> Encoded:
+        """The elements, or entries, of a batch.
+
+        Raises:
+            ValueRangeError: a value has no place in its serializer.
+        """
+        arrays = [conform(batch.column(name), kind, name) for name, kind in self.types.items()]
+        if self.info.kind is StateKind.BROADCAST:
+            arrays = [pa.StructArray.from_arrays(arrays, names=["key", "value"])]
+        columns = plan_columns(self._layout)
+        return columns.encode(conform(arrays[0], columns.type))
+
+
+def write_elements(
+    encoder: ElementEncoder, batches: Iterable[pa.RecordBatch], directory: Location
+) -> list[ElementFile]:
+    """Encode rows of one state; one file for rows of one subtask that follow each other.
+
+    Args:
+        encoder: knows the layouts.
+        batches: the rows.
+        directory: of the files.
+
+    Raises:
+        ValueRangeError: a value has no place in its serializer.
+    """
+    found: list[ElementFile] = []
+    with ExitStack() as open_file:
+        stream: pa.RecordBatchStreamWriter | None = None
+        for subtask, rows in _encode(encoder, batches):
+            if stream is None or found[-1].subtask != subtask:
+                open_file.close()
+                found.append(ElementFile(join(directory, make_file_name()), subtask, 0))
+                output = open_file.enter_context(create_file(found[-1].location))
+                stream = open_file.enter_context(pa.ipc.new_stream(output, ELEMENT_SCHEMA))
+            stream.write_batch(rows)
+            found[-1] = ElementFile(found[-1].location, subtask, found[-1].records + len(rows))
+    return found
+
+
+def _encode(encoder: ElementEncoder, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Rows of one subtask each."""
+    for batch in batches:
+        if not len(batch):
+            continue
+        elements = encoder.encode(batch)
+        bounds = np.append(np.int64(0), elements.stops)
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(np.ascontiguousarray(elements.data))]
+        array = pa.Array.from_buffers(pa.large_binary(), len(batch), buffers)
+        has_places = "list_index" in batch.schema.names
+        places = batch.column("list_index") if has_places else pa.array(np.full(len(batch), NO_PLACE))
+        rows = pa.RecordBatch.from_arrays([places.cast(pa.int64()), array], schema=ELEMENT_SCHEMA)
+        subtasks = np.asarray(batch.column("subtask"))
+        edges = [0, *(np.flatnonzero(np.diff(subtasks)) + 1).tolist(), len(batch)]
+        for start, end in pairwise(edges):
+            yield int(subtasks[start]), rows.slice(start, end - start)
+
+
+def read_elements(files: Iterable[ElementFile]) -> Encoded:
+    """What `write_elements` wrote of one subtask, in the order of its places.
+
+    Raises:
+        UsageError: a place is taken twice.
+    """
+    tables = [pa.ipc.open_stream(read_file(each.location)).read_all() for each in files]
+    rows = pa.concat_tables([ELEMENT_SCHEMA.empty_table(), *tables])
+    places = np.asarray(rows.column("place"))
+    if len(places) and places[0] != NO_PLACE and (np.diff(places) <= 0).any():
+        rows = rows.take(pa.array(np.argsort(places, kind="stable")))
+        if (np.diff(np.asarray(rows.column("place"))) == 0).any():
+            raise UsageError("several elements have the same list_index", hint="A function keeps that column as it is")
+    stops = np.cumsum(pc.binary_length(rows.column("element")).to_numpy(), dtype=np.int64)
+    pieces = [np.zeros(0, np.uint8), *(_flatten(chunk) for chunk in rows.column("element").chunks)]
+    return Encoded(np.concatenate(pieces), stops)
+
+
+def _flatten(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """All bytes of a binary array, one value behind the other."""
+    if not len(array):
+        return np.zeros(0, np.uint8)
+    _, offsets, data = array.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    return np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]] if data is not None else np.zeros(0, np.uint8)
+
+
+@dataclass(frozen=True)
+class WrittenOperatorState:
+    """The new operator state of one subtask.
+
+    Attributes:
+        handle: its handle; None when no state is left.
+    """
+
+    subtask: int
+    handle: OperatorStreamStateHandle | None
+
+
+@dataclass(frozen=True)
+class OperatorRewrite:
+    """The new operator state of one subtask.
+
+    Attributes:
+        subtask: index of the subtask.
+        base: the old file.
+        header: of the new file.
+        copied: old names by new names of the states that are copied as bytes.
+        encoded: element files by new names of the states that are encoded anew; of other subtasks too for broadcast
+            state, of which every subtask gets all entries.
+        target: the new file.
+    """
+
+    subtask: int
+    base: OperatorStateSource
+    header: OperatorHeader
+    copied: tuple[tuple[str, str], ...]
+    encoded: tuple[tuple[str, tuple[ElementFile, ...]], ...]
+    target: Location
+
+    def run(self) -> WrittenOperatorState:
+        """Write it.
+
+        Raises:
+            StateError: the old file cannot be read, or the new one cannot be written.
+        """
+        if not (self.header.lists or self.header.broadcasts):
+            return WrittenOperatorState(self.subtask, None)
+        file = self.base.read()
+        named = {each.state_name for each in self.base.handle.states}
+        olds, files = dict(self.copied), dict(self.encoded)
+        lists: dict[str, Encoded] = {}
+        broadcasts: dict[str, tuple[int, bytes]] = {}
+        for info in self.header.lists:
+            with at(state=info.name):
+                if info.name in olds:
+                    lists[info.name] = gather_elements(*file.elements(olds[info.name]))
+                else:
+                    lists[info.name] = read_elements(files[info.name])
+        for info in self.header.broadcasts:
+            if info.name in olds:
+                data, start, end, count = file.broadcast(olds[info.name])
+                broadcasts[info.name] = (count, data[start:end].tobytes())
+            else:
+                entries = read_elements(files[info.name])
+                broadcasts[info.name] = (len(entries.stops), entries.data.tobytes())
+        raw, states = write_operator_file(self.header, lists, broadcasts)
+        # A handle that did not name its copy still does not: Flink would take an empty one for the state.
+        absent = {info.name for info in self.header.broadcasts if olds.get(info.name, info.name) not in named}
+        absent -= files.keys()
+        # Whatever an attempt that died has left is ours: nobody else knows the name.
+        with create_file(self.target, replace=True) as output:
+            output.write(raw)
+        stream = RelativeFileStateHandle(self.target.name, len(raw))
+        kept = tuple(each for each in states if each.state_name not in absent)
+        return WrittenOperatorState(self.subtask, OperatorStreamStateHandle(kept, stream))
+
+
+@dataclass(frozen=True)
+class BroadcastCopy:
+    """What one subtask has of a broadcast state.
+
+    Attributes:
+        part: the subtask's part.
+        context: what layouts depend on.
+    """
+
+    part: OperatorPart
+    context: LayoutContext
+
+    def run(self) -> bytes:
+        """A digest of the entries (SHA-256), whatever their order: the maps of subtasks have none.
+
+        Raises:
+            StateError: the state cannot be read.
+        """
+        info = self.part.info
+        data, starts, ends = find_entries(self.part.read(), info, self.context)
+        entries = plan_columns(lay.Rest()).decode(data, starts, ends).array
+        entries = entries.take(pc.sort_indices(entries))
+        digest = hashlib.sha256(np.asarray(pc.binary_length(entries)).astype(np.int64).tobytes())
+        digest.update(_flatten(entries.cast(pa.large_binary())).tobytes())
+        return digest.digest()
+
+
+def require_equal_copies(parts: Iterable[OperatorPart], digests: Iterable[bytes], state: str) -> None:
+    """Make sure that all subtasks hold the same.
+
+    Args:
+        parts: of the subtasks.
+        digests: of their copies, as `BroadcastCopy` gives them.
+        state: its name.
+
+    Raises:
+        UsageError: they do not.
+    """
+    first: dict[bytes, int] = {}
+    for part, digest in zip(parts, digests, strict=True):
+        first.setdefault(digest, part.subtask)
+    if len(first) > 1:
+        raise UsageError(
+            f"subtasks {' and '.join(map(str, first.values()))} hold different copies of the broadcast state",
+            where=Where(state=state),
+            hint="Copies that differ have no common value to migrate; let the job broadcast the entries again, then "
+            "take a new snapshot",
+        )

@@ -1,0 +1,83 @@
+"""Publishing of self-contained snapshots: every file that the metadata name is in the directory of the snapshot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import ProofError, Where
+from state_pipelines.metadata import list_references, write_metadata
+from state_pipelines.metadata.references import StreamPart
+from state_pipelines.metadata.stream_handles import (
+    ByteStreamStateHandle,
+    EmptySegmentFileStateHandle,
+    FileStateHandle,
+    RelativeFileStateHandle,
+    SegmentFileStateHandle,
+)
+from state_pipelines.storage.files import list_directory
+
+if TYPE_CHECKING:
+    from state_pipelines.metadata import CheckpointMetadata
+    from state_pipelines.metadata.references import StreamReference
+    from state_pipelines.storage import Location, SnapshotWriter
+
+
+def publish_snapshot(writer: SnapshotWriter, metadata: CheckpointMetadata, *, needs_others: bool = False) -> None:
+    """Write `_metadata`, last of all.
+
+    Args:
+        writer: has written all data files.
+        metadata: of the new snapshot.
+        needs_others: files of other snapshots are referenced, as the user asked for.
+
+    Raises:
+        ProofError: a handle names a file elsewhere; nothing is published.
+        TargetExistsError: another process has published into the target meanwhile.
+    """
+    if not needs_others:
+        require_own_files(metadata, writer.target)
+    writer.publish(write_metadata(metadata))
+
+
+def require_own_files(metadata: CheckpointMetadata, directory: Location) -> None:
+    """Make sure that a new snapshot needs nothing outside its directory, before it is published.
+
+    Args:
+        metadata: of the new snapshot.
+        directory: of the new snapshot, with all data files written.
+
+    Raises:
+        ProofError: a handle names a file elsewhere, a file that is not there, or one that is too short; names the
+            handle.
+    """
+    references = [each for each in list_references(metadata) if not isinstance(each.handle, _INLINED)]
+    sizes = {entry.location.name: entry.size for entry in list_directory(directory)} if references else {}
+    for reference in references:
+        match reference.handle:
+            case RelativeFileStateHandle(relative_path=name, size=size):
+                if "/" in name or name in (".", ".."):
+                    raise _refuse(reference, f"{name}, which is not a file of the directory itself")
+                if name not in sizes:
+                    raise _refuse(reference, f"{name}, which is not there")
+                # Sizes of logged changes are those before compression (`StateChangeFormat`).
+                if sizes[name] < size and reference.part is not StreamPart.CHANGES:
+                    raise _refuse(reference, f"{size:,} bytes of {name}, which has {sizes[name]:,}")
+            case FileStateHandle(path=path) | SegmentFileStateHandle(path=path):
+                raise _refuse(reference, f"{path}, which may lie elsewhere")
+            case other:
+                raise _refuse(reference, f"a {type(other).__name__}, of which no file is known")
+
+
+_INLINED = (ByteStreamStateHandle, EmptySegmentFileStateHandle)
+
+
+def _refuse(reference: StreamReference, named: str) -> ProofError:
+    operator = reference.operator
+    subtask = "" if reference.subtask_index is None else f" of subtask {reference.subtask_index}"
+    part = f" ({reference.part.value} {reference.local_path or ''}".rstrip() + ")"
+    return ProofError(
+        f"the new snapshot would not stand alone: its handle of {reference.category.value} state{subtask}{part} names "
+        f"{named}",
+        where=Where(operator=operator.uid or operator.operator_id.hex()),
+        hint="Nothing was published; please report this",
+    )

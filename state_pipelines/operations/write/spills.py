@@ -1,0 +1,484 @@
+"""Spills: framed records in any order on their way to their files, on disk between two stages of work.
+
+The first stage encodes rows (`write.keyed_rewrite`) or reads records for other key groups
+(`rescale.record_regrouping`); the second writes the file of a subtask. Any number of tasks can share either stage.
+
+A spill is a sequence of blocks (`keyed.canonical.sorted_runs.Block`). The data of each block are followed by its index
+(`RUN`) and a directory with the offsets of every key group's runs, in the index and in the file. Reading a range of key
+groups therefore takes one read of the directory, one of the index and one of the data per block. A spill ends with the
+offsets of its blocks and their number.
+
+A task that writes a subtask reads from every block of every spill. Many blocks are therefore merged into one block per
+spill (`create_merged_spill`), and spills on other machines are downloaded once (`open_spills`).
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from state_pipelines.errors import FormatError, Where
+from state_pipelines.keyed.canonical.sorted_runs import (
+    RUN,
+    Block,
+    Index,
+    RecordBuffer,
+    join_blocks,
+    merge_runs,
+    size_of_records,
+    sum_states,
+)
+from state_pipelines.keyed.digests.record_digests import RecordDigest
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.storage import Location, create_file, join, read_range, resolve
+from state_pipelines.storage.faults import translating
+from state_pipelines.storage.files import file_size
+from state_pipelines.storage.locations import is_local
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from state_pipelines.keyed.record_layout import KeyedRecords
+
+BLOCK = 32 << 20
+"""Bytes of records in a block."""
+
+BATCH = 16 << 20
+"""Bytes of records that become sections at once, unless one key group has more; see `choose_batch`."""
+
+_MOST = 64 << 20
+"""Bytes that `choose_batch` gives at most."""
+
+_SHARE = 32 << 10
+"""Bytes that a batch should have of each block: a read of fewer takes as long."""
+
+_READERS = 8
+"""Blocks that are read at a time from a storage that is not local; each reader holds up to `BATCH` bytes."""
+
+_DIRECTORY_ROW = 16
+_BLOCK_ROW = 24
+_TRAILER = 8
+
+
+@dataclass(frozen=True)
+class SpilledBlock:
+    """Where a block lies.
+
+    Attributes:
+        start: of its data.
+        size: of its data; the index follows, then the directory.
+        runs: how many.
+    """
+
+    start: int
+    size: int
+    runs: int
+
+
+@dataclass(frozen=True)
+class Spill:
+    """Records of all states, framed for their new key groups.
+
+    Attributes:
+        location: the file.
+        max_parallelism: number of the new key groups.
+        blocks: the blocks.
+        states: what it holds of each state, by name, under the new key groups.
+        dropped: what was left out of each state, under the old key groups.
+    """
+
+    location: Location
+    max_parallelism: int
+    blocks: tuple[SpilledBlock, ...]
+    states: dict[str, RecordDigest] = field(default_factory=dict)
+    dropped: dict[str, RecordDigest] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SpilledRange:
+    """What a block holds of a range of key groups.
+
+    Attributes:
+        location: the file.
+        key_groups: the range.
+        runs: `RUN`[r]; offsets count from the start of the file.
+        bounds: i64[key groups + 1], where the data of each key group begin in the file.
+    """
+
+    location: Location
+    key_groups: KeyGroupRange
+    runs: Index
+    bounds: npt.NDArray[np.int64]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the data."""
+        return int(self.bounds[-1] - self.bounds[0])
+
+    def read(self, key_groups: KeyGroupRange) -> Block:
+        """The runs of some of its key groups, which lie side by side; offsets count from the start of the data."""
+        first, stop = (each - self.key_groups.start for each in (key_groups.start, key_groups.end + 1))
+        start, end = int(self.bounds[first]), int(self.bounds[stop])
+        low, high = np.searchsorted(self.runs["key_group"], (key_groups.start, key_groups.end + 1))
+        runs = self.runs[low:high].copy()
+        runs["offset"] -= start
+        return Block(np.frombuffer(read_range(self.location, start, end), np.uint8), runs)
+
+
+@dataclass
+class BlockWriter:
+    """Writes the blocks of a spill.
+
+    Attributes:
+        output: where the bytes go.
+        max_parallelism: number of the new key groups.
+    """
+
+    output: IO[bytes]
+    max_parallelism: int
+    _blocks: list[SpilledBlock] = field(default_factory=list)
+    _position: int = 0
+    _start: int = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write data of a block, or a part of them."""
+        self._position += self.output.write(data)
+
+    def end_block(self, runs: Index) -> None:
+        """Write what stands behind the data of a block.
+
+        Args:
+            runs: `RUN`[r], at least one; offsets are set.
+        """
+        block = SpilledBlock(self._start, self._position - self._start, len(runs))
+        ends = block.start + np.cumsum(runs["size"])
+        runs["offset"] = ends - runs["size"]
+        directory = np.empty((self.max_parallelism + 1, 2), "<i8")
+        directory[:, 0] = np.searchsorted(runs["key_group"], np.arange(self.max_parallelism + 1))
+        directory[:, 1] = np.append(runs["offset"], ends[-1])[directory[:, 0]]
+        self._blocks.append(block)
+        self.write(runs.view(np.uint8).data)
+        self.write(directory.reshape(-1).view(np.uint8).data)
+        self._start = self._position
+
+    def finish(self) -> tuple[SpilledBlock, ...]:
+        """Write where the blocks lie, and tell it."""
+        places = np.array([(each.start, each.size, each.runs) for each in self._blocks], "<i8").reshape(-1, 3)
+        self.write(places.tobytes() + len(places).to_bytes(_TRAILER, "little"))
+        return tuple(self._blocks)
+
+
+@dataclass
+class SpillWriter:
+    """Sorts records into the blocks of a spill; see `create_spill`.
+
+    Attributes:
+        output: where the blocks go.
+        buffer: what is not written yet.
+        states: what was written of each state, by id.
+        blocks: where the blocks lie, once the spill is finished.
+    """
+
+    output: BlockWriter
+    buffer: RecordBuffer
+    states: dict[int, RecordDigest] = field(default_factory=dict)
+    blocks: tuple[SpilledBlock, ...] = ()
+
+    def add(self, state: int, records: KeyedRecords) -> None:
+        """Take records of a state, which lie in their new key groups."""
+        # Of few key groups, or of compressed ones, a great deal may come at once.
+        pieces = size_of_records(records) // self.buffer.limit + 1
+        rows = len(records) // pieces + 1
+        for start in range(0, len(records), rows):
+            self.buffer.add(state, records.cut(start, start + rows))
+            if self.buffer.is_full:
+                self.flush()
+
+    def flush(self) -> None:
+        """Write what is held as a block."""
+        block = self.buffer.sort(KeyGroupRange(0, self.output.max_parallelism))
+        if not len(block.runs):
+            return
+        self.output.write(block.data.data)
+        self.output.end_block(block.runs)
+        for state, digest in sum_states(block.runs).items():
+            self.states[state] = self.states.get(state, RecordDigest()) + digest
+
+
+@contextmanager
+def create_spill(location: Location, buffer: RecordBuffer, max_parallelism: int) -> Iterator[SpillWriter]:
+    """Write a spill; what an attempt that died has left is replaced.
+
+    Raises:
+        StateError: the storage refuses.
+    """
+    with create_file(location, replace=True) as output:
+        writer = SpillWriter(BlockWriter(output, max_parallelism), buffer)
+        yield writer
+        writer.flush()
+        writer.blocks = writer.output.finish()
+
+
+@contextmanager
+def create_merged_spill(
+    location: Location, buffer: RecordBuffer, max_parallelism: int, batch: int = BATCH
+) -> Iterator[SpillWriter]:
+    """As `create_spill`, but all blocks become one; until then they lie in a temporary directory of this machine.
+
+    Args:
+        location: the spill.
+        buffer: as of `create_spill`.
+        max_parallelism: as of `create_spill`.
+        batch: as of `merge_blocks`.
+
+    Raises:
+        FormatError: the file in the temporary directory has changed.
+        StateError: the storage, or the temporary directory, refuses.
+    """
+    with _make_scratch() as scratch:
+        with create_spill(scratch, buffer, max_parallelism) as writer:
+            yield writer
+        writer.blocks = merge_blocks(scratch, writer.blocks, location, max_parallelism, batch)
+
+
+def merge_blocks(
+    source: Location, blocks: Sequence[SpilledBlock], target: Location, max_parallelism: int, batch: int = BATCH
+) -> tuple[SpilledBlock, ...]:
+    """Write a spill again as one block, in which a key group and state has one run.
+
+    Args:
+        source: the spill; local, for it is read in many small pieces.
+        blocks: its blocks; those of the first one come first in each run.
+        target: the new spill; what an attempt that died has left is replaced.
+        max_parallelism: number of the new key groups.
+        batch: bytes of records that are joined at once; of a larger key group these are held at a time, too.
+
+    Returns:
+        The new block; none when there were none.
+
+    Raises:
+        FormatError: the source is not the spill that was written.
+        StateError: the storage refuses.
+    """
+    with create_file(target, replace=True) as output:
+        writer = BlockWriter(output, max_parallelism)
+        indexes: list[Index] = []
+        # With many key groups even the indexes of the blocks are too large to be held together.
+        parts = sum(block.runs for block in blocks) * RUN.itemsize // batch + 1
+        step = -(-max_parallelism // parts)
+        for start in range(0, max_parallelism, step):
+            key_groups = KeyGroupRange(start, min(step, max_parallelism - start))
+            ranges = list(read_spill(source, blocks, key_groups))
+            for window, is_large in cut_windows(ranges, batch):
+                if is_large:
+                    for run, pieces in stream_runs(ranges, window.start, batch):
+                        indexes.append(run)
+                        for piece in pieces:
+                            writer.write(piece)
+                else:
+                    block = join_blocks([each.read(window) for each in ranges])
+                    indexes.append(block.runs)
+                    writer.write(block.data.data)
+        if indexes:
+            writer.end_block(np.concatenate(indexes))
+        return writer.finish()
+
+
+def find_blocks(location: Location) -> tuple[SpilledBlock, ...]:
+    """Where the blocks of a spill lie.
+
+    Raises:
+        FormatError: the file is not a spill.
+    """
+    end = file_size(location) - _TRAILER
+    count = int.from_bytes(read_range(location, end, end + _TRAILER), "little") if end >= 0 else -1
+    if not 0 <= count * _BLOCK_ROW <= end:
+        raise FormatError("the file is not a spill", where=Where(file=str(location)))
+    places = np.frombuffer(read_range(location, end - count * _BLOCK_ROW, end), "<i8").reshape(-1, 3)
+    return tuple(SpilledBlock(*place) for place in places.tolist())
+
+
+def read_spill(location: Location, blocks: Sequence[SpilledBlock], key_groups: KeyGroupRange) -> Iterator[SpilledRange]:
+    """What each block of a spill holds of some key groups, where it holds any; their data are not read yet.
+
+    Raises:
+        FormatError: the file is not the spill that was written.
+    """
+    for block in blocks:
+        found = _find_range(location, block, key_groups)
+        if found is not None:
+            yield found
+
+
+def _find_range(location: Location, block: SpilledBlock, key_groups: KeyGroupRange) -> SpilledRange | None:
+    index = block.start + block.size
+    place = index + block.runs * RUN.itemsize + key_groups.start * _DIRECTORY_ROW
+    raw = read_range(location, place, place + (len(key_groups) + 1) * _DIRECTORY_ROW)
+    directory = np.frombuffer(raw, "<i8").reshape(-1, 2).astype(np.int64)
+    rows, bounds = directory[:, 0], directory[:, 1]
+    inside = 0 <= rows[0] <= rows[-1] <= block.runs and block.start <= bounds[0] <= bounds[-1] <= index
+    if not inside or (np.diff(rows) < 0).any() or (np.diff(bounds) < 0).any():
+        raise FormatError("the directory of a spill is damaged", where=Where(file=str(location)))
+    if rows[0] == rows[-1]:
+        return None
+    start, end = (index + int(row) * RUN.itemsize for row in (rows[0], rows[-1]))
+    found = SpilledRange(location, key_groups, np.frombuffer(read_range(location, start, end), RUN), bounds)
+    if not _is_index(found, rows - rows[0]):
+        raise FormatError("the index of a spill is damaged", where=Where(file=str(location), offset=start))
+    return found
+
+
+def _is_index(found: SpilledRange, rows: npt.NDArray[np.int64]) -> bool:
+    """Whether runs are what a directory says; `rows` are those at which the runs of each key group begin, and the end.
+
+    Kernels copy what the runs name, wherever that is.
+    """
+    runs, key_groups = found.runs, found.key_groups
+    groups, sizes, lasts = runs["key_group"], runs["size"], runs["last"]
+    ordered = np.diff(groups.astype(np.int64) << 32 | runs["state"]) > 0
+    places = np.append(runs["offset"], found.bounds[-1])
+    return bool(
+        ordered.all()
+        and np.array_equal(np.searchsorted(groups, np.arange(key_groups.start, key_groups.end + 2)), rows)
+        and np.array_equal(np.diff(places), sizes)
+        and np.array_equal(places[rows], found.bounds)
+        and ((lasts >= 0) & (lasts < sizes)).all()
+    )
+
+
+@contextmanager
+def open_spills(
+    sources: Sequence[Sequence[Spill]], key_groups: KeyGroupRange
+) -> Iterator[list[tuple[int, SpilledRange]]]:
+    """What the blocks of spills hold of some key groups, to be read a few key groups at a time.
+
+    Spills on this machine are read where they lie. From other storages, which take as long to answer for a few bytes as
+    for a few MiB, all these bytes come first, those of a block by one read (more when they are more than `BATCH`): into
+    a file in a temporary directory, which is gone afterwards.
+
+    Args:
+        sources: the spills of each source.
+        key_groups: the range.
+
+    Yields:
+        (source, what a block holds), in the order of sources, spills and blocks.
+
+    Raises:
+        FormatError: a file is not the spill that was written.
+        StateError: a spill cannot be read, or the temporary directory has no space.
+    """
+    blocks = [
+        (source, spill.location, block)
+        for source, spills in enumerate(sources)
+        for spill in spills
+        for block in spill.blocks
+    ]
+
+    def find(place: tuple[int, Location, SpilledBlock]) -> tuple[int, SpilledRange | None]:
+        source, location, block = place
+        return source, _find_range(location, block, key_groups)
+
+    if all(is_local(location) for _, location, _ in blocks):
+        yield [(source, each) for source, each in map(find, blocks) if each is not None]
+        return
+    with _make_scratch() as scratch:
+        with ThreadPoolExecutor(_READERS) as pool:
+            found = [(source, each) for source, each in pool.map(find, blocks) if each is not None]
+            ends = np.cumsum([each.size for _, each in found], dtype=np.int64)
+            starts = [0, *ends[:-1].tolist()]
+            with translating(scratch, "write the file", writes=True):
+                Path(scratch.path).touch()
+            fetched = list(pool.map(partial(_fetch, scratch), [each for _, each in found], starts))
+        yield [(source, each) for (source, _), each in zip(found, fetched, strict=True)]
+
+
+def _fetch(scratch: Location, wanted: SpilledRange, place: int) -> SpilledRange:
+    """The same range, its data at a place of a file that is there already."""
+    start, end = int(wanted.bounds[0]), int(wanted.bounds[-1])
+    with translating(scratch, "write the file", writes=True), Path(scratch.path).open("r+b") as file:
+        file.seek(place)
+        for position in range(start, end, BATCH):
+            file.write(read_range(wanted.location, position, min(position + BATCH, end)))
+    runs = wanted.runs.copy()
+    runs["offset"] += place - start
+    return replace(wanted, location=scratch, runs=runs, bounds=wanted.bounds + (place - start))
+
+
+@contextmanager
+def _make_scratch() -> Iterator[Location]:
+    """A file that is not there yet, in a directory that is gone afterwards."""
+    with TemporaryDirectory(prefix="state-pipelines-") as directory:
+        yield join(resolve(directory), "spill")
+
+
+def choose_batch(blocks: int) -> int:
+    """Bytes of records to join at once, `BATCH` unless they come from many blocks.
+
+    Each batch is one read of every block; with thousands of them the reads would be of a few KiB.
+    """
+    return min(_MOST, max(BATCH, blocks * _SHARE))
+
+
+def cut_windows(ranges: Sequence[SpilledRange], size: int) -> Iterator[tuple[KeyGroupRange, bool]]:
+    """Key groups to be joined at once.
+
+    Args:
+        ranges: of blocks, all of the same key groups.
+        size: bytes of records, unless one key group has more.
+
+    Yields:
+        (key groups, whether it is a single one of more than twice the size). Key groups without records may be missing.
+    """
+    if not ranges:
+        return
+    key_groups = ranges[0].key_groups
+    sizes = np.zeros(len(key_groups), np.int64)
+    for found in ranges:
+        sizes += np.diff(found.bounds)
+    first = total = 0
+    for number, each in enumerate(sizes.tolist()):
+        if total and total + each > size:
+            yield KeyGroupRange(key_groups.start + first, number - first), total > 2 * size
+            total = 0
+        if not total:
+            # A key group that is too large to be held stands alone, without the empty ones before it.
+            first = number
+        total += each
+    if total:
+        yield KeyGroupRange(key_groups.start + first, len(key_groups) - first), total > 2 * size
+
+
+def stream_runs(ranges: Sequence[SpilledRange], key_group: int, size: int) -> Iterator[tuple[Index, Iterator[bytes]]]:
+    """The runs of a key group that is too large to be held; those of a state as one.
+
+    Args:
+        ranges: of blocks, at least one of which has the key group.
+        key_group: inside all ranges.
+        size: bytes that are held at once.
+
+    Yields:
+        (`RUN`[1], ascending by state, and its bytes in pieces, which are taken before the next run).
+    """
+    found = [each.runs[each.runs["key_group"] == key_group] for each in ranges]
+    locations = [each.location for each, runs in zip(ranges, found, strict=True) for _ in runs]
+    runs = np.concatenate(found)
+    order, merged = merge_runs(runs)
+    for number in range(len(merged)):
+        run = merged[number : number + 1]
+        mine = [each for each in order.tolist() if runs["state"][each] == run["state"][0]]
+        yield run, _read_pieces([(locations[each], runs[each]) for each in mine], size)
+
+
+def _read_pieces(runs: Sequence[tuple[Location, np.void]], size: int) -> Iterator[bytes]:
+    for location, run in runs:
+        start, end = int(run["offset"]), int(run["offset"] + run["size"])
+        for position in range(start, end, size):
+            yield read_range(location, position, min(position + size, end))

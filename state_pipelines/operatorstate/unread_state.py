@@ -1,0 +1,114 @@
+"""Unread operator state: its header, and the location of the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.errors import StateError, UnsupportedError
+from state_pipelines.metadata.streams import read_stream_range, read_whole_stream
+from state_pipelines.operatorstate.header import OperatorHeader, read_operator_header, settle_operator_header
+from state_pipelines.operatorstate.state_files import read_operator_file
+
+if TYPE_CHECKING:
+    from state_pipelines.metadata.operator_handles import OperatorStateHandle
+    from state_pipelines.metadata.streams import StateStream
+    from state_pipelines.operatorstate.state_files import OperatorStateFile
+    from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
+
+FIRST_READ = 64 << 10
+"""Bytes of a file that are read at first; its header is longer when the serializers are many."""
+
+_GROWTH = 8
+
+
+@dataclass(frozen=True)
+class OperatorStateSource:
+    """The operator state of one subtask, as far as a handle names it; can be sent to other processes.
+
+    Attributes:
+        stream: the stream of the handle.
+        handle: locates the elements.
+        header: as read.
+        header_end: offset of the first byte after the header.
+    """
+
+    stream: StateStream
+    handle: OperatorStateHandle
+    header: OperatorHeader
+    header_end: int
+
+    @property
+    def name(self) -> str:
+        """Name of the file, for errors."""
+        return self.stream.name
+
+    def read(self) -> OperatorStateFile:
+        """Read the whole state; errors as in `read_operator_file`."""
+        data = read_whole_stream(self.stream)
+        return read_operator_file(data, self.handle, self.stream.name, (self.header, self.header_end))
+
+
+@lru_cache(maxsize=64)
+def _parse_header(data: bytes, name: str | None = None) -> tuple[OperatorHeader, int]:
+    """Return the header at the beginning of `data`; where all elements follow it, subtasks mostly share its bytes."""
+    reader = Reader(data, name)
+    return read_operator_header(reader), reader.position
+
+
+@lru_cache(maxsize=64)
+def _settle_header(
+    data: bytes,
+    name: str | None,
+    states: tuple[tuple[str, str], ...],
+    declared: tuple[DeclaredSerializer, ...],
+) -> tuple[OperatorHeader, int]:
+    return settle_operator_header(data, name, len(data), dict(states), declared)
+
+
+def open_operator_state(
+    stream: StateStream,
+    handle: OperatorStateHandle,
+    *,
+    first_read: int = FIRST_READ,
+    header_end: int = 0,
+    declared: tuple[DeclaredSerializer, ...] = (),
+) -> OperatorStateSource:
+    """Read the header of operator state by a short read of the beginning of the file.
+
+    Args:
+        stream: the stream of the handle.
+        handle: locates the elements; the header ends before the first one.
+        first_read: bytes that are read at first.
+        header_end: bound of the header that the handles of other subtasks over this stream give; 0: none.
+        declared: snapshot classes that the user declares.
+
+    Raises:
+        FormatError: the bytes are not the header of operator state, or the file is cut off in it.
+        UnsupportedError: see `read_operator_header`.
+        MissingFileError: no such file.
+    """
+    if not stream.size and not handle.states:
+        # The handle of file merging for a subtask without state.
+        return OperatorStateSource(stream, handle, OperatorHeader(), 0)
+    # Invalid offsets are reported when elements are read.
+    offsets = [offset for state in handle.states for offset in state.offsets if 0 < offset < stream.size]
+    end = min([stream.size, *offsets])
+    if 0 < header_end < end:
+        end = header_end
+    size = min(first_read, end)
+    while True:
+        data = read_stream_range(stream, 0, size)
+        try:
+            return OperatorStateSource(stream, handle, *_parse_header(data))
+        except StateError as error:
+            # A truncated header looks damaged; only the complete one is conclusive.
+            if size == end:
+                if isinstance(error, UnsupportedError):
+                    states = tuple((state.state_name, state.mode.name) for state in handle.states)
+                    return OperatorStateSource(stream, handle, *_settle_header(data, stream.name, states, declared))
+                # Cached headers have no name; the error needs that of this file.
+                return OperatorStateSource(stream, handle, *_parse_header.__wrapped__(data, stream.name))
+        size = min(size * _GROWTH, end)

@@ -1,0 +1,213 @@
+"""State meta infos: name, kind, options and serializers of one registered state.
+
+They fill the headers of keyed and operator state alike; meta-info versions 6 and 7 have the same bytes.
+Source: `StateMetaInfoSnapshot`, `StateMetaInfoSnapshotReadersWriters`, `RegisteredStateMetaInfoBase`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import at
+from state_pipelines.serializers.body_ends import SERIALIZERS, STATES, OpenBodyError, current_reading, left
+from state_pipelines.serializers.build import list_of, map_of
+from state_pipelines.serializers.registered_states import DISTRIBUTION_MODE as DISTRIBUTION_MODE
+from state_pipelines.serializers.registered_states import KEY_SERIALIZER as KEY_SERIALIZER
+from state_pipelines.serializers.registered_states import KEYED_STATE_TYPE as KEYED_STATE_TYPE
+from state_pipelines.serializers.registered_states import NAMESPACE_SERIALIZER as NAMESPACE_SERIALIZER
+from state_pipelines.serializers.registered_states import USER_KEY_SERIALIZER as USER_KEY_SERIALIZER
+from state_pipelines.serializers.registered_states import VALUE_SERIALIZER as VALUE_SERIALIZER
+from state_pipelines.serializers.registered_states import StateKind as StateKind
+from state_pipelines.serializers.registered_states import StateMetaInfo as StateMetaInfo
+from state_pipelines.serializers.registry import read_snapshot, write_snapshot
+from state_pipelines.serializers.snapshot_frames import SMALLEST_SNAPSHOT
+from state_pipelines.serializers.tree import Opaque, Serializer
+
+if TYPE_CHECKING:
+    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.writer import Writer
+
+
+_SERIALIZER_KEYS = (KEY_SERIALIZER, NAMESPACE_SERIALIZER, VALUE_SERIALIZER, USER_KEY_SERIALIZER)
+
+_SMALLEST_OPTION = 4
+_SMALLEST_SERIALIZER = 2 + 4 + SMALLEST_SNAPSHOT
+# Name, kind and two counts.
+_SMALLEST_META_INFO = 2 + 4 + 4 + 4
+
+
+_KINDS = tuple(StateKind)
+
+
+def read_state_meta_info(reader: Reader) -> StateMetaInfo:
+    """Read one meta info (`StateMetaInfoSnapshotReadersWriters.CurrentReaderImpl`).
+
+    Raises:
+        UnknownSerializerError: a serializer has no reader; it names the state. Nothing after it can be read.
+        FormatError: the bytes are not a meta info.
+    """
+    name = reader.utf()
+    with at(state=name):
+        start = reader.position
+        ordinal = reader.i32()
+        if not 0 <= ordinal < len(_KINDS):
+            raise reader.error(f"{ordinal} is not a kind of state (0 to {len(_KINDS) - 1})", start)
+        options = tuple((reader.utf(), reader.utf()) for _ in range(reader.count(_SMALLEST_OPTION)))
+        serializers: list[tuple[str, Serializer]] = []
+        count = reader.count(_SMALLEST_SERIALIZER)
+        for index in range(count):
+            key = _read_serializer_key(reader)
+            try:
+                with left(SERIALIZERS, start, count - index):
+                    serializers.append((key, read_snapshot(reader)))
+            except OpenBodyError as error:
+                read = (*serializers, (key, error.node))
+                error.infos = (_complete(name, _KINDS[ordinal], options, dict(read), error.node),)
+                raise
+        return StateMetaInfo(name=name, kind=_KINDS[ordinal], options=options, serializers=tuple(serializers))
+
+
+def _read_serializer_key(reader: Reader) -> str:
+    """Read the key of a serializer; Flink's own where the offset is an assumption.
+
+    Raises:
+        FormatError: it is another one.
+    """
+    start, key = reader.position, reader.utf()
+    state = current_reading()
+    if state is not None and state.used and key not in _SERIALIZER_KEYS:
+        raise reader.error(f"{key!r} is not the key of a serializer", start)
+    return key
+
+
+def _complete(
+    name: str, kind: StateKind, options: tuple[tuple[str, str], ...], read: dict[str, Serializer], unknown: Serializer
+) -> StateMetaInfo:
+    """Make the meta info of a state that is read up to an unknown snapshot; a placeholder for the rest."""
+    keys = {
+        StateKind.PRIORITY_QUEUE: (VALUE_SERIALIZER,),
+        StateKind.OPERATOR: (VALUE_SERIALIZER,),
+        StateKind.BROADCAST: (VALUE_SERIALIZER, KEY_SERIALIZER),
+    }.get(kind, (VALUE_SERIALIZER, NAMESPACE_SERIALIZER))
+    serializers = {key: read.get(key, unknown) for key in keys} | read
+    return StateMetaInfo(name=name, kind=kind, options=options, serializers=tuple(serializers.items()))
+
+
+def unread_state(name: str, kind: StateKind, unknown: Serializer, mode: str = "") -> StateMetaInfo:
+    """Make the meta info of a state that cannot be read, because it comes after an unknown snapshot in the header.
+
+    Args:
+        name: of the state.
+        kind: of the state, as far as it is known.
+        unknown: the snapshot whose end is not known.
+        mode: distribution mode of operator state.
+    """
+    assert isinstance(unknown, Opaque)
+    reason = f"its serializers come after the snapshot of {unknown.unknown_class}, whose end is not known"
+    options = ((DISTRIBUTION_MODE, mode),) if mode else ()
+    return _complete(name, kind, options, {}, replace(unknown, reason=reason))
+
+
+def write_state_meta_info(writer: Writer, info: StateMetaInfo) -> None:
+    """Write what `read_state_meta_info` reads."""
+    writer.utf(info.name)
+    writer.i32(_KINDS.index(info.kind))
+    writer.i32(len(info.options))
+    for key, value in info.options:
+        writer.utf(key)
+        writer.utf(value)
+    writer.i32(len(info.serializers))
+    for key, serializer in info.serializers:
+        writer.utf(key)
+        write_snapshot(writer, serializer)
+
+
+def read_state_meta_infos(reader: Reader) -> tuple[StateMetaInfo, ...]:
+    """Read an i16 count and that many meta infos.
+
+    Raises:
+        OpenBodyError: the end of a serializer without reader is not known; has the states up to that one.
+        UnknownSerializerError, FormatError: as `read_state_meta_info`; also a count that cannot fit.
+    """
+    start = reader.position
+    count = reader.i16()
+    if count < 0 or count * _SMALLEST_META_INFO > reader.remaining:
+        raise reader.error(f"{count} states do not fit in the {reader.remaining} bytes left", start)
+    infos: list[StateMetaInfo] = []
+    for index in range(count):
+        try:
+            with left(STATES, start, count - index):
+                infos.append(read_state_meta_info(reader))
+        except OpenBodyError as error:
+            error.infos, error.left = (*infos, *error.infos), count - index - 1
+            raise
+    return tuple(infos)
+
+
+def write_state_meta_infos(writer: Writer, infos: tuple[StateMetaInfo, ...]) -> None:
+    """Write what `read_state_meta_infos` reads."""
+    writer.i16(len(infos))
+    for info in infos:
+        write_state_meta_info(writer, info)
+
+
+def keyed_state(name: str, state_type: str, value: Serializer, namespace: Serializer) -> StateMetaInfo:
+    """Meta info of a keyed state, in the order that Flink writes.
+
+    Args:
+        name: state name.
+        state_type: VALUE, LIST, REDUCING, AGGREGATING or MAP.
+        value: value serializer; a list serializer for LIST, a map serializer for MAP.
+        namespace: namespace serializer.
+    """
+    return StateMetaInfo(
+        name=name,
+        kind=StateKind.KEY_VALUE,
+        options=((KEYED_STATE_TYPE, state_type),),
+        serializers=((VALUE_SERIALIZER, value), (NAMESPACE_SERIALIZER, namespace)),
+    )
+
+
+def as_key_value(info: StateMetaInfo) -> StateMetaInfo:
+    """Convert a `KEY_VALUE_V2` meta info to the synchronous state API; return other kinds unchanged.
+
+    State of the asynchronous API names the serializers of an element, a user key and a user value, where the
+    synchronous one names those of the whole list or map; keys and values of the database are the same.
+    Source: `org.apache.flink.runtime.state.v2.RegisteredKeyAndUserKeyValueStateBackendMetaInfo`, `ForStMapState`.
+    """
+    if info.kind is not StateKind.KEY_VALUE_V2:
+        return info
+    value = info.value_serializer
+    if info.state_type == "LIST":
+        value = list_of(value)
+    elif info.state_type == "MAP":
+        value = map_of(info._serializer(USER_KEY_SERIALIZER), value)
+    return keyed_state(info.name, info.state_type or "VALUE", value, info.namespace_serializer)
+
+
+def priority_queue(name: str, element: Serializer) -> StateMetaInfo:
+    """Meta info of a priority queue: the timers of one service and time domain."""
+    return StateMetaInfo(
+        name=name, kind=StateKind.PRIORITY_QUEUE, options=(), serializers=((VALUE_SERIALIZER, element),)
+    )
+
+
+def operator_list(name: str, element: Serializer, mode: str = "SPLIT_DISTRIBUTE") -> StateMetaInfo:
+    """Meta info of an operator list state; `mode` is SPLIT_DISTRIBUTE or UNION."""
+    return StateMetaInfo(
+        name=name,
+        kind=StateKind.OPERATOR,
+        options=((DISTRIBUTION_MODE, mode),),
+        serializers=((VALUE_SERIALIZER, element),),
+    )
+
+
+def broadcast_state(name: str, key: Serializer, value: Serializer) -> StateMetaInfo:
+    """Meta info of a broadcast state, in the order that Flink writes."""
+    return StateMetaInfo(
+        name=name,
+        kind=StateKind.BROADCAST,
+        options=((DISTRIBUTION_MODE, "BROADCAST"),),
+        serializers=((VALUE_SERIALIZER, value), (KEY_SERIALIZER, key)),
+    )

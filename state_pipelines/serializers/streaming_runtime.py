@@ -1,0 +1,117 @@
+"""Snapshots of the streaming runtime: timers, TTL, co-grouping, interval joins, stream elements, two-phase commit.
+
+Source: `TimerSerializerSnapshot`, `TtlStateFactory`, `TtlAwareSerializerSnapshot`, `CoGroupedStreams`,
+`IntervalJoinOperator`, `StreamElementSerializer`, `TwoPhaseCommitSinkFunction`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from state_pipelines.serializers.registry import (
+    read_nested,
+    read_parts,
+    register,
+    register_composite,
+    write_nested,
+    write_parts,
+)
+from state_pipelines.serializers.snapshot_frames import (
+    CompositeMarks,
+    Head,
+    read_composite_header,
+    write_composite_header,
+)
+from state_pipelines.serializers.tree import Serializer, Timer, Ttl, TtlAware, Variants
+
+if TYPE_CHECKING:
+    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.writer import Writer
+
+_STREAMING = "org.apache.flink.streaming."
+_TWO_PHASE_COMMIT = "TwoPhaseCommitSinkFunction$StateSerializerSnapshot"
+
+# Sink state may hold a null transaction since outer version 3, which stores nothing; from 4 on a flag stores it.
+FIRST_WITH_NULL_TRANSACTION = 3
+TTL_AWARE_VERSION = 1
+
+
+@register_composite(f"{_STREAMING}api.operators.TimerSerializerSnapshot", arity=2)
+def build_timer(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Timer:
+    """Return key and namespace."""
+    return Timer(**marks, key=parts[0], namespace=parts[1])
+
+
+@register_composite(
+    "org.apache.flink.runtime.state.ttl.TtlStateFactory$TtlSerializerSnapshot",
+    "org.apache.flink.runtime.state.v2.ttl.TtlStateFactory$TtlSerializerSnapshot",
+    arity=2,
+)
+def build_ttl(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Ttl:
+    """Timestamp and user value."""
+    return Ttl(**marks, timestamp=parts[0], inner=parts[1])
+
+
+def write_ttl_aware(writer: Writer, node: TtlAware) -> None:
+    """Write what `read_ttl_aware` reads."""
+    writer.bool(node.ttl_enabled)
+    write_nested(writer, node.inner)
+
+
+@register("org.apache.flink.runtime.state.ttl.TtlAwareSerializerSnapshot", write=write_ttl_aware)
+def read_ttl_aware(reader: Reader, head: Head) -> TtlAware:
+    """Read whether TTL is on, and the wrapped serializer."""
+    head.expect(TTL_AWARE_VERSION)
+    return TtlAware(**head.marks, ttl_enabled=reader.bool(), inner=read_nested(reader))
+
+
+@register_composite(
+    "org.apache.flink.api.common.typeutils.SingleThreadAccessCheckingTypeSerializer"
+    "$SingleThreadAccessCheckingTypeSerializerSnapshot",
+    arity=1,
+)
+def build_single_thread_access_checking(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+    """Return the wrapped serializer, whose data it writes."""
+    return Variants(**marks, kind="SingleThreadAccessChecking", parts=parts)
+
+
+@register_composite(f"{_STREAMING}api.datastream.CoGroupedStreams$UnionSerializerSnapshot", arity=2)
+def build_union(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+    """Return one of two inputs."""
+    return Variants(**marks, kind="Union", parts=parts)
+
+
+@register_composite(f"{_STREAMING}api.operators.co.IntervalJoinOperator$BufferEntrySerializerSnapshot", arity=1)
+def build_buffer_entry(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+    """Return a buffered element and whether it was joined."""
+    return Variants(**marks, kind="BufferEntry", parts=parts)
+
+
+@register_composite(
+    f"{_STREAMING}runtime.streamrecord.StreamElementSerializer$StreamElementSerializerSnapshot", arity=1
+)
+def build_stream_element(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+    """Return a record, watermark, latency marker or status."""
+    return Variants(**marks, kind="StreamElement", parts=parts)
+
+
+def write_two_phase_commit(writer: Writer, node: Variants) -> None:
+    """Write what `read_two_phase_commit` reads."""
+    write_composite_header(writer, node.snapshot_version, node.outer_version)
+    if node.outer_version > FIRST_WITH_NULL_TRANSACTION:
+        writer.bool(bool(node.flag))
+    write_parts(writer, node.parts)
+
+
+@register(
+    f"{_STREAMING}api.functions.sink.{_TWO_PHASE_COMMIT}",
+    f"{_STREAMING}api.functions.sink.legacy.{_TWO_PHASE_COMMIT}",
+    write=write_two_phase_commit,
+)
+def read_two_phase_commit(reader: Reader, head: Head) -> Variants:
+    """Read whether a transaction may be null, then transaction and context serializer."""
+    outer_version = read_composite_header(reader, head)
+    stored = outer_version > FIRST_WITH_NULL_TRANSACTION
+    flag = reader.bool() if stored else outer_version == FIRST_WITH_NULL_TRANSACTION
+    marks = head.composite_marks(outer_version)
+    return Variants(**marks, kind="TwoPhaseCommit", parts=read_parts(reader, 2), flag=flag)

@@ -1,0 +1,267 @@
+"""Snapshots of the table runtime (SQL).
+
+Some hold Java serialization streams without a length; their bytes are kept, so that they are written as they were.
+Source: `org.apache.flink.table.runtime.typeutils` and `org.apache.flink.table.runtime.sequencedmultisetstate`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import ValueRangeError
+from state_pipelines.serializers.logical_types import read_java, read_logical_type
+from state_pipelines.serializers.registry import (
+    read_nested,
+    read_parts,
+    register,
+    register_composite,
+    write_nested,
+    write_parts,
+)
+from state_pipelines.serializers.snapshot_frames import (
+    CompositeMarks,
+    Head,
+    read_composite_header,
+    write_composite_header,
+)
+from state_pipelines.serializers.tree import (
+    ArrayData,
+    BinaryRow,
+    Decimal,
+    External,
+    LinkedListOf,
+    MapData,
+    PythonArray,
+    PythonMap,
+    PythonRow,
+    RawValue,
+    RowData,
+    RowDataKey,
+    Serializer,
+    SortedMapOf,
+    TimestampData,
+    Variants,
+    WindowKey,
+)
+
+if TYPE_CHECKING:
+    from state_pipelines.binary.reader import Reader
+    from state_pipelines.binary.writer import Writer
+
+_TYPEUTILS = "org.apache.flink.table.runtime.typeutils."
+_SEQUENCED = "org.apache.flink.table.runtime.sequencedmultisetstate.linked."
+ARRAY_DATA_VERSION = 3
+BINARY_ROW_VERSION = 3
+DECIMAL_VERSION = 3
+MAP_DATA_VERSION = 3
+ROW_VERSION = 3
+SORTED_MAP_VERSION = 3
+TIMESTAMP_VERSION = 1
+# Version 4 (after Flink 2.3, FLINK-40120) may end with the names of the fields.
+ROW_VERSION_WITH_NAMES = 4
+ROW_DATA_KEY_VERSION = 0
+
+# Linked lists mark nulls since outer version 2, which stores nothing; from 3 on a flag stores it.
+FIRST_LIST_WITH_NULLS = 2
+# The least that a Java stream takes: its header and one byte.
+_SMALLEST_STREAM = 5
+
+
+def write_row_fields(writer: Writer, node: RowData | PythonRow) -> None:
+    """Write the logical types, then the field serializers."""
+    writer.i32(len(node.java_types))
+    for raw in node.java_types:
+        writer.take(raw)
+    write_parts(writer, node.fields)
+
+
+def write_row_data(writer: Writer, node: RowData) -> None:
+    """Write what `read_row_data` reads.
+
+    Raises:
+        ValueRangeError: the node has names that its version cannot store, or another number of names than fields.
+    """
+    write_row_fields(writer, node)
+    if node.snapshot_version >= ROW_VERSION_WITH_NAMES:
+        writer.bool(node.names is not None)
+    elif node.names is not None:
+        raise ValueRangeError(f"version {node.snapshot_version} of the snapshot of a row holds no names of fields")
+    if node.names is not None and len(node.names) != len(node.fields):
+        raise ValueRangeError(f"{len(node.names)} names for {len(node.fields)} fields of a row")
+    for name in node.names or ():
+        writer.utf(name)
+
+
+@register(f"{_TYPEUTILS}RowDataSerializer$RowDataSerializerSnapshot", write=write_row_data)
+def read_row_data(reader: Reader, head: Head) -> RowData:
+    """Read the logical types, then as many field serializers; since version 4 whether names follow, and those."""
+    head.expect(ROW_VERSION, ROW_VERSION_WITH_NAMES)
+    streams = [read_logical_type(reader) for _ in range(reader.count(_SMALLEST_STREAM))]
+    fields = read_parts(reader, len(streams))
+    named = head.version >= ROW_VERSION_WITH_NAMES and reader.bool()
+    return RowData(
+        **head.marks,
+        types=tuple(kind for _, kind in streams),
+        fields=fields,
+        java_types=tuple(raw for raw, _ in streams),
+        names=tuple(reader.utf() for _ in streams) if named else None,
+    )
+
+
+def write_binary_row(writer: Writer, node: BinaryRow) -> None:
+    """Write what `read_binary_row` reads."""
+    writer.i32(node.num_fields)
+
+
+@register(f"{_TYPEUTILS}BinaryRowDataSerializer$BinaryRowDataSerializerSnapshot", write=write_binary_row)
+def read_binary_row(reader: Reader, head: Head) -> BinaryRow:
+    """Read the number of fields."""
+    head.expect(BINARY_ROW_VERSION)
+    return BinaryRow(**head.marks, num_fields=reader.i32())
+
+
+def write_java(writer: Writer, node: ArrayData | MapData | PythonArray | PythonMap) -> None:
+    """Write the Java streams that are the whole body."""
+    for raw in node.java:
+        writer.take(raw)
+
+
+@register(f"{_TYPEUTILS}ArrayDataSerializer$ArrayDataSerializerSnapshot", write=write_java)
+def read_array_data(reader: Reader, head: Head) -> ArrayData:
+    """Read the element type and the Java-serialized element serializer."""
+    head.expect(ARRAY_DATA_VERSION)
+    raw_type, element_type = read_logical_type(reader)
+    raw_serializer, _ = read_java(reader)
+    return ArrayData(**head.marks, element_type=element_type, java=(raw_type, raw_serializer))
+
+
+@register(f"{_TYPEUTILS}MapDataSerializer$MapDataSerializerSnapshot", write=write_java)
+def read_map_data(reader: Reader, head: Head) -> MapData:
+    """Read key and value type, then the two Java-serialized serializers."""
+    head.expect(MAP_DATA_VERSION)
+    raw_key, key_type = read_logical_type(reader)
+    raw_value, value_type = read_logical_type(reader)
+    serializers = (read_java(reader)[0], read_java(reader)[0])
+    return MapData(**head.marks, key_type=key_type, value_type=value_type, java=(raw_key, raw_value, *serializers))
+
+
+def write_decimal(writer: Writer, node: Decimal) -> None:
+    """Write what `read_decimal` reads."""
+    writer.i32(node.precision)
+    writer.i32(node.scale)
+
+
+@register(f"{_TYPEUTILS}DecimalDataSerializer$DecimalSerializerSnapshot", write=write_decimal)
+def read_decimal(reader: Reader, head: Head) -> Decimal:
+    """Read precision and scale."""
+    head.expect(DECIMAL_VERSION)
+    return Decimal(**head.marks, precision=reader.i32(), scale=reader.i32())
+
+
+def write_timestamp(writer: Writer, node: TimestampData) -> None:
+    """Write what `read_timestamp` reads."""
+    writer.i32(node.precision)
+
+
+@register(f"{_TYPEUTILS}TimestampDataSerializer$TimestampDataSerializerSnapshot", write=write_timestamp)
+def read_timestamp(reader: Reader, head: Head) -> TimestampData:
+    """Read the precision."""
+    head.expect(TIMESTAMP_VERSION)
+    return TimestampData(**head.marks, precision=reader.i32())
+
+
+@register_composite(f"{_TYPEUTILS}RawValueDataSerializer$RawValueDataSerializerSnapshot", arity=1)
+def build_raw_value(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> RawValue:
+    """Return the serializer of the raw value."""
+    return RawValue(**marks, inner=parts[0])
+
+
+@register_composite(f"{_TYPEUTILS}WindowKeySerializer$WindowKeySerializerSnapshot", arity=1)
+def build_window_key(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> WindowKey:
+    """Return the serializer of the key row."""
+    return WindowKey(**marks, key=parts[0])
+
+
+def write_external(writer: Writer, node: External) -> None:
+    """Write what `read_external` reads."""
+    write_composite_header(writer, node.snapshot_version, node.outer_version)
+    writer.take(node.java_type)
+    writer.bool(node.is_internal_input)
+    write_parts(writer, node.nested)
+
+
+@register(f"{_TYPEUTILS}ExternalSerializer$ExternalSerializerSnapshot", write=write_external)
+def read_external(reader: Reader, head: Head) -> External:
+    """Read the Java-serialized data type, whether input is internal already, and the internal serializer."""
+    outer_version = read_composite_header(reader, head)
+    java_type, _ = read_java(reader)
+    is_internal_input = reader.bool()
+    (inner,) = read_parts(reader, 1)
+    marks = head.composite_marks(outer_version)
+    return External(**marks, inner=inner, is_internal_input=is_internal_input, java_type=java_type)
+
+
+def write_linked_list(writer: Writer, node: LinkedListOf) -> None:
+    """Write what `read_linked_list` reads."""
+    write_composite_header(writer, node.snapshot_version, node.outer_version)
+    if node.outer_version > FIRST_LIST_WITH_NULLS:
+        writer.bool(node.has_null_mask)
+    write_parts(writer, node.nested)
+
+
+@register(f"{_TYPEUTILS}LinkedListSerializer$LinkedListSerializerSnapshot", write=write_linked_list)
+def read_linked_list(reader: Reader, head: Head) -> LinkedListOf:
+    """Read whether lists mark nulls, and the element serializer."""
+    outer_version = read_composite_header(reader, head)
+    stored = outer_version > FIRST_LIST_WITH_NULLS
+    has_null_mask = reader.bool() if stored else outer_version == FIRST_LIST_WITH_NULLS
+    (element,) = read_parts(reader, 1)
+    return LinkedListOf(**head.composite_marks(outer_version), element=element, has_null_mask=has_null_mask)
+
+
+def write_sorted_map(writer: Writer, node: SortedMapOf) -> None:
+    """Write what `read_sorted_map` reads."""
+    writer.take(node.comparator)
+    write_parts(writer, node.nested)
+
+
+@register(f"{_TYPEUTILS}SortedMapSerializerSnapshot", write=write_sorted_map)
+def read_sorted_map(reader: Reader, head: Head) -> SortedMapOf:
+    """Read the Java-serialized comparator, then key and value serializer."""
+    head.expect(SORTED_MAP_VERSION)
+    comparator, _ = read_java(reader)
+    key, value = read_parts(reader, 2)
+    return SortedMapOf(**head.marks, key=key, value=value, comparator=comparator)
+
+
+def write_row_data_key(writer: Writer, node: RowDataKey) -> None:
+    """Write what `read_row_data_key` reads."""
+    for raw in node.java:
+        writer.take(raw)
+    write_nested(writer, node.inner)
+
+
+@register(f"{_SEQUENCED}RowDataKeySerializerSnapshot", write=write_row_data_key)
+def read_row_data_key(reader: Reader, head: Head) -> RowDataKey:
+    """Read the Java-serialized equaliser and hash function, then the row serializer."""
+    head.expect(ROW_DATA_KEY_VERSION)
+    java = (read_java(reader)[0], read_java(reader)[0])
+    return RowDataKey(**head.marks, inner=read_nested(reader), java=java)
+
+
+@register_composite(f"{_SEQUENCED}MetaSqnInfoSerializer$MetaSqnInfoSerializerSnapshot", arity=2)
+def build_meta_sqn_info(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+    """Return highest sequence number and size of a sequenced multiset."""
+    return Variants(**marks, kind="MetaSqnInfo", parts=parts)
+
+
+@register_composite(f"{_SEQUENCED}RowSqnInfoSerializer$RowSqnInfoSerializerSnapshot", arity=2)
+def build_row_sqn_info(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+    """Return first and last sequence number of a row."""
+    return Variants(**marks, kind="RowSqnInfo", parts=parts)
+
+
+@register_composite(f"{_SEQUENCED}NodeSerializer$NodeSerializerSnapshot", arity=6)
+def build_sequenced_node(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
+    """Return a row of a sequenced multiset: row, its number, previous, next, next of the same record, timestamp."""
+    return Variants(**marks, kind="SequencedNode", parts=parts)

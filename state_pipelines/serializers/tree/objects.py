@@ -1,0 +1,97 @@
+"""Serializers of Java objects: POJO, Kryo and Avro."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from state_pipelines.serializers.tree.base import Serializer
+
+
+@dataclass(frozen=True, kw_only=True)
+class PojoField:
+    """One field of a POJO.
+
+    Attributes:
+        name: field name (the key of the map in the snapshot).
+        declaring_class: class that declares the field; None when it could not be resolved at write time.
+        serializer: None when it could not be resolved at write time.
+    """
+
+    name: str
+    declaring_class: str | None
+    serializer: Serializer | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PojoSubclass:
+    """A subclass of a POJO class with its own serializer (None when unresolved at write time).
+
+    Attributes:
+        resolved: whether the class itself could be resolved when the snapshot was written (`hasKey`).
+    """
+
+    class_name: str
+    serializer: Serializer | None
+    resolved: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pojo(Serializer):
+    """`PojoSerializer`; also Java records. Fields and subclasses in the order of the snapshot."""
+
+    snapshot_class: str = "org.apache.flink.api.java.typeutils.runtime.PojoSerializerSnapshot"
+    snapshot_version: int = 2
+    pojo_class: str
+    fields: tuple[PojoField, ...]
+    registered: tuple[PojoSubclass, ...] = ()
+    non_registered: tuple[PojoSubclass, ...] = ()
+
+    @property
+    def nested(self) -> tuple[Serializer, ...]:
+        """Serializers of the fields, then of the registered and the non-registered subclasses."""
+        parts = (
+            *(each.serializer for each in self.fields),
+            *(each.serializer for each in self.registered),
+            *(each.serializer for each in self.non_registered),
+        )
+        return tuple(part for part in parts if part is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KryoRegistration:
+    """An entry of the Kryo registrations.
+
+    Attributes:
+        class_name: the registered class (key of the map).
+        resolved: False when the class could not be resolved at write time.
+        value: the encoded `KryoRegistration` (None when unresolved), kept as bytes.
+    """
+
+    class_name: str
+    resolved: bool
+    value: bytes | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kryo(Serializer):
+    """`KryoSerializer`: any class that Flink knows no better serializer for."""
+
+    snapshot_class: str = "org.apache.flink.api.java.typeutils.runtime.kryo.KryoSerializerSnapshot"
+    snapshot_version: int = 2
+    type_class: str
+    registrations: tuple[KryoRegistration, ...] = ()
+    default_serializers: tuple[KryoRegistration, ...] = ()
+    default_serializer_classes: tuple[KryoRegistration, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Avro(Serializer):
+    """`AvroSerializer`: generic, specific or reflect records.
+
+    Attributes:
+        schema_json: the writer schema, as stored.
+    """
+
+    snapshot_class: str = "org.apache.flink.formats.avro.typeutils.AvroSerializerSnapshot"
+    runtime_class: str
+    schema_json: str

@@ -1,0 +1,352 @@
+"""Opening the handles of subtasks: which reader a handle needs is decided here and nowhere else."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
+
+from state_pipelines.codecs.serializer_layouts import LayoutContext
+from state_pipelines.errors import FormatError, StateError, UnsupportedError
+from state_pipelines.keyed.canonical.reader import CanonicalFile, open_canonical
+from state_pipelines.keyed.canonical.sections import NO_SECTION, HeaderReading, read_first_header
+from state_pipelines.keyed.changelog.change_data import ChangeFiles
+from state_pipelines.keyed.changelog.reader import find_bases, open_changelog
+from state_pipelines.keyed.heap.reader import HeapFile, open_heap
+from state_pipelines.keyed.keyed_file import RecordContext
+from state_pipelines.keyed.raw_timers import NEVER_STARTED, find_raw_sections, open_raw_timers
+from state_pipelines.keyed.rocksdb.reader import open_rocksdb
+from state_pipelines.metadata.key_groups import MAX_PARALLELISM
+from state_pipelines.metadata.keyed_handles import (
+    ChangelogStateBackendHandle,
+    IncrementalRemoteKeyedStateHandle,
+    KeyedStateHandle,
+    KeyGroupsSavepointStateHandle,
+)
+from state_pipelines.metadata.stream_handles import EmptySegmentFileStateHandle, KeyGroupsStateHandle
+from state_pipelines.metadata.streams import open_stream, read_stream_range
+from state_pipelines.operatorstate.unread_state import OperatorStateSource, open_operator_state
+from state_pipelines.serializers.body_ends import OpenBodyError
+from state_pipelines.snapshot.raw_state import RawKeyedPart
+from state_pipelines.storage.locations import is_local
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from state_pipelines.keyed.keyed_file import KeyedFile
+    from state_pipelines.metadata import CheckpointMetadata
+    from state_pipelines.metadata.operator_handles import OperatorStateHandle
+    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.metadata.streams import StateStream
+    from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
+    from state_pipelines.serializers.tree import Serializer
+    from state_pipelines.storage import Location, PathMapping
+
+
+_LONG_HEADER = 1 << 20
+"""Where the first section begins behind this, other sections are likely to stand before it."""
+
+
+_READERS = 16
+"""Headers that are read at a time from a storage that is not local."""
+
+
+class HandleReader:
+    """Opens the handles of one snapshot.
+
+    Args:
+        directory: the exclusive directory.
+        path_mapping: where directories that absolute handles name are now.
+        declared: snapshot classes that the user declares.
+        header_ends: smallest offset of a section or element in each stream that several handles share.
+        first_bases: materialized handles of changelog state that begin with key group 0.
+        copies: by URL of a file, a copy that is read instead; errors still name the file.
+    """
+
+    def __init__(
+        self,
+        directory: Location,
+        path_mapping: PathMapping,
+        declared: tuple[DeclaredSerializer, ...] = (),
+        header_ends: Mapping[StreamStateHandle, int] = MappingProxyType({}),
+        first_bases: tuple[_SectionHandle, ...] = (),
+        copies: Mapping[str, Location] = MappingProxyType({}),
+    ) -> None:
+        self.directory = directory
+        self.copies = dict(copies)
+        self.path_mapping = path_mapping
+        self.declared = declared
+        self.header_ends = dict(header_ends)
+        self.first_bases = first_bases
+        self.change_files = ChangeFiles()
+        self._base_header_ends: dict[StreamStateHandle, int] = {}
+        self._operator_states: dict[OperatorStateHandle, OperatorStateSource] = {}
+
+    def open_stream(self, handle: StreamStateHandle) -> StateStream:
+        """The bytes behind a handle."""
+        stream = open_stream(handle, self.directory, self.path_mapping)
+        copy = self.copies.get(stream.location.url) if self.copies and stream.location is not None else None
+        return stream if copy is None else replace(stream, location=copy)
+
+    def open_keyed(
+        self,
+        handle: KeyedStateHandle | None,
+        key_serializer: Serializer | None = None,
+        *,
+        narrowed: bool = False,
+    ) -> KeyedFile | None:
+        """The managed keyed state behind a handle; None when there is none.
+
+        Args:
+            handle: the handle.
+            key_serializer: what the caller knows of the keys, for changelog state that does not say it.
+            narrowed: a rescale may have left it only a part of the key groups in its stream.
+
+        Raises:
+            UnsupportedError: the handle is not one that stands alone.
+        """
+        match handle:
+            case None:
+                return None
+            case KeyGroupsSavepointStateHandle():
+                stream, reading = self.open_stream(handle.delegate), self._find_header(handle)
+                return _open_sections(open_canonical, stream, handle, reading, narrowed=narrowed)
+            case KeyGroupsStateHandle():
+                stream, reading = self.open_stream(handle.delegate), self._find_header(handle)
+                is_heap = _is_heap_native(stream, handle, reading, narrowed=narrowed)
+                return _open_sections(
+                    open_heap if is_heap else open_canonical, stream, handle, reading, narrowed=narrowed
+                )
+            case IncrementalRemoteKeyedStateHandle():
+                files = (*handle.shared_state, *handle.private_state)
+                tables = {each.local_path: self.open_stream(each.handle) for each in files}
+                meta = self.open_stream(handle.meta_data_state)
+                return open_rocksdb(meta, handle.key_groups, tables, declared=self.declared)
+            case ChangelogStateBackendHandle():
+                opened = (self._open_base(each) for each in find_bases(handle))
+                bases = [each for each in opened if each is not None]
+                return open_changelog(
+                    handle,
+                    bases,
+                    self.open_stream,
+                    key_serializer=key_serializer,
+                    declared=self.declared,
+                    files=self.change_files,
+                )
+            case _:
+                raise UnsupportedError(f"a {type(handle).__name__} holds changes without the state that they change")
+
+    def open_side_by_side(
+        self, handles: Sequence[KeyedStateHandle | None], key_serializer: Serializer | None = None
+    ) -> list[KeyedFile | StateError | None]:
+        """As `open_keyed` for each handle; several at a time where the storage takes long to answer.
+
+        Each subtask has a header of its own, which says what states it has, so every header is read. A file
+        that cannot be opened is its error.
+        """
+
+        def attempt(handle: KeyedStateHandle | None) -> KeyedFile | StateError | None:
+            try:
+                return self.open_keyed(handle, key_serializer)
+            except StateError as error:
+                return error
+
+        if is_local(self.directory) or len(handles) < 2:
+            return [attempt(each) for each in handles]
+        with ThreadPoolExecutor(_READERS) as pool:
+            return list(pool.map(attempt, handles))
+
+    def open_raw_keyed(self, handle: KeyedStateHandle | None, context: LayoutContext) -> KeyedFile | None:
+        """The timers in raw keyed state; None when there are none.
+
+        Raises:
+            NotTimersError: the state is not timers.
+            UnsupportedError: the timers are in a form of releases before 1.8, or a type of theirs has no layout.
+            FormatError: the timers are damaged.
+        """
+        if handle is None:
+            return None
+        if not isinstance(handle, KeyGroupsStateHandle | KeyGroupsSavepointStateHandle):
+            raise UnsupportedError(f"raw keyed state behind a {type(handle).__name__} is not read")
+        return open_raw_timers(self.open_stream(handle.delegate), handle.key_groups, handle.offsets, context)
+
+    def open_raw_bytes(self, handle: KeyedStateHandle | None, subtask: int, reason: str) -> RawKeyedPart:
+        """Raw keyed state that is not timers, as bytes; `reason` says why it is not.
+
+        Raises:
+            UnsupportedError: the handle does not say where key groups begin.
+            FormatError: it says so wrongly.
+        """
+        if not isinstance(handle, KeyGroupsStateHandle | KeyGroupsSavepointStateHandle):
+            raise UnsupportedError(f"raw keyed state behind a {type(handle).__name__} is not read")
+        stream = self.open_stream(handle.delegate)
+        sections = find_raw_sections(stream, handle.key_groups, handle.offsets)
+        return RawKeyedPart(subtask, stream, handle.key_groups, sections, reason)
+
+    def open_key_groups(self, handle: KeyedStateHandle | None, subtask: int, reason: str) -> RawKeyedPart | None:
+        """Open managed keyed state as bytes, a section per key group; None where the handle has no offsets."""
+        if not isinstance(handle, _SectionHandle):
+            return None
+        stream = self.open_stream(handle.delegate)
+        known = [NEVER_STARTED if offset == NO_SECTION else offset for offset in handle.offsets]
+        return RawKeyedPart(
+            subtask, stream, handle.key_groups, find_raw_sections(stream, handle.key_groups, known), reason
+        )
+
+    def open_operator(self, handle: OperatorStateHandle | None) -> OperatorStateSource | None:
+        """The operator state behind a handle, of which only the header is read, once; None when there is none.
+
+        Raises:
+            StateError: the header cannot be read.
+        """
+        if handle is None or isinstance(handle.delegate, EmptySegmentFileStateHandle):
+            return None
+        if handle not in self._operator_states:
+            self._operator_states[handle] = open_operator_state(
+                self.open_stream(handle.delegate),
+                handle,
+                header_end=self.header_ends.get(handle.delegate, 0),
+                declared=self.declared,
+            )
+        return self._operator_states[handle]
+
+    def _open_base(self, handle: KeyedStateHandle) -> KeyedFile | None:
+        """Open a materialized handle of changelog state; its stream may hold key groups that no handle names any more.
+
+        Each subtask materializes in its own time, so that after a change of parallelism some still name parts of an
+        old stream. A header with snapshots that nothing reads is read whole where its end is known nevertheless.
+        """
+        try:
+            file = self.open_keyed(handle, narrowed=True)
+        except OpenBodyError:
+            if not isinstance(handle, _SectionHandle) or not (end := self._find_base_header_end(handle)):
+                raise
+        else:
+            if (
+                file is None
+                or not file.header.raw
+                or not isinstance(handle, _SectionHandle)
+                or not (end := self._find_base_header_end(handle))
+            ):
+                return file
+        self._base_header_ends[handle.delegate] = end
+        return self.open_keyed(handle, narrowed=True)
+
+    def _find_base_header_end(self, handle: _SectionHandle) -> int:
+        """The end of the header in the stream of a materialized handle; 0 when it is not known.
+
+        The section of key group 0 is the first one of any stream, so that the header ends there. A stream that begins
+        with the same bytes has the same header: what reads the one reads as many bytes of the other.
+        """
+        stream = self.open_stream(handle.delegate)
+        for first in self.first_bases:
+            end = _find_first_offset(first)
+            if end <= stream.size and read_stream_range(stream, 0, end) == read_stream_range(
+                self.open_stream(first.delegate), 0, end
+            ):
+                return end
+        return 0
+
+    def _find_header(self, handle: _SectionHandle) -> HeaderReading:
+        end = self.header_ends.get(handle.delegate, 0) or self._base_header_ends.get(handle.delegate, 0)
+        return HeaderReading(self.declared, end)
+
+
+_SectionHandle: TypeAlias = KeyGroupsStateHandle | KeyGroupsSavepointStateHandle
+
+
+def find_header_ends(metadata: CheckpointMetadata) -> dict[StreamStateHandle, int]:
+    """The smallest offset in each stream that handles of several subtasks share, as they do after a rescale."""
+    found: dict[StreamStateHandle, list[int]] = {}
+    for operator in metadata.operator_states:
+        for subtask in operator.subtasks:
+            keyed, lists = subtask.managed_keyed_state, subtask.managed_operator_state
+            if isinstance(keyed, _SectionHandle):
+                found.setdefault(keyed.delegate, []).append(_find_first_offset(keyed))
+            if lists is not None:
+                offsets = [offset for state in lists.states for offset in state.offsets if offset > 0]
+                found.setdefault(lists.delegate, []).append(min(offsets, default=0))
+    return {
+        stream: min((each for each in firsts if each), default=0) for stream, firsts in found.items() if len(firsts) > 1
+    }
+
+
+def find_first_bases(metadata: CheckpointMetadata) -> tuple[_SectionHandle, ...]:
+    """The materialized handles of changelog state that begin with key group 0 and have any section."""
+    handles = (subtask.managed_keyed_state for each in metadata.operator_states for subtask in each.subtasks)
+    bases = (
+        base for handle in handles if isinstance(handle, ChangelogStateBackendHandle) for base in find_bases(handle)
+    )
+    return tuple(
+        base
+        for base in bases
+        if isinstance(base, _SectionHandle) and base.key_groups.start == 0 and _find_first_offset(base)
+    )
+
+
+def _find_first_offset(handle: _SectionHandle) -> int:
+    """The smallest offset of a section; 0 when there is none."""
+    return min((offset for offset in handle.offsets if offset > 0), default=0)
+
+
+def _open_sections(
+    open_file: Callable[..., CanonicalFile | HeapFile],
+    stream: StateStream,
+    handle: KeyGroupsStateHandle | KeyGroupsSavepointStateHandle,
+    reading: HeaderReading,
+    *,
+    narrowed: bool,
+) -> CanonicalFile | HeapFile:
+    """Open a stream of key-group sections.
+
+    Between its header and the sections that the handle names others may stand: `rescale` hands a file on to several
+    subtasks. Such a handle says by its size where its own last section ends.
+    """
+    first = min((offset for offset in handle.offsets if offset > 0), default=0)
+    if not narrowed and first <= _LONG_HEADER and not 0 < reading.end < first:
+        try:
+            return open_file(stream, handle.key_groups, handle.offsets, narrowed=False, reading=reading)
+        except FormatError:
+            if not _leaves_out_sections(stream, handle.offsets, reading):
+                raise
+    file = open_file(stream, handle.key_groups, handle.offsets, narrowed=True, reading=reading)
+    return file if narrowed else replace(file, sections=tuple(replace(each, is_open=False) for each in file.sections))
+
+
+def _leaves_out_sections(stream: StateStream, offsets: Sequence[int], reading: HeaderReading) -> bool:
+    """Whether a whole header stands at the beginning of a stream, and more before the first of some sections."""
+    first = min((offset for offset in offsets if 0 < offset <= stream.size), default=0)
+    try:
+        return first > 0 and 0 < read_first_header(stream, first, reading)[1] < first
+    except StateError:
+        return False
+
+
+def _is_heap_native(
+    stream: StateStream, handle: KeyGroupsStateHandle, reading: HeaderReading, *, narrowed: bool
+) -> bool:
+    """Tell the native format of the heap backend from the canonical one behind the same handle.
+
+    A native section begins with its key group as i32. Read as a canonical one, that is state 0 and a first key of at
+    least 64 KiB times the key group; only key group 0 leaves a doubt, which the whole section settles.
+    """
+    present = [(group, offset) for offset, group in zip(handle.offsets, handle.key_groups, strict=True) if offset]
+    if not present:
+        return False
+    key_group, offset = max(present)
+    if key_group:
+        return read_stream_range(stream, offset, min(offset + 4, stream.size)) == key_group.to_bytes(4, "big")
+    file = open_canonical(stream, handle.key_groups, handle.offsets, narrowed=narrowed, reading=reading)
+    if file.header.compressed:
+        # Canonical sections are snappy streams as a whole; native ones begin with the bare key group.
+        return read_stream_range(stream, offset, min(offset + 4, stream.size)) == bytes(4)
+    for prefix_of in (1, MAX_PARALLELISM):
+        context = RecordContext(prefix_of, LayoutContext())
+        try:
+            for _ in file.scan(range(len(file.header.states)), context):
+                pass
+        except FormatError:
+            continue
+        return False
+    return True

@@ -1,0 +1,505 @@
+"""One step of a data flow over a frame: other fields, rows left out, other keys, another kind of state."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from state_pipelines.codecs.arrow_coercion import conform
+from state_pipelines.codecs.columns import column_type
+from state_pipelines.codecs.layout import Opaque
+from state_pipelines.codecs.opaque_values import find_fields, has_opaque
+from state_pipelines.codecs.serializer_layouts import LayoutContext, OpaqueValues, contains_opaque, derive_layout
+from state_pipelines.errors import MigrationError
+from state_pipelines.keyed.tables.state_table import TTL_COLUMN
+from state_pipelines.operations.migration import flows
+from state_pipelines.operations.migration.shapes import OPERATOR_LISTS
+from state_pipelines.operations.migration.structs import RAW, find_bare, name_raw, quote_name
+from state_pipelines.snapshot.keyed_state import TIMER
+from state_pipelines.spark.casts import cast_by_name
+from state_pipelines.spark.opaque_values import (
+    conform_value,
+    find_layouts,
+    layout_type,
+    reinterpret_column,
+    reinterpret_rows,
+)
+from state_pipelines.spark.types import spark_arrow_schema, spark_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from state_pipelines.operations.migration.shapes import StateShape
+    from state_pipelines.serializers.tree import Serializer
+
+PREFIX = "__state_"
+PAYLOAD = f"{PREFIX}payload"
+STORED = f"{PREFIX}stored"
+"""The payload as the state that was read had it; only where it is asked for."""
+
+KEYS = ("state_key", "state_namespace", "map_key")
+VISIBLE = (*KEYS, "list_index", TTL_COLUMN)
+"""Columns that SQL may name beside the fields and `value`."""
+
+NULL_KEY = "the key of some entries becomes null"
+EQUAL_KEYS = "several values get the same"
+"""Beginnings of the messages for new keys that do not fit; see `FlowRunner.find_unfit_keys`."""
+
+_NOW = ("CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now")
+"""Expressions of Spark that are the same in all rows, but not in the run of the proof."""
+
+_NOW_WORDS = ("current_", "localtimestamp", "now(")
+"""Words in the texts of `_NOW`."""
+
+
+def hidden(name: str) -> str:
+    """A column under the name that it has inside."""
+    return PREFIX + name
+
+
+def is_orderable(kind: DataType) -> bool:
+    """Return whether Spark can order values of a type: all but maps, and types that hold maps."""
+    match kind:
+        case MapType():
+            return False
+        case ArrayType(elementType=element):
+            return is_orderable(element)
+        case StructType():
+            return all(is_orderable(each.dataType) for each in kind)
+        case _:
+            return True
+
+
+def spark_type(serializer: Serializer, layouts: LayoutContext) -> DataType:
+    """Spark type of the values of a serializer."""
+    kind = column_type(derive_layout(serializer, layouts))
+    return spark_schema(pa.schema([("value", kind)]))["value"].dataType
+
+
+def require_deterministic(frame: DataFrame, *, allowed: bool) -> None:
+    """Raise when a column of `frame` has other values each time.
+
+    Raises:
+        MigrationError: it has, and nothing allows it.
+    """
+    if allowed:
+        return
+    expressions = frame._jdf.queryExecution().analyzed().expressions()
+    for each in map(expressions.apply, range(expressions.size())):
+        if not each.deterministic() or _names_now(each.collectLeaves()):
+            text = re.sub(r"#\d+L?", "", each.toString())
+            raise MigrationError(
+                f"the expression {text} gives other values each time, so that nothing could be proven",
+                hint="Use literals, or say `nondeterministic: true` in the step",
+            )
+
+
+def _names_now(leaves: Any) -> bool:
+    """Return whether one of the leaves of an expression is the time of the query.
+
+    Every question to the JVM takes about a third of a millisecond: all leaves are looked at only where their text,
+    which is one question, may be about the time.
+    """
+    text = leaves.mkString(" ")
+    if not any(word in text for word in _NOW_WORDS):
+        return False
+    names = {leaves.apply(index).getClass().getSimpleName() for index in range(leaves.size())}
+    return not names.isdisjoint(_NOW)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage over a frame.
+
+    Attributes:
+        frame: the rows before.
+        before: their shape.
+        after: the shape of the rows afterwards.
+    """
+
+    frame: DataFrame
+    before: StateShape
+    after: StateShape
+    layouts: LayoutContext
+    folding: bool = False
+
+    def apply(self, stage: flows.Stage) -> DataFrame:
+        """The rows afterwards; raises as `FlowRunner.build`."""
+        match stage:
+            case flows.Project(columns=columns):
+                self._fold_fields(columns)
+                if self._is_opaque:
+                    return self._project_opaque(columns, allowed=stage.nondeterministic)
+                struct = F.struct(*(F.expr(sql).alias(name) for name, sql in columns))
+                return self._with_payload(F.when(F.col(PAYLOAD).isNotNull(), struct), stage.nondeterministic)
+            case flows.Replace(sql=sql, over_null=over_null):
+                self._fold(self._exposed, sql)
+                value = self._find_value(sql)
+                if not over_null:
+                    value = F.when(F.col(PAYLOAD).isNotNull(), value)
+                return self._with_payload(value, stage.nondeterministic)
+            case flows.Keep(sql=sql):
+                return self._keep(sql, allowed=stage.nondeterministic)
+            case flows.Stamp(sql=sql):
+                return self.frame.drop(hidden(TTL_COLUMN)) if sql is None else self._stamp(sql)
+            case flows.Regroup():
+                return self._regroup(stage)
+            case flows.Rekey():
+                return self._rekey(stage)
+            case flows.Call(function=function):
+                return self._call(function)
+
+    @cached_property
+    def _is_opaque(self) -> bool:
+        """Whether the payload before or after the stage holds opaque values."""
+        shapes = (self.before, self.after) if self.after.kind != TIMER else ()
+        return any(contains_opaque(each.payload, self.layouts) for each in shapes)
+
+    @cached_property
+    def _exposed(self) -> DataFrame:
+        """The frame with the columns that SQL may name added."""
+        return self._expose_opaque() if self._is_opaque else self._expose_plain()
+
+    def _expose_opaque(self) -> DataFrame:
+        """Add the columns of `_expose_plain` with opaque values decoded, and as rows hold them by `name_raw`."""
+        (row, plain), raw = find_layouts(self.before.payload, self.layouts), F.col(PAYLOAD)
+        value, kind = reinterpret_column(raw, row, plain), layout_type(plain)
+        fields = kind.names if isinstance(kind, StructType) and not isinstance(plain, Opaque) else []
+        rows, plains = find_fields(row), find_fields(plain)
+        shown = [F.col(hidden(name)).alias(name) for name in VISIBLE if self._has(name) and name not in fields]
+        for name in fields:
+            if row == plain or rows:
+                # The other columns of a struct, such as that of the class, have no layout.
+                of = raw.getField(name)
+                column = reinterpret_column(of, rows[name], plains[name]) if name in rows else of
+                shown.append(F.col(PAYLOAD).getField(name).alias(name_raw(name)))
+            else:
+                column = value.getField(name)
+            shown.append(column.alias(name))
+        shown += [] if "value" in fields else [value.alias("value")]
+        return self.frame.select("*", *shown, raw.alias(RAW))
+
+    def _find_value(self, sql: str) -> Column:
+        """Return the column of SQL of the payload; for the unchanged payload, the values as rows hold them."""
+        row = derive_layout(self.before.payload, self.layouts)
+        same = sql == "value" and "value" not in find_fields(row)
+        if same and self._is_opaque and row == derive_layout(self.after.payload, self.layouts):
+            return F.col(RAW)
+        return F.expr(sql)
+
+    def _project_opaque(self, columns: Sequence[tuple[str, str]], *, allowed: bool) -> DataFrame:
+        """Replace the fields of the payload; opaque fields that do not change are passed on."""
+        before = find_fields(derive_layout(self.before.payload, self.layouts))
+        rows, plains = map(find_fields, find_layouts(self.after.payload, self.layouts))
+        made: dict[str, Column] = {}
+        for name, sql in columns:
+            bare = find_bare(sql)
+            stays = bare in before and name in rows and has_opaque(rows[name]) and before[bare] == rows[name]
+            value = F.col(quote_name(name_raw(bare))) if stays and bare is not None else F.expr(sql)
+            made[hidden(f"field_{name}")] = F.when(F.col(PAYLOAD).isNotNull(), value)
+        frame = self._evaluate(self._exposed, made, self.frame.columns, allowed=allowed)
+        fields = []
+        for name, _ in columns:
+            each = quote_name(hidden(f"field_{name}"))
+            kind = frame.schema[hidden(f"field_{name}")].dataType
+            column = conform_value(F.col(each), kind, rows[name], plains[name], name) if name in rows else F.col(each)
+            fields.append(column.alias(name))
+        struct = F.when(F.col(PAYLOAD).isNotNull(), F.struct(*fields))
+        kept = [name for name in self.frame.columns if name != PAYLOAD]
+        return self._conform_payload(frame.select(*kept, struct.alias(PAYLOAD)))
+
+    def _conform_payload(self, frame: DataFrame) -> DataFrame:
+        layouts = find_layouts(self.after.payload, self.layouts)
+        value = conform_value(F.col(PAYLOAD), frame.schema[PAYLOAD].dataType, *layouts)
+        return frame.withColumn(PAYLOAD, value)
+
+    def _expose_plain(self) -> DataFrame:
+        kind = self.frame.schema[PAYLOAD].dataType
+        fields = kind.names if isinstance(kind, StructType) else []
+        shown = [F.col(hidden(name)).alias(name) for name in VISIBLE if self._has(name) and name not in fields]
+        if "value" not in fields:
+            shown.append(F.col(PAYLOAD).alias("value"))
+        return self.frame.select("*", *shown, *(F.col(PAYLOAD).getField(name).alias(name) for name in fields))
+
+    def _has(self, name: str) -> bool:
+        return hidden(name) in self.frame.columns
+
+    def _fold(self, exposed: DataFrame, *sqls: str) -> None:
+        """Evaluate constant SQL over `exposed`, so that mistakes are found before rows are read."""
+        chosen = [sql for sql in sqls if find_bare(sql) is None]
+        if self.folding and chosen:
+            fold_constants(exposed.select(*(F.expr(sql) for sql in chosen)))
+
+    def _fold_fields(self, columns: Iterable[tuple[str, str]]) -> None:
+        """Evaluate constant fields as `_fold` does, including their casts to the types of the fields."""
+        # Names alone hold no constants; they are cast where the payload is made.
+        sqls = {name: sql for name, sql in columns if find_bare(sql) is None}
+        if self.folding and sqls:
+            made = self._exposed.select(*(F.expr(sql).alias(name) for name, sql in sqls.items()))
+            wanted = layout_type(find_layouts(self.after.payload, self.layouts)[1])
+            assert isinstance(wanted, StructType)
+            known = {each.name: each.dataType for each in wanted}
+            cast = [
+                cast_by_name(F.col(quote_name(each.name)), each.dataType, known[each.name], each.name)
+                for each in made.schema
+                if each.name in known and RAW not in sqls[each.name]
+            ]
+            fold_constants(made.select(*cast))
+
+    def _evaluate(
+        self, exposed: DataFrame, columns: Mapping[str, Column], kept: list[str], *, allowed: bool
+    ) -> DataFrame:
+        """`kept` and new columns, whose SQL is over `exposed`."""
+        require_deterministic(exposed.select(*(each.alias(name) for name, each in columns.items())), allowed=allowed)
+        return exposed.select(*kept, *(each.alias(name) for name, each in columns.items()))
+
+    def _conform(self, frame: DataFrame, name: str, serializer: Serializer, what: str) -> DataFrame:
+        target = spark_type(serializer, replace(self.layouts, opaque_values=OpaqueValues.NONE))
+        return frame.withColumn(name, cast_by_name(F.col(name), frame.schema[name].dataType, target, what))
+
+    def _with_payload(self, value: Column, allowed: bool) -> DataFrame:
+        kept = [name for name in self.frame.columns if name != PAYLOAD]
+        return self._conform_payload(self._evaluate(self._exposed, {PAYLOAD: value}, kept, allowed=allowed))
+
+    def _keep(self, sql: str, *, allowed: bool) -> DataFrame:
+        flag = hidden("keep")
+        self._fold(self._exposed, sql)
+        frame = self._evaluate(self._exposed, {flag: F.expr(sql)}, self.frame.columns, allowed=allowed)
+        frame = frame.where(F.col(flag)).drop(flag)
+        if self.after.kind not in ("LIST", *OPERATOR_LISTS):
+            return frame
+        # The elements that stay close up.
+        owner = ("key_group", "key_bytes") if self.after.kind == "LIST" else ("subtask",)
+        key = Window.partitionBy(*map(hidden, owner)).orderBy(hidden("list_index"))
+        return frame.withColumn(hidden("list_index"), F.row_number().over(key) - 1)
+
+    def _stamp(self, sql: str) -> DataFrame:
+        name = hidden(TTL_COLUMN)
+        kept = [each for each in self.frame.columns if each != name]
+        frame = self._evaluate(self._exposed, {name: F.expr(sql)}, kept, allowed=False)
+        if not isinstance(frame.schema[name].dataType, TimestampType | TimestampNTZType | DateType | StringType):
+            raise MigrationError(
+                f"{sql} is {frame.schema[name].dataType.simpleString()}, not a time",
+                hint="Write TIMESTAMP '2026-01-01 00:00:00', or a date or timestamp of YAML without quotes",
+            )
+        if self.folding:
+            fold_constants(self._exposed.select(F.expr(sql).cast("timestamp")))
+        return frame.withColumn(name, F.col(name).cast("timestamp"))
+
+    def _regroup(self, stage: flows.Regroup) -> DataFrame:
+        kinds = (self.before.kind if self.before.kind in ("LIST", "MAP") else "VALUE", self.after.kind)
+        if self.after.kind != "VALUE":
+            self._fold(self._exposed, *filter(None, (stage.sql, stage.key_sql)))
+        match kinds:
+            case ("VALUE", "LIST"):
+                frame = self._with_payload(self._find_value(stage.sql or "value"), stage.nondeterministic)
+                return frame.withColumn(hidden("list_index"), F.lit(0))
+            case (_, "MAP"):
+                return self._to_map(stage)
+            case ("MAP", "LIST"):
+                frame = self._with_payload(self._find_value(stage.sql or "value"), stage.nondeterministic)
+                keys = [hidden(name) for name in ("key_group", "state_key", "state_namespace")]
+                order = Window.partitionBy(*keys).orderBy(hidden("map_key"))
+                frame = frame.withColumn(hidden("list_index"), F.row_number().over(order) - 1)
+                return frame.drop(hidden("map_key"), hidden("key_bytes"))
+            case _:
+                return self._to_value(stage)
+
+    def _to_map(self, stage: flows.Regroup) -> DataFrame:
+        assert stage.key_sql is not None
+        assert self.after.map_key is not None
+        kept = [name for name in self.frame.columns if name not in (PAYLOAD, hidden("key_bytes"), hidden("list_index"))]
+        columns = {PAYLOAD: self._find_value(stage.sql or "value"), hidden("map_key"): F.expr(stage.key_sql)}
+        frame = self._evaluate(self._exposed, columns, kept, allowed=stage.nondeterministic)
+        frame = self._conform_payload(frame)
+        frame = self._conform(frame, hidden("map_key"), self.after.map_key, "the user key")
+        if self.before.kind != "LIST":
+            return frame
+        keys = [name for name in map(hidden, ("key_group", *KEYS)) if name in frame.columns]
+        return _unite(keys, frame.withColumn(hidden("order"), F.lit(0)), flows.ERROR, "user key", "map_key")
+
+    def _to_value(self, stage: flows.Regroup) -> DataFrame:
+        is_map = self.before.kind == "MAP"
+        keys = [hidden(name) for name in ("key_group", "state_key", "state_namespace")]
+        if not is_map and hidden("key_bytes") in self.frame.columns:
+            keys = [name for name in self.frame.columns if name in {*keys, hidden("key_bytes")}]
+        first = F.col(hidden("map_key" if is_map else "list_index"))
+        pairs = F.collect_list(F.struct(first.alias("key"), F.col(PAYLOAD).alias("value")))
+        if is_orderable(self.frame.schema[PAYLOAD].dataType):
+            # Keys differ, so that values are never compared.
+            collected = F.sort_array(pairs)
+        else:
+            collected = F.array_sort(
+                pairs,
+                lambda one, other: (
+                    F.when(one["key"] < other["key"], -1).when(one["key"] > other["key"], 1).otherwise(0)
+                ),
+            )
+        name = "entries" if is_map else "values"
+        array = collected if is_map else F.transform(collected, lambda each: each["value"])
+        times = [F.max(hidden(TTL_COLUMN)).alias(hidden(TTL_COLUMN))] if self.after.ttl else []
+        return self._take(stage, self.frame.groupBy(*keys).agg(array.alias(name), *times), name)
+
+    def take_lists(self, stage: flows.Regroup) -> DataFrame:
+        """Values of the lists of `StateReader.read_lists`."""
+        return self._take(stage, self.frame.withColumnRenamed(PAYLOAD, "values"), "values")
+
+    def _take(self, stage: flows.Regroup, grouped: DataFrame, name: str) -> DataFrame:
+        """Evaluate the SQL of a stage over the values that were gathered in a column; one value per row."""
+        assert stage.sql is not None
+        shown = [F.col(hidden(each)).alias(each) for each in KEYS[:2] if hidden(each) in grouped.columns]
+        kept = [each for each in grouped.columns if each != name]
+        exposed = grouped.select("*", *shown)
+        self._fold(exposed, stage.sql)
+        frame = self._evaluate(exposed, {PAYLOAD: F.expr(stage.sql)}, kept, allowed=stage.nondeterministic)
+        return self._conform_payload(frame)
+
+    def _change_keys(self, stage: flows.Rekey, *, others: Sequence[Column] = ()) -> DataFrame:
+        """The rows under their new keys, with the ordering columns, before rows of one key are merged."""
+        key = hidden("state_key")
+        kind = self.frame.schema[key].dataType
+        fields = kind.names if isinstance(kind, StructType) else []
+        shown = [F.col(key).getField(name).alias(name) for name in fields]
+        if "state_key" not in fields:
+            shown.append(F.col(key).alias("state_key"))
+        order = hidden("key_bytes")
+        if order not in self.frame.columns:
+            olds = [name for name in map(hidden, KEYS) if name in self.frame.columns]
+            ordered = self.frame.withColumn(hidden("order"), F.to_json(F.struct(*olds)))
+        else:
+            ordered = self.frame.withColumnRenamed(order, hidden("order"))
+        exposed = ordered.select("*", *shown, *others)
+        self._fold(exposed, stage.sql)
+        names = [*ordered.columns, *exposed.columns[len(exposed.columns) - len(others) :]]
+        kept = [name for name in names if name not in (key, hidden("key_group"))]
+        frame = self._evaluate(exposed, {key: F.expr(stage.sql)}, kept, allowed=stage.nondeterministic)
+        assert self.after.key is not None
+        return self._conform(frame, key, self.after.key, "the key")
+
+    def find_unfit_keys(self, stage: flows.Rekey) -> DataFrame:
+        """Rows whose new key is null or, where that is an error, the same as that of others: old and new key."""
+        key, old, count = hidden("state_key"), hidden("old_key"), hidden("count")
+        frame = self._change_keys(stage, others=[F.col(key).alias(old)])
+        keys = [name for name in map(hidden, (*KEYS, "timestamp")) if name in frame.columns]
+        unites = self.after.kind not in ("LIST", TIMER) and stage.rule == flows.ERROR
+        number = F.count("*").over(Window.partitionBy(*keys)) if unites else F.lit(1)
+        unfit = frame.withColumn(count, number).where(F.col(key).isNull() | (F.col(count) > 1))
+        shown = [F.col(old).alias("key"), F.col(key).alias("new key")]
+        shown += [F.col(hidden(name)).alias(name) for name in KEYS[1:] if hidden(name) in keys]
+        shown += [F.col(PAYLOAD).alias(self.after.column)] if PAYLOAD in frame.columns else []
+        return unfit.orderBy(*(F.col(each) for each in keys), hidden("order")).select(*shown)
+
+    def _rekey(self, stage: flows.Rekey) -> DataFrame:
+        frame, key = self._change_keys(stage), hidden("state_key")
+        null = F.raise_error(F.lit(NULL_KEY)).cast(frame.schema[key].dataType)
+        frame = frame.withColumn(key, F.when(F.col(key).isNull(), null).otherwise(F.col(key)))
+        keys = [name for name in map(hidden, (*KEYS, "timestamp")) if name in frame.columns]
+        if self.after.kind == TIMER:
+            return frame.select(*keys).distinct()
+        if self.after.kind == "LIST":
+            window = Window.partitionBy(*keys).orderBy(hidden("order"), hidden("list_index"))
+            return frame.withColumn(hidden("list_index"), F.row_number().over(window) - 1).drop(hidden("order"))
+        united = _unite(keys, frame, stage.rule, "key", "state_key")
+        return self._conform_payload(united)
+
+    def _call(self, function: str | Callable[..., Any]) -> DataFrame:
+        befores, afters = (find_layouts(each.payload, self.layouts) for each in (self.before, self.after))
+        target = column_type(afters[1])
+        names = {PAYLOAD: self.after.column} | {
+            name: name.removeprefix(PREFIX) for name in self.frame.columns if name != PAYLOAD
+        }
+        public = self.frame.withColumnsRenamed(names)
+        kind = layout_type(afters[0])
+        schema = StructType(
+            [
+                type(each)(each.name, kind if each.name == self.after.column else each.dataType, True)
+                for each in public.schema
+            ]
+        )
+        arrow = spark_arrow_schema(pa.schema([("value", target)])).field("value").type
+        column = self.after.column
+
+        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            call = _find_function(function)
+            for batch in batches:
+                if befores[0] != befores[1]:
+                    batch = _change_column(batch, column, reinterpret_rows(batch.column(column), *befores))
+                result = call(batch)
+                arrays = [
+                    conform(result.column(name), arrow if name == column else batch.schema.field(name).type, name)
+                    for name in batch.schema.names
+                ]
+                made = pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+                if afters[0] != afters[1]:
+                    made = _change_column(made, column, reinterpret_rows(made.column(column), afters[1], afters[0]))
+                yield made
+
+        frame = public.mapInArrow(work, schema)
+        return frame.withColumnsRenamed({public_name: name for name, public_name in names.items()})
+
+
+def _change_column(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
+    columns = {each: values if each == name else batch.column(each) for each in batch.schema.names}
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def fold_constants(frame: DataFrame) -> None:
+    """Let Spark evaluate the constants in the expressions of a frame, as it does before it reads a row.
+
+    Raises:
+        PySparkException: one cannot be evaluated, such as a text that is no date.
+    """
+    frame._jdf.queryExecution().optimizedPlan()
+
+
+def _find_function(function: str | Callable[..., Any]) -> Callable[..., Any]:
+    if not isinstance(function, str):
+        return function
+    module, _, name = function.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise MigrationError(f"the function {function} cannot be imported: {error}") from None
+    return found
+
+
+def _unite(keys: list[str], frame: DataFrame, rule: str, what: str, column: str) -> DataFrame:
+    """Unite the rows of equal keys into one row per key, by `rule`."""
+    order = hidden("order")
+    times = [F.max(name).alias(name) for name in [hidden(TTL_COLUMN)] if name in frame.columns]
+    if rule in (flows.ERROR, flows.FIRST, flows.LAST):
+        chosen = F.max_by(PAYLOAD, order) if rule == flows.LAST else F.min_by(PAYLOAD, order)
+        count = hidden("count")
+        grouped = frame.groupBy(*keys).agg(chosen.alias(PAYLOAD), F.count("*").alias(count), *times)
+        if rule == flows.ERROR:
+            text = F.concat(F.lit(f"{EQUAL_KEYS} {what}, "), F.to_json(F.struct(F.col(hidden(column)).alias(what))))
+            checked = F.when(F.col(count) > 1, F.raise_error(text)).otherwise(F.col(PAYLOAD))
+            grouped = grouped.withColumn(PAYLOAD, checked)
+        return grouped.drop(count)
+    kind = frame.schema[PAYLOAD].dataType
+    fields = kind.names if isinstance(kind, StructType) else []
+    exposed = frame.select(
+        "*",
+        *([] if "value" in fields else [F.col(PAYLOAD).alias("value")]),
+        *(F.col(PAYLOAD).getField(name).alias(name) for name in fields),
+    )
+    grouped = exposed.groupBy(*keys).agg(F.expr(rule).alias(PAYLOAD), *times)
+    require_deterministic(grouped, allowed=False)
+    return grouped

@@ -1,0 +1,388 @@
+"""Migrating the states of a snapshot in Spark, proven before they are published."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import MigrationError, UsageError, Where, at
+from state_pipelines.keyed.header import KeyedHeader
+from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.record_layout import derive_keyed_layout
+from state_pipelines.keyed.tables.row_encoding import RecordEncoder
+from state_pipelines.operations.migration import UPGRADE, Migration, ValuePlan
+from state_pipelines.operations.migration import flows as flowing
+from state_pipelines.operations.migration.drafts import refuse_drafts
+from state_pipelines.operations.migration.flows import Read
+from state_pipelines.operations.migration.migration_files import load_migration
+from state_pipelines.operations.migration.migration_planner import Chain, describe_copied, plan_operator
+from state_pipelines.operations.migration.python_values import carry_declared_pickles, redeclare
+from state_pipelines.operations.migration.shapes import find_shapes
+from state_pipelines.operations.proofs.proof_reports import ProofReport, combine_reports, require_proof
+from state_pipelines.operations.write.keyed_rewrite import FileRewrite, PartFile, complete_rewrites
+from state_pipelines.operations.write.own_files import publish_snapshot
+from state_pipelines.operations.write.publication import (
+    NewFile,
+    make_file_name,
+    place_operator_state,
+    place_rewrites,
+    plan_copies,
+)
+from state_pipelines.operations.write.whole_sources import check_source_whole
+from state_pipelines.snapshot import Operator, Snapshot
+from state_pipelines.snapshot.held_key_groups import explain_older_ranges
+from state_pipelines.snapshot.opening import ensure_open
+from state_pipelines.spark.analysis import analyse_plans
+from state_pipelines.spark.expectations import check_expectations
+from state_pipelines.spark.flows import StateReader
+from state_pipelines.spark.local_copies import copy_operators
+from state_pipelines.spark.operator_proof import prove_operator_states
+from state_pipelines.spark.operator_state import OperatorStateWork
+from state_pipelines.spark.proof import prove_plan
+from state_pipelines.spark.record_encoding import PartWriter
+from state_pipelines.spark.session import create_session
+from state_pipelines.spark.state_encoding import encode_state
+from state_pipelines.spark.suites import check_suites, run_suites
+from state_pipelines.spark.tasks import run_tasks, uses_other_machines
+from state_pipelines.storage import METADATA_FILE, SnapshotLocation, SnapshotWriter, join, resolve
+from state_pipelines.storage.scratch import open_scratch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from state_pipelines.keyed.keyed_file import KeyedFile
+    from state_pipelines.metadata import CheckpointMetadata
+    from state_pipelines.operations.migration.migration_plan import OperatorPlan
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
+    from state_pipelines.spark.expected_digests import ExpectedDigests
+    from state_pipelines.spark.suites import Suite
+    from state_pipelines.storage import Location
+
+
+@dataclass(frozen=True)
+class MigrationResult:
+    """Result of a migration.
+
+    Attributes:
+        path: the new savepoint.
+        snapshot: the new savepoint, opened.
+        rows: rewritten records.
+        plans: by label of the operator, what became of its states.
+        proof: of all states together; None when it was not asked for.
+        proofs: one per operator; of its keyed state and of its operator state, where both change.
+        seconds: wall time.
+        notes: what users should know, see `note_plans`.
+    """
+
+    path: str
+    snapshot: Snapshot
+    rows: int
+    plans: dict[str, OperatorPlan]
+    proof: ProofReport | None
+    seconds: float
+    proofs: tuple[ProofReport, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def plan(self) -> ValuePlan:
+        """The payload before and after, of a migration that changes one state.
+
+        Raises:
+            UsageError: it changes several, or makes another number of states.
+        """
+        changed = [(plan, flow) for plan in self.plans.values() for flow in plan.changed.values()]
+        if len(changed) != 1 or len(sources := flowing.find_reads(changed[0][1])) != 1:
+            raise UsageError(f"the migration changes {len(changed)} states, not one", hint="Look at `plans`")
+        plan, flow = changed[0]
+        return ValuePlan(plan.shapes[sources[0]].payload, flow.shape.payload, ())
+
+
+@dataclass
+class _Work:
+    """One operator while it is migrated.
+
+    Attributes:
+        plan: of its keyed states.
+        whole: of all its states.
+        unkeyed: the work on its operator state.
+        prove: whether what is written will be proven.
+        expected: by new name, digests of the expected rows.
+        bytes: size of the new files.
+    """
+
+    operator: Operator
+    plan: OperatorPlan
+    reader: StateReader
+    whole: OperatorPlan
+    unkeyed: OperatorStateWork
+    prove: bool
+    expected: dict[str, ExpectedDigests] = field(default_factory=dict)
+    bytes: int = 0
+
+    @property
+    def touched(self) -> bool:
+        return bool(self.plan.dropped) or any(
+            not isinstance(flow, Read) or flow.shape != self.plan.shapes[flow.state] or flow.state != name
+            for name, flow in self.plan.states.items()
+        )
+
+
+def migrate(
+    snapshot: Snapshot | str,
+    migration: Migration | Chain | str,
+    target: str,
+    *,
+    direction: str = UPGRADE,
+    prove: bool = True,
+    suites: Sequence[Suite] = (),
+    project: str | Path | None = None,
+    spark: SparkSession | None = None,
+    scratch: str | None = None,
+) -> MigrationResult:
+    """Write a new savepoint with migrated states; all other state is copied as bytes.
+
+    Args:
+        snapshot: the old snapshot, or its path; it is not changed.
+        migration: a migration, or the path of its file; or a chain of migrations with their directions in the order
+            of their application, as `RevisionDirectory.between` returns it.
+        target: directory of the new savepoint, which must not exist.
+        direction: `upgrade` or `downgrade`; for a single migration.
+        prove: read the result back and verify it before it is published.
+        suites: expectations of the job (`suites.load_suites`) that the rows of changed operators must meet too.
+        project: directory of a Great Expectations project, which keeps the results of suites and builds data docs.
+        spark: the session; default the active one, or a new local one (`spark.create_session`).
+        scratch: directory (path or URL) of temporary files; see `open_scratch` for the default. On this machine it also
+            gets copies of the changed operators' files where they are remote, since they are read several times.
+
+    Raises:
+        MigrationError: a migration does not fit the states, or Spark refuses an expression.
+        UnsupportedError: a state has no columnar form.
+        UsageError: the session does not run ANSI SQL.
+        TargetExistsError: the target exists.
+        ProofError: the proof failed; its `report` says how, and nothing is left at the target.
+        StateError: the snapshot cannot be read.
+    """
+    snapshot = ensure_open(snapshot)
+    if isinstance(migration, str):
+        migration = load_migration(migration)
+    spark = spark or create_session("state-pipelines")
+    if spark.conf.get("spark.sql.ansi.enabled") != "true":
+        # Without it a cast that overflows gives null without a word.
+        raise UsageError("the session does not run ANSI SQL", hint="Set spark.sql.ansi.enabled to true")
+    started = time.monotonic()
+    chain: Chain = [(migration, direction)] if isinstance(migration, Migration) else migration
+    planned = plan_snapshot(snapshot, chain)
+    if prove:
+        check_expectations(planned)
+        check_suites(suites)
+    for operator, plan in planned:
+        _require_readable(operator, plan.keyed)
+    analyse_plans(spark, planned)
+    is_shared, place = uses_other_machines(spark), resolve(target)
+    works: list[_Work] = []
+    try:
+        with SnapshotWriter(place) as writer:
+            with open_scratch(place, scratch, is_shared=is_shared) as temporary:
+                ids = {operator.metadata.operator_id for operator, _ in planned}
+                if not is_shared:
+                    planned = _read_copies(planned, copy_operators(snapshot, ids, temporary))
+                works += [_prepare(spark, *each, prove=prove) for each in planned]
+                new, rows = _write(spark, snapshot, works, writer, temporary)
+                location = SnapshotLocation(writer.target, writer.locate(METADATA_FILE))
+                shapes = {work.operator.metadata.operator_id: work.whole.new_shapes for work in works}
+                result = Snapshot(location, new, snapshot.path_mapping, redeclare(snapshot.declarations, shapes))
+                copies = copy_operators(result, ids, temporary) if prove and not is_shared else {}
+                read_back = result.with_copies(copies)
+                proofs = tuple(report for work in works for report in _prove(spark, work, read_back)) if prove else ()
+                proof = combine_reports(proofs) if proofs else None
+                if proof is not None:
+                    proof = _add_source(spark, works, proof)
+                    changed = {work.operator.id for work in works if work.whole.changed}
+                    judged = run_suites(spark, read_back, suites, project=project, operators=changed, title=place.name)
+                    proof = replace(proof, checks=(*proof.checks, *judged.checks), data_docs=judged.data_docs)
+                    require_proof(proof)
+            publish_snapshot(writer, new)
+    finally:
+        for work in works:
+            work.reader.release()
+    plans = {work.operator.label: work.whole for work in works}
+    seconds, notes = time.monotonic() - started, note_plans(snapshot, planned)
+    return MigrationResult(result.path, result, rows, plans, proof, seconds, proofs, notes)
+
+
+def _read_copies(
+    planned: Sequence[tuple[Operator, OperatorPlan]], copies: dict[str, Location]
+) -> list[tuple[Operator, OperatorPlan]]:
+    """The same plans for operators whose files are read from copies."""
+    if not copies:
+        return list(planned)
+    snapshot = planned[0][0].snapshot.with_copies(copies)
+    return [(Operator(snapshot, operator.metadata, operator.uid), plan) for operator, plan in planned]
+
+
+def note_plans(snapshot: Snapshot, plans: Sequence[tuple[Operator, OperatorPlan]]) -> tuple[str, ...]:
+    """What users should know before a migration: key groups of an older rule, and notes of the plans."""
+    older = (explain_older_ranges(operator.metadata, operator.label) for operator in snapshot.operators)
+    planned = (f"operator {operator.label}: {note}" for operator, plan in plans for note in plan.notes)
+    return (*(note for note in older if note is not None), *planned)
+
+
+def plan_snapshot(snapshot: Snapshot, chain: Chain) -> list[tuple[Operator, OperatorPlan]]:
+    """Plans of a chain of revisions for each operator that it names.
+
+    Raises:
+        MigrationError: a step does not fit; NotFoundError: the snapshot has no such operator or state.
+    """
+    operators: dict[str, Operator] = {}
+    snapshot = carry_declared_pickles(snapshot)
+    refuse_drafts(chain)
+    for migration, direction in chain:
+        for change in migration.changes:
+            operator = snapshot.operator(change.operator)
+            operators.setdefault(operator.id, operator)
+            change.steps(direction)
+    plans = []
+    for operator in operators.values():
+        for change in chain[0][0].changes if len(chain) == 1 else ():
+            if change.state and chain[0][1] == UPGRADE and snapshot.operator(change.operator).id == operator.id:
+                operator.state(change.state)  # says which states there are
+        with at(operator=operator.label):
+            plans.append((operator, plan_operator(operator, find_shapes(operator), chain)))
+    return plans
+
+
+def _require_readable(operator: Operator, plan: OperatorPlan) -> None:
+    """Refuse states without columns, and timers that cannot follow their keys, before anything is copied."""
+    for name in plan.changed:
+        for source in flowing.find_reads(plan.states[name]):
+            with at(operator=operator.label, state=source):
+                operator.state(source).layout  # type: ignore[attr-defined]  # noqa: B018 - raises when there is none
+    rekeyed = any(shape.key != plan.key for shape in plan.shapes.values())
+    if rekeyed and any(file.holds_raw_timers for _, file in operator.keyed_files):
+        raise MigrationError(
+            "timers in raw keyed state cannot follow another key",
+            where=Where(operator=operator.label),
+            hint="`convert` the snapshot into a canonical savepoint first",
+        )
+
+
+def _prepare(spark: SparkSession, operator: Operator, whole: OperatorPlan, *, prove: bool) -> _Work:
+    plan = whole.keyed
+    used = [source for flow in plan.changed.values() for source in flowing.find_reads(flow)]
+    shared = frozenset(name for name in used if used.count(name) > 1)
+    reader = StateReader(spark, operator, shared=shared)
+    unkeyed = OperatorStateWork(spark, operator, whole.unkeyed, prove)
+    return _Work(operator, plan, reader, whole, unkeyed, prove)
+
+
+def _write(
+    spark: SparkSession, snapshot: Snapshot, works: Sequence[_Work], writer: SnapshotWriter, scratch: Location
+) -> tuple[CheckpointMetadata, int]:
+    metadata, rows = snapshot.metadata, 0
+    for work in works:
+        handles, records = work.unkeyed.write(writer.target, scratch)
+        metadata = place_operator_state(metadata, work.operator.metadata.operator_id, handles)
+        rows += records
+        if not work.touched:
+            continue
+        parts = {name: _encode(work, name, scratch) for name in work.plan.changed}
+        rows += sum(part.records for each in parts.values() for part in each)
+        rewrites = complete_rewrites(work.operator, _plan_files(work, parts, writer.target), writer.target)
+        written = run_tasks(spark, rewrites, "the new files cannot be written")
+        work.bytes = sum(each.size for each in written)
+        files = [NewFile(rewrite, each) for rewrite, each in zip(rewrites, written, strict=True)]
+        metadata = place_rewrites(metadata, work.operator.metadata.operator_id, files)
+    metadata, copies = plan_copies(snapshot, metadata, writer.target)
+    run_tasks(spark, copies, "the files that stay cannot be copied")
+    return metadata, rows
+
+
+def _encode(work: _Work, name: str, directory: Location) -> tuple[PartFile, ...]:
+    flow = work.plan.changed[name]
+    operator = work.operator
+    assert flow.shape.key is not None
+    layouts = work.plan.row_layouts
+    layout = derive_keyed_layout(flow.shape.info, flow.shape.key, operator.max_parallelism, layouts)
+    writer = PartWriter(RecordEncoder(layout, name), directory, operator.label)
+    with at(operator=operator.label, state=name):
+        encoded = encode_state(work.reader, work.plan, name, writer, prove=work.prove)
+    if encoded.expected is not None:
+        work.expected[name] = encoded.expected
+    return encoded.parts
+
+
+def _plan_files(work: _Work, parts: dict[str, tuple[PartFile, ...]], target: Location) -> list[FileRewrite]:
+    """The new file of every subtask that has a state which changes."""
+    operator, plan = work.operator, work.plan
+    files: dict[int, KeyedFile] = {subtask: file for subtask, file in operator.keyed_files if not file.holds_raw_timers}
+    rekeyed = any(shape.key != plan.key for shape in plan.shapes.values())
+    rewrites = []
+    for subtask in range(operator.parallelism):
+        file = files.get(subtask)
+        if file is None and not rekeyed:
+            continue
+        held = {info.name: number for number, info in enumerate(file.header.states)} if file is not None else {}
+        infos: list[StateMetaInfo] = []
+        copied: list[tuple[int, int]] = []
+        encoded: list[tuple[int, tuple[PartFile, ...]]] = []
+        for name, flow in plan.states.items():
+            present = rekeyed or any(source in held for source in flowing.find_reads(flow))
+            if not present or (isinstance(flow, Read) and flow.state not in held):
+                continue
+            if isinstance(flow, Read):
+                assert file is not None
+                copied.append((len(infos), held[flow.state]))
+                infos.append(describe_copied(flow, file.header.states[held[flow.state]], plan.shapes[flow.state]))
+            else:
+                encoded.append((len(infos), parts[name]))
+                infos.append(flow.shape.info)
+        if file is not None and tuple(infos) == file.header.states and not encoded:
+            continue
+        rewrites.append(
+            FileRewrite(
+                subtask=subtask,
+                base=file,
+                header=_make_header(file, tuple(infos), plan),
+                copied=tuple(copied),
+                encoded=tuple(encoded),
+                key_groups=compute_key_group_range(subtask, operator.parallelism, operator.max_parallelism)
+                if file is None or rekeyed
+                else file.key_groups,
+                context=operator.record_context,
+                target=join(target, make_file_name()),
+            )
+        )
+    return rewrites
+
+
+def _make_header(file: KeyedFile | None, infos: tuple[StateMetaInfo, ...], plan: OperatorPlan) -> KeyedHeader:
+    assert plan.key is not None or file is not None
+    if file is None:
+        assert plan.key is not None
+        return KeyedHeader(key_serializer=plan.key, states=infos)
+    rekeyed = any(shape.key != plan.key for shape in plan.shapes.values())
+    key = plan.key if rekeyed and plan.key is not None else file.header.key_serializer
+    return replace(file.header, key_serializer=key, states=infos)
+
+
+def _prove(spark: SparkSession, work: _Work, result: Snapshot) -> list[ProofReport]:
+    before, after = work.operator, result.operator(work.operator.id)
+    keyed, unkeyed = work.plan, work.unkeyed.plan
+    reports = []
+    if keyed.changed or not unkeyed.changed:
+        reports.append(replace(prove_plan(spark, before, after, keyed, work.expected), bytes=work.bytes))
+    if unkeyed.changed:
+        reports.append(prove_operator_states(spark, before, after, unkeyed, work.unkeyed.expected))
+    return reports
+
+
+def _add_source(spark: SparkSession, works: Sequence[_Work], proof: ProofReport) -> ProofReport:
+    """The proof with the count of the source, where files of it are clipped."""
+    operators = [work.operator for work in works if work.plan.changed]
+    check = check_source_whole(operators, partial(run_tasks, spark))
+    return proof if check is None else replace(proof, checks=(*proof.checks, check))

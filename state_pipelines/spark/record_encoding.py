@@ -1,0 +1,149 @@
+"""Rows of one keyed state to part files, in tasks: rows of Spark, or splits of a state field by field."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from state_pipelines.errors import at
+from state_pipelines.operations.write.keyed_rewrite import PartFile, write_part
+from state_pipelines.operations.write.publication import make_file_name
+from state_pipelines.spark.failures import translate_failures
+from state_pipelines.spark.fieldwise_rows import FieldwiseRows, run_on_rows
+from state_pipelines.spark.row_digests import Digested, RowDigests, WrittenDigest, find_types
+from state_pipelines.storage import Location, join
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from state_pipelines.keyed.tables.row_encoding import RecordEncoder
+    from state_pipelines.spark.fieldwise_rows import Rows
+    from state_pipelines.spark.splits import KeyedSplit
+
+
+@dataclass(frozen=True)
+class PartWriter:
+    """Writes the rows of one task into one part file.
+
+    Attributes:
+        encoder: knows the layouts.
+        directory: where part files go.
+        operator: label of the operator, for errors.
+    """
+
+    encoder: RecordEncoder
+    directory: Location
+    operator: str
+
+    @property
+    def failure(self) -> str:
+        """Description of the task for errors."""
+        return f"state {self.encoder.state} of operator {self.operator} cannot be written"
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> PartFile:
+        """Encode batches."""
+        with at(operator=self.operator, state=self.encoder.state):
+            return write_part(self.encoder, batches, join(self.directory, make_file_name()))
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written of a state.
+
+    Attributes:
+        parts: one file per task that had rows.
+        expected: digests of the expected rows.
+        old: of the rows that it came from.
+    """
+
+    parts: tuple[PartFile, ...]
+    expected: Digested
+    old: Digested
+
+
+def _pack(part: PartFile | None, digest: WrittenDigest) -> Written:
+    return Written(() if part is None else (part,), *digest.results)
+
+
+def _combine(found: Iterable[Written]) -> Written:
+    parts: list[PartFile] = []
+    expected, old = Digested(), Digested()
+    for each in found:
+        parts += each.parts
+        expected.add(each.expected)
+        old.add(each.old)
+    return Written(tuple(parts), expected, old)
+
+
+def encode_frame(frame: DataFrame, writer: PartWriter, digests: RowDigests | None = None) -> Written:
+    """Encode a DataFrame; one part file per task that has rows.
+
+    Args:
+        frame: the rows; beside them there may be the payload of `digests.old`, which is not written.
+        writer: writes them.
+        digests: columns to digest while writing.
+
+    Raises:
+        StateError: a row cannot be encoded.
+    """
+    types = find_types(writer.encoder.layout)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        digest = WrittenDigest(digests)
+        taken = digest.take(batches, types)
+        first = next(taken, None)
+        if first is not None:
+            written = _pack(writer.write(chain([first], taken)), digest)
+            yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(written)]})
+
+    with translate_failures(writer.failure):
+        rows = frame.mapInArrow(work, "written binary").collect()
+    return _combine(pickle.loads(row["written"]) for row in rows)
+
+
+@dataclass(frozen=True)
+class EncodeRows:
+    """Writes the rows of one split into one part file.
+
+    Attributes:
+        writer: writes them.
+        digests: columns to digest while writing.
+    """
+
+    writer: PartWriter
+    digests: RowDigests | None
+
+    def run(self, rows: Iterator[Rows]) -> Written:
+        """Do the work."""
+        digest = WrittenDigest(self.digests)
+
+        def take() -> Iterator[pa.RecordBatch]:
+            for each in rows:
+                digest.add(each.stored, each.new)
+                yield each.new
+
+        batches = take()
+        first = next(batches, None)
+        return _pack(None if first is None else self.writer.write(chain([first], batches)), digest)
+
+
+def encode_fieldwise(
+    spark: SparkSession,
+    rows: FieldwiseRows,
+    splits: Sequence[KeyedSplit],
+    writer: PartWriter,
+    digests: RowDigests | None = None,
+) -> Written:
+    """Encode the rows of a field-wise flow; arguments as of `encode_frame`.
+
+    Raises:
+        StateError: a row cannot be computed or encoded.
+    """
+    task = EncodeRows(writer, digests)
+    return _combine(run_on_rows(spark, rows, splits, task, writer.failure))

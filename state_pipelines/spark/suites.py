@@ -1,0 +1,373 @@
+"""Suites of Great Expectations that a team keeps in files, run on the states of a snapshot.
+
+A directory holds files of suites (YAML, JSON or Python) and may be, or hold, a project of Great Expectations. Each
+suite becomes a validation definition and a checkpoint of the name `OPERATOR.STATE`; actions that the team has added to
+the checkpoint run too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from pyspark import StorageLevel
+
+from state_pipelines.errors import MigrationError, NotFoundError, UsageError, Where, at
+from state_pipelines.operations.migration.migration_files import RowExpectation
+from state_pipelines.operations.migration.shapes import find_shapes
+from state_pipelines.operations.proofs.proof_reports import DESCRIPTIONS, SUITES, ProofCheck, choose_examples, to_plain
+from state_pipelines.spark.expectations import (
+    KEY_COLUMNS,
+    VIEW,
+    describe_wanted,
+    find_error,
+    find_summary_format,
+    flatten_paths,
+    import_expectations,
+    make_expectation,
+    make_record,
+    sample_rows,
+)
+from state_pipelines.spark.state_rows import read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from great_expectations.core.expectation_suite import ExpectationSuite
+    from great_expectations.data_context import AbstractDataContext
+    from pyspark.sql import SparkSession
+
+    from state_pipelines.snapshot import Snapshot
+
+_SOURCE = "flink-state"
+_CRITICAL, _LEVELS = "critical", ("critical", "warning", "info")
+_PROJECT = "great_expectations.yml"
+_SLASH = re.compile(r"[/\\]")
+_FIELDS = ("operator", "state", "expect", "name")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Expectations on the rows of one state.
+
+    Attributes:
+        operator: uid, id or name of the operator.
+        state: name of the state.
+        expectations: each with its severity: `critical`, `warning` or `info`.
+        file: where it is written.
+    """
+
+    operator: str
+    state: str
+    expectations: tuple[tuple[RowExpectation, str], ...]
+    file: str
+
+    @property
+    def name(self) -> str:
+        """Name of the suite, the validation definition and the checkpoint."""
+        # Great Expectations makes directories of dots, and refuses slashes.
+        return _SLASH.sub("_", f"{self.operator}.{self.state}")
+
+
+@dataclass(frozen=True)
+class SuiteResults:
+    """Results of the suites of a snapshot.
+
+    Attributes:
+        checks: one, `expectations_hold`; none where no suite is about a state of the snapshot.
+        data_docs: URL of the pages that Great Expectations has built; empty without them.
+    """
+
+    checks: tuple[ProofCheck, ...]
+    data_docs: str = ""
+
+
+def load_suites(directory: str | Path) -> tuple[Suite, ...]:
+    """Read the suites of a directory: all files that end in `.yaml`, `.yml`, `.json` or `.py`.
+
+    Files whose names begin with `_` or `.`, and the project of Great Expectations, are none. Python files are run.
+
+    Raises:
+        UsageError: a file is not a suite; names it.
+        NotFoundError: there is no such directory.
+    """
+    root = Path(directory)
+    if not root.is_dir():
+        raise NotFoundError("there is no such directory of expectations", where=Where(file=str(directory)))
+    suites: dict[str, Suite] = {}
+    for path in sorted(each for each in root.iterdir() if each.suffix in (".yaml", ".yml", ".json", ".py")):
+        if path.name.startswith(("_", ".")) or path.name == _PROJECT:
+            continue
+        with at(file=str(path)):
+            for suite in _read_file(path):
+                if suite.name in suites:
+                    known = suites[suite.name].file
+                    raise UsageError(f"{suite.name} has a suite in {known} already", hint="Put both into one file")
+                suites[suite.name] = suite
+    return tuple(suites.values())
+
+
+def _read_file(path: Path) -> Iterator[Suite]:
+    if path.suffix == ".py":
+        content: object = _run_python(path)
+    else:
+        try:
+            text = path.read_text(encoding="utf-8")
+            content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        except (ValueError, yaml.YAMLError) as error:
+            raise UsageError(f"the file cannot be read: {error}") from None
+    for each in content if isinstance(content, list) else [content]:
+        if not isinstance(each, dict):
+            raise UsageError("a suite is a mapping with operator, state and expect")
+        yield _parse_suite(each, path)
+
+
+def _run_python(path: Path) -> object:
+    try:
+        found = runpy.run_path(str(path))
+    except Exception as error:
+        # The file is code of the user, which may raise anything.
+        raise UsageError(f"the file cannot be run: {type(error).__name__}: {error}") from error
+    if "SUITES" not in found:
+        raise UsageError("the file does not define SUITES", hint="SUITES = [{operator, state, expect}, …]")
+    return found["SUITES"]
+
+
+def _parse_suite(content: dict[str, Any], path: Path) -> Suite:
+    if "expectations" in content:
+        # A suite as Great Expectations writes it; its name or `meta` says the state.
+        meta = content.get("meta") or {}
+        operator, _, state = str(content.get("name", "")).partition(".")
+        names = {"operator": meta.get("operator", operator), "state": meta.get("state", state)}
+        wanted = [
+            {"type": each["type"], "severity": each.get("severity", _CRITICAL), **each.get("kwargs", {})}
+            for each in content["expectations"]
+        ]
+        content = {**names, "expect": wanted}
+    unknown = sorted(str(name) for name in content if name not in _FIELDS)
+    if unknown:
+        raise UsageError(f"unknown entries {', '.join(unknown)}", hint=f"Known are {', '.join(_FIELDS)}")
+    for name in ("operator", "state"):
+        if not isinstance(content.get(name), str) or not content[name]:
+            raise UsageError(f"`{name}` is missing", where=Where(path=name))
+    given = content.get("expect")
+    if not isinstance(given, list) or not given:
+        raise UsageError("`expect` is not a list of expectations", where=Where(path="expect"))
+    return Suite(
+        content["operator"],
+        content["state"],
+        tuple(_parse_expectation(each, number) for number, each in enumerate(given, 1)),
+        str(path),
+    )
+
+
+def _parse_expectation(content: object, number: int) -> tuple[RowExpectation, str]:
+    where = Where(path=f"expect {number}")
+    if not isinstance(content, dict) or not isinstance(content.get("type"), str):
+        raise UsageError("an expectation is a mapping with `type` and its arguments", where=where)
+    severity = str(content.get("severity", _CRITICAL))
+    if severity not in _LEVELS:
+        raise UsageError(f"{severity!r} is no severity", where=where, hint=f"Choose from {', '.join(_LEVELS)}")
+    arguments = {str(name): each for name, each in content.items() if name not in ("type", "severity")}
+    return RowExpectation(content["type"], tuple(arguments.items())), severity
+
+
+def check_suites(suites: Sequence[Suite]) -> None:
+    """Make all expectations, so that a mistake is reported before anything is written.
+
+    Raises:
+        UsageError: an expectation is wrong, with its file; or Great Expectations is not installed.
+    """
+    for suite in suites:
+        _make_suite(suite)
+
+
+def _make_suite(suite: Suite) -> ExpectationSuite:
+    import_expectations()
+    from great_expectations.core.expectation_suite import ExpectationSuite
+
+    made = []
+    for wanted, severity in suite.expectations:
+        try:
+            made.append(make_expectation(RowExpectation(wanted.type, (*wanted.arguments, ("severity", severity)))))
+        except MigrationError as error:
+            raise UsageError(error.what, where=Where(file=suite.file, state=suite.state)) from None
+    return ExpectationSuite(name=suite.name, expectations=made, meta={"operator": suite.operator, "state": suite.state})
+
+
+def run_suites(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    suites: Sequence[Suite],
+    *,
+    project: str | Path | None = None,
+    operators: Collection[str] | None = None,
+    title: str = "",
+) -> SuiteResults:
+    """Run suites on the states of a snapshot, which need not be published.
+
+    Args:
+        spark: the active session.
+        snapshot: the snapshot.
+        suites: from `load_suites`; those of operators or states that the snapshot lacks are left out.
+        project: directory of a project of Great Expectations, which is made where there is none; it keeps results and
+            data docs. None keeps nothing.
+        operators: ids of the operators whose suites run; None is all.
+        title: name of the run in data docs.
+
+    Raises:
+        UsageError: an expectation is wrong, or Great Expectations is not installed.
+        StateError: a state cannot be read.
+    """
+    found = []
+    for suite in suites:
+        for operator in snapshot.operators:
+            named = suite.operator in (operator.uid, operator.id, operator.label)
+            if named and (operators is None or operator.id in operators) and suite.state in find_shapes(operator):
+                found.append((suite, operator))
+    if not found:
+        return SuiteResults(())
+    context = open_context(project)
+    checks, rows, failed, warned, told, compared = [], [], 0, 0, list[str](), 0
+    for suite, operator in found:
+        with at(operator=operator.label, state=suite.state):
+            frame = flatten_paths(read_rows(spark, operator, suite.state), [each for each, _ in suite.expectations])
+            results = _validate(context, suite, frame, title or snapshot.location.directory.name)
+        compared += len(results)
+        for (wanted, severity), result in zip(suite.expectations, results, strict=True):
+            if result.success:
+                continue
+            failed, warned = failed + (severity == _CRITICAL), warned + (severity != _CRITICAL)
+            error = find_error(result)
+            observed = result.result.get("observed_value", result.result.get("unexpected_count"))
+            told.append(f"{suite.name}: {describe_wanted(wanted)}: {error or f'observed {to_plain(observed)}'}")
+            offending = sample_rows(dict(wanted.arguments), result.result)
+            rows.append([make_record(suite.state, row, describe_wanted(wanted), frame.columns) for row in offending])
+    names = ", ".join(suite.name for suite, _ in found)
+    checks.append(
+        ProofCheck(
+            SUITES,
+            not (failed or warned),
+            DESCRIPTIONS[SUITES],
+            f"{compared} expectations of {names} hold",
+            "; ".join(told) or f"{compared} expectations hold",
+            None,
+            choose_examples(rows),
+            blocking=bool(failed),
+        )
+    )
+    return SuiteResults(tuple(checks), _find_docs(context) if project is not None else "")
+
+
+def _validate(context: AbstractDataContext, suite: Suite, frame: Any, title: str) -> list[Any]:
+    """Run the checkpoint of a suite; results in the order of its expectations."""
+    import great_expectations as gx
+    from great_expectations.checkpoint import UpdateDataDocsAction
+    from great_expectations.exceptions import DataContextError
+
+    batch = define_batch(context.data_sources.add_or_update_spark(_SOURCE, persist=False), suite.name)
+    made = context.suites.add_or_update(_make_suite(suite))
+    definition = context.validation_definitions.add_or_update(
+        gx.ValidationDefinition(name=suite.name, data=batch, suite=made)
+    )
+    try:
+        known = context.checkpoints.get(suite.name)
+        actions = known.actions
+    except DataContextError:
+        actions = [UpdateDataDocsAction(name="update data docs")]
+    keys = [name for name in KEY_COLUMNS if name in frame.columns]
+    checkpoint = context.checkpoints.add_or_update(
+        gx.Checkpoint(
+            name=suite.name,
+            validation_definitions=[definition],
+            actions=actions,
+            result_format=find_summary_format(keys),
+        )
+    )
+    cached = not frame.is_cached
+    if cached:
+        frame.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        result = checkpoint.run(
+            batch_parameters={"dataframe": frame}, run_id=gx.RunIdentifier(run_name=_SLASH.sub("_", title))
+        )
+    finally:
+        frame.sparkSession.catalog.dropTempView(VIEW)
+        if cached:
+            frame.unpersist()
+    (validated,) = result.run_results.values()
+    return _order_results(suite, list(validated.results))
+
+
+def define_batch(source: Any, name: str) -> Any:
+    """The batch definition of whole frames of a data source, made where the project has none of the name yet."""
+    try:
+        asset = source.get_asset(name)
+    except LookupError:
+        asset = source.add_dataframe_asset(name)
+    try:
+        return asset.get_batch_definition("whole")
+    except LookupError:
+        return asset.add_batch_definition_whole_dataframe("whole")
+
+
+def _order_results(suite: Suite, results: list[Any]) -> list[Any]:
+    """Results in the order of the expectations; Great Expectations sorts them by column."""
+    ordered = []
+    for wanted, severity in suite.expectations:
+        arguments = RowExpectation(wanted.type, (*wanted.arguments, ("severity", severity)))
+        expectation = make_expectation(arguments)
+        found = next(each for each in results if _is_of(each, expectation))
+        results.remove(found)
+        ordered.append(found)
+    return ordered
+
+
+def _is_of(result: Any, expectation: Any) -> bool:
+    config = result.expectation_config
+    own = expectation.configuration
+    kwargs = {name: value for name, value in config.kwargs.items() if name != "batch_id"}
+    return bool(config.type == own.type and kwargs == own.kwargs)
+
+
+def open_context(project: str | Path | None) -> AbstractDataContext:
+    """Open the project of Great Expectations in a directory, made where there is none; None is one in memory."""
+    import_expectations()
+    import great_expectations as gx
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    context: AbstractDataContext
+    if project is None:
+        context = gx.get_context(mode="ephemeral")
+    else:
+        root = Path(project)
+        if (root / _PROJECT).is_file():
+            context = gx.get_context(mode="file", context_root_dir=root)
+        else:
+            root.mkdir(parents=True, exist_ok=True)
+            context = gx.get_context(mode="file", project_root_dir=root)
+    context.variables.progress_bars = ProgressBarsConfig(globally=False, metric_calculations=False)
+    return context
+
+
+def find_project(expectations: str | Path, data_docs: str | Path | None) -> Path | None:
+    """The directory of the project of Great Expectations: the team's own, else that of the data docs.
+
+    Args:
+        expectations: directory of the suites.
+        data_docs: directory for results and data docs where the team has no project.
+    """
+    root = Path(expectations)
+    if any((root / each / _PROJECT).is_file() for each in (".", "gx")):
+        return root
+    return None if data_docs is None else Path(data_docs)
+
+
+def _find_docs(context: AbstractDataContext) -> str:
+    urls = [str(each["site_url"]) for each in context.get_docs_sites_urls() if each.get("site_url")]
+    return urls[0] if urls else ""

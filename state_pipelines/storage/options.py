@@ -1,0 +1,148 @@
+"""Storage options: what fsspec needs to reach a storage, by the directory (root) that it holds for.
+
+A text in the options may name environment variables as `${NAME}`. They are replaced when a file system is made, in the
+process that makes it, so that secrets are neither in plans nor in arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from state_pipelines.errors import UsageError, Where
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VARIABLE = "STATE_PIPELINES_STORAGE_OPTIONS"
+"""Environment variable with storage options for the whole process: a file, or the options themselves as JSON."""
+
+# Spellings of one storage.
+_CANONICAL = {
+    "s3a": "s3",
+    "s3n": "s3",
+    "s3p": "s3",
+    "gcs": "gs",
+    "az": "abfs",
+    "abfss": "abfs",
+    "wasb": "abfs",
+    "wasbs": "abfs",
+    "viewfs": "hdfs",
+    "file": "",
+    "local": "",
+}
+_SINGLE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
+_NAMED = re.compile(r"\$\{(\w+)\}")
+
+_registered: dict[str, dict[str, Any]] = {}
+
+
+def use_storage_options(options: Mapping[str, Mapping[str, Any]]) -> None:
+    """Use options for all paths at or below some roots, in this process; the longest root decides.
+
+    Args:
+        options: by root, such as `s3://bucket/flink`, options of its fsspec file system. Those of a root that is known
+            are replaced.
+
+    Raises:
+        UsageError: the options are not a mapping of roots to options.
+    """
+    checked = {_canonical(root): dict(each) for root, each in _check(options, "the storage options").items()}
+    _registered.update(checked)
+
+
+def share_storage_options(options: Mapping[str, Mapping[str, Any]]) -> None:
+    """Use options in this process, and in the processes that it starts from now on, by the variable `VARIABLE`.
+
+    Raises:
+        UsageError: see `use_storage_options`.
+    """
+    if options:
+        use_storage_options(options)
+        os.environ[VARIABLE] = json.dumps({**_from_environment(os.environ.get(VARIABLE, "")), **options})
+
+
+def load_storage_options(text: str) -> dict[str, dict[str, Any]]:
+    """Load options from a YAML or JSON file, or from a JSON object itself.
+
+    Raises:
+        UsageError: there is no such file, or it does not hold options by root.
+    """
+    where = Where() if text.lstrip().startswith("{") else Where(file=text)
+    try:
+        content = text if where.file is None else Path(text).read_text()
+        loaded = yaml.safe_load(content)
+    except OSError as error:
+        raise UsageError(f"the storage options cannot be read: {error.strerror}", where=where) from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        # The message of the parser would quote the text, which may hold secrets.
+        raise UsageError("the storage options are neither YAML nor JSON", where=where) from None
+    return _check(loaded, "the storage options", where)
+
+
+def find_storage_options(path: str) -> dict[str, Any]:
+    """Find the options for a path: those of the longest root that holds it, with environment variables replaced.
+
+    Raises:
+        UsageError: an environment variable is not set.
+    """
+    known = _from_environment(os.environ.get(VARIABLE, "")) | _registered
+    if not known:
+        return {}
+    plain = _canonical(path)
+    fitting = [root for root in known if plain == root or plain.startswith(root.rstrip("/") + "/")]
+    if not fitting:
+        return {}
+    root = max(fitting, key=len)
+    found = _expand(known[root], root)
+    return found if isinstance(found, dict) else {}
+
+
+@cache
+def _from_environment(text: str) -> dict[str, dict[str, Any]]:
+    if not text:
+        return {}
+    return {_canonical(root): options for root, options in load_storage_options(text).items()}
+
+
+def _check(options: object, what: str, where: Where | None = None) -> dict[str, dict[str, Any]]:
+    hint = "Write a mapping of roots (s3://bucket/directory) to mappings of options"
+    if not isinstance(options, dict):
+        raise UsageError(f"{what} are not a mapping", where=where, hint=hint)
+    for root, each in options.items():
+        if not isinstance(root, str) or not isinstance(each, dict) or not all(isinstance(name, str) for name in each):
+            raise UsageError(f"{what} of {root!r} are not a mapping", where=where, hint=hint)
+    return options
+
+
+def _canonical(path: str) -> str:
+    """Make equal what names one directory: `s3a://b/c/`, `s3://b/c`; `file:/a`, `/a`."""
+    path = _SINGLE_SLASH.sub(r"\1:///", path, count=1)
+    scheme, separator, rest = path.partition("://")
+    if not separator:
+        return path.rstrip("/") or "/"
+    scheme = _CANONICAL.get(scheme, scheme)
+    rest = rest.rstrip("/")
+    return f"{scheme}://{rest}" if scheme else rest or "/"
+
+
+def _expand(value: Any, root: str) -> Any:
+    if isinstance(value, dict):
+        return {name: _expand(each, root) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_expand(each, root) for each in value]
+    return _NAMED.sub(lambda match: _read_variable(match[1], root), value) if isinstance(value, str) else value
+
+
+def _read_variable(name: str, root: str) -> str:
+    if name not in os.environ:
+        raise UsageError(
+            f"the environment variable {name} is not set", where=Where(file=root), hint="The storage options name it"
+        )
+    return os.environ[name]

@@ -1,0 +1,222 @@
+"""A project of two Flink jobs as docs/dagster.md describes it, and `dg dev` on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from tests.deploy.services import ROOT, find_free_port, post_json, started, wait_for
+from tests.snapshots import RETAINED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.snapshots import Case
+
+SAVEPOINTS = {
+    "orders": ROOT / "examples/orders/savepoints/flink-2.2/savepoint-df4606-efe91b44c091",
+    "upgrade": ROOT / "examples/upgrade/savepoint/savepoint-b085a2-58e50c40fc0d",
+}
+CHECKPOINTS: dict[str, Case] = {
+    job: next(each for each in RETAINED if each.case == case)
+    for job, case in {"orders": "orders", "upgrade": "shop"}.items()
+}
+
+JOBS: dict[str, dict[str, Any]] = {
+    "orders": {
+        "description": "Orders, revenue per minute and prices.",
+        "uids": ["orders", "revenue-per-minute", "order-counter", "pricing", "order-source", "price-source"],
+        "migrations": str(ROOT / "examples/orders/migrations"),
+        "target_release": "2.2",
+        "thresholds": {"max_imbalance": 3.0, "max_hours_without_savepoint": 24},
+        "retention": {"savepoints": {"last": 3}, "checkpoints": {"last": 1}, "price": 0.023},
+        "owners": ["team:streaming"],
+    },
+    "upgrade": {
+        "description": "Customers and their visits, on the way from Flink 1.20 to 2.3.",
+        "uids": ["customers", "views"],
+        "classes": [str(ROOT / "examples/upgrade/classes.yaml")],
+        "migrations": str(ROOT / "examples/upgrade/migrations"),
+        "target_release": "2.3",
+        "owners": ["team:growth"],
+    },
+}
+"""Fields of the jobs besides their directories."""
+
+_RUN_SECONDS = 1_800
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project for `dg`, with the directories of its jobs below `flink/`."""
+
+    root: Path
+
+    @property
+    def home(self) -> Path:
+        """The directory of `DAGSTER_HOME`."""
+        return self.root / "home"
+
+    def find(self, job: str, directory: str) -> Path:
+        return self.root / "flink" / job / directory
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"DAGSTER_HOME": str(self.home), "DAGSTER_DISABLE_TELEMETRY": "1"}
+
+    def describe_job(self, name: str) -> dict[str, Any]:
+        """The fields of a job."""
+        directories = {field: str(self.find(name, field)) for field in ("results", "requests")}
+        roots = [str(self.find(name, "checkpoints")), str(self.find(name, "savepoints"))]
+        checkpoint = CHECKPOINTS[name]
+        moved = f"{checkpoint.written}={self.find(name, 'checkpoints')}"
+        return {"name": name, "roots": roots, **directories, "path_mapping": [moved], **JOBS[name]}
+
+    def write_job(self, name: str, fields: dict[str, Any]) -> None:
+        """Write the YAML file of a job."""
+        file = self.root / "shop" / "defs" / name / "defs.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        content = {"type": "state_pipelines.dagster.FlinkJobComponent", "attributes": fields}
+        file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+
+    def call(self, *command: str) -> None:
+        """Run a program of the environment in the project."""
+        program = Path(sys.executable).parent / command[0]
+        done = subprocess.run(
+            [str(program), *command[1:]],
+            cwd=self.root,
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def make_project(root: Path) -> Project:
+    """Follow docs/dagster.md: its `pyproject.toml`, `dg scaffold`, its `definitions.py`; then both jobs in YAML."""
+    project = Project(root)
+    project.home.mkdir(parents=True)
+    shutil.copy(ROOT / "dagster.yaml", project.home)
+    documented = (ROOT / "docs" / "dagster.md").read_text(encoding="utf-8")
+    (root / "pyproject.toml").write_text(_find_block(documented, "toml"), encoding="utf-8")
+    (root / "shop" / "defs").mkdir(parents=True)
+    (root / "shop" / "definitions.py").write_text(_find_block(documented, "python"), encoding="utf-8")
+    project.call("dg", "scaffold", "defs", "state_pipelines.dagster.FlinkJobComponent", "orders")
+    assert (root / "shop" / "defs" / "orders" / "defs.yaml").exists()
+    for name in JOBS:
+        for directory in ("checkpoints", "savepoints", "requests"):
+            project.find(name, directory).mkdir(parents=True)
+        project.write_job(name, project.describe_job(name))
+    return project
+
+
+def _find_block(text: str, language: str) -> str:
+    """The first code block of a language in Markdown."""
+    found = re.search(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    return textwrap.dedent(found[1])
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A running `dg dev`."""
+
+    project: Project
+    url: str
+
+    def query(self, text: str) -> Any:
+        """The data that GraphQL answers."""
+        answer = post_json(f"{self.url}/graphql", {"query": text})
+        assert "errors" not in answer, answer
+        return answer["data"]
+
+    def drop_snapshots(self) -> None:
+        """Put the savepoint and the retained checkpoint of each job below its roots."""
+        for name, savepoint in SAVEPOINTS.items():
+            checkpoint = CHECKPOINTS[name].path.parent
+            targets = [
+                shutil.copytree(savepoint, self.project.find(name, "savepoints") / savepoint.name),
+                shutil.copytree(checkpoint, self.project.find(name, "checkpoints") / checkpoint.name),
+            ]
+            for target in targets:
+                for file in target.rglob("_metadata"):
+                    file.touch()
+
+    def wait_for(self, materialized: dict[str, int]) -> None:
+        """Wait until assets have a number of materialised partitions; 1 for those without partitions."""
+
+        def is_done() -> bool:
+            counts = self._count_materialized()
+            return all(counts.get(name, 0) >= number for name, number in materialized.items())
+
+        wait_for(is_done, f"{materialized}, but {self._count_materialized()}", seconds=_RUN_SECONDS)
+
+    def _count_materialized(self) -> dict[str, int]:
+        text = "assetKey { path } partitionStats { numMaterialized } assetMaterializations(limit: 1) { runId }"
+        return {
+            "/".join(node["assetKey"]["path"]): (
+                len(node["assetMaterializations"])
+                if node["partitionStats"] is None
+                else node["partitionStats"]["numMaterialized"]
+            )
+            for node in self.query(f"{{assetNodes {{ {text} }}}}")["assetNodes"]
+        }
+
+    def list_checks(self, asset: str) -> dict[str, str]:
+        """The status of the newest execution of each check of an asset."""
+        path = json.dumps(asset.split("/"))
+        text = f"""{{assetNodeOrError(assetKey: {{path: {path}}}) {{ ... on AssetNode {{
+            assetChecksOrError {{ ... on AssetChecks {{
+            checks {{ name executionForLatestMaterialization {{ status }} }} }} }} }} }} }}"""
+        checks = self.query(text)["assetNodeOrError"]["assetChecksOrError"]["checks"]
+        return {
+            each["name"]: each["executionForLatestMaterialization"]["status"]
+            for each in checks
+            if each["executionForLatestMaterialization"]
+        }
+
+    def list_runs(self) -> dict[str, str]:
+        """The status of each run, by its id."""
+        runs = self.query("{runsOrError { ... on Runs { results { runId status } } }}")["runsOrError"]["results"]
+        return {each["runId"]: each["status"] for each in runs}
+
+    def request(self, job: str, name: str, text: str) -> dict[str, Any]:
+        """Write a request; return its result when the run has succeeded."""
+        file = self.project.find(job, "requests") / name
+        file.write_text(text, encoding="utf-8")
+        result = file.with_name(f"{name}.result.json")
+        wait_for(result.exists, result.name, seconds=_RUN_SECONDS)
+        content: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+        assert content["status"] == "succeeded", content
+        return content
+
+
+@contextmanager
+def dg_dev(project: Project) -> Iterator[Deployment]:
+    """Run `dg dev` during the block."""
+    port = find_free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [str(Path(sys.executable).parent / "dg"), "dev", "--host", "127.0.0.1", "--port", str(port)]
+    log = project.root / "dagster.log"
+    ready = {"query": "{repositoriesOrError { __typename ... on RepositoryConnection { nodes { name } } }}"}
+    with started(command, log, project.environment, cwd=project.root) as process:
+        wait_for(
+            lambda: bool(post_json(f"{url}/graphql", ready)["data"]["repositoriesOrError"].get("nodes")),
+            "Dagster",
+            seconds=180,
+            log=log,
+            process=process,
+        )
+        yield Deployment(project, url)

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pytest
+
+from assets.definitions import defs
+from state_pipelines.dagster import SparkResource
+from state_pipelines.dagster.assets.migrated_savepoint import list_checks
+from state_pipelines.dagster.job import Thresholds
+from tests.dagster.conftest import ROOT, build, find_asset, list_executable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.dagster.conftest import Deployment
+
+OWNERS = {"orders": "team:streaming", "upgrade": "team:growth"}
+
+
+def run_python(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
+    (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n", encoding="utf-8")
+    environment = os.environ | {"DAGSTER_HOME": str(home)}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_the_code_location_is_valid(tmp_path: Path) -> None:
+    done = run_python("-m", "dagster", "definitions", "validate", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "All code locations passed validation" in done.stdout + done.stderr
+
+
+def test_loading_starts_neither_spark_nor_great_expectations(tmp_path: Path) -> None:
+    code = "import sys, assets.definitions; print({'pyspark', 'great_expectations'} & set(sys.modules))"
+    assert run_python("-c", code, home=tmp_path).stdout == "set()\n"
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_session_that_a_run_starts_ends_with_it(tmp_path: Path) -> None:
+    code = (
+        "import dagster as dg\n"
+        "from pyspark.sql import SparkSession\n"
+        "from state_pipelines.dagster import SparkResource\n"
+        "with dg.build_resources({'spark': SparkResource(memory='512m')}) as resources:\n"
+        "    print(SparkSession.getActiveSession(), resources.spark.session.range(3).count())\n"
+        "print(SparkSession.getActiveSession())"
+    )
+    assert run_python("-c", code, home=tmp_path).stdout == "None 3\nNone\n"
+
+
+def test_a_session_that_was_there_stays(spark: SparkSession) -> None:
+    with dg.build_resources({"spark": SparkResource()}) as resources:
+        assert resources.spark.session is spark
+    assert spark.range(3).count() == 3
+
+
+def test_the_proof_blocks_what_comes_after(deployment: Deployment) -> None:
+    specs = {spec.name: spec.blocking for spec in find_asset(deployment.job, "migrated_savepoint").check_specs}
+    assert specs == dict.fromkeys(list_checks(deployment.job), True)
+
+
+def test_expectations_are_a_check_where_a_revision_has_some(deployment: Deployment, tmp_path: Path) -> None:
+    assert "own_expectations" not in list_checks(deployment.job)
+    text = (
+        "revision: '1'\noperator: orders\nstate: order\nupgrade: [{rename: {note: remark}}]\n"
+        "downgrade: [{rename: {remark: note}}]\n"
+        "expect: [{type: expect_column_values_to_not_be_null, column: state_key}]\n"
+    )
+    (tmp_path / "0001.yaml").write_text(text, encoding="utf-8")
+    assert "own_expectations" in list_checks(deployment.change(migrations=str(tmp_path)).job)
+
+
+def test_without_a_way_back_the_round_trip_is_no_check(deployment: Deployment, tmp_path: Path) -> None:
+    text = (
+        "revision: '1'\noperator: orders\nstate: order\nupgrade: [{drop: {field: note}}]\n"
+        "downgrade: {impossible: the notes are gone}\n"
+    )
+    (tmp_path / "0001.yaml").write_text(text, encoding="utf-8")
+    assert "round_trip" not in list_checks(deployment.change(migrations=str(tmp_path)).job)
+
+
+def test_assets_have_the_owner_the_group_and_a_description() -> None:
+    for spec in defs.resolve_all_asset_specs():
+        assert spec.owners == [OWNERS[spec.key.path[0]]]
+        assert spec.group_name == spec.key.path[0]
+        assert spec.description
+
+
+def test_the_limit_without_a_savepoint_is_a_freshness_policy(deployment: Deployment) -> None:
+    job = deployment.change(thresholds=Thresholds(max_hours_without_savepoint=36)).job
+    (spec,) = [each for each in build(job).resolve_all_asset_specs() if each.key == job.key("flink_job")]
+    assert spec.freshness_policy == dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=36))
+
+
+def test_runs_of_a_job_that_write_or_delete_wait_for_each_other() -> None:
+    pools = {each.op.pool for each in list_executable(defs) if each.op.pool}
+    assert pools == {
+        f"{job}_{asset}"
+        for job in ("orders", "upgrade")
+        for asset in ("migrated_savepoint", "converted_savepoint", "rescaled_savepoint", "applied_retention")
+    }

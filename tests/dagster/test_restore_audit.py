@@ -1,0 +1,85 @@
+"""The asset `restore_audit` and its schedule, without Spark."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pytest
+
+from state_pipelines.dagster.assets.restore_audit import CHECKS
+from state_pipelines.operations.auditing import Property
+from tests.dagster.conftest import SAVEPOINTS, build
+
+if TYPE_CHECKING:
+    from tests.dagster.conftest import Deployment
+
+
+def results_of(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
+    return {each.check_name: each for each in result.get_asset_check_evaluations()}
+
+
+def metadata_of(result: dg.ExecuteInProcessResult) -> dict[str, object]:
+    (event,) = result.asset_materializations_for_node("shop__restore_audit")
+    return {name: value.value for name, value in event.metadata.items()}
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_every_property_of_a_sound_snapshot_is_a_check_that_passes(deployment: Deployment, whole: bool) -> None:
+    key = deployment.add_copy(SAVEPOINTS["2.2"], f"sound-{whole}")
+    result = deployment.run("audit_snapshot", key, restore_audit={"whole": whole})
+    assert result.success
+    assert {name: each.passed for name, each in results_of(result).items()} == {
+        name: True for name, _ in CHECKS.values()
+    }
+    metadata = metadata_of(result)
+    assert (metadata["verdict"], metadata["errors"]) == ("restorable", 0)
+    assert "findings" not in metadata
+
+
+def test_there_is_a_check_of_every_property() -> None:
+    assert set(CHECKS) == set(Property) - {Property.RESTORE}
+
+
+def test_a_missing_file_fails_its_check_with_the_file(deployment: Deployment) -> None:
+    source = Path(deployment.job.roots[0]).parent / "damaged" / "savepoint-df4606-aaaaaaaaaaaa"
+    shutil.copytree(SAVEPOINTS["1.20"], source)
+    (file, *_) = (each for each in sorted(source.iterdir()) if each.name != "_metadata")
+    file.unlink()
+    key = deployment.add_copy(source, "damaged")
+    result = deployment.run("audit_snapshot", key)
+    failed = {name: each for name, each in results_of(result).items() if not each.passed}
+    assert set(failed) == {"files_exist"}
+    assert failed["files_exist"].severity is dg.AssetCheckSeverity.ERROR
+    assert file.name in str(failed["files_exist"].metadata["sample"].value)
+    metadata = metadata_of(result)
+    assert (metadata["verdict"], metadata["errors"]) == ("damaged", 1)
+
+
+def test_the_schedule_audits_the_newest_snapshots_once_a_day(deployment: Deployment, tmp_path: Path) -> None:
+    for path in Path(deployment.job.roots[0]).rglob("_metadata"):
+        os.utime(path, (1_000_000_000,) * 2)
+    keys = []
+    for age, name in enumerate(("savepoint-a", "savepoint-b", "savepoint-c", "savepoint-d")):
+        source = Path(deployment.job.roots[0]).parent / "newest" / name
+        shutil.copytree(SAVEPOINTS["2.2"], source)
+        keys.append(deployment.add_copy(source, "newest-" + name))
+        (target,) = Path(deployment.job.roots[0], "newest-" + name).rglob("_metadata")
+        os.utime(target, (1_700_000_000 - age,) * 2)
+    definitions = build(deployment.job)
+    schedule = definitions.resolve_schedule_def("shop_daily_audit")
+    repository = definitions.get_repository_def()
+    at_four = datetime(2026, 1, 2, 4, tzinfo=UTC)
+    with (
+        dg.DagsterInstance.local_temp(str(tmp_path)) as instance,
+        dg.build_schedule_context(
+            instance=instance, scheduled_execution_time=at_four, repository_def=repository
+        ) as context,
+    ):
+        found = schedule.evaluate_tick(context).run_requests or []
+    assert [each.partition_key for each in found] == keys[:3]
+    assert [each.run_key for each in found] == [f"{key}-2026-01-02" for key in keys[:3]]

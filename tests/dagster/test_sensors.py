@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pytest
+
+from state_pipelines.dagster import FlinkJob
+from state_pipelines.dagster.job import Thresholds
+from state_pipelines.dagster.sensors.new_snapshots import MOST_PER_TICK, build_new_snapshots
+from state_pipelines.dagster.watching import Watch
+from state_pipelines.errors import NotFoundError
+from tests.dagster.conftest import MIGRATIONS, SAVEPOINTS
+from tests.snapshots import select
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass
+class Watcher:
+    """The sensor, tick by tick, as the daemon would call it."""
+
+    root: Path
+    instance: dg.DagsterInstance
+    migrations: Path = MIGRATIONS
+    cursor: str | None = None
+    watch: Watch = field(default_factory=Watch)
+    skipped: str = ""
+    runs: list[str] = field(default_factory=list)
+    events: list[dg.AssetMaterialization] = field(default_factory=list)
+    thresholds: Thresholds = field(default_factory=Thresholds)
+
+    @property
+    def job(self) -> FlinkJob:
+        return FlinkJob(
+            name="shop",
+            roots=(str(self.root),),
+            results=str(self.root / "results"),
+            tables=str(self.root / "tables"),
+            migrations=str(self.migrations),
+            watch=self.watch,
+            thresholds=self.thresholds,
+        )
+
+    def tick(self) -> list[str]:
+        """Partition keys of the runs that this tick requests."""
+        with dg.build_sensor_context(instance=self.instance, cursor=self.cursor) as context:
+            result = build_new_snapshots(self.job)(context)
+        assert isinstance(result, dg.SensorResult)
+        self.cursor = result.cursor
+        self.skipped = str(result.skip_reason.skip_message) if result.skip_reason else ""
+        for request in result.dynamic_partitions_requests or ():
+            self.instance.add_dynamic_partitions("shop_snapshots", list(request.partition_keys))
+        self.events += [each for each in result.asset_events if isinstance(each, dg.AssetMaterialization)]
+        self.runs += [str(request.run_key) for request in result.run_requests or ()]
+        return [str(request.partition_key) for request in result.run_requests or ()]
+
+    def copy(self, release: str, name: str) -> Path:
+        return Path(shutil.copytree(SAVEPOINTS[release], self.root / name))
+
+
+@pytest.fixture
+def watcher(tmp_path: Path) -> Iterator[Watcher]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Watcher(tmp_path, instance)
+
+
+def test_a_savepoint_is_an_event_of_the_flink_job(watcher: Watcher) -> None:
+    path = watcher.copy("2.2", "job/savepoint-1")
+    watcher.tick()
+    watcher.tick()
+    (event,) = watcher.events
+    assert event.asset_key == watcher.job.key("flink_job")
+    assert event.metadata["path"].value == str(path)
+
+
+def test_a_checkpoint_is_no_event_of_the_flink_job(watcher: Watcher) -> None:
+    (case,) = select("2.2", "heap-checkpoint", "checkpoint")[:1]
+    shutil.copytree(case.path, watcher.root / "chk-7")
+    watcher.tick()
+    assert watcher.events == []
+
+
+def test_a_savepoint_beyond_the_limit_does_not_make_the_flink_job_fresh(watcher: Watcher) -> None:
+    watcher.thresholds = Thresholds(max_hours_without_savepoint=1)
+    old = watcher.copy("2.2", "job/savepoint-1") / "_metadata"
+    os.utime(old, (1000, 1000))
+    new = watcher.copy("1.20", "job/savepoint-2")
+    watcher.tick()
+    assert [each.metadata["path"].value for each in watcher.events] == [str(new)]
+
+
+def test_a_new_snapshot_gets_one_run(watcher: Watcher) -> None:
+    assert watcher.tick() == []
+    watcher.copy("2.2", "job/savepoint-1")
+    (key,) = watcher.tick()
+    assert watcher.tick() == []
+    assert watcher.instance.get_dynamic_partitions("shop_snapshots") == [key]
+
+
+def test_a_later_snapshot_gets_its_own_run(watcher: Watcher) -> None:
+    watcher.copy("2.2", "savepoint-1")
+    first = watcher.tick()
+    watcher.copy("1.20", "savepoint-2")
+    second = watcher.tick()
+    assert (len(first), len(second)) == (1, 1)
+    assert first != second
+
+
+def test_the_key_is_not_the_path(watcher: Watcher) -> None:
+    path = watcher.copy("2.2", "here/savepoint-1")
+    (key,) = watcher.tick()
+    path.rename(watcher.root / "savepoint-1")
+    assert Path(watcher.job.storage.find(key).path) == watcher.root / "savepoint-1"
+    assert set(watcher.tick()) <= {key}
+
+
+def test_a_deleted_snapshot_is_named(watcher: Watcher) -> None:
+    path = watcher.copy("2.2", "savepoint-1")
+    (key,) = watcher.tick()
+    shutil.rmtree(path)
+    with pytest.raises(NotFoundError, match=f"the snapshot {key} is gone"):
+        watcher.job.storage.find(key)
+
+
+def test_another_snapshot_in_the_same_place_is_new(watcher: Watcher) -> None:
+    watcher.copy("2.2", "savepoint-1")
+    first = watcher.tick()
+    shutil.rmtree(watcher.root / "savepoint-1")
+    watcher.copy("1.20", "savepoint-1")
+    second = watcher.tick()
+    assert len(second) == 1
+    assert first != second
+
+
+def test_a_directory_without_metadata_waits(watcher: Watcher) -> None:
+    metadata = watcher.copy("2.2", "savepoint-1") / "_metadata"
+    metadata.rename(metadata.with_name("_metadata.inprogress"))
+    assert watcher.tick() == []
+    metadata.with_name("_metadata.inprogress").rename(metadata)
+    assert len(watcher.tick()) == 1
+
+
+def test_a_broken_snapshot_does_not_stop_the_others(watcher: Watcher) -> None:
+    (watcher.copy("1.20", "savepoint-1") / "_metadata").write_bytes(b"nothing of Flink's")
+    watcher.copy("2.2", "savepoint-2")
+    assert len(watcher.tick()) == 1
+    assert watcher.tick() == []
+
+
+def test_results_are_not_taken_for_snapshots(watcher: Watcher) -> None:
+    watcher.copy("2.2", "results/savepoint-1")
+    assert watcher.tick() == []
+
+
+def test_one_tick_takes_up_a_bounded_number(watcher: Watcher) -> None:
+    for number in range(MOST_PER_TICK + 2):
+        watcher.copy("2.2", f"chk-{number}")
+    assert [len(watcher.tick()) for _ in range(3)] == [MOST_PER_TICK, 2, 0]
+
+
+def test_the_newest_come_first_when_time_is_short(watcher: Watcher) -> None:
+    for number in range(4):
+        path = watcher.copy("2.2", f"chk-{number}")
+        os.utime(path / "_metadata", (1000 + number,) * 2)
+    watcher.job.storage.update_inventory()
+    watcher.watch = Watch(seconds=1e-9)
+    names = [key.partition("@")[0] for _ in range(5) for key in watcher.tick()]
+    assert names == ["chk-3", "chk-2", "chk-1", "chk-0"]
+
+
+def test_snapshots_can_be_chosen_by_path(watcher: Watcher) -> None:
+    watcher.watch = Watch(include=("*/release-*",), exclude=("*-test",))
+    for name in ("nightly-1", "release-1", "release-1-test"):
+        watcher.copy("2.2", name)
+    assert [key.partition("@")[0] for key in watcher.tick()] == ["release-1"]
+
+
+def test_a_kind_can_be_left_out(watcher: Watcher) -> None:
+    watcher.watch = Watch(kinds=("checkpoint",))
+    watcher.copy("2.2", "savepoint-1")
+    assert watcher.tick() == []
+    assert watcher.instance.get_dynamic_partitions("shop_snapshots") == []
+
+
+def test_a_checkpoint_gets_a_partition_and_no_run(watcher: Watcher) -> None:
+    (case,) = select("2.2", "heap-checkpoint", "checkpoint")[:1]
+    shutil.copytree(case.path, watcher.root / "chk-7")
+    assert watcher.tick() == []
+    (key,) = watcher.instance.get_dynamic_partitions("shop_snapshots")
+    assert f"{key}: checkpoints are not migrated automatically" in watcher.skipped
+
+
+def test_a_young_snapshot_waits(watcher: Watcher) -> None:
+    watcher.watch = Watch(min_age="1h")
+    path = watcher.copy("2.2", "savepoint-1")
+    os.utime(path / "_metadata")
+    assert watcher.tick() == []
+    os.utime(path / "_metadata", (1000, 1000))
+    assert len(watcher.tick()) == 1
+
+
+def test_a_tick_reads_known_snapshots_from_the_inventory(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher.copy("2.2", "savepoint-1")
+    assert len(watcher.tick()) == 1
+    monkeypatch.setattr("state_pipelines.operations.inventory.updating.summarise_entry", None)
+    assert watcher.tick() == []
+
+
+def test_the_cursor_forgets_what_is_gone(watcher: Watcher) -> None:
+    path = watcher.copy("2.2", "savepoint-1")
+    watcher.tick()
+    shutil.rmtree(path)
+    watcher.tick()
+    assert json.loads(watcher.cursor or "") == {"seen": []}
+
+
+def test_a_snapshot_without_its_files_is_not_migrated(watcher: Watcher) -> None:
+    target = watcher.root / "chk-1"
+    target.mkdir()
+    shutil.copy(SAVEPOINTS["2.2"] / "_metadata", target)
+    assert watcher.tick() == []
+    assert "does not exist" in watcher.skipped
+
+
+def test_a_snapshot_at_the_target_has_nothing_to_do(watcher: Watcher, tmp_path_factory: pytest.TempPathFactory) -> None:
+    watcher.migrations = tmp_path_factory.mktemp("migrations")
+    path = watcher.copy("2.2", "savepoint-1")
+    assert watcher.tick() == []
+    assert watcher.skipped.startswith(f"{path.name}@")
+    assert watcher.skipped.endswith(": already at base, nothing to do")
+    assert len(watcher.instance.get_dynamic_partitions("shop_snapshots")) == 1
+
+
+def test_a_snapshot_of_another_job_is_not_migrated(watcher: Watcher, tmp_path_factory: pytest.TempPathFactory) -> None:
+    watcher.migrations = tmp_path_factory.mktemp("migrations")
+    text = (MIGRATIONS / "0001_amount_as_double.yaml").read_text(encoding="utf-8")
+    (watcher.migrations / "0001.yaml").write_text(text.replace("operator: orders", "operator: carts"), encoding="utf-8")
+    watcher.copy("2.2", "savepoint-1")
+    assert watcher.tick() == []
+    assert (
+        "not a snapshot of this job: it has none of the operators that the revisions change: carts" in watcher.skipped
+    )
+
+
+def test_another_revision_is_another_run(watcher: Watcher, tmp_path_factory: pytest.TempPathFactory) -> None:
+    watcher.copy("2.2", "savepoint-1")
+    watcher.tick()
+    watcher.migrations = Path(shutil.copytree(MIGRATIONS, tmp_path_factory.mktemp("more") / "migrations"))
+    more = "revision: '0002', operator: orders, state: history"
+    steps = "upgrade: [{filter: {keep: 'true', reason: none}}], downgrade: {impossible: none}"
+    (watcher.migrations / "0002.yaml").write_text(f"{{{more}, {steps}}}", encoding="utf-8")
+    watcher.cursor = None
+    watcher.tick()
+    first, second = watcher.runs
+    assert first != second
+
+
+def test_a_snapshot_without_operators_of_the_job_is_not_of_the_job(
+    watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = watcher.job.model_copy(update={"uids": ("carts", "checkouts")})
+    monkeypatch.setattr(Watcher, "job", job)
+    watcher.copy("2.2", "savepoint-1")
+    assert watcher.tick() == []
+    assert "not a snapshot of this job: it has none of the operators carts, checkouts" in watcher.skipped
+    assert watcher.instance.get_dynamic_partitions("shop_snapshots") == []

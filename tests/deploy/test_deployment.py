@@ -1,0 +1,358 @@
+"""A whole deployment: `dagster dev`, its daemon, PostgreSQL, steps as processes, two Spark workers, snapshots on S3."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import dagster as dg
+import fsspec
+import pytest
+
+import assets.definitions
+from tests.deploy.services import (
+    ROOT,
+    find_free_port,
+    find_postgresql,
+    post_json,
+    postgresql,
+    read_json,
+    spark_cluster,
+    started,
+    wait_for,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tests.deploy.services import SparkCluster
+
+pytestmark = pytest.mark.deployment
+
+CREDENTIALS = {"S3_KEY": "tests", "S3_SECRET": "secret of the tests"}
+
+_SECONDS = 1800
+"""For all runs together."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A Flink job of this deployment.
+
+    Attributes:
+        savepoint: its savepoint in this repository.
+        key: partition key of the savepoint.
+        state_key: a key that its state has.
+        root: directory of its snapshots in the bucket.
+        variables: variables of `assets/defs` for its directories.
+    """
+
+    savepoint: Path
+    key: str
+    state_key: str
+    root: str
+    variables: Mapping[str, str]
+
+    @property
+    def source(self) -> str:
+        """URL of the savepoint."""
+        return f"s3://{self.root}/{self.savepoint.name}"
+
+
+EXAMPLES = {
+    "orders": Example(
+        ROOT / "examples" / "orders" / "savepoints" / "flink-2.2" / "savepoint-df4606-efe91b44c091",
+        "savepoint-df4606@bcb9ffff",
+        "order-0001",
+        "flink/savepoints",
+        {
+            "STATE_PIPELINES_SNAPSHOTS": "s3://flink/savepoints",
+            "STATE_PIPELINES_RESULTS": "s3://flink/results",
+            "STATE_PIPELINES_TABLES": "s3://flink/tables",
+            "STATE_PIPELINES_REQUESTS": "s3://flink/requests",
+        },
+    ),
+    "upgrade": Example(
+        ROOT / "examples" / "upgrade" / "savepoint" / "savepoint-b085a2-58e50c40fc0d",
+        "savepoint-b085a2@52f614cf",
+        "customer-18",
+        "flink/upgrade/savepoints",
+        {
+            "STATE_PIPELINES_UPGRADE_SNAPSHOTS": "s3://flink/upgrade/savepoints",
+            "STATE_PIPELINES_UPGRADE_RESULTS": "s3://flink/upgrade/results",
+            "STATE_PIPELINES_UPGRADE_TABLES": "s3://flink/upgrade/tables",
+        },
+    ),
+}
+# A savepoint that was given up: without `_metadata`, older than the floor of retention.
+ABANDONED = "savepoint-df4606-0123456789ab/1b4e28ba-2fa1-41d2-883f-0016d3cca427"
+
+
+def make_config(flink_job: str) -> dict[str, dict[str, Any]]:
+    """The configuration of ops by job, for the jobs of a Flink job that need some, except `apply_retention`."""
+    example = EXAMPLES[flink_job]
+    results = f"s3://flink/paths/{flink_job}"
+    return {
+        f"{flink_job}_rescale_snapshot": {f"{flink_job}__rescaled_savepoint": {"parallelism": 3}},
+        f"{flink_job}_rescale_path": {
+            f"{flink_job}_rescale": {"snapshot": example.source, "target": f"{results}/rescaled", "parallelism": 3}
+        },
+        f"{flink_job}_erase_keys": {
+            f"{flink_job}_erase": {
+                "snapshot": example.source,
+                "target": f"{results}/erased",
+                "keys": [example.state_key],
+            }
+        },
+        f"{flink_job}_pin_snapshot": {f"{flink_job}__pin_snapshot": {"snapshot": "latest"}},
+        f"{flink_job}_register_snapshot": {f"{flink_job}__register_snapshot": {"paths": [example.source]}},
+    }
+
+
+CONFIG = {job: config for flink_job in EXAMPLES for job, config in make_config(flink_job).items()}
+_REPOSITORY = assets.definitions.defs.get_repository_def()
+JOBS = {
+    each.name: each.partitions_def is not None
+    for each in sorted(_REPOSITORY.get_all_jobs(), key=lambda each: each.name)
+    if not each.name.startswith("__")
+}
+"""Every job of this deployment, and whether its runs are of one snapshot."""
+
+SENSOR = """
+query Sensor($selector: SensorSelector!) {
+  sensorOrError(sensorSelector: $selector) { __typename ... on Sensor { id } }
+}
+"""
+STOP = """
+mutation Stop($id: String!) { stopSensor(id: $id) { __typename ... on PythonError { message } } }
+"""
+LAUNCH = """
+mutation Launch($parameters: ExecutionParams!) {
+  launchRun(executionParams: $parameters) {
+    __typename
+    ... on LaunchRunSuccess { run { runId } }
+    ... on RunConfigValidationInvalid { errors { message } }
+    ... on Error { message }
+  }
+}
+"""
+_LOCATION = {"repositoryLocationName": "assets.definitions", "repositoryName": "__repository__"}
+
+
+def flink_job_of(job: str) -> str:
+    return next(each for each in EXAMPLES if job.startswith(f"{each}_"))
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A deployment that runs."""
+
+    graphql: str
+    instance: dg.DagsterInstance
+    spark: SparkCluster
+    bucket: Any
+
+    def stop_sensor(self, name: str) -> None:
+        """Stop a sensor that the daemon has started, as the UI does."""
+        wait_for(
+            lambda: name in {each.instigator_name for each in self.instance.all_instigator_state()},
+            f"the sensor {name}",
+            seconds=300,
+        )
+        found = self._post(SENSOR, selector={**_LOCATION, "sensorName": name})["sensorOrError"]
+        assert found["__typename"] == "Sensor", found
+        stopped = self._post(STOP, id=found["id"])["stopSensor"]
+        assert stopped["__typename"] == "StopSensorMutationResult", stopped
+
+    def launch(self, job: str, config: Mapping[str, Any]) -> str:
+        """Launch a job, for the snapshot where it is of one, as the UI does; returns the id of the run."""
+        tags = [{"key": "dagster/partition", "value": EXAMPLES[flink_job_of(job)].key}] if JOBS[job] else []
+        parameters = {
+            "selector": {**_LOCATION, "jobName": job},
+            "runConfigData": {"ops": {op: {"config": each} for op, each in config.items()}},
+            "executionMetadata": {"tags": tags},
+        }
+        launched = self._post(LAUNCH, parameters=parameters)["launchRun"]
+        assert launched["__typename"] == "LaunchRunSuccess", launched
+        run_id: str = launched["run"]["runId"]
+        return run_id
+
+    def find_run(self, job: str) -> str:
+        """The run of a job that a sensor starts."""
+        selected = dg.RunsFilter(job_name=job)
+        wait_for(lambda: bool(self.instance.get_runs(selected, limit=1)), f"a run of {job}", seconds=300)
+        return self.instance.get_runs(selected, limit=1)[0].run_id
+
+    def wait(self, run_id: str) -> str:
+        """The final status of a run, with its errors."""
+        end = time.monotonic() + _SECONDS
+        while True:
+            run = self.instance.get_run_by_id(run_id)
+            assert run is not None
+            if run.is_finished:
+                break
+            assert time.monotonic() < end, f"the run is {run.status.value} after {_SECONDS} seconds"
+            time.sleep(1)
+        events = [record.dagster_event for record in self.instance.all_logs(run_id)]
+        failures = [
+            f"{event.message}\n{getattr(event.event_specific_data, 'error', None)}"
+            for event in events
+            if event is not None and event.is_failure
+        ]
+        return "\n".join([run.status.value, *failures])
+
+    def find_fingerprint(self, flink_job: str) -> str:
+        """The fingerprint of the newest plan of retention of a Flink job."""
+        event = self.instance.get_latest_materialization_event(dg.AssetKey([flink_job, "retention_plan"]))
+        assert event is not None
+        assert event.asset_materialization is not None
+        return str(event.asset_materialization.metadata["fingerprint"].value)
+
+    def _post(self, query: str, **variables: object) -> Any:
+        answer = post_json(self.graphql, {"query": query, "variables": variables})
+        assert "errors" not in answer, answer
+        return answer["data"]
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    programs = find_postgresql()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed")
+    if shutil.which("java") is None:
+        pytest.skip("there is no java on the PATH")
+    pytest.importorskip("dagster_postgres", reason="the extra `deploy` is not installed")
+    moto = pytest.importorskip("moto.server", reason="moto is not installed").ThreadedMotoServer(port=0, verbose=False)
+    directory = tmp_path_factory.mktemp("deployment")
+    home = directory / "home"
+    home.mkdir()
+    shutil.copy(ROOT / "deploy" / "dagster.yaml", home)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    storage = {"client_kwargs": {"endpoint_url": f"http://{host}:{port}"}}
+    bucket = fsspec.filesystem("s3", key=CREDENTIALS["S3_KEY"], secret=CREDENTIALS["S3_SECRET"], **storage)
+    fill_bucket(bucket)
+    try:
+        with postgresql(programs) as database, spark_cluster(directory) as cluster:
+            environment = {
+                **database.environment,
+                **CREDENTIALS,
+                "DAGSTER_HOME": str(home),
+                "PYSPARK_PYTHON": sys.executable,
+                "PYTHONPATH": str(ROOT),
+                "STATE_PIPELINES_STORAGE_OPTIONS": json.dumps(
+                    {"s3://flink": {"key": "${S3_KEY}", "secret": "${S3_SECRET}", **storage}}
+                ),
+                **{name: value for each in EXAMPLES.values() for name, value in each.variables.items()},
+                "STATE_PIPELINES_EXECUTOR": "multiprocess",
+                "STATE_PIPELINES_SPARK_MASTER": cluster.master,
+                "STATE_PIPELINES_SPARK_CORES": "2",
+                "STATE_PIPELINES_SPARK_MEMORY": "1g",
+                "STATE_PIPELINES_SPARK_CONF": json.dumps(
+                    {
+                        "spark.driver.host": "127.0.0.1",
+                        "spark.driver.bindAddress": "127.0.0.1",
+                        # A core of each worker, so that two runs have executors at a time.
+                        "spark.cores.max": "2",
+                        "spark.executor.memory": "512m",
+                        "spark.executorEnv.PYTHONPATH": str(ROOT),
+                        **{f"spark.executorEnv.{name}": value for name, value in CREDENTIALS.items()},
+                    }
+                ),
+            }
+            ui = find_free_port()
+            program = str(Path(sys.executable).with_name("dagster"))
+            command = [program, "dev", "-m", "assets.definitions", "-d", str(ROOT), "-h", "127.0.0.1", "-p", str(ui)]
+            log = directory / "dagster.log"
+            with started(command, log, environment, cwd=home) as dagster_dev:
+                url = f"http://127.0.0.1:{ui}/server_info"
+                wait_for(
+                    lambda: "dagster_version" in read_json(url),
+                    "the webserver",
+                    seconds=300,
+                    log=log,
+                    process=dagster_dev,
+                )
+                with mock.patch.dict("os.environ", environment), dg.DagsterInstance.get() as instance:
+                    yield Deployment(f"http://127.0.0.1:{ui}/graphql", instance, cluster, bucket)
+    finally:
+        moto.stop()
+
+
+def fill_bucket(filesystem: Any) -> None:
+    """Put the savepoints into the bucket, and an old savepoint that was given up."""
+    from moto.s3.models import s3_backends
+
+    filesystem.mkdir("flink")
+    for each in EXAMPLES.values():
+        filesystem.put(str(each.savepoint), f"{each.root}/{each.savepoint.name}", recursive=True)
+    filesystem.pipe_file(f"{EXAMPLES['orders'].root}/{ABANDONED}", b"state")
+    keys = s3_backends["123456789012"]["aws"].buckets["flink"].keys
+    keys[f"savepoints/{ABANDONED}"].last_modified = datetime.now(UTC).replace(tzinfo=None) - timedelta(days=30)
+
+
+@pytest.fixture(scope="module")
+def runs(deployment: Deployment) -> dict[str, str]:
+    """A run of every job, by name: those of `migrate_snapshot` start by a sensor, the others as from the UI.
+
+    The queue of `deploy/dagster.yaml` lets four run at a time.
+    """
+    for flink_job in EXAMPLES:
+        # Its runs would do once more what the jobs do.
+        deployment.stop_sensor(f"{flink_job}_automation")
+    plans = {f"{flink_job}_plan_retention": flink_job for flink_job in EXAMPLES}
+    started = {job: deployment.launch(job, {}) for job in plans}
+    by_sensor = [f"{flink_job}_migrate_snapshot" for flink_job in EXAMPLES]
+    # The sensor adds the partition that other runs are of.
+    started |= {job: deployment.find_run(job) for job in by_sensor}
+    applied = [f"{flink_job}_apply_retention" for flink_job in EXAMPLES]
+    for job in JOBS:
+        if job not in started and job not in applied:
+            started[job] = deployment.launch(job, CONFIG.get(job, {}))
+    for (plan, flink_job), job in zip(plans.items(), applied, strict=True):
+        assert deployment.wait(started[plan]) == "SUCCESS"
+        config = {f"{flink_job}__applied_retention": {"fingerprint": deployment.find_fingerprint(flink_job)}}
+        started[job] = deployment.launch(job, config)
+    return started
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_one_run_of_every_job_succeeds(deployment: Deployment, runs: dict[str, str], job: str) -> None:
+    assert deployment.wait(runs[job]) == "SUCCESS"
+
+
+def test_the_applied_plan_deleted_the_abandoned_savepoint(deployment: Deployment, runs: dict[str, str]) -> None:
+    assert deployment.wait(runs["orders_apply_retention"]) == "SUCCESS"
+    deployment.bucket.invalidate_cache()
+    assert not deployment.bucket.exists(f"{EXAMPLES['orders'].root}/{ABANDONED}")
+    assert deployment.bucket.exists(f"{EXAMPLES['orders'].root}/{EXAMPLES['orders'].savepoint.name}/_metadata")
+
+
+def test_the_daemon_is_healthy(deployment: Deployment, runs: dict[str, str]) -> None:
+    wait_for(
+        lambda: all(each.healthy for each in deployment.instance.get_daemon_statuses().values()),
+        "the daemon",
+        seconds=300,
+    )
+
+
+def test_history_is_in_postgresql(deployment: Deployment, runs: dict[str, str]) -> None:
+    assert "Postgres" in type(deployment.instance.run_storage).__name__
+    assert deployment.instance.get_runs_count() >= len(runs)
+
+
+def test_runs_used_both_workers_of_the_cluster(deployment: Deployment, runs: dict[str, str]) -> None:
+    for flink_job in EXAMPLES:
+        assert deployment.wait(runs[f"{flink_job}_migrate_snapshot"]) == "SUCCESS"
+    for worker in deployment.spark.workers:
+        status = read_json(worker)
+        assert {each["appdesc"]["name"] for each in [*status["executors"], *status["finishedexecutors"]]} == {
+            "state-pipelines"
+        }

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from state_pipelines.errors import NotFoundError
+from state_pipelines.operations.retention.audit_log import AuditLog, Outcome
+from state_pipelines.operations.retention.quarantine import (
+    list_quarantine,
+    purge_quarantine,
+    quarantine_location,
+    restore_quarantined,
+)
+from state_pipelines.snapshot import open_snapshot
+from state_pipelines.storage import Location, resolve
+from state_pipelines.storage.deletion import move_file
+from state_pipelines.storage.snapshot_listing import find_snapshots
+from tests.operations.retention.tree import make_tree
+
+NOW = datetime(2026, 1, 10, tzinfo=UTC)
+PLAN, LATER_PLAN = "0123456789abcdef", "fedcba9876543210"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Location:
+    (tmp_path / "root").mkdir()
+    return resolve(str(tmp_path / "root"))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> AuditLog:
+    return AuditLog(resolve(str(tmp_path / "log")))
+
+
+def write(root: Location, name: str, content: str = "x") -> Path:
+    path = Path(root.path, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    return path
+
+
+def quarantine(root: Location, *paths: Path, fingerprint: str = PLAN, since: datetime = NOW) -> None:
+    for path in paths:
+        location = resolve(str(path))
+        move_file(location, quarantine_location(root, location, fingerprint, since))
+
+
+def test_a_moved_file_says_where_it_belongs(root: Location) -> None:
+    file = write(root, "job/shared/a", "content")
+    quarantine(root, file)
+    (found,) = list_quarantine([root])
+    assert (found.original.path, found.bytes, found.fingerprint, found.since) == (str(file), 7, PLAN, NOW)
+    assert not file.exists()
+
+
+def test_a_plan_is_restored_by_its_fingerprint(root: Location, log: AuditLog) -> None:
+    files = [write(root, name, name) for name in ("job/chk-1/_metadata", "job/chk-1/a", "job/shared/b")]
+    other = write(root, "job/shared/c")
+    quarantine(root, *files)
+    quarantine(root, other, fingerprint=LATER_PLAN)
+    restore_quarantined([root], PLAN, log, now=NOW)
+    assert [file.read_text() for file in files] == ["job/chk-1/_metadata", "job/chk-1/a", "job/shared/b"]
+    assert not other.exists()
+
+
+def test_a_directory_is_restored_by_its_path(root: Location, log: AuditLog) -> None:
+    one, two = write(root, "job/chk-1/a"), write(root, "job/chk-10/a")
+    quarantine(root, one, two)
+    restore_quarantined([root], str(one.parent), log, now=NOW)
+    assert (one.exists(), two.exists()) == (True, False)
+
+
+def test_a_snapshot_comes_back_with_shared_files_that_a_later_plan_has_moved(tmp_path: Path, log: AuditLog) -> None:
+    tree = make_tree(tmp_path, counts=(2, 0, 0))
+    root = resolve(str(tree.checkpoints))
+    snapshot = tree.of("first")[0]
+    before = open_snapshot(str(snapshot.path)).operator("few-states").state("map").to_arrow()
+    quarantine(root, *snapshot.own)
+    quarantine(root, *(snapshot.files - snapshot.own), fingerprint=LATER_PLAN)
+    restore_quarantined([root], str(snapshot.path), log, now=NOW)
+    assert open_snapshot(str(snapshot.path)).operator("few-states").state("map").to_arrow().equals(before)
+
+
+def test_metadata_comes_back_last(root: Location, log: AuditLog) -> None:
+    metadata, data = write(root, "job/chk-1/_metadata"), write(root, "job/chk-1/z")
+    metadata.write_bytes(b"")
+    quarantine(root, data)
+    quarantine(root, metadata, fingerprint=LATER_PLAN)
+    records = restore_quarantined([root], str(metadata.parent), log, now=NOW)
+    assert [record.path for record in records] == [str(data), str(metadata)]
+
+
+def test_a_file_that_exists_again_is_not_replaced_and_metadata_stays_behind(root: Location, log: AuditLog) -> None:
+    metadata, data = write(root, "job/chk-1/_metadata"), write(root, "job/chk-1/a", "old")
+    quarantine(root, metadata, data)
+    write(root, "job/chk-1/a", "new")
+    records = restore_quarantined([root], PLAN, log, now=NOW)
+    assert {record.outcome for record in records} == {Outcome.FAILED}
+    assert (data.read_text(), metadata.exists()) == ("new", False)
+    assert len(list_quarantine([root])) == 2
+
+
+def test_unknown_fingerprint_names_those_that_are_there(root: Location, log: AuditLog) -> None:
+    quarantine(root, write(root, "job/shared/a"))
+    with pytest.raises(NotFoundError, match=PLAN):
+        restore_quarantined([root], LATER_PLAN, log, now=NOW)
+
+
+def test_only_what_is_due_is_purged(root: Location, log: AuditLog) -> None:
+    old, young = write(root, "job/shared/a"), write(root, "job/shared/b")
+    quarantine(root, old, since=NOW - timedelta(days=8))
+    quarantine(root, young, since=NOW - timedelta(days=6), fingerprint=LATER_PLAN)
+    records = purge_quarantine([root], timedelta(days=7), log, now=NOW)
+    assert [(record.path, record.outcome) for record in records] == [(str(old), Outcome.PURGED)]
+    assert [file.original.path for file in list_quarantine([root])] == [str(young)]
+
+
+def test_purge_leaves_no_empty_directories(root: Location, log: AuditLog) -> None:
+    quarantine(root, write(root, "job/shared/a"))
+    purge_quarantine([root], timedelta(0), log, now=NOW)
+    assert list(Path(root.path, "_retention").iterdir()) == []
+
+
+def test_restore_and_purge_are_in_the_audit_log(root: Location, log: AuditLog) -> None:
+    quarantine(root, write(root, "job/shared/a"), write(root, "job/shared/b"))
+    restore_quarantined([root], f"{root.path}/job/shared/a", log, now=NOW)
+    purge_quarantine([root], timedelta(0), log, now=NOW)
+    outcomes = {(Path(record.path).name, record.outcome) for record in log.read()}
+    assert outcomes == {
+        ("a", Outcome.INTENDED),
+        ("a", Outcome.RESTORED),
+        ("b", Outcome.INTENDED),
+        ("b", Outcome.PURGED),
+    }
+
+
+def test_a_quarantined_snapshot_is_not_found_below_the_root(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path, counts=(2, 0, 0))
+    root = resolve(str(tree.checkpoints))
+    first, second = tree.of("first")
+    quarantine(root, *first.own)
+    assert [each.location.directory.path for each in find_snapshots(root)] == [str(second.path)]

@@ -1,0 +1,167 @@
+"""Retention of a large tree, and runs that are killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+from state_pipelines.operations.retention import ApplyLimits, PathKind, apply_plan, plan_retention
+from state_pipelines.snapshot import open_snapshot
+from tests.operations.retention.tree import Tree, TreeSnapshot, make_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+POLICY = {"checkpoints": {"last": 3}, "savepoints": {"last": 2}}
+FAST = ApplyLimits(paths_per_second=1e9)
+ROWS = 60
+
+CHILD = """\
+import os, signal, sys
+from fsspec.implementations.local import LocalFileSystem
+from state_pipelines.operations.retention import ApplyLimits, apply_plan
+*roots, fingerprint, number = sys.argv[1:]
+left = int(number)
+delete = LocalFileSystem.rm_file
+def kill(self, path):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    delete(self, path)
+LocalFileSystem.rm_file = kill
+apply_plan(roots, {policy!r}, fingerprint=fingerprint, limits=ApplyLimits(paths_per_second=1e9, batch=20))
+"""
+
+
+class Killed(BaseException):
+    """As sudden as a signal: nothing catches it."""
+
+
+def read_whole(snapshot: TreeSnapshot) -> int:
+    opened = open_snapshot(str(snapshot.path))
+    return sum(state.to_arrow().num_rows for operator in opened.operators for state in operator.states)
+
+
+def state_files(tree: Tree) -> set[Path]:
+    return {path for path in tree.files() if "_retention" not in path.parts}
+
+
+def needed_by(snapshots: Iterable[TreeSnapshot]) -> set[Path]:
+    return {file for snapshot in snapshots for file in snapshot.files}
+
+
+@pytest.mark.slow
+def test_a_tree_of_a_thousand_snapshots(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path)
+    assert len(tree.snapshots) == 1000
+    orphans = {each.path for each in plan_retention(tree.roots).delete if each.kind is not PathKind.DIRECTORY}
+    assert orphans == {str(path) for path in tree.orphans}
+
+    policy = {"checkpoints": {"last": 10}}
+    kept = [each for job in ("first", "second", "third") for each in tree.of(job)[-10:]] + tree.of("")
+    planned = plan_retention(tree.roots, policy)
+    going = {each.path for each in planned.delete if each.kind is not PathKind.DIRECTORY}
+    expected = state_files(tree) - needed_by(kept) - tree.young - tree.foreign
+    assert going == {str(path) for path in expected}
+
+    result = apply_plan(tree.roots, policy, fingerprint=planned.fingerprint, limits=FAST)
+    assert result.finished
+    assert state_files(tree) == needed_by(kept) | tree.young | tree.foreign
+    assert {read_whole(each) for each in kept} == {ROWS}
+
+
+class TestKilled:
+    """Runs that end at a deletion, right before it or right after it."""
+
+    @pytest.fixture
+    def tree(self, tmp_path: Path) -> Tree:
+        return make_tree(tmp_path, counts=(6, 4, 5))
+
+    @pytest.fixture
+    def kept(self, tree: Tree) -> list[TreeSnapshot]:
+        policy_kept = {each.path for each in plan_retention(tree.roots, POLICY).snapshots if not each.delete}
+        kept = [each for each in tree.snapshots if str(each.path) in policy_kept]
+        assert {each.job for each in kept} == {"first", "second", "third", ""}
+        assert len(kept) < len(tree.snapshots)
+        return kept
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("again", "quarantine"),
+        [("the same fingerprint", False), ("a new plan", False), ("the same fingerprint", True)],
+        ids=["same fingerprint", "new plans", "quarantine"],
+    )
+    def test_at_every_deletion(
+        self, tree: Tree, kept: list[TreeSnapshot], again: str, *, quarantine: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fingerprint = plan_retention(tree.roots, POLICY).fingerprint
+        first = {each.path for each in plan_retention(tree.roots, POLICY).delete if each.kind is not PathKind.DIRECTORY}
+        calls: list[str] = []
+        patch_deletions(monkeypatch, calls)
+        runs = 0
+        while True:
+            runs += 1
+            calls.clear()
+            try:
+                result = apply_plan(
+                    tree.roots, POLICY, fingerprint=fingerprint, quarantine=quarantine, limits=ApplyLimits(batch=20)
+                )
+            except Killed:
+                assert all(file.exists() for file in needed_by(kept))
+                if again == "a new plan":
+                    fingerprint = plan_retention(tree.roots, POLICY).fingerprint
+                continue
+            assert result.finished
+            break
+        # Each path was once the one at which a run ended before it, and once after it.
+        assert runs == 2 * len(first) + 1
+        assert state_files(tree) == needed_by(kept) | tree.young | tree.foreign
+        assert {read_whole(each) for each in kept} == {ROWS}
+        assert not plan_retention(tree.roots, POLICY).delete
+
+    @pytest.mark.slow
+    def test_by_a_signal(self, tree: Tree, kept: list[TreeSnapshot]) -> None:
+        fingerprint = plan_retention(tree.roots, POLICY).fingerprint
+        script = CHILD.format(policy=POLICY)
+        for number in (1, 7, 20, 33):
+            command = [sys.executable, "-c", script, *tree.roots, fingerprint, str(number)]
+            assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+            assert all(file.exists() for file in needed_by(kept))
+        assert apply_plan(tree.roots, POLICY, fingerprint=fingerprint, limits=FAST).finished
+        assert state_files(tree) == needed_by(kept) | tree.young | tree.foreign
+        assert {read_whole(each) for each in kept} == {ROWS}
+
+
+def patch_deletions(monkeypatch: pytest.MonkeyPatch, calls: list[str]) -> None:
+    """Kill a run at its first deletion or move: the first run of two before it, the other one after it."""
+    seen: set[str] = set()
+
+    def wrap(original: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            path = str(arguments[1] if isinstance(arguments[0], LocalFileSystem) else arguments[0])
+            calls.append(path)
+            if path not in seen:
+                seen.add(path)
+                raise Killed
+            original(*arguments)
+            raise Killed
+
+        return call
+
+    monkeypatch.setattr(LocalFileSystem, "rm_file", wrap(LocalFileSystem.rm_file))
+    monkeypatch.setattr(Path, "rename", wrap(Path.rename))
+
+
+def test_the_tree_is_the_same_every_time(tmp_path: Path) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    trees = [make_tree(tmp_path / name, counts=(3, 2, 2), now=now) for name in ("a", "b")]
+    names = [{path.relative_to(tree.checkpoints.parent) for path in tree.files()} for tree in trees]
+    assert names[0] == names[1]

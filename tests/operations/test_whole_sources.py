@@ -1,0 +1,68 @@
+"""Proofs count the records of a shared database as it is stored, not as it is clipped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from state_pipelines.keyed.rocksdb.reader import RocksFile
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.local_processes import run_pieces
+from state_pipelines.operations.rescale import parse_request, rescale
+from state_pipelines.operations.write.whole_sources import check_source_whole
+from state_pipelines.snapshot import Snapshot, open_snapshot
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from state_pipelines.snapshot import Operator
+
+ORDERS = "examples/orders/savepoints/flink-2.2/savepoint-df4606-efe91b44c091"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    """A snapshot whose subtasks share RocksDB databases, as a rescaling leaves them."""
+    directory = tmp_path_factory.mktemp("shared")
+    orders = open_snapshot(ORDERS, uids=["orders"])
+    convert(orders, str(directory / "rocksdb"), "rocksdb")
+    native = open_snapshot(str(directory / "rocksdb"), uids=["orders"])
+    rescale(native, str(directory / "rescaled"), parse_request({"parallelism": 4}))
+    return open_snapshot(str(directory / "rescaled"), uids=["orders"])
+
+
+def test_a_conversion_counts_shared_databases_whole(shared: Snapshot, tmp_path: Path) -> None:
+    proof = convert(shared, str(tmp_path / "new"), "canonical").proof
+    assert proof is not None
+    (check,) = [each for each in proof.checks if each.name == "source_read_whole"]
+    assert check.ok
+    assert check.counts is not None
+    assert check.counts.compared > 200
+
+
+def test_files_that_nobody_shares_need_no_count() -> None:
+    assert check_source_whole(open_snapshot(ORDERS, uids=["orders"]).operators, run_pieces) is None
+
+
+def test_records_that_a_clip_leaves_out_are_missing(shared: Snapshot) -> None:
+    operator = shared.operator("orders")
+    (index, file), *others = operator.keyed_files
+    assert isinstance(file, RocksFile)
+    groups = file.key_groups
+    clipped = replace(file, key_groups=KeyGroupRange(groups.start, groups.number - 1))
+    wrong = SimpleNamespace(
+        label=operator.label,
+        keyed_files=((index, clipped), *others),
+        stored_files=operator.stored_files,
+        record_context=operator.record_context,
+    )
+    check = check_source_whole([cast("Operator", wrong)], run_pieces)
+    assert check is not None
+    assert not check.ok
+    assert check.counts is not None
+    assert check.counts.missing > 0
+    assert {"after", "expected"} <= check.rows[0].values.keys()

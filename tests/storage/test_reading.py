@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state_pipelines.errors import UsageError
+from state_pipelines.storage import create_file, join, resolve
+from state_pipelines.storage.reading import (
+    BUDGET,
+    MEMORY_VARIABLE,
+    REQUESTS,
+    REQUESTS_VARIABLE,
+    read_ahead,
+    read_ranges,
+)
+from tests.storages import CountedFileSystem, empty_counted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _no_bytes(item: int) -> int:
+    return 0
+
+
+def test_results_come_in_order() -> None:
+    results = list(read_ahead(range(50), lambda number: number * number, empty_counted(), _no_bytes))
+    assert results == [(number, number * number) for number in range(50)]
+
+
+def test_many_are_in_flight_at_a_time() -> None:
+    running = threading.Semaphore(0)
+    together = threading.Barrier(REQUESTS, timeout=20)
+
+    def read(number: int) -> int:
+        # The first ones are read while the number ahead still grows.
+        if number >= 2 * REQUESTS:
+            together.wait()
+        running.release()
+        return number
+
+    assert len(list(read_ahead(range(6 * REQUESTS), read, empty_counted(), _no_bytes))) == 6 * REQUESTS
+
+
+def test_who_takes_one_has_read_two() -> None:
+    seen: list[int] = []
+    reading = read_ahead(range(50), seen.append, empty_counted(), _no_bytes)
+    next(reading)
+    reading.close()
+    assert len(seen) <= 2
+
+
+def test_no_more_are_held_than_are_in_flight() -> None:
+    begun: list[int] = []
+    reading = read_ahead(range(100), begun.append, empty_counted(), _no_bytes)
+    for number, _ in reading:
+        assert len(begun) <= number + 1 + REQUESTS
+
+
+def test_an_error_is_raised_in_its_turn() -> None:
+    def read(number: int) -> int:
+        return 1 // (3 - number)
+
+    results = read_ahead(range(9), read, empty_counted(), _no_bytes)
+    assert [next(results)[0] for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+
+
+def test_local_files_are_not_read_ahead(tmp_path: Path) -> None:
+    begun: list[int] = []
+    reading = read_ahead(range(9), begun.append, resolve(str(tmp_path)), _no_bytes)
+    next(reading)
+    assert begun == [0]
+
+
+def test_ranges_are_read_piece_by_piece() -> None:
+    place = join(empty_counted(), "a")
+    with create_file(place) as file:
+        file.write(bytes(range(100)))
+    CountedFileSystem.reads.clear()
+    assert b"".join(read_ranges([(place, 5, 50), (place, 60, 61)], 10)) == bytes([*range(5, 50), 60])
+    assert len(CountedFileSystem.reads) == 6
+
+
+def test_the_bytes_that_are_held_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MEMORY_VARIABLE, "5")
+    BUDGET.clear()
+    held: list[int] = []
+    for number, _ in read_ahead(range(50), lambda number: number, empty_counted(), lambda _: 1 << 20):
+        held.append(BUDGET.held)
+        assert number == len(held) - 1
+    assert (max(held), BUDGET.most, BUDGET.held) == (5 << 20, 5 << 20, 0)
+
+
+def test_readers_share_the_bound_and_each_of_them_advances(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MEMORY_VARIABLE, "3")
+    BUDGET.clear()
+    readers = [read_ahead(range(9), lambda number: number, empty_counted(), lambda _: 1 << 20) for _ in range(5)]
+    for number in range(9):
+        assert [next(reader)[0] for reader in readers] == [number] * 5
+    # The bound, and one item of each reader beyond it.
+    assert BUDGET.most <= (3 + 5) << 20
+
+
+def test_an_item_that_is_larger_than_the_bound_is_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MEMORY_VARIABLE, "1")
+    BUDGET.clear()
+    assert len(list(read_ahead(range(5), lambda number: number, empty_counted(), lambda _: 4 << 20))) == 5
+    assert BUDGET.most == 4 << 20
+
+
+def test_who_stops_gives_its_bytes_back() -> None:
+    BUDGET.clear()
+    reading = read_ahead(range(50), lambda number: number, empty_counted(), lambda _: 1 << 20)
+    next(reading)
+    reading.close()
+    assert BUDGET.held == 0
+
+
+def test_one_request_at_a_time_reads_nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(REQUESTS_VARIABLE, "1")
+    begun: list[int] = []
+    reading = read_ahead(range(9), begun.append, empty_counted(), _no_bytes)
+    next(reading)
+    assert begun == [0]
+
+
+@pytest.mark.parametrize("text", ["0", "many", "-1"])
+def test_settings_that_are_no_numbers_are_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv(REQUESTS_VARIABLE, text)
+    with pytest.raises(UsageError, match=f"{REQUESTS_VARIABLE} is '{text}', not a number above 0"):
+        list(read_ahead(range(9), abs, empty_counted(), _no_bytes))
