@@ -34,6 +34,8 @@ class S3Server:
         rule: what happens to a request by its method and path, instead; None for nothing.
         latency: seconds that each request takes.
         most: the largest number of requests that were in flight at a time.
+        gather: for a request by its method and path, how many requests must have been in flight at a time before it
+            goes on; it waits half a minute for them. None for no such wait.
     """
 
     endpoint: str
@@ -42,8 +44,9 @@ class S3Server:
     rule: Callable[[str, str], int | str | None] | None = None
     latency: float = 0.0
     most: int = 0
+    gather: Callable[[str, str], int] | None = None
     now: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Condition = field(default_factory=threading.Condition)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -135,6 +138,9 @@ class _Handler(BaseHTTPRequestHandler):
         with counts.lock:
             counts.now += 1
             counts.most = max(counts.most, counts.now)
+            counts.lock.notify_all()
+            expected = counts.gather(self.command, self.path) if counts.gather else 0
+            counts.lock.wait_for(lambda: counts.most >= expected, 30)
             fault = counts.faults.pop(0) if counts.faults else 0
             fault = (counts.rule(self.command, self.path) or fault) if counts.rule else fault
         try:

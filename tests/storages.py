@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,7 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from state_pipelines.storage import Location
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 
@@ -52,12 +51,12 @@ class CountedFileSystem(MemoryFileSystem):  # type: ignore[misc]
     """Reads that were attempted while reads are flaky."""
     rule: ClassVar[Callable[[int, str, str], Fault | None] | None] = None
     """Gives the fault of a request by its number, operation and path, where `faults` is empty."""
-    latency: ClassVar[float] = 0.0
-    """Seconds that each request takes."""
     now: ClassVar[int] = 0
     most: ClassVar[int] = 0
     """The largest number of requests that were in flight at a time."""
-    lock: ClassVar[Any] = threading.Lock()
+    gather: ClassVar[Mapping[str, int]] = {}
+    """How many requests must have been in flight at a time before one of this operation goes on, in half a minute."""
+    lock: ClassVar[threading.Condition] = threading.Condition()
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
@@ -123,9 +122,9 @@ class CountedFileSystem(MemoryFileSystem):  # type: ignore[misc]
             fault = self.faults.pop(0) if self.faults else kind.rule(number, operation, path) if kind.rule else None
             kind.now += 1
             kind.most = max(kind.most, kind.now)
+            self.lock.notify_all()
+            self.lock.wait_for(lambda: kind.most >= kind.gather.get(operation, 0), 30)
         try:
-            if self.latency:
-                time.sleep(self.latency)
             if isinstance(fault, Exception):
                 raise fault
             yield
@@ -147,7 +146,7 @@ def empty_counted() -> Location:
         each.clear()
     filesystem.pseudo_dirs[:] = [""]
     CountedFileSystem.rule = CountedFileSystem.flaky = None
-    CountedFileSystem.latency, CountedFileSystem.most = 0.0, 0
+    CountedFileSystem.gather, CountedFileSystem.most = {}, 0
     return Location(filesystem, "/counted")
 
 

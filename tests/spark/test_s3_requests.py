@@ -69,7 +69,7 @@ def bucket(server: S3Server, directory: Path, monkeypatch: pytest.MonkeyPatch) -
     server.put(name, {f"savepoint/{path.name}": path.read_bytes() for path in directory.iterdir()})
     server.clear()
     yield f"s3://{name}"
-    server.rule, server.latency = None, 0.0
+    server.rule = server.gather = None
 
 
 def run_migration(spark: SparkSession, bucket: str, *, prove: bool) -> str:
@@ -136,12 +136,11 @@ def test_metadata_of_many_snapshots_are_read_many_at_a_time(
     files = {f"many/job/chk-{number}/{METADATA_FILE}": metadata for number in range(40)}
     server.put(name, files)
     server.clear()
-    server.latency = 0.1
     reader = MetadataReader({"path": f"{bucket}/many", "storageOptions": json.dumps({bucket: server.options})})
     partitions = reader.partitions()
     assert [len(each.paths) for each in partitions if isinstance(each, SnapshotSplit)] == [32, 8]
+    server.gather = lambda _method, path: 16 if path.endswith(METADATA_FILE) else 0
     rows = [row for partition in partitions for batch in reader.read(partition) for row in batch.to_pylist()]
-    server.latency = 0.0
     # The rows of one snapshot follow each other.
     snapshots = [row["snapshot"] for row in rows]
     assert len({*snapshots}) == 1 + sum(before != after for before, after in pairwise(snapshots)) == 40
