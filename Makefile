@@ -14,13 +14,13 @@ PROJECT := $(INSTALLED)-$(shell cksum < pyproject.toml | tr ' ' -)
 demo: $(PROJECT)
 	@$(BIN)/state-pipelines demo
 
-# Two processes; all tests that need Spark go to one of them.
+# Two processes; the tests of a file share one, and with it what the file prepares once.
 test: $(PROJECT)
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Real Flink of every release that we support: downloads 300 MB for each, once, and needs a JDK 17 or newer.
 test-flink: $(PROJECT)
-	@$(BIN)/python -m pytest -m flink -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -m flink -n 2 --dist loadfile
 
 # Besides the packages, what lets Spark start faster: a minute once, which a single demo would not get back.
 install: $(PROJECT)
