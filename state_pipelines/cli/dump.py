@@ -11,11 +11,13 @@ import click
 
 from state_pipelines.cli.options import STRICT, Source, finish_with_notes, source_options
 from state_pipelines.codecs.json.json_lines import dumps
-from state_pipelines.operations.dump import Line, dump
+from state_pipelines.operations.dump import dump
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import BinaryIO
+
+    from state_pipelines.operations.dump_lines import Line
 
 
 _LINES_AT_ONCE = 2_000

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.errors import StateError, UnsupportedError
-from state_pipelines.metadata.streams import read_stream_range, read_whole_stream
+from state_pipelines.metadata.kept_streams import KeptStreams
+from state_pipelines.metadata.streams import read_stream_range
 from state_pipelines.operatorstate.header import OperatorHeader, read_operator_header, settle_operator_header
 from state_pipelines.operatorstate.state_files import read_operator_file
 
@@ -33,12 +34,14 @@ class OperatorStateSource:
         handle: locates the elements.
         header: as read.
         header_end: offset of the first byte after the header.
+        kept: reads the stream, and keeps it for the other states in it.
     """
 
     stream: StateStream
     handle: OperatorStateHandle
     header: OperatorHeader
     header_end: int
+    kept: KeptStreams = field(default_factory=KeptStreams, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -47,7 +50,7 @@ class OperatorStateSource:
 
     def read(self) -> OperatorStateFile:
         """Read the whole state; errors as in `read_operator_file`."""
-        data = read_whole_stream(self.stream)
+        data = self.kept.read_whole(self.stream)
         return read_operator_file(data, self.handle, self.stream.name, (self.header, self.header_end))
 
 
@@ -71,6 +74,7 @@ def _settle_header(
 def open_operator_state(
     stream: StateStream,
     handle: OperatorStateHandle,
+    kept: KeptStreams | None = None,
     *,
     first_read: int = FIRST_READ,
     header_end: int = 0,
@@ -81,6 +85,7 @@ def open_operator_state(
     Args:
         stream: the stream of the handle.
         handle: locates the elements; the header ends before the first one.
+        kept: keeps streams of the snapshot; those that a first read would hold are read whole.
         first_read: bytes that are read at first.
         header_end: bound of the header that the handles of other subtasks over this stream give; 0: none.
         declared: snapshot classes that the user declares.
@@ -90,25 +95,29 @@ def open_operator_state(
         UnsupportedError: see `read_operator_header`.
         MissingFileError: no such file.
     """
+    kept = kept or KeptStreams()
     if not stream.size and not handle.states:
         # The handle of file merging for a subtask without state.
-        return OperatorStateSource(stream, handle, OperatorHeader(), 0)
+        return OperatorStateSource(stream, handle, OperatorHeader(), 0, kept)
     # Invalid offsets are reported when elements are read.
     offsets = [offset for state in handle.states for offset in state.offsets if 0 < offset < stream.size]
     end = min([stream.size, *offsets])
     if 0 < header_end < end:
         end = header_end
     size = min(first_read, end)
+    read = kept.read if stream.size <= first_read else read_stream_range
     while True:
-        data = read_stream_range(stream, 0, size)
+        data = read(stream, 0, size)
         try:
-            return OperatorStateSource(stream, handle, *_parse_header(data))
+            return OperatorStateSource(stream, handle, *_parse_header(data), kept)
         except StateError as error:
             # A truncated header looks damaged; only the complete one is conclusive.
             if size == end:
                 if isinstance(error, UnsupportedError):
                     states = tuple((state.state_name, state.mode.name) for state in handle.states)
-                    return OperatorStateSource(stream, handle, *_settle_header(data, stream.name, states, declared))
+                    return OperatorStateSource(
+                        stream, handle, *_settle_header(data, stream.name, states, declared), kept
+                    )
                 # Cached headers have no name; the error needs that of this file.
-                return OperatorStateSource(stream, handle, *_parse_header.__wrapped__(data, stream.name))
+                return OperatorStateSource(stream, handle, *_parse_header.__wrapped__(data, stream.name), kept)
         size = min(size * _GROWTH, end)

@@ -17,6 +17,7 @@ from state_pipelines.keyed.heap.reader import HeapFile, open_heap
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.raw_timers import NEVER_STARTED, find_raw_sections, open_raw_timers
 from state_pipelines.keyed.rocksdb.reader import open_rocksdb
+from state_pipelines.metadata.kept_streams import KeptStreams
 from state_pipelines.metadata.key_groups import MAX_PARALLELISM
 from state_pipelines.metadata.keyed_handles import (
     ChangelogStateBackendHandle,
@@ -79,7 +80,8 @@ class HandleReader:
         self.declared = declared
         self.header_ends = dict(header_ends)
         self.first_bases = first_bases
-        self.change_files = ChangeFiles()
+        self.kept = KeptStreams()
+        self.change_files = ChangeFiles(self.kept)
         self._base_header_ends: dict[StreamStateHandle, int] = {}
         self._operator_states: dict[OperatorStateHandle, OperatorStateSource] = {}
 
@@ -206,6 +208,7 @@ class HandleReader:
             self._operator_states[handle] = open_operator_state(
                 self.open_stream(handle.delegate),
                 handle,
+                self.kept,
                 header_end=self.header_ends.get(handle.delegate, 0),
                 declared=self.declared,
             )

@@ -87,7 +87,7 @@ def read_states(
     Raises:
         StateError: a state cannot be read.
     """
-    files = _group_by_file(states)
+    files = group_by_file(states)
     tables = {state.name: state.make_table(options) for state in states}
     if options is not None and options.key is not None and states:
         key_groups = states[0].operator.narrow_key_groups(tables[states[0].name].needle, key_groups)
@@ -113,7 +113,7 @@ def count_states(states: Sequence[KeyedState]) -> dict[str, StateStatistics]:
     """
     groups = {state.name: np.zeros(state.operator.max_parallelism, np.int64) for state in states}
     sizes = dict.fromkeys(groups, 0)
-    for wanted in _group_by_file(states):
+    for wanted in group_by_file(states):
         ((part, state), *_) = wanted
         names = {part.state_id: state.name for part, state in wanted}
         with at(operator=state.operator.label, state=state.name if len(wanted) == 1 else None):
@@ -130,7 +130,8 @@ def _make_statistics(groups: npt.NDArray[np.int64], size: int) -> StateStatistic
     return StateStatistics(int(groups.sum()), size, {int(group): int(groups[group]) for group in present})
 
 
-def _group_by_file(states: Sequence[KeyedState]) -> list[list[tuple[KeyedPart, KeyedState]]]:
+def group_by_file(states: Sequence[KeyedState]) -> list[list[tuple[KeyedPart, KeyedState]]]:
+    """Group what some states of one operator have in files: of each file, the part of each state that it holds."""
     # By identity: files have no cheaper one.
     files: dict[int, list[tuple[KeyedPart, KeyedState]]] = {}
     for state in states:

@@ -7,7 +7,6 @@ Source: `ChangelogStreamWrapper`, `StateChangeFormat`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,13 +15,12 @@ import numpy.typing as npt
 from state_pipelines.binary.snappy_frames import HEAD_SIZE, iter_chunks, measure_chunk
 from state_pipelines.errors import FormatError, Where
 from state_pipelines.keyed.changelog.changes import is_compressed
-from state_pipelines.metadata.streams import StateStream, measure_stream_file, read_stream_range, read_whole_stream
-from state_pipelines.storage.locations import is_local
+from state_pipelines.metadata.kept_streams import KeptStreams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from state_pipelines.storage import Location
+    from state_pipelines.metadata.streams import StateStream
 
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
@@ -33,79 +31,27 @@ FLAG = 1
 AHEAD = 4 << 20
 """Bytes that are read at once where a stream is read from its start to its end."""
 
-KEPT = 64 << 20
-"""Bytes of files of changes that are not on this machine and that one snapshot keeps; those used least recently go."""
-
 
 class ChangeFiles:
     """Files of changes of one snapshot, each opened once; several handles name parts of one file.
 
-    A file that is not on this machine is read whole, with one request, and kept for the passes over it. Larger ones
-    than half of what is kept are read in ranges. Threads may share it; a copy in another process starts empty.
-
     Args:
-        capacity: bytes that are kept.
+        streams: reads and keeps the files.
     """
 
-    def __init__(self, capacity: int = KEPT) -> None:
-        self._capacity = capacity
+    def __init__(self, streams: KeptStreams | None = None) -> None:
+        self.streams = streams or KeptStreams()
         self._opened: dict[StateStream, ChangeData] = {}
-        self._contents: dict[Location, bytes] = {}
-        self._locks: dict[Location, Lock] = {}
-        self._lock = Lock()
 
     def open(self, stream: StateStream) -> ChangeData:
         """Find the data of a stream; errors as for `open_change_data`."""
         data = self._opened.get(stream)
         if data is None:
-            data = self._opened[stream] = open_change_data(stream, self)
+            data = self._opened[stream] = open_change_data(stream, self.streams)
         return data
 
-    def read(self, stream: StateStream, start: int, end: int) -> bytes:
-        """The bytes of a stream from `start` up to `end`; errors as for `read_stream_range`."""
-        if not self._is_kept(stream):
-            return read_stream_range(stream, start, end)
-        content = self._fetch(stream)
-        if not 0 <= start <= end <= len(content):
-            what = f"bytes {start} to {end} are wanted but the file has {len(content)}"
-            where = Where(file=stream.name, offset=start)
-            raise FormatError(what, where=where, hint="The file was cut off or changed")
-        return content[start:end]
-
-    def find_end(self, stream: StateStream) -> int:
-        """Where the stream ends.
-
-        Of a file only the file says it: handles count the bytes before compression, and not the first byte.
-        """
-        if self._is_kept(stream):
-            return len(self._fetch(stream))
-        if stream.location is None or stream.is_segment:
-            return stream.size
-        return measure_stream_file(stream)
-
-    def _is_kept(self, stream: StateStream) -> bool:
-        is_elsewhere = stream.location is not None and not is_local(stream.location)
-        return is_elsewhere and not stream.is_segment and stream.size <= self._capacity // 2
-
-    def _fetch(self, stream: StateStream) -> bytes:
-        location = stream.location
-        assert location is not None
-        with self._lock:
-            lock = self._locks.setdefault(location, Lock())
-        with lock:
-            with self._lock:
-                content = self._contents.pop(location, None)
-            if content is None:
-                content = read_whole_stream(stream)
-            with self._lock:
-                # At the end, where those used last are.
-                self._contents[location] = content
-                while len(self._contents) > 1 and sum(map(len, self._contents.values())) > self._capacity:
-                    del self._contents[next(iter(self._contents))]
-        return content
-
-    def __reduce__(self) -> tuple[type[ChangeFiles], tuple[int]]:
-        return ChangeFiles, (self._capacity,)
+    def __reduce__(self) -> tuple[type[ChangeFiles], tuple[KeptStreams]]:
+        return ChangeFiles, (self.streams,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,13 +63,13 @@ class ChangeData:
         size: bytes of data.
         chunks: i64[c + 1, 2] first byte in the file and in the data, of each chunk and behind the last; None of a
             stream that is not compressed.
-        files: reads the stream.
+        streams: reads the stream.
     """
 
     stream: StateStream
     size: int
     chunks: Positions | None
-    files: ChangeFiles
+    streams: KeptStreams
 
     def read(self, start: int, end: int) -> Bytes:
         """u8, the data from `start` up to `end`; of a compressed stream only the chunks that hold it are read.
@@ -137,11 +83,11 @@ class ChangeData:
         if start == end:
             return np.zeros(0, np.uint8)
         if self.chunks is None:
-            return np.frombuffer(self.files.read(self.stream, FLAG + start, FLAG + end), np.uint8)
+            return np.frombuffer(self.streams.read(self.stream, FLAG + start, FLAG + end), np.uint8)
         first = int(np.searchsorted(self.chunks[:, 1], start, side="right")) - 1
         last = int(np.searchsorted(self.chunks[:, 1], end, side="left"))
         place, stop = int(self.chunks[first, 0]), int(self.chunks[last, 0])
-        raw = self.files.read(self.stream, place, stop)
+        raw = self.streams.read(self.stream, place, stop)
         data = b"".join(chunk.data for chunk in iter_chunks(raw, name=self.stream.name))
         if len(data) != self.chunks[last, 1] - self.chunks[first, 1]:
             raise FormatError(
@@ -180,20 +126,20 @@ class Lookahead:
         return self._held[start - self._start :]
 
 
-def open_change_data(stream: StateStream, files: ChangeFiles) -> ChangeData:
+def open_change_data(stream: StateStream, streams: KeptStreams) -> ChangeData:
     """The data of a stream; of a compressed one the headers of the chunks are looked up, nothing is decoded.
 
     Args:
         stream: the stream.
-        files: reads it.
+        streams: reads it.
 
     Raises:
         FormatError: the stream does not begin as one of changes, or is not snappy framed.
     """
-    end = files.find_end(stream)
-    if not is_compressed(files.read(stream, 0, min(FLAG, end)), stream.name):
-        return ChangeData(stream, end - FLAG, None, files)
-    raw = Lookahead(lambda start, stop: np.frombuffer(files.read(stream, start, stop), np.uint8), end)
+    end = streams.find_end(stream)
+    if not is_compressed(streams.read(stream, 0, min(FLAG, end)), stream.name):
+        return ChangeData(stream, end - FLAG, None, streams)
+    raw = Lookahead(lambda start, stop: np.frombuffer(streams.read(stream, start, stop), np.uint8), end)
     places = [(FLAG, 0)]
     position, size = FLAG, 0
     while position < end:
@@ -203,4 +149,4 @@ def open_change_data(stream: StateStream, files: ChangeFiles) -> ChangeData:
         places.append((position, size))
     if position > end:
         raise FormatError("a snappy chunk is cut off", where=Where(file=stream.name, offset=places[-2][0]))
-    return ChangeData(stream, size, np.array(places, np.int64), files)
+    return ChangeData(stream, size, np.array(places, np.int64), streams)
