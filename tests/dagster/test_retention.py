@@ -52,6 +52,14 @@ class Jobs:
         found = build(self.job).resolve_job_def(self.job.prefix(name))
         return found.execute_in_process(instance=self.instance, raise_on_error=False, run_config=config)
 
+    def is_plan_applied(self) -> bool:
+        """Return the newest result of the check of the plan."""
+        key = dg.AssetCheckKey(self.job.key("retention_plan"), "plan_is_applied")
+        found = self.instance.event_log_storage.get_latest_asset_check_execution_by_key([key])
+        evaluation = found[key].evaluation
+        assert evaluation is not None
+        return evaluation.passed
+
     def tick(self) -> dg.RunRequest | dg.SkipReason:
         """Evaluate the sensor that applies plans."""
         sensor = build(self.job).resolve_sensor_def("shop_agreed_plans")
@@ -138,6 +146,24 @@ class TestApplication:
             "second_plan_agrees": True,
             "everything_planned_is_done": True,
         }
+
+    def test_the_plan_is_applied_and_its_check_passes(self, jobs: Jobs) -> None:
+        jobs.plan()
+        fingerprint = jobs.fingerprint
+        assert not jobs.is_plan_applied()
+        jobs.change(max_paths=20).apply(fingerprint)
+        assert not jobs.is_plan_applied()
+        jobs.apply(fingerprint)
+        assert jobs.is_plan_applied()
+
+    def test_the_application_of_another_plan_is_not_that_of_the_newest(self, jobs: Jobs, tmp_path: Path) -> None:
+        other = jobs.fingerprint
+        orphan = min(jobs.tree.orphans)
+        orphan.rename(tmp_path / "orphan")
+        jobs.plan()
+        (tmp_path / "orphan").rename(orphan)
+        assert jobs.apply(other).success
+        assert not jobs.is_plan_applied()
 
     def test_another_plan_fails_the_run_and_says_what_changed(self, jobs: Jobs) -> None:
         jobs.plan()

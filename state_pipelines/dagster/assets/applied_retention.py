@@ -101,6 +101,9 @@ def build_applied_retention(job: FlinkJob) -> dg.AssetsDefinition:
             )
             return
         purged = _purge(job, roots)
+        done = _check_done(result)
+        if done.passed:
+            retention_plan.report_applied(context.instance, job, config.fingerprint, context.run.run_id)
         yield dg.MaterializeResult(
             metadata=_describe(result, purged),
             check_results=[
@@ -109,7 +112,7 @@ def build_applied_retention(job: FlinkJob) -> dg.AssetsDefinition:
                     passed=True,
                     metadata={"expected": config.fingerprint, "observed": result.fingerprint},
                 ),
-                _check_done(result),
+                done,
             ],
         )
 

@@ -46,7 +46,7 @@ def build_retention_plan(job: FlinkJob) -> dg.AssetsDefinition:
     """The asset `retention_plan` of a job."""
     key = job.key(NAME)
     checks = [
-        dg.AssetCheckSpec(APPLIED, asset=key, description="Nothing is to be deleted; else: how to apply it."),
+        dg.AssetCheckSpec(APPLIED, asset=key, description="Nothing is left to delete; else: how to apply it."),
         dg.AssetCheckSpec(KNOWN, asset=key, description="Every _metadata can be read; otherwise shared files stay."),
     ]
 
@@ -105,6 +105,28 @@ def read_planned(job: FlinkJob, fingerprint: str) -> Sequence[PlannedPath] | Non
     except MissingFileError:
         return None
     return read_planned_paths(content, fingerprint)
+
+
+def report_applied(instance: dg.DagsterInstance, job: FlinkJob, fingerprint: str, run_id: str) -> None:
+    """Let the check `plan_is_applied` pass after everything of a plan is done, if it is the newest plan."""
+    event = instance.get_latest_materialization_event(job.key(NAME))
+    plan = None if event is None else event.asset_materialization
+    if plan is None or plan.metadata[FINGERPRINT].value != fingerprint:
+        return
+    instance.report_runless_asset_event(
+        dg.AssetCheckEvaluation(
+            asset_key=job.key(NAME),
+            check_name=APPLIED,
+            passed=True,
+            severity=dg.AssetCheckSeverity.WARN,
+            metadata={
+                "expected": 0,
+                "observed": 0,
+                FINGERPRINT: fingerprint,
+                "applied by": dg.MetadataValue.dagster_run(run_id),
+            },
+        )
+    )
 
 
 def make_path_table(paths: Sequence[PlannedPath]) -> dg.TableMetadataValue:
