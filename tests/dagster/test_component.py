@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +20,6 @@ from state_pipelines.storage.options import VARIABLE, find_storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from dagster.components.testing import DefsFolderSandbox
 
@@ -184,6 +184,13 @@ def test_every_field_of_the_scaffolded_file_is_one_of_the_job(project: Project) 
     text = format_job("shop", ["savepoints"], "results")
     named = set(re.findall(r"^  (?:# )?([a-z_]+):(?: |$)", text, re.MULTILINE))
     assert named == FlinkJob.model_fields.keys()
+
+
+def test_every_field_is_in_the_docs() -> None:
+    page = (Path(__file__).parents[2] / "docs/dagster.md").read_text()
+    table = page.split("### Fields")[1].split("\n\n")[1]
+    columns = [row.split(" | ")[0] for row in table.splitlines()[2:]]
+    assert {name for each in columns for name in re.findall(r"`(\w+)`", each)} == FlinkJob.model_fields.keys()
 
 
 def test_the_scaffolded_file_loads_with_all_its_comments(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
