@@ -173,7 +173,10 @@ class KeyedFile(Protocol):
         """The file with only these key groups, for databases that hold more than their handle names."""
 
     def narrow_to_keys(self, keys: KeySeeks) -> KeyedFile:
-        """The file for a reader of some keys: a database then reads only blocks that may hold them."""
+        """The file for a reader of some keys: a database then reads only blocks that may hold them.
+
+        Records of other keys may be missing, and incomplete where changes are replayed: the reader drops them.
+        """
 
 
 class KeyedFormat:

@@ -83,9 +83,17 @@ class CanonicalFile(KeyedFormat):
         context: RecordContext,
         key_groups: KeyGroupRange | None = None,
         *,
-        window: int = WINDOW,
+        window: int | None = None,
     ) -> Iterator[tuple[int, KeyedRecords]]:
-        """The records of some states in the order of the file, `window` bytes at a time (see `KeyedFile.scan`)."""
+        """The records of some states in the order of the file (see `KeyedFile.scan`).
+
+        Args:
+            state_ids: see `KeyedFile.scan`.
+            context: of the operator.
+            key_groups: only these.
+            window: bytes of file that are held at a time; None: `WINDOW`.
+        """
+        window = window or WINDOW
         prefix = context.prefix
         wanted = np.zeros(len(self.header.states), np.bool_)
         wanted[list(state_ids)] = True

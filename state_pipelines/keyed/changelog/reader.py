@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.keyed.changelog.change_data import ChangeFiles
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext, Runs
+    from state_pipelines.keyed.keys.key_filter import KeySeeks
     from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, KeyedStateHandle
     from state_pipelines.metadata.stream_handles import StreamStateHandle
@@ -183,6 +184,10 @@ class ChangelogFile(KeyedFormat):
     def with_key_serializer(self, serializer: Serializer) -> ChangelogFile:
         """See `KeyedFile`."""
         return self if self.key_serializer is not None else replace(self, key_serializer=serializer)
+
+    def narrow_to_keys(self, keys: KeySeeks) -> ChangelogFile:
+        """The file with only wanted keys in its bases; the changes of other keys are replayed over what is left."""
+        return replace(self, bases=tuple(base.narrow_to_keys(keys) for base in self.bases))
 
     def find_states(self, changes: Changes) -> npt.NDArray[np.int64]:
         """i64[n], the state of each change: its position in `states`.
