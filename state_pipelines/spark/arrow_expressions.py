@@ -50,7 +50,7 @@ class ArrowExpression:
 
     Attributes:
         function: of Arrow; or `column`, `literal`, `cast`, `choose` (condition and value by turns, then the rest) or
-            `require` (null is an error).
+            `require` (null is an error, where the second argument is true if there is one).
         type: of its values, by Spark's name.
         arguments: operands.
         value: name of a column, value of a literal, or the message where null is an error.
@@ -101,7 +101,10 @@ class ArrowExpression:
                     value = pc.if_else(pc.fill_null(condition, False), chosen, value)
                 return value
             case "require":
-                if pc.any(pc.and_(present, pc.is_null(found[0]))).as_py():
+                wrong = pc.and_(present, pc.is_null(found[0]))
+                for condition in found[1:]:
+                    wrong = pc.and_(wrong, pc.fill_null(condition, False))
+                if pc.any(wrong).as_py():
                     raise MigrationError(str(self.value))
                 return found[0]
             case "binary_join_element_wise":
@@ -135,13 +138,19 @@ def _translate(expression: Any, present: str) -> ArrowExpression | None:
     parts = list_sequence(expression.children())
     if name == "CaseWhen" and len(parts) == 2 and _is_column(parts[0], present):
         return _translate(parts[1], present)
-    if name == "Coalesce" and len(parts) == 2 and (message := _find_message(parts[1])) is not None:
-        argument = _translate(parts[0], present)
-        return argument and ArrowExpression("require", kind, (argument,), message, may_fail=True)
-    arguments = [found for each in parts if (found := _translate(each, present)) is not None]
-    if len(arguments) < len(parts):
-        return None
-    return _make(expression, name, kind, tuple(arguments))
+    if name == "Coalesce" and len(parts) == 2 and (required := _find_required(parts[1])) is not None:
+        conditions, message = required
+        found = _translate_all([parts[0], *conditions], present)
+        if found is None or any(each.may_fail for each in found[1:]):
+            return None
+        return ArrowExpression("require", kind, found, message, may_fail=True)
+    arguments = _translate_all(parts, present)
+    return None if arguments is None else _make(expression, name, kind, arguments)
+
+
+def _translate_all(expressions: list[Any], present: str) -> tuple[ArrowExpression, ...] | None:
+    found = [each for expression in expressions if (each := _translate(expression, present)) is not None]
+    return tuple(found) if len(found) == len(expressions) else None
 
 
 def _make(expression: Any, name: str, kind: str, arguments: tuple[ArrowExpression, ...]) -> ArrowExpression | None:
@@ -191,6 +200,18 @@ def _make_cast(kind: str, argument: ArrowExpression) -> ArrowExpression | None:
         # `safe` would refuse longs that no double is equal to.
         return None if argument.may_fail else ArrowExpression("cast", kind, (argument,))
     return None
+
+
+def _find_required(expression: Any) -> tuple[list[Any], str] | None:
+    """The condition, if there is one, and the message of an error in place of null."""
+    while _name(expression) == "Cast":
+        expression = expression.child()
+    parts = list_sequence(expression.children()) if _name(expression) in ("If", "CaseWhen") else []
+    if len(parts) == 3 and _name(parts[2]) == "Literal" and parts[2].value() is None:
+        parts.pop()
+    conditions, error = (parts[:1], parts[1]) if len(parts) == 2 else ([], expression)
+    message = _find_message(error)
+    return None if message is None else (conditions, message)
 
 
 def _find_message(expression: Any) -> str | None:

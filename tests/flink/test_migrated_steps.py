@@ -38,6 +38,7 @@ UIDS = ("classes", "collections", "fields", "filters", "keys", "kinds", "kryo", 
 ADDRESS = "Pojo<steps.Address>(city: String, zip: Int)"
 ITEM = "Pojo<steps.Item>(name: String, price: Long, weight: Double)"
 CLASSES = """
+steps.Totals: [credit: Long, debit: Long, rate: Double]
 steps.Item: [name: String, price: long, weight: Double]
 steps.Ticket: [title: String, priority: int, parent: Long, cost: BigDecimal, labels: ArrayList<String>]
 steps.Premium extends steps.Account: [discount: int, manager: String]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -144,3 +145,17 @@ def test_null_where_there_must_be_a_value_is_an_error(spark: SparkSession, table
         evaluate(expression, table)
     # Where nothing is present nothing can be missing.
     assert evaluate(expression, table.take([0, 5])) == [3, None]
+
+
+@pytest.mark.parametrize(("condition", "fails"), [("i IS NOT NULL", True), ("b", False)])
+def test_null_is_an_error_under_a_condition(
+    spark: SparkSession, table: pa.Table, condition: str, *, fails: bool
+) -> None:
+    message = "field j becomes null (`a.B: [j: Integer]`)"
+    expression = translate(spark, f"coalesce(j + 0, CASE WHEN {condition} THEN raise_error('{message}') END)")
+    assert expression is not None
+    if fails:
+        with pytest.raises(MigrationError, match=re.escape(message)):
+            evaluate(expression, table)
+    else:
+        assert evaluate(expression, table)[4] is None

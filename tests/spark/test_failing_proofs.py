@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.errors import MigrationError, ProofError, StateError, UsageError
-from state_pipelines.javaclasses import load_field_lists
-from state_pipelines.operations.dump import dump
-from state_pipelines.operations.migration import Migration, parse_migration
+from state_pipelines.errors import MigrationError, ProofError, UsageError
+from state_pipelines.operations.migration import parse_migration
 from state_pipelines.operations.proofs.proof_reports import ProofReport
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.spark import migrate, migration_run, write_state
@@ -255,49 +253,3 @@ def test_without_a_downgrade_there_is_no_check_of_the_round_trip(
     assert proof is not None
     assert "round_trip" not in [each.name for each in proof.checks]
     assert proof.notes == ("round_trip is not judged: there is no way back: the names are gone",)
-
-
-NULLED = [{"set": {"field": "age", "expression": "nullif(age, 3)"}}]
-
-
-def open_declared(users: Snapshot, directory: Path, fields: str) -> Snapshot:
-    """The snapshot with the class of its values declared."""
-    (directory / "classes.txt").write_text(f"shop.User: [{fields}]\n", encoding="utf-8")
-    classes = load_field_lists([directory / "classes.txt"])
-    return open_snapshot(users.path, uids=["users"], classes=classes)
-
-
-def make_nulls() -> Migration:
-    return parse_migration(
-        {
-            "revision": "1",
-            "operator": "users",
-            "state": "profile",
-            "upgrade": NULLED,
-            "downgrade": [{"set": {"field": "age", "expression": "coalesce(age, 3)"}}],
-        }
-    )
-
-
-def test_null_for_a_primitive_is_refused_where_the_class_is_declared(
-    spark: SparkSession, users: Snapshot, tmp_path: Path
-) -> None:
-    old = open_declared(users, tmp_path, "age: int, id: long, name: String")
-    with pytest.raises(StateError, match=r"field age is a primitive \(int\) of shop.User and cannot be null"):
-        migrate(old, make_nulls(), str(tmp_path / "new"))
-    assert not (tmp_path / "new").exists()
-
-
-def test_null_is_written_where_the_class_declares_an_object(
-    spark: SparkSession, users: Snapshot, tmp_path: Path
-) -> None:
-    old = open_declared(users, tmp_path, "age: Integer, id: long, name: String")
-    result = migrate(old, make_nulls(), str(tmp_path / "new"))
-    assert result.notes == ()
-    assert None in [line["value"]["age"] for line in dump(result.snapshot, state="profile")]  # type: ignore[index,call-overload]
-
-
-def test_null_for_what_may_be_a_primitive_is_noted(spark: SparkSession, users: Snapshot, tmp_path: Path) -> None:
-    result = migrate(users, make_nulls(), str(tmp_path / "new"))
-    (note,) = result.notes
-    assert "`set` of age: if shop.User declares it as int, Flink cannot restore null there" in note

@@ -208,7 +208,7 @@ def test_an_expression_of_a_field_that_is_dropped_again_must_be_sql_all_the_same
 
 STEPS = {
     "by Arrow": [RENAME, ADD, CAST, DROP],
-    "by Spark": [RENAME, {"set": {"field": "score", "expression": "score / 3 + length(name)"}}, DROP],
+    "by Spark": [RENAME, {"set": {"field": "score", "expression": "score / 3 + coalesce(length(name), 0)"}}, DROP],
     "by both": [ADD, {"add": {"field": "up", "type": "String", "expression": "upper(concat(state_key, name))"}}],
     "carried": [RENAME, DROP],
     "constant": [{"add": {"field": "level", "type": "int", "default": 3}}, DROP],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration.avro_schema import AvroType
 from state_pipelines.operations.migration.payload_conversion import take_collection
+from state_pipelines.operations.migration.primitive_fields import refuse_null, refuse_nulls_inside, where_owned
 from state_pipelines.operations.migration.steps import Add, Cast, Drop, FieldStep, Rename, Reorder, Set, Step
 from state_pipelines.operations.migration.structs import (
     Columns,
@@ -129,15 +130,18 @@ def _apply(node: Node, step: _FieldStep, base: str, context: PlanContext) -> tup
             if any(slot.name == name for slot in struct.slots):
                 raise MigrationError(f"there is a field {name} already", hint="Use `cast` or `set` to change it")
             of = struct.adopt(step.type, nullable=step.nullable)
-            slots = (*struct.slots, struct.add(name, of, _required(step.expression, step)))
+            sql = refuse_nulls_inside(step.expression, of, context)
+            slots = (*struct.slots, struct.add(name, of, _required(sql, step)))
         case Cast(field=name):
             old = struct.find(name)
             of = struct.adopt(step.type, nullable=step.nullable)
-            sql = _where_owned(struct, old, _required(step.expression or old.sql, step))
+            sql = refuse_nulls_inside(step.expression or old.sql, of, context)
+            sql = where_owned(struct, old, _required(sql, step))
             slots = _replace(struct, replace(old, type=of, sql=sql))
         case Set(field=name, expression=expression):
             old = struct.find(name)
-            slots = _replace(struct, replace(old, sql=_refuse_null(struct, old, expression, context)))
+            sql = refuse_nulls_inside(expression, old.type, context)
+            slots = _replace(struct, replace(old, sql=refuse_null(struct, old, sql, context, old=old.sql)))
         case Drop(field=name):
             gone = struct.find(name)
             slots = tuple(slot for slot in struct.slots if slot is not gone)
@@ -282,51 +286,3 @@ def _required(sql: str, step: Add | Cast) -> str:
         return sql
     message = make_text(f"field {step.field} is a primitive and cannot be null")
     return f"coalesce({sql}, raise_error({message}))"
-
-
-_PRIMITIVES = {
-    "Boolean": "boolean",
-    "Byte": "byte",
-    "Short": "short",
-    "Integer": "int",
-    "Int": "int",
-    "Long": "long",
-    "Float": "float",
-    "Double": "double",
-    "Char": "char",
-    "Character": "char",
-}
-"""By kind of the serializer, which is the same for a primitive of Java and its class."""
-
-
-def _refuse_null(struct: Struct, slot: Slot, sql: str, context: PlanContext) -> str:
-    """New values of a POJO's field, without null where the class declares a primitive.
-
-    `PojoSerializer` writes null for any field and sets it on restore, which fails for a primitive.
-    """
-    if not struct.class_names or not isinstance(slot.type, tree.Basic) or slot.type.kind not in _PRIMITIVES:
-        return sql
-    primitive = _PRIMITIVES[slot.type.kind]
-    classes = context.layouts.classes
-    for index, declaring in slot.owners:
-        name = declaring or struct.class_names[index]
-        declared = None if classes is None else classes.find(name)
-        found = None if declared is None else dict(declared.fields).get(slot.member)
-        if found is None:
-            context.notes.append(
-                f"`set` of {slot.name}: if {name} declares it as {primitive}, Flink cannot restore null there; "
-                f"--classes with the class file makes sure that there is none"
-            )
-        elif found.name == primitive:
-            message = make_text(f"field {slot.name} is a primitive ({primitive}) of {name} and cannot be null")
-            return _where_owned(struct, slot, f"coalesce({sql}, raise_error({message}))")
-    return sql
-
-
-def _where_owned(struct: Struct, slot: Slot, sql: str) -> str:
-    """Return null for values of classes that lack the field, to which the expression does not apply."""
-    owners = {struct.class_names[index] for index, _ in slot.owners} if struct.class_names else set()
-    if owners == set(struct.class_names):
-        return sql
-    names = ", ".join(make_text(name) for name in sorted(owners))
-    return f"CASE WHEN {dict(struct.extra)['class']} IN ({names}) THEN {sql} END"

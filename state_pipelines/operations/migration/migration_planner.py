@@ -32,6 +32,7 @@ from state_pipelines.operations.migration.payload_conversion import (
     rename_classes,
     resolve_type,
 )
+from state_pipelines.operations.migration.primitive_fields import find_null_check
 from state_pipelines.operations.migration.python_values import (
     adopt_python_payload,
     find_java_name,
@@ -114,7 +115,9 @@ def plan_migrations(
         return replace(plan, reason=reason, impossible=planner.impossible)
     turned = [(migration, UPGRADE if direction == DOWNGRADE else DOWNGRADE) for migration, direction in reversed(chain)]
     try:
-        back = _Planner(plan.new_shapes, plan.context).run(turned, operators, possible=True)
+        # What comes back is compared with the old values.
+        returning = _Planner(plan.new_shapes, replace(plan.context, permits_null=True))
+        back = returning.run(turned, operators, possible=True)
     except MigrationError as error:
         if planner.impossible:
             # What comes after a change without a way back may need what that change took.
@@ -158,7 +161,7 @@ class _Planner:
         # Payloads that steps reach list all their subclasses themselves, under the names that they have by then.
         self.given = context.layouts
         self.notes: list[str] = []
-        self.context = replace(context, layouts=replace(context.layouts, subclasses=()), notes=self.notes)
+        self.context = replace(context, layouts=replace(context.layouts, subclasses=()))
         self.states: dict[str, Flow] = {name: Read(name, shape) for name, shape in shapes.items()}
         self.dropped: dict[str, str] = {}
         self.losses: dict[str, dict[str, str]] = {}
@@ -269,13 +272,36 @@ class _Planner:
                 del self.states[subject]
                 self.dropped[subject] = reason
                 return subject
-            case st.Split():
-                return self._split(subject, flow, step)
+            case st.Split(into=parts):
+                subject = self._split(subject, flow, step)
+                for part in parts:
+                    self._refuse_nulls(make_java_name(part.name, flow.shape), flow, part.expression)
+                return subject
             case st.Merge():
-                return self._merge(subject, flow, step)
+                into = self._merge(subject, flow, step)
+                self._refuse_nulls(into, flow, step.expression)
+                return into
+            case st.Convert() | st.Kind():
+                self.states[subject] = self._apply(subject, flow, step)
+                self._refuse_nulls(subject, flow, step.expression)
+                return subject
+            case st.Python(function=function):
+                self.states[subject] = self._apply(subject, flow, step)
+                self._refuse_nulls(subject, flow, str(function))
+                return subject
             case _:
                 self.states[subject] = self._apply(subject, flow, step)
                 return subject
+
+    def _refuse_nulls(self, name: str, old: Flow, computed: str | None) -> None:
+        """Refuse nulls that Flink cannot restore in a new state; values carried over from a POJO may have them."""
+        flow, payload = self.states[name], old.shape.payload
+        inner = payload.inner if isinstance(payload, tree.Nullable) else payload
+        carried = computed is None and isinstance(inner, tree.Pojo)
+        context = replace(self.context, permits_null=True) if carried else self.context
+        check = find_null_check(flow.shape.payload, context)
+        if check is not None:
+            self.states[name] = Apply(flow, check, flow.shape)
 
     def _complete(self, flow: Flow) -> Flow:
         """A state of the snapshot with all subclasses of its POJOs, those too that only other states list."""

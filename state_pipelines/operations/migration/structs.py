@@ -60,13 +60,13 @@ class PlanContext:
         layouts: what layouts of data depend on.
         sql_types: by readable form, the SQL types that the snapshot holds, whose Java streams can be used again.
         kryos: Kryo serializers of the snapshot by class.
-        notes: what steps leave undetermined, for users; filled while steps are applied.
+        permits_null: fields that no class declares may be null: values are carried over, or compared with known ones.
     """
 
     layouts: LayoutContext = field(default_factory=LayoutContext)
     sql_types: tuple[tuple[str, SqlColumn], ...] = ()
     kryos: tuple[tree.Kryo, ...] = ()
-    notes: list[str] = field(default_factory=list, compare=False)
+    permits_null: bool = False
 
 
 @dataclass(frozen=True)
