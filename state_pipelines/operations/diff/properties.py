@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import StateError
+from state_pipelines.errors import StateError, StorageError
 from state_pipelines.operations.diff.diff_report import Fact
 from state_pipelines.operations.inspect.keyed_formats import find_keyed_formats
 from state_pipelines.serializers.merged_subclasses import join_serializers
@@ -100,8 +100,10 @@ def _list_formats(operator: Operator) -> list[str]:
     handles = [(each.index, each.managed_keyed_state) for each in operator.metadata.subtasks]
     try:
         formats = find_keyed_formats(handles, operator.keyed_files, operator.snapshot.handles)
+    except StorageError:
+        raise
     except StateError:
-        # Told where its states are asked for.
+        # Reported where the states are read.
         return []
     return list(dict.fromkeys(each.format for each in formats))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.keyed.hashing.hash_expressions import parse_hash_expression
 from state_pipelines.keyed.hashing.search.hash_search import find_class_hashes
+from state_pipelines.keyed.hashing.user_classes import find_unknown_classes
 from state_pipelines.keyed.keys.key_filter import TIMESTAMP
 from state_pipelines.keyed.keys.key_hashes import make_key_hasher
 from state_pipelines.serializers.state_meta_info import StateKind
@@ -22,11 +23,17 @@ if TYPE_CHECKING:
 SAMPLE_SIZE = 20_000
 """Records by which the hash of a class is looked for, at most, of each subtask."""
 
+_PART = 1 << 20
+"""Bytes of file that are read at a time for that."""
+
 
 def find_key_hasher(
     operators: Sequence[Operator], key_serializer: Serializer, told: Mapping[str, str]
 ) -> tuple[KeyHasher | None, tuple[str, ...]]:
     """What hashes the keys, and what proves the hash of user classes in them.
+
+    Keys are read only where such a hash is looked for. Where keys move, each must lie where its hash says
+    (`hashed_keys.require_key_groups`).
 
     Args:
         operators: with keys of the same type; the first one that has any proves.
@@ -34,7 +41,7 @@ def find_key_hasher(
         told: by class, hash expressions of the user.
 
     Returns:
-        None when there are no keys.
+        None when there are no keys to prove a hash with.
 
     Raises:
         UnsupportedError: the hash of a class is not proven.
@@ -43,6 +50,8 @@ def find_key_hasher(
     """
     layouts = operators[0].snapshot.layout_context
     known = {name: parse_hash_expression(text) for name, text in told.items()}
+    if not known and not find_unknown_classes(key_serializer, known):
+        return make_key_hasher(key_serializer, layouts), ()
     for operator in operators:
         for skip, timers in ((0, False), (TIMESTAMP, True)):
             samples = _sample(operator, timers=timers)
@@ -65,8 +74,9 @@ def _sample(operator: Operator, *, timers: bool) -> Iterator[KeyedRecords]:
     for _, file in operator.keyed_files:
         ids = [number for number, info in enumerate(file.header.states) if info.kind is kind]
         found = 0
-        for _, records in file.scan(ids, operator.record_context) if ids else ():
-            yield records
-            found += len(records)
+        for part in file.split(_PART, operator.record_context) if ids else ():
+            for _, records in part.scan(ids, operator.record_context):
+                yield records
+                found += len(records)
             if found >= SAMPLE_SIZE:
                 break
