@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 SAMPLE_SIZE = 20_000
 """Records by which the hash of a class is looked for, at most, of each subtask."""
 
-_PART = 1 << 20
-"""Bytes of file that are read at a time for that."""
+SAMPLE_PART = 1 << 20
+"""Bytes of file that are read at a time for that, about."""
 
 
 def find_key_hasher(
@@ -74,7 +74,7 @@ def _sample(operator: Operator, *, timers: bool) -> Iterator[KeyedRecords]:
     for _, file in operator.keyed_files:
         ids = [number for number, info in enumerate(file.header.states) if info.kind is kind]
         found = 0
-        for part in file.split(_PART, operator.record_context) if ids else ():
+        for part in file.split(SAMPLE_PART, operator.record_context) if ids else ():
             for _, records in part.scan(ids, operator.record_context):
                 yield records
                 found += len(records)
