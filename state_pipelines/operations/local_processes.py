@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import KeyedFile
 
 Result = TypeVar("Result", covariant=True)
+Runner = Callable[["Sequence[Work[Any]]", str], list[Any]]
+"""Function that runs tasks and returns their results in order; the text is the error message for a failed task."""
+
 Report = Callable[[int, int], None]
 """Is told how many pieces are done, and how many there are."""
 
@@ -123,9 +126,7 @@ def run_pieces(
 
 
 @contextmanager
-def choose_runner(
-    run: Callable[[Sequence[Any], str], list[Any]] | None, processes: int
-) -> Iterator[Callable[[Sequence[Any], str], list[Any]]]:
+def choose_runner(run: Runner | None, processes: int) -> Iterator[Runner]:
     """Yield what runs the tasks of an operation: `run`, or without it some processes, which end with the block.
 
     Args:

@@ -20,16 +20,15 @@ from state_pipelines.operations.migration.migration_files import load_migration
 from state_pipelines.operations.migration.migration_planner import Chain, describe_copied, plan_operator
 from state_pipelines.operations.migration.python_values import carry_declared_pickles, redeclare
 from state_pipelines.operations.migration.shapes import find_shapes
-from state_pipelines.operations.proofs.proof_reports import ProofReport, combine_reports, require_proof
+from state_pipelines.operations.proofs.proof_reports import ProofReport, combine_reports
 from state_pipelines.operations.write.keyed_rewrite import FileRewrite, PartFile, complete_rewrites
-from state_pipelines.operations.write.own_files import publish_snapshot
 from state_pipelines.operations.write.publication import (
     NewFile,
     make_file_name,
     place_operator_state,
     place_rewrites,
-    plan_copies,
 )
+from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.operations.write.whole_sources import check_source_whole
 from state_pipelines.snapshot import Operator, Snapshot
 from state_pipelines.snapshot.held_key_groups import explain_older_ranges
@@ -46,8 +45,7 @@ from state_pipelines.spark.session import create_session
 from state_pipelines.spark.state_encoding import encode_state
 from state_pipelines.spark.suites import check_suites, run_suites
 from state_pipelines.spark.tasks import run_tasks, uses_other_machines
-from state_pipelines.storage import METADATA_FILE, SnapshotLocation, SnapshotWriter, join, resolve
-from state_pipelines.storage.scratch import open_scratch
+from state_pipelines.storage import join, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +54,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from state_pipelines.keyed.keyed_file import KeyedFile
-    from state_pipelines.metadata import CheckpointMetadata
+    from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.migration.migration_plan import OperatorPlan
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.spark.expected_digests import ExpectedDigests
@@ -183,30 +181,25 @@ def migrate(
     for operator, plan in planned:
         _require_readable(operator, plan.keyed)
     analyse_plans(spark, planned)
-    is_shared, place = uses_other_machines(spark), resolve(target)
+    is_shared, place, run = uses_other_machines(spark), resolve(target), partial(run_tasks, spark)
     works: list[_Work] = []
     try:
-        with SnapshotWriter(place) as writer:
-            with open_scratch(place, scratch, is_shared=is_shared) as temporary:
-                ids = {operator.metadata.operator_id for operator, _ in planned}
-                if not is_shared:
-                    planned = _read_copies(planned, copy_operators(snapshot, ids, temporary))
-                works += [_prepare(spark, *each, prove=prove) for each in planned]
-                new, rows = _write(spark, snapshot, works, writer, temporary)
-                location = SnapshotLocation(writer.target, writer.locate(METADATA_FILE))
-                shapes = {work.operator.metadata.operator_id: work.whole.new_shapes for work in works}
-                result = Snapshot(location, new, snapshot.path_mapping, redeclare(snapshot.declarations, shapes))
-                copies = copy_operators(result, ids, temporary) if prove and not is_shared else {}
-                read_back = result.with_copies(copies)
-                proofs = tuple(report for work in works for report in _prove(spark, work, read_back)) if prove else ()
-                proof = combine_reports(proofs) if proofs else None
-                if proof is not None:
-                    proof = _add_source(spark, works, proof)
-                    changed = {work.operator.id for work in works if work.whole.changed}
-                    judged = run_suites(spark, read_back, suites, project=project, operators=changed, title=place.name)
-                    proof = replace(proof, checks=(*proof.checks, *judged.checks), data_docs=judged.data_docs)
-                    require_proof(proof)
-            publish_snapshot(writer, new)
+        with SnapshotTransaction(place, run, scratch=scratch, is_shared=is_shared) as transaction:
+            ids = {operator.metadata.operator_id for operator, _ in planned}
+            if not is_shared:
+                planned = _read_copies(planned, copy_operators(snapshot, ids, transaction.scratch))
+            works += [_prepare(spark, *each, prove=prove) for each in planned]
+            result, rows = _write(spark, snapshot, works, transaction)
+            copies = copy_operators(result, ids, transaction.scratch) if prove and not is_shared else {}
+            read_back = result.with_copies(copies)
+            proofs = tuple(report for work in works for report in _prove(spark, work, read_back)) if prove else ()
+            proof = combine_reports(proofs) if proofs else None
+            if proof is not None:
+                proof = _add_source(run, works, proof)
+                changed = {work.operator.id for work in works if work.whole.changed}
+                judged = run_suites(spark, read_back, suites, project=project, operators=changed, title=place.name)
+                proof = replace(proof, checks=(*proof.checks, *judged.checks), data_docs=judged.data_docs)
+            transaction.commit(proof)
     finally:
         for work in works:
             work.reader.release()
@@ -281,25 +274,24 @@ def _prepare(spark: SparkSession, operator: Operator, whole: OperatorPlan, *, pr
 
 
 def _write(
-    spark: SparkSession, snapshot: Snapshot, works: Sequence[_Work], writer: SnapshotWriter, scratch: Location
-) -> tuple[CheckpointMetadata, int]:
-    metadata, rows = snapshot.metadata, 0
+    spark: SparkSession, snapshot: Snapshot, works: Sequence[_Work], transaction: SnapshotTransaction
+) -> tuple[Snapshot, int]:
+    metadata, rows, target, scratch = snapshot.metadata, 0, transaction.target, transaction.scratch
     for work in works:
-        handles, records = work.unkeyed.write(writer.target, scratch)
+        handles, records = work.unkeyed.write(target, scratch)
         metadata = place_operator_state(metadata, work.operator.metadata.operator_id, handles)
         rows += records
         if not work.touched:
             continue
         parts = {name: _encode(work, name, scratch) for name in work.plan.changed}
         rows += sum(part.records for each in parts.values() for part in each)
-        rewrites = complete_rewrites(work.operator, _plan_files(work, parts, writer.target), writer.target)
-        written = run_tasks(spark, rewrites, "the new files cannot be written")
+        rewrites = complete_rewrites(work.operator, _plan_files(work, parts, target), target)
+        written = transaction.run(rewrites, "the new files cannot be written")
         work.bytes = sum(each.size for each in written)
         files = [NewFile(rewrite, each) for rewrite, each in zip(rewrites, written, strict=True)]
         metadata = place_rewrites(metadata, work.operator.metadata.operator_id, files)
-    metadata, copies = plan_copies(snapshot, metadata, writer.target)
-    run_tasks(spark, copies, "the files that stay cannot be copied")
-    return metadata, rows
+    shapes = {work.operator.metadata.operator_id: work.whole.new_shapes for work in works}
+    return transaction.stage(metadata, snapshot, declarations=redeclare(snapshot.declarations, shapes)), rows
 
 
 def _encode(work: _Work, name: str, directory: Location) -> tuple[PartFile, ...]:
@@ -381,8 +373,8 @@ def _prove(spark: SparkSession, work: _Work, result: Snapshot) -> list[ProofRepo
     return reports
 
 
-def _add_source(spark: SparkSession, works: Sequence[_Work], proof: ProofReport) -> ProofReport:
+def _add_source(run: Runner, works: Sequence[_Work], proof: ProofReport) -> ProofReport:
     """The proof with the count of the source, where files of it are clipped."""
     operators = [work.operator for work in works if work.plan.changed]
-    check = check_source_whole(operators, partial(run_tasks, spark))
+    check = check_source_whole(operators, run)
     return proof if check is None else replace(proof, checks=(*proof.checks, check))

@@ -6,8 +6,8 @@ and writes `_metadata` last. `write_state` does the same with the merging spread
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -15,17 +15,15 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from state_pipelines.errors import TargetExistsError, UsageError, Where
 from state_pipelines.keyed.tables.row_encoding import RecordEncoder
-from state_pipelines.operations.write.keyed_rewrite import PartFile, merge_parts
-from state_pipelines.operations.write.own_files import publish_snapshot
-from state_pipelines.operations.write.publication import NewFile
 from state_pipelines.operations.write.state_write import StateDescription, WritePlan, plan_write
+from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.serializers.text import parse
 from state_pipelines.spark.record_encoding import PartWriter, encode_frame
 from state_pipelines.spark.splits import open_with
 from state_pipelines.spark.tasks import run_tasks, uses_other_machines
-from state_pipelines.storage import SnapshotWriter, join, parent, resolve
+from state_pipelines.storage import resolve
 from state_pipelines.storage.files import exists, remove_directory
-from state_pipelines.storage.scratch import open_scratch
+from state_pipelines.storage.scratch import name_scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+    from state_pipelines.operations.write.keyed_rewrite import PartFile
 
 
 @dataclass
@@ -65,8 +65,7 @@ class StateWriter(DataSourceArrowWriter):
         if exists(self.target):
             raise TargetExistsError("there is something at the target", where=Where(file=path))
         self.plan = plan_options(options)
-        directory = resolve(options["scratch"]) if options.get("scratch") else parent(self.target)
-        self.parts = join(directory, f".{self.target.name}-{uuid.uuid4()}")
+        self.parts = name_scratch(self.target, options.get("scratch") or None)
         description = parse_description(options)
         self.writer = PartWriter(RecordEncoder(self.plan.layout, description.name), self.parts, description.operator)
 
@@ -82,14 +81,11 @@ class StateWriter(DataSourceArrowWriter):
         """Merge and publish, on the driver; see `write_state` for doing that in tasks."""
         found = (each.part for each in messages if isinstance(each, PartMessage))
         parts = tuple(part for part in found if part is not None)
-        with SnapshotWriter(self.target) as writer:
-            files = [NewFile(each, merge_parts(each)) for each in self.plan.rewrites(parts, writer.target)]
+        with SnapshotTransaction(self.target) as transaction:
+            self.plan.write(transaction, parts)
             # Before the savepoint is published, so that a failed commit has published nothing; `abort` tries again.
             remove_directory(self.parts)
-            metadata, copies = self.plan.assemble(files, writer.target)
-            for copy in copies:
-                copy.run()
-            publish_snapshot(writer, metadata)
+            transaction.commit()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove the spills of the tasks."""
@@ -113,17 +109,12 @@ def write_state(frame: DataFrame, target: str, **options: str) -> str:
     spark = frame.sparkSession
     description = parse_description(options)
     plan = plan_options(options)
-    is_shared, place = uses_other_machines(spark), resolve(target)
-    with SnapshotWriter(place) as writer:
-        encoder = RecordEncoder(plan.layout, description.name)
-        with open_scratch(place, options.get("scratch"), is_shared=is_shared) as scratch:
-            parts = encode_frame(frame, PartWriter(encoder, scratch, description.operator)).parts
-            rewrites = plan.rewrites(parts, writer.target)
-            written = run_tasks(spark, rewrites, "the new files cannot be written")
-        files = [NewFile(rewrite, each) for rewrite, each in zip(rewrites, written, strict=True)]
-        metadata, copies = plan.assemble(files, writer.target)
-        run_tasks(spark, copies, "the files of the base cannot be copied")
-        publish_snapshot(writer, metadata)
+    encoder = RecordEncoder(plan.layout, description.name)
+    is_shared, run = uses_other_machines(spark), partial(run_tasks, spark)
+    with SnapshotTransaction(resolve(target), run, scratch=options.get("scratch"), is_shared=is_shared) as transaction:
+        parts = encode_frame(frame, PartWriter(encoder, transaction.scratch, description.operator)).parts
+        plan.write(transaction, parts)
+        transaction.commit()
     return target
 
 

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+def name_scratch(target: Location, directory: str | None = None) -> Location:
+    """Name a new directory for temporary files, beside `target` or in `directory`; nothing is created."""
+    # By this form of name, retention recognizes what a process that was killed has left.
+    return join(parent(target) if directory is None else resolve(directory), f".{target.name}-{uuid.uuid4()}")
+
+
 @contextmanager
 def open_scratch(target: Location, directory: str | None = None, *, is_shared: bool = False) -> Iterator[Location]:
     """Choose a directory for the temporary files of an operation; it is removed at the end.
@@ -35,9 +41,7 @@ def open_scratch(target: Location, directory: str | None = None, *, is_shared: b
         with TemporaryDirectory(prefix="state-pipelines-", ignore_cleanup_errors=True) as made:
             yield resolve(made)
         return
-    # By this form of name, retention recognizes what a process that was killed has left.
-    name = f".{target.name}-{uuid.uuid4()}"
-    scratch = join(parent(target) if directory is None else resolve(directory), name)
+    scratch = name_scratch(target, directory)
     try:
         yield scratch
     except BaseException as error:

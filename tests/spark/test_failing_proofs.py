@@ -167,7 +167,7 @@ def test_an_expectation_that_fails_shows_keys_and_values(spark: SparkSession, us
 def test_an_unknown_expectation_is_reported_before_anything_is_written(
     spark: SparkSession, users: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(migration_run, "SnapshotWriter", None)
+    monkeypatch.setattr(migration_run, "SnapshotTransaction", None)
     wanted = [{"type": "expect_miracles"}]
     migration = parse_migration(
         {
@@ -221,7 +221,7 @@ def test_a_migration_is_proven_without_great_expectations(spark: SparkSession, u
 def test_expectations_without_great_expectations_name_the_extra(
     spark: SparkSession, users: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(migration_run, "SnapshotWriter", None)
+    monkeypatch.setattr(migration_run, "SnapshotTransaction", None)
     wanted = [{"type": "expect_column_values_to_not_be_null", "column": "value.id"}]
     migration = parse_migration(
         {

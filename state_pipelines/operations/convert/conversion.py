@@ -7,7 +7,6 @@ processes can share it; what was written is read again and compared with what wa
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
@@ -25,29 +24,29 @@ from state_pipelines.operations.convert.conversion_proof import prove_conversion
 from state_pipelines.operations.convert.conversion_tasks import Format, SubtaskConversion, WrittenState
 from state_pipelines.operations.convert.source_removal import Removal, plan_removal
 from state_pipelines.operations.inspect.keyed_formats import FORST, find_keyed_formats
-from state_pipelines.operations.local_processes import choose_runner, run_pieces
-from state_pipelines.operations.proofs.proof_reports import ProofReport, require_proof
-from state_pipelines.operations.write.own_files import publish_snapshot
+from state_pipelines.operations.local_processes import choose_runner
 from state_pipelines.operations.write.publication import (
     FIRST_RELATIVE_VERSION,
-    FileCopy,
     FileMode,
     make_file_name,
     note_files,
     place_keyed_state,
     plan_copies,
 )
+from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.serializers.state_meta_info import StateKind
 from state_pipelines.snapshot.held_key_groups import check_held_key_groups, explain_older_ranges
 from state_pipelines.snapshot.opening import ensure_open
-from state_pipelines.storage import Location, SnapshotWriter, resolve
+from state_pipelines.storage import Location, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from state_pipelines.keyed.digests.record_digests import RecordDigest
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata import SubtaskState
+    from state_pipelines.operations.local_processes import Runner
+    from state_pipelines.operations.proofs.proof_reports import ProofReport
     from state_pipelines.snapshot import Operator, Snapshot
     from state_pipelines.snapshot.keyed_files import UnreadState
 
@@ -102,15 +101,15 @@ class ConversionPlan:
     checksums: bool = False
     removal: Removal | None = None
 
-    def assemble(self, written: Sequence[WrittenState], target: Location) -> tuple[CheckpointMetadata, list[FileCopy]]:
-        """Metadata of the new snapshot, and the files that go there as they are."""
+    def place(self, written: Sequence[WrittenState]) -> CheckpointMetadata:
+        """The metadata with the new files of the tasks."""
         by_operator: dict[bytes, dict[int, KeyedStateHandle]] = {}
         for task, result in zip(self.tasks, written, strict=True):
             by_operator.setdefault(task.operator_id, {})[task.subtask] = result.handle
         metadata = self.metadata
         for operator_id, handles in by_operator.items():
             metadata = place_keyed_state(metadata, operator_id, handles)
-        return plan_copies(self.snapshot, metadata, target, self.properties, files=self.files, verify=self.checksums)
+        return metadata
 
 
 def plan_conversion(
@@ -410,9 +409,6 @@ class ConversionResult:
 
 _Choice = TypeVar("_Choice", Format, InFlight, FileMode)
 
-Runner = Callable[[Sequence[SubtaskConversion | FileCopy], str], list[WrittenState | int]]
-"""Runs pieces of work and gives their results in order; the text says what failed."""
-
 
 def convert(
     snapshot: Snapshot | str,
@@ -491,22 +487,18 @@ def _parse(choices: type[_Choice], value: _Choice | str, what: str) -> _Choice:
 def run_conversion(plan: ConversionPlan, run: Runner | None = None) -> ConversionResult:
     """Do what is planned; arguments and errors as for `convert`."""
     started = time.monotonic()
-    run = run or run_pieces
-    with SnapshotWriter(plan.target) as writer:
-        written = [each for each in run(plan.tasks, "keyed state cannot be written") if isinstance(each, WrittenState)]
-        metadata, copies = plan.assemble(written, writer.target)
-        copied = [each for each in run(copies, "files cannot be copied") if isinstance(each, int)]
-        proof = prove_conversion(plan, written, run)
-        if proof is not None:
-            require_proof(proof, hint="Please report this")
-        publish_snapshot(writer, metadata, needs_others=plan.files is FileMode.REFERENCE)
+    with SnapshotTransaction(plan.target, run) as transaction:
+        written = transaction.run(plan.tasks, "keyed state cannot be written")
+        transaction.stage(plan.place(written), plan.snapshot, plan.properties, files=plan.files, verify=plan.checksums)
+        proof = prove_conversion(plan, written, transaction.run)
+        transaction.commit(proof, hint="Please report this")
     removed = _remove_source(plan)
     return ConversionResult(
         path=str(plan.target),
         states=sum_states(plan.tasks, written),
         converted=len(written),
-        copied=len(copied),
-        bytes=sum(each.size for each in written) + sum(copied),
+        copied=transaction.copied,
+        bytes=sum(each.size for each in written) + transaction.copied_bytes,
         notes=plan.notes,
         verified=all(task.verify for task in plan.tasks) if plan.tasks else None,
         seconds=time.monotonic() - started,

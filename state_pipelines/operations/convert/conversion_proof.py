@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from state_pipelines.keyed.digests.record_digests import RecordDigest
 from state_pipelines.operations.proofs.differing_records import find_differing_records
@@ -17,18 +17,17 @@ from state_pipelines.operations.proofs.proof_reports import (
 from state_pipelines.operations.write.whole_sources import check_source_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from state_pipelines.operations.convert.conversion import ConversionPlan
     from state_pipelines.operations.convert.conversion_tasks import SubtaskConversion, WrittenState
+    from state_pipelines.operations.local_processes import Runner
 
 READS_BACK = "reads_back_equal"
 DESCRIPTION = "the new files hold the records of the old ones, in the same key groups"
 
 
-def prove_conversion(
-    plan: ConversionPlan, written: Sequence[WrittenState], run: Callable[[Sequence[Any], str], Sequence[Any]]
-) -> ProofReport | None:
+def prove_conversion(plan: ConversionPlan, written: Sequence[WrittenState], run: Runner) -> ProofReport | None:
     """Compare the new files with the old ones.
 
     Args:

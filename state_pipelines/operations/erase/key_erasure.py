@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from state_pipelines.errors import StateError
 from state_pipelines.operations.erase.key_search import KeySearch, search_keys
@@ -19,6 +19,7 @@ from state_pipelines.storage.snapshot_listing import find_snapshots
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.rescale import RescalePlan, RescaleResult
     from state_pipelines.snapshot import Snapshot
 
@@ -41,7 +42,7 @@ def plan_erasure(
     keys: Sequence[object],
     target: str | None = None,
     *,
-    run: Callable[[Sequence[Any], str], list[Any]] | None = None,
+    run: Runner | None = None,
 ) -> ErasurePlan:
     """Search a snapshot for keys and plan a new one without them; nothing is written.
 
@@ -70,9 +71,7 @@ def plan_erasure(
     return ErasurePlan(search, plan_rescale(snapshot, place, RescaleRequest(operators=requests)))
 
 
-def run_erasure(
-    plan: ErasurePlan, run: Callable[[Sequence[Any], str], list[Any]] | None = None
-) -> RescaleResult | None:
+def run_erasure(plan: ErasurePlan, run: Runner | None = None) -> RescaleResult | None:
     """Write the new snapshot; None where there is nothing to erase.
 
     Operators that do not hold the keys are copied as bytes. Before `_metadata` is written both sides are read: every
@@ -114,7 +113,7 @@ def search_below(
     keys: Sequence[object],
     *,
     open_other: Callable[[str], Snapshot] = open_snapshot,
-    run: Callable[[Sequence[Any], str], list[Any]] | None = None,
+    run: Runner | None = None,
 ) -> Iterator[KeySearch]:
     """Search every snapshot below a directory for keys.
 

@@ -20,11 +20,11 @@ from state_pipelines.operations.local_processes import count_kernel_threads, run
 from state_pipelines.serializers.state_meta_info import StateKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Iterator, Mapping, Sequence
 
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.operations.local_processes import Runner
     from state_pipelines.snapshot import Operator, Snapshot
 
 SPLIT_SIZE = 128 << 20
@@ -148,7 +148,7 @@ def search_keys(
     snapshot: Snapshot,
     keys: Sequence[object],
     operators: Sequence[Operator] | None = None,
-    run: Callable[[Sequence[Any], str], list[Any]] | None = None,
+    run: Runner | None = None,
 ) -> KeySearch:
     """Search the keyed state of a snapshot for keys.
 

@@ -29,10 +29,11 @@ from state_pipelines.operations.proofs.proof_reports import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.keyed.record_layout import KeyedRecords
+    from state_pipelines.operations.local_processes import Runner
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -111,7 +112,7 @@ def find_differing_records(
     state: str,
     before: Sequence[tuple[KeyedFile, RecordContext]],
     after: Sequence[tuple[KeyedFile, RecordContext]],
-    run: Callable[[Sequence[RecordScan], str], Sequence[ScanResult]],
+    run: Runner,
     *,
     may_lack: bool = False,
 ) -> tuple[RecordCounts, tuple[DifferingRecord, ...]]:

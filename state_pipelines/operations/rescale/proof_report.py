@@ -33,11 +33,12 @@ from state_pipelines.operations.rescale.snapshot_merge import is_timer
 from state_pipelines.operations.rescale.stored_elements import find_delegates, list_stored_elements, name_elements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.keyed.keys.key_hashes import KeyHasher
     from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.rescale.rescale_proof import ProofSide, RescaleProof, StateProof
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
@@ -61,7 +62,7 @@ _MOST_ELEMENTS = 64 << 20
 def report_rescaling(
     proof: RescaleProof,
     sides: Sequence[ProofSide],
-    run: Callable[[Sequence[Any], str], Sequence[Any]],
+    run: Runner,
     seconds: float = 0.0,
 ) -> ProofReport:
     """Describe a proof; where it failed, both sides are read again for the entries that differ.
@@ -123,9 +124,7 @@ def _make_check(
     return ProofCheck(name, not failed, DESCRIPTIONS[name], "no such entry", observed, counts, shown)
 
 
-def _find_differences(
-    row: StateProof, side: ProofSide, run: Callable[[Sequence[Any], str], Sequence[Any]]
-) -> tuple[RecordCounts, list[DifferingRecord]]:
+def _find_differences(row: StateProof, side: ProofSide, run: Runner) -> tuple[RecordCounts, list[DifferingRecord]]:
     if row.keyed and row.state != KEYED_STATE and row.state not in side.dropped:
         before = [(file, each.record_context) for each in side.before for file in each.stored_files]
         after = [(file, side.after.record_context) for _, file in side.after.keyed_files]
@@ -183,9 +182,7 @@ def _compare_elements(state: str, side: ProofSide) -> tuple[RecordCounts, tuple[
     return counts, tuple(rows)
 
 
-def _find_misplaced(
-    row: StateProof, side: ProofSide, run: Callable[[Sequence[Any], str], Sequence[Any]], check: str
-) -> list[DifferingRecord]:
+def _find_misplaced(row: StateProof, side: ProofSide, run: Runner, check: str) -> list[DifferingRecord]:
     """Entries in key groups of other subtasks, or in other key groups than their hash gives."""
     after = side.after
     if not row.keyed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,17 +9,14 @@ from state_pipelines.errors import NotFoundError, Where
 from state_pipelines.storage import join
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from state_pipelines.keyed.digests.record_digests import RecordDigest
-    from state_pipelines.operations.local_processes import Work
+    from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.rescale.record_regrouping import Collect, Gather
     from state_pipelines.operations.rescale.rescale_plan import RescalePlan
     from state_pipelines.operations.write.keyed_rewrite import WrittenFile
     from state_pipelines.storage import Location
-
-Runner = Callable[[Sequence["Work[Any]"], str], list[Any]]
-"""Function that runs tasks and returns their results in order; the text is the error message for a failed task."""
 
 
 @dataclass

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import ProofError, TargetExistsError, UnsupportedError, UsageError, Where
 from state_pipelines.keyed.digests.record_digests import sum_digests
-from state_pipelines.metadata import CheckpointMetadata, read_metadata, write_metadata
 from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
 from state_pipelines.operations.convert.conversion import choose_properties
 from state_pipelines.operations.erase.key_search import search_keys
 from state_pipelines.operations.local_processes import choose_runner, run_pieces
-from state_pipelines.operations.proofs.proof_reports import ProofReport, require_proof
 from state_pipelines.operations.rescale.operator_edits import edit_operators
 from state_pipelines.operations.rescale.proof_report import report_rescaling
 from state_pipelines.operations.rescale.record_stages import MovedRecords, check_chosen_keys, move_records
@@ -30,18 +28,19 @@ from state_pipelines.operations.rescale.rescale_proof import (
     prove_rescaling,
 )
 from state_pipelines.operations.rescale.rescale_request import RescaleRequest, load_request
-from state_pipelines.operations.write.own_files import publish_snapshot
-from state_pipelines.operations.write.publication import FileCopy, FileMode, note_files, place_keyed_state, plan_copies
+from state_pipelines.operations.write.publication import FileMode, note_files, place_keyed_state, plan_copies
+from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.snapshot.opening import ensure_open
-from state_pipelines.storage import METADATA_FILE, Location, SnapshotLocation, SnapshotWriter, resolve
+from state_pipelines.storage import Location, resolve
 from state_pipelines.storage.files import is_directory, list_directory
-from state_pipelines.storage.scratch import open_scratch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from state_pipelines.operations.rescale.record_stages import Runner
+    from state_pipelines.metadata import CheckpointMetadata
+    from state_pipelines.operations.local_processes import Runner
+    from state_pipelines.operations.proofs.proof_reports import ProofReport
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ def plan_rescale(
     plan = RescalePlan(edited, request, target, plans, files, verify, tuple(notes))
     if files is FileMode.LINK:
         # What cannot be linked is refused before anything is written.
-        _assemble(plan, [MovedRecords([], []) for _ in plans], target)
+        plan_copies(snapshot, _place(plan, [MovedRecords([], []) for _ in plans]), target, files=files)
     return plan
 
 
@@ -201,30 +200,28 @@ def run_rescale(
         StateError: the old state cannot be read, or the new one not be written.
     """
     started = time.monotonic()
-    run = run or run_pieces
-    with SnapshotWriter(plan.target) as writer:
+    with SnapshotTransaction(plan.target, run, scratch=scratch, is_shared=is_shared) as transaction:
+        run = transaction.run
         pieces = [piece for each in plan.operators for piece in each.pieces]
         size = sum(run(pieces, "files cannot be put together"))
-        with open_scratch(plan.target, scratch, is_shared=is_shared) as temporary:
-            moved = move_records(plan, writer.target, temporary, run)
+        moved = move_records(plan, transaction.target, transaction.scratch, run)
+        transaction.clear()
         size += sum(file.size for each in moved for _, file in each.files)
-        metadata, copies = _assemble(plan, moved, writer.target)
-        size += sum(run(copies, "files cannot be copied"))
-        location = SnapshotLocation(writer.target, writer.locate(METADATA_FILE))
-        content = write_metadata(metadata)
-        old = plan.edited.snapshot
-        result = Snapshot(location, read_metadata(content, str(location.metadata)), old.path_mapping, old.declarations)
+        metadata = _place(plan, moved)
+        result = transaction.stage(
+            metadata, plan.edited.snapshot, choose_properties(metadata), files=plan.files, verify=plan.verify
+        )
         check_chosen_keys(plan, moved)
         if prove:
             _require_gone(plan, result, run)
         proof, report = _prove(plan, moved, result, run) if prove else (None, None)
-        publish_snapshot(writer, metadata, needs_others=plan.files is FileMode.REFERENCE)
+        transaction.commit(report, told=() if proof is None else proof.failures, hint="Please report this")
     return RescaleResult(
         path=str(plan.target),
         plan=plan,
         files_written=len(pieces) + sum(len(each.files) for each in moved),
-        files_taken=len(copies),
-        bytes=size,
+        files_taken=transaction.copied,
+        bytes=size + transaction.copied_bytes,
         notes=plan.notes,
         proof=proof,
         report=report,
@@ -327,10 +324,8 @@ def rescale(
         return run_rescale(plan, runner, prove=prove, scratch=scratch)
 
 
-def _assemble(
-    plan: RescalePlan, moved: Sequence[MovedRecords], target: Location
-) -> tuple[CheckpointMetadata, list[FileCopy]]:
-    """Metadata of the new snapshot, and the files that it takes over."""
+def _place(plan: RescalePlan, moved: Sequence[MovedRecords]) -> CheckpointMetadata:
+    """Metadata of the new snapshot with its new files; others still have their old names."""
     metadata = replace(plan.edited.snapshot.metadata, operator_states=tuple(each.state for each in plan.operators))
     for each, own in zip(plan.operators, moved, strict=True):
         handles = {
@@ -340,9 +335,7 @@ def _assemble(
             for piece, file in own.files
         }
         metadata = place_keyed_state(metadata, each.state.operator_id, handles)
-    return plan_copies(
-        plan.edited.snapshot, metadata, target, choose_properties(metadata), files=plan.files, verify=plan.verify
-    )
+    return metadata
 
 
 def _require_gone(plan: RescalePlan, result: Snapshot, run: Runner) -> None:
@@ -379,6 +372,4 @@ def _prove(
             )
         )
     proof = prove_rescaling(sides, run)
-    report = report_rescaling(proof, sides, run, time.monotonic() - started)
-    require_proof(report, told=proof.failures, hint="Please report this")
-    return proof, report
+    return proof, report_rescaling(proof, sides, run, time.monotonic() - started)

@@ -31,12 +31,13 @@ from state_pipelines.serializers.state_meta_info import StateMetaInfo
 from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RawKeyedPart, RawKeyedState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.keyed.keys.key_hashes import KeyHasher
     from state_pipelines.metadata import OperatorState
     from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.rescale.operator_edits import EditedSnapshot
     from state_pipelines.snapshot import Operator
 
@@ -237,9 +238,7 @@ class CountOperatorState:
         return Counted(digests, copies=copies, forms={name: frozenset(each) for name, each in forms.items()})
 
 
-def prove_rescaling(
-    sides: Sequence[ProofSide], run: Callable[[Sequence[CountKeyed | CountOperatorState], str], Sequence[Counted]]
-) -> RescaleProof:
+def prove_rescaling(sides: Sequence[ProofSide], run: Runner) -> RescaleProof:
     """Count both sides of every operator and compare.
 
     Args:

@@ -1,11 +1,11 @@
-"""Publishing of self-contained snapshots: every file that the metadata name is in the directory of the snapshot."""
+"""Check of self-contained snapshots: every file that the metadata name is in the directory of the snapshot."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import ProofError, Where
-from state_pipelines.metadata import list_references, write_metadata
+from state_pipelines.metadata import list_references
 from state_pipelines.metadata.references import StreamPart
 from state_pipelines.metadata.stream_handles import (
     ByteStreamStateHandle,
@@ -19,24 +19,7 @@ from state_pipelines.storage.files import list_directory
 if TYPE_CHECKING:
     from state_pipelines.metadata import CheckpointMetadata
     from state_pipelines.metadata.references import StreamReference
-    from state_pipelines.storage import Location, SnapshotWriter
-
-
-def publish_snapshot(writer: SnapshotWriter, metadata: CheckpointMetadata, *, needs_others: bool = False) -> None:
-    """Write `_metadata`, last of all.
-
-    Args:
-        writer: has written all data files.
-        metadata: of the new snapshot.
-        needs_others: files of other snapshots are referenced, as the user asked for.
-
-    Raises:
-        ProofError: a handle names a file elsewhere; nothing is published.
-        TargetExistsError: another process has published into the target meanwhile.
-    """
-    if not needs_others:
-        require_own_files(metadata, writer.target)
-    writer.publish(write_metadata(metadata))
+    from state_pipelines.storage import Location
 
 
 def require_own_files(metadata: CheckpointMetadata, directory: Location) -> None:

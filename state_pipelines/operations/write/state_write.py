@@ -1,7 +1,7 @@
 """Writing one keyed state into a new savepoint: beside the states of a base snapshot, or alone.
 
-`plan_write` decides what is written where; tasks encode rows into parts (`rewriting.write_part`), then the files of
-the subtasks are merged and `publish` writes `_metadata`.
+`plan_write` decides what is written where; tasks encode rows into parts (`keyed_rewrite.write_part`), then
+`WritePlan.write` merges them into the files of the subtasks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.record_layout import KeyedLayout, derive_keyed_layout
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, find_operator_id
 from state_pipelines.operations.write.keyed_rewrite import FileRewrite, PartFile
-from state_pipelines.operations.write.publication import FileCopy, NewFile, make_file_name, place_rewrites, plan_copies
+from state_pipelines.operations.write.publication import NewFile, make_file_name, place_rewrites
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.state_meta_info import StateMetaInfo, keyed_state
@@ -26,10 +26,9 @@ from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
 from state_pipelines.storage import Location, join
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.operations.write.transaction import SnapshotTransaction
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Operator, Snapshot
 
@@ -84,8 +83,14 @@ class WritePlan:
     context: RecordContext
     files: tuple[tuple[int, KeyedFile | None, KeyedHeader, int], ...]
 
-    def rewrites(self, parts: tuple[PartFile, ...], target: Location) -> list[FileRewrite]:
-        """The new file of every subtask."""
+    def write(self, transaction: SnapshotTransaction, parts: tuple[PartFile, ...]) -> None:
+        """Write the new file of every subtask in tasks of a transaction, and stage the new savepoint."""
+        rewrites = self._plan_files(parts, transaction.target)
+        written = transaction.run(rewrites, "the new files cannot be written")
+        files = [NewFile(rewrite, each) for rewrite, each in zip(rewrites, written, strict=True)]
+        transaction.stage(place_rewrites(self.metadata, self.operator.operator_id, files), self.base)
+
+    def _plan_files(self, parts: tuple[PartFile, ...], target: Location) -> list[FileRewrite]:
         return [
             FileRewrite(
                 subtask=subtask,
@@ -99,11 +104,6 @@ class WritePlan:
             )
             for subtask, file, header, state_id in self.files
         ]
-
-    def assemble(self, files: Sequence[NewFile], target: Location) -> tuple[CheckpointMetadata, list[FileCopy]]:
-        """Metadata of the new savepoint, and the files of the base that are to be copied beside it."""
-        metadata = place_rewrites(self.metadata, self.operator.operator_id, files)
-        return (metadata, []) if self.base is None else plan_copies(self.base, metadata, target)
 
     def _key_groups(self, subtask: int, file: KeyedFile | None) -> KeyGroupRange:
         if file is not None:

@@ -23,9 +23,10 @@ from state_pipelines.operations.proofs.proof_reports import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.operations.local_processes import Runner
     from state_pipelines.snapshot import Operator
 
 
@@ -52,9 +53,7 @@ class CountStates:
             return digest_states(self.file, self.context, self.file.key_groups)
 
 
-def check_source_whole(
-    operators: Sequence[Operator], run: Callable[[Sequence[CountStates], str], Sequence[dict[str, RecordDigest]]]
-) -> ProofCheck | None:
+def check_source_whole(operators: Sequence[Operator], run: Runner) -> ProofCheck | None:
     """Compare the records that are read of operators with those that their handles hold.
 
     Args:

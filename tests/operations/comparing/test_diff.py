@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import state_pipelines as sp
 from state_pipelines.errors import NotFoundError, UsageError
 from state_pipelines.keyed.tables.row_encoding import RecordEncoder
-from state_pipelines.metadata import SubtaskState, write_metadata
+from state_pipelines.metadata import SubtaskState
 from state_pipelines.metadata.checkpoint import MasterState
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
@@ -24,15 +24,15 @@ from state_pipelines.operations.diff import Presence, SnapshotDiff, StateDiff, d
 from state_pipelines.operations.diff.diff_report import ContentsDiff, ExampleKind
 from state_pipelines.operations.local_processes import Processes
 from state_pipelines.operations.rescale.rescale_request import parse_request
-from state_pipelines.operations.write.keyed_rewrite import merge_parts, write_part
-from state_pipelines.operations.write.publication import NewFile
+from state_pipelines.operations.write.keyed_rewrite import write_part
 from state_pipelines.operations.write.state_write import StateDescription, plan_write
+from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.operatorstate.header import OperatorHeader
 from state_pipelines.operatorstate.state_files import write_operator_file
 from state_pipelines.serializers.build import basic, list_of
 from state_pipelines.serializers.state_meta_info import broadcast_state
 from state_pipelines.serializers.tree import Kryo
-from state_pipelines.storage import SnapshotWriter, resolve
+from state_pipelines.storage import resolve
 from tests.snapshot.built import build_snapshot, list_operator, operator, write_raw_keyed, write_raw_operator
 from tests.snapshot.savepoints import orders
 from tests.snapshots import OWN, Case, select
@@ -54,14 +54,11 @@ def find(name: str) -> Case:
 def write(target: Path, table: pa.Table, description: StateDescription, base: Snapshot | None = None) -> Snapshot:
     """A savepoint with the rows of a table in one state, beside what the base has."""
     plan = plan_write(base, description)
-    with SnapshotWriter(resolve(str(target))) as writer, TemporaryDirectory() as directory:
+    with SnapshotTransaction(resolve(str(target))) as transaction, TemporaryDirectory() as directory:
         encoder = RecordEncoder(plan.layout, description.name)
         part = write_part(encoder, table.to_batches(), resolve(str(Path(directory, "part"))))
-        files = [NewFile(each, merge_parts(each)) for each in plan.rewrites((part,), writer.target)]
-        metadata, copies = plan.assemble(files, writer.target)
-        for copy in copies:
-            copy.run()
-        writer.publish(write_metadata(metadata))
+        plan.write(transaction, (part,))
+        transaction.commit()
     return sp.open_snapshot(str(target), uids=[description.operator])
 
 

@@ -1,0 +1,144 @@
+"""The transaction of a new snapshot: its tasks and files, its proof, its publication."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from state_pipelines.metadata import CheckpointMetadata, read_metadata, write_metadata
+from state_pipelines.operations.local_processes import run_pieces
+from state_pipelines.operations.proofs.proof_reports import ProofReport, require_proof
+from state_pipelines.operations.write.own_files import require_own_files
+from state_pipelines.operations.write.publication import FileMode, plan_copies
+from state_pipelines.snapshot import Snapshot
+from state_pipelines.storage import METADATA_FILE, Location, PathMapping, SnapshotLocation, SnapshotWriter
+from state_pipelines.storage.scratch import open_scratch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from state_pipelines.metadata import CheckpointProperties
+    from state_pipelines.operations.local_processes import Runner
+    from state_pipelines.snapshot.declarations import Declarations
+
+
+class SnapshotTransaction:
+    """A new snapshot that appears as a whole or not at all: write, `stage`, prove, `commit`.
+
+    A context manager. Tasks write data files into `target` and temporary files into `scratch`; `stage` takes over the
+    files of the old snapshot; `commit` refuses a failed proof, removes the temporary files and writes `_metadata`.
+    Leaving the block without `commit`, or through an exception, removes everything.
+
+    Args:
+        target: a directory that does not exist yet or is empty.
+        run: runs tasks and returns their results in order; default one after the other in this process.
+        scratch: directory (path or URL) of temporary files; see `open_scratch` for the default.
+        is_shared: `run` uses other machines, which must reach the temporary files.
+
+    Attributes:
+        copied: files of the old snapshot that were copied or linked.
+        copied_bytes: bytes that were copied.
+
+    Raises:
+        TargetExistsError: on entering, when the target holds something.
+    """
+
+    def __init__(
+        self,
+        target: Location,
+        run: Runner | None = None,
+        *,
+        scratch: str | None = None,
+        is_shared: bool = False,
+    ) -> None:
+        """Nothing is touched before the block is entered."""
+        self.target = target
+        self.run = run or run_pieces
+        self.copied, self.copied_bytes = 0, 0
+        self._scratch, self._is_shared = scratch, is_shared
+        self._writer = SnapshotWriter(target)
+        self._temporary = ExitStack()
+        self._staged: tuple[CheckpointMetadata, FileMode] | None = None
+
+    def __enter__(self) -> SnapshotTransaction:
+        """Take the target directory."""
+        self._writer.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Remove everything unless the snapshot was published."""
+        try:
+            self._temporary.__exit__(kind, error, traceback)
+        finally:
+            self._writer.__exit__(kind, error, traceback)
+
+    @cached_property
+    def scratch(self) -> Location:
+        """Directory of temporary files, until `clear`; chosen at the first use."""
+        return self._temporary.enter_context(open_scratch(self.target, self._scratch, is_shared=self._is_shared))
+
+    def stage(
+        self,
+        metadata: CheckpointMetadata,
+        base: Snapshot | None,
+        properties: CheckpointProperties | None = None,
+        *,
+        files: FileMode = FileMode.COPY,
+        verify: bool = False,
+        declarations: Declarations | None = None,
+    ) -> Snapshot:
+        """Take over the files of the old snapshot; return the new one, which is not published yet.
+
+        Args:
+            metadata: those of the new snapshot, with the new files in place.
+            base: the old snapshot, whose files the metadata still name; None where all files are new.
+            properties: see `plan_copies`.
+            files: see `plan_copies`.
+            verify: see `plan_copies`.
+            declarations: of the new snapshot; default those of the old one.
+
+        Raises:
+            UsageError: a file cannot be linked into the target.
+            StateError: a file cannot be copied.
+        """
+        mapping = PathMapping()
+        if base is not None:
+            metadata, copies = plan_copies(base, metadata, self.target, properties, files=files, verify=verify)
+            self.copied, self.copied_bytes = len(copies), sum(self.run(copies, "files cannot be copied"))
+            mapping, declarations = base.path_mapping, declarations or base.declarations
+        self._staged = metadata, files
+        location = SnapshotLocation(self.target, self._writer.locate(METADATA_FILE))
+        # What a reader will find, not what was meant.
+        metadata = read_metadata(write_metadata(metadata), str(location.metadata))
+        return Snapshot(location, metadata, mapping, declarations)
+
+    def clear(self) -> None:
+        """Remove the temporary files."""
+        self._temporary.close()
+
+    def commit(self, proof: ProofReport | None = None, *, told: Sequence[str] = (), hint: str = "") -> None:
+        """Publish what was staged.
+
+        Args:
+            proof: of the new snapshot; None where none was asked for.
+            told: see `require_proof`.
+            hint: see `require_proof`.
+
+        Raises:
+            ProofError: a check of the proof does not hold, or a handle names a file that does not belong to the
+                snapshot; nothing is published.
+            TargetExistsError: another process has published into the target meanwhile.
+        """
+        assert self._staged is not None, "nothing was staged"
+        metadata, files = self._staged
+        if proof is not None:
+            require_proof(proof, told=told, hint=hint)
+        # Before the snapshot is published, so that a failed commit has published nothing.
+        self.clear()
+        if files is not FileMode.REFERENCE:
+            require_own_files(metadata, self.target)
+        self._writer.publish(write_metadata(metadata))
