@@ -37,7 +37,6 @@ from state_pipelines.spark.analysis import analyse_plans
 from state_pipelines.spark.expectations import check_expectations
 from state_pipelines.spark.flows import StateReader
 from state_pipelines.spark.local_copies import copy_operators
-from state_pipelines.spark.operator_proof import prove_operator_states
 from state_pipelines.spark.operator_state import OperatorStateWork
 from state_pipelines.spark.proof import prove_plan
 from state_pipelines.spark.record_encoding import PartWriter
@@ -369,7 +368,7 @@ def _prove(spark: SparkSession, work: _Work, result: Snapshot) -> list[ProofRepo
     if keyed.changed or not unkeyed.changed:
         reports.append(replace(prove_plan(spark, before, after, keyed, work.expected), bytes=work.bytes))
     if unkeyed.changed:
-        reports.append(prove_operator_states(spark, before, after, unkeyed, work.unkeyed.expected))
+        reports.append(prove_plan(spark, before, after, unkeyed, work.unkeyed.expected))
     return reports
 
 

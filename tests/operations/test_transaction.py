@@ -43,16 +43,21 @@ def test_what_was_staged_reads_as_the_old_snapshot_before_and_after_it_is_publis
 
 
 def test_a_failed_proof_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ProofError, match="round_trip"), begin(tmp_path) as transaction:
+    with begin(tmp_path) as transaction:
         fill(transaction)
-        transaction.commit(judge(ok=False))
+        with pytest.raises(ProofError, match="round_trip"):
+            transaction.commit(judge(ok=False))
     assert not [*tmp_path.iterdir()]
 
 
 def test_an_error_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), begin(tmp_path) as transaction:
-        fill(transaction)
-        raise ZeroDivisionError
+    def fail() -> None:
+        with begin(tmp_path) as transaction:
+            fill(transaction)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert not [*tmp_path.iterdir()]
 
 
@@ -71,10 +76,11 @@ def test_temporary_files_are_gone_once_the_snapshot_is_published(tmp_path: Path)
 
 def test_a_snapshot_that_would_need_other_files_is_not_published(tmp_path: Path) -> None:
     old = orders().open()
-    with pytest.raises(ProofError, match="would not stand alone"), begin(tmp_path) as transaction:
+    with begin(tmp_path) as transaction:
         transaction.stage(old.metadata, old)
         next(each for each in (tmp_path / "new").iterdir() if not each.name.startswith(("_", "."))).unlink()
-        transaction.commit()
+        with pytest.raises(ProofError, match="would not stand alone"):
+            transaction.commit()
     with begin(tmp_path) as transaction:
         transaction.stage(old.metadata, old, files=FileMode.REFERENCE)
         transaction.commit()
