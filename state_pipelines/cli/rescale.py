@@ -215,6 +215,6 @@ def _show_result(result: RescaleResult, console: Console) -> None:
     if result.proof is None:
         console.print("not proven (--no-proof)")
     else:
-        states, records = len(result.proof.rows), sum(row.after.records for row in result.proof.rows)
+        states, records = len(result.states), sum(row.after.records for row in result.states)
         console.print(f"proven: {records:,} entries of {plural(states, 'state')}, none lost, doubled or changed")
     console.print(f"new snapshot: {result.path}", style="bold", soft_wrap=True)

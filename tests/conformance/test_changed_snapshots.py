@@ -117,7 +117,7 @@ def test_snapshots_of_other_projects_are_rescaled(wild: Path, name: str, request
     snapshot = open_snapshot(str(metadata.parent))
     plan = plan_rescale(snapshot, resolve(str(tmp_path / "new")), parse_request(make_request(snapshot, request_name)))
     rehearse(plan)
-    proof = run_rescale(plan).proof
-    assert proof is not None
-    assert proof.ok
-    assert sum(row.after.records for row in proof.rows) > 0
+    result = run_rescale(plan)
+    assert result.proof is not None
+    assert result.proof.ok
+    assert sum(row.after.records for row in result.states) > 0

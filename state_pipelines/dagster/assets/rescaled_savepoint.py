@@ -137,7 +137,7 @@ def build_rescaled_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
         def write() -> WrittenSavepoint:
             result = _rescale(snapshot, target, config, job, spark)
             fingerprint = open_snapshot(result.path).fingerprint
-            return WrittenSavepoint(_describe(result), fingerprint, result.notes, result.report)
+            return WrittenSavepoint(_describe(result), fingerprint, result.notes, result.proof)
 
         yield from materialize_savepoint(context, job, NAME, expectations, write)
 
@@ -194,6 +194,6 @@ def _describe(result: "RescaleResult") -> dict[str, Any]:
         "files taken over": result.files_taken,
         "bytes": result.bytes,
         "seconds": result.seconds,
-        **describe_numbers(result.report),
-        "dagster/row_count": sum(row.after.records for row in result.proof.rows) if result.proof else 0,
+        **describe_numbers(result.proof),
+        "dagster/row_count": sum(row.after.records for row in result.states),
     }

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keys.key_hashes import KeyHasher
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.operations.local_processes import Runner
-    from state_pipelines.operations.rescale.rescale_proof import ProofSide, RescaleProof, StateProof
+    from state_pipelines.operations.rescale.rescale_proof import ProofSide, StateProof
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 ENTRIES = "entries_kept"
@@ -60,7 +60,7 @@ _MOST_ELEMENTS = 64 << 20
 
 
 def report_rescaling(
-    proof: RescaleProof,
+    states: Sequence[StateProof],
     sides: Sequence[ProofSide],
     run: Runner,
     seconds: float = 0.0,
@@ -68,7 +68,7 @@ def report_rescaling(
     """Describe a proof; where it failed, both sides are read again for the entries that differ.
 
     Args:
-        proof: the comparison of all states.
+        states: the comparison of each state.
         sides: the operators that it compared.
         run: runs tasks and gives their results in order.
         seconds: wall time of the comparison.
@@ -77,47 +77,47 @@ def report_rescaling(
         StateError: a side cannot be read.
     """
     by_label = {side.after.label: side for side in sides}
-    total = sum(row.after.records for row in proof.rows)
-    changed = [row for row in proof.rows if row.before != row.after or row.reformed]
+    total = sum(row.after.records for row in states)
+    changed = [row for row in states if row.before != row.after or row.reformed]
     counts = RecordCounts(total)
     rows: list[Sequence[DifferingRecord]] = []
     for row in changed:
         found, examples = _find_differences(row, by_label[row.operator], run)
         counts += RecordCounts(0, found.differing, found.missing, found.unexpected, found.complete)
         rows.append(examples)
-    fewer = [row for row in proof.rows if row.before.records != row.after.records]
+    fewer = [row for row in states if row.before.records != row.after.records]
     checks = [
         _make_check(
-            ENTRIES, proof, fewer, counts, [[each for each in few if each.absent or each.note] for few in rows]
+            ENTRIES, states, fewer, counts, [[each for each in few if each.absent or each.note] for few in rows]
         ),
-        _make_check(CONTENTS, proof, changed, counts, rows),
+        _make_check(CONTENTS, states, changed, counts, rows),
     ]
     for name, chosen, asked in (
-        (PLACES, [row for row in proof.rows if row.misplaced], proof.rows),
-        (HASHES, [row for row in proof.rows if row.misfiled], [row for row in proof.rows if row.misfiled is not None]),
+        (PLACES, [row for row in states if row.misplaced], states),
+        (HASHES, [row for row in states if row.misfiled], [row for row in states if row.misfiled is not None]),
     ):
         if not asked:
             # No key group is new.
             continue
         wrong = sum((row.misplaced if name == PLACES else row.misfiled) or 0 for row in chosen)
         wrong_rows = [_find_misplaced(row, by_label[row.operator], run, name) for row in chosen]
-        checks.append(_make_check(name, proof, chosen, RecordCounts(total, differing=wrong), wrong_rows))
-    operators = ", ".join(dict.fromkeys(row.operator for row in proof.rows))
-    size = sum(row.after.bytes for row in proof.rows)
-    return ProofReport(operators, f"{len(proof.rows)} states", total, 0, tuple(checks), seconds, size)
+        checks.append(_make_check(name, states, chosen, RecordCounts(total, differing=wrong), wrong_rows))
+    operators = ", ".join(dict.fromkeys(row.operator for row in states))
+    size = sum(row.after.bytes for row in states)
+    return ProofReport(operators, f"{len(states)} states", total, 0, tuple(checks), seconds, size)
 
 
 def _make_check(
     name: str,
-    proof: RescaleProof,
+    states: Sequence[StateProof],
     failed: Sequence[StateProof],
     counts: RecordCounts,
     rows: Sequence[Sequence[DifferingRecord]],
 ) -> ProofCheck:
-    observed = f"{counts.compared:,} entries of {len(proof.rows)} states"
+    observed = f"{counts.compared:,} entries of {len(states)} states"
     if failed:
-        states = ", ".join(f"{row.operator} / {row.state}" for row in failed)
-        observed = f"{len(failed)} of {len(proof.rows)} states differ: {states}; {counts}"
+        named = ", ".join(f"{row.operator} / {row.state}" for row in failed)
+        observed = f"{len(failed)} of {len(states)} states differ: {named}; {counts}"
     elif counts.failed:
         counts = RecordCounts(counts.compared)
     shown = choose_examples(rows) if failed else ()

@@ -22,10 +22,10 @@ from state_pipelines.operations.rescale.rescale_planner import plan_operator
 from state_pipelines.operations.rescale.rescale_proof import (
     CountKeyed,
     ProofSide,
-    RescaleProof,
+    StateProof,
     check_sources,
+    compare_sides,
     count_keyed,
-    prove_rescaling,
 )
 from state_pipelines.operations.rescale.rescale_request import RescaleRequest, load_request
 from state_pipelines.operations.write.publication import FileMode, note_files, place_keyed_state, plan_copies
@@ -54,9 +54,9 @@ class RescaleResult:
         files_taken: old files that were copied, linked or referenced.
         bytes: written or copied.
         notes: what users should know.
-        proof: both sides of every state; None when it was not asked for.
+        states: both sides of every state; empty when no proof was asked for.
+        proof: its checks; None when it was not asked for.
         seconds: wall time.
-        report: the checks of the proof; None when it was not asked for.
     """
 
     path: str
@@ -65,20 +65,19 @@ class RescaleResult:
     files_taken: int
     bytes: int
     notes: tuple[str, ...]
-    proof: RescaleProof | None
+    states: tuple[StateProof, ...]
+    proof: ProofReport | None
     seconds: float
-    report: ProofReport | None = None
 
     def to_json(self) -> dict[str, object]:
         """For machines."""
-        rows = () if self.proof is None else self.proof.rows
         return self.plan.to_json() | {
             "path": self.path,
             "files_written": self.files_written,
             "files_taken": self.files_taken,
             "bytes": self.bytes,
             "proven": self.proof is not None,
-            "proof": None if self.report is None else self.report.to_json(),
+            "proof": None if self.proof is None else self.proof.to_json(),
             "states": [
                 {
                     "operator": row.operator,
@@ -87,7 +86,7 @@ class RescaleResult:
                     "bytes": row.after.bytes,
                     "digest": f"{row.after.content:016x}",
                 }
-                for row in rows
+                for row in self.states
             ],
             "notes": list(self.notes),
             "seconds": self.seconds,
@@ -214,8 +213,9 @@ def run_rescale(
         check_chosen_keys(plan, moved)
         if prove:
             _require_gone(plan, result, run)
-        proof, report = _prove(plan, moved, result, run) if prove else (None, None)
-        transaction.commit(report, told=() if proof is None else proof.failures, hint="Please report this")
+        states, proof = _prove(plan, moved, result, run) if prove else ((), None)
+        failures = [failure for each in states for failure in each.failures]
+        transaction.commit(proof, told=failures, hint="Please report this")
     return RescaleResult(
         path=str(plan.target),
         plan=plan,
@@ -223,8 +223,8 @@ def run_rescale(
         files_taken=transaction.copied,
         bytes=size + transaction.copied_bytes,
         notes=plan.notes,
+        states=states,
         proof=proof,
-        report=report,
         seconds=time.monotonic() - started,
     )
 
@@ -356,7 +356,7 @@ def _require_gone(plan: RescalePlan, result: Snapshot, run: Runner) -> None:
 
 def _prove(
     plan: RescalePlan, moved: Sequence[MovedRecords], result: Snapshot, run: Runner
-) -> tuple[RescaleProof, ProofReport]:
+) -> tuple[tuple[StateProof, ...], ProofReport]:
     started = time.monotonic()
     sides = []
     for each, own in zip(plan.operators, moved, strict=True):
@@ -371,5 +371,5 @@ def _prove(
                 moved=each.records is not None,
             )
         )
-    proof = prove_rescaling(sides, run)
-    return proof, report_rescaling(proof, sides, run, time.monotonic() - started)
+    states = compare_sides(sides, run)
+    return states, report_rescaling(states, sides, run, time.monotonic() - started)

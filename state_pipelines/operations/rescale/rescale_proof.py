@@ -74,43 +74,23 @@ class StateProof:
     reformed: bool = False
 
     @property
-    def ok(self) -> bool:
-        """Whether nothing was lost, doubled, changed or put elsewhere."""
-        return self.before == self.after and not (self.misplaced or self.misfiled or self.reformed)
-
-
-@dataclass(frozen=True)
-class RescaleProof:
-    """All states."""
-
-    rows: tuple[StateProof, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether every state is as it must be."""
-        return all(row.ok for row in self.rows)
-
-    @property
-    def failures(self) -> tuple[str, ...]:
+    def failures(self) -> Iterator[str]:
         """What is wrong, a sentence each."""
-        found = []
-        for row in self.rows:
-            name = f"{row.operator}, state {row.state}"
-            if row.before != row.after:
-                found.append(
-                    f"{name}: {row.after.records:,} entries of {row.after.bytes:,} bytes where there must be "
-                    f"{row.before.records:,} of {row.before.bytes:,}"
-                    if (row.before.records, row.before.bytes) != (row.after.records, row.after.bytes)
-                    else f"{name}: entries with other bytes"
-                )
-            if row.misplaced:
-                what = "entries in key groups of other subtasks" if row.keyed else "subtasks without it"
-                found.append(f"{name}: {row.misplaced:,} {what}")
-            if row.reformed:
-                found.append(f"{name}: another kind or other serializers")
-            if row.misfiled:
-                found.append(f"{name}: {row.misfiled:,} entries in another key group than their hash gives")
-        return tuple(found)
+        name = f"{self.operator}, state {self.state}"
+        if self.before != self.after:
+            yield (
+                f"{name}: {self.after.records:,} entries of {self.after.bytes:,} bytes where there must be "
+                f"{self.before.records:,} of {self.before.bytes:,}"
+                if (self.before.records, self.before.bytes) != (self.after.records, self.after.bytes)
+                else f"{name}: entries with other bytes"
+            )
+        if self.misplaced:
+            what = "entries in key groups of other subtasks" if self.keyed else "subtasks without it"
+            yield f"{name}: {self.misplaced:,} {what}"
+        if self.reformed:
+            yield f"{name}: another kind or other serializers"
+        if self.misfiled:
+            yield f"{name}: {self.misfiled:,} entries in another key group than their hash gives"
 
 
 @dataclass(frozen=True)
@@ -238,7 +218,7 @@ class CountOperatorState:
         return Counted(digests, copies=copies, forms={name: frozenset(each) for name, each in forms.items()})
 
 
-def prove_rescaling(sides: Sequence[ProofSide], run: Runner) -> RescaleProof:
+def compare_sides(sides: Sequence[ProofSide], run: Runner) -> tuple[StateProof, ...]:
     """Count both sides of every operator and compare.
 
     Args:
@@ -265,7 +245,7 @@ def prove_rescaling(sides: Sequence[ProofSide], run: Runner) -> RescaleProof:
             if owner == number
         ]
         rows += _compare(side, mine)
-    return RescaleProof(tuple(rows))
+    return tuple(rows)
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def test_few_hashes_at_a_time_still_show_entries(
 
 
 def test_a_proof_that_holds_has_numbers(orders: Snapshot, tmp_path: Path) -> None:
-    report = rescale(orders, str(tmp_path / "new"), parse_request({"parallelism": 3})).report
+    report = rescale(orders, str(tmp_path / "new"), parse_request({"parallelism": 3})).proof
     assert report is not None
     assert report.ok
     assert report.numbers["rows compared"] == 1398

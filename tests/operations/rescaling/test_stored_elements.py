@@ -116,7 +116,7 @@ def test_state_of_unknown_serializers_is_rescaled_by_its_bytes(
     result = rescale(snapshot, str(tmp_path / "new"), parse_request(content), files=mode)
     assert result.proof is not None
     assert result.proof.ok
-    assert sum(row.after.records for row in result.proof.rows) > 0
+    assert sum(row.after.records for row in result.states) > 0
     assert open_snapshot(result.path).operators[0].parallelism == content.get(
         "parallelism", snapshot.operators[0].parallelism
     )
