@@ -26,12 +26,12 @@ from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.tables.row_encoding import RecordEncoder
-from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id, write_metadata
+from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id
 from state_pipelines.operations.convert.conversion import Format, convert
 from state_pipelines.operations.write.keyed_rewrite import FileRewrite, PartFile, write_part
 from state_pipelines.operations.write.publication import NewFile, make_file_name, place_rewrites
-from state_pipelines.storage import SnapshotWriter, join, resolve
-from state_pipelines.storage.files import remove_directory
+from state_pipelines.operations.write.transaction import SnapshotTransaction
+from state_pipelines.storage import join, resolve
 
 OPERATOR = "bench"
 """The uid of the operator; the snapshot stores its hash."""
@@ -72,24 +72,23 @@ def _write_canonical(target: str, numbers: KeyNumbers, shape: Shape) -> None:
         compute_key_group_range(subtask, shape.parallelism, shape.max_parallelism)
         for subtask in range(shape.parallelism)
     ]
-    with SnapshotWriter(resolve(target)) as writer:
-        directory = join(writer.target, "_parts")
+    with SnapshotTransaction(resolve(target)) as transaction:
         parts: list[tuple[int, tuple[PartFile, ...]]] = []
         for state_id, (state, info) in enumerate(zip(shape.states, infos, strict=True)):
             layout = derive_keyed_layout(info, key, shape.max_parallelism, LayoutContext())
             encoder = RecordEncoder(layout, info.name, tuple(HASHES.items()))
-            part = write_part(encoder, make_batches(state, numbers, shape), join(directory, make_file_name()))
+            part = write_part(encoder, make_batches(state, numbers, shape), join(transaction.scratch, make_file_name()))
             parts.append((state_id, (part,)))
         files = []
         context = RecordContext(shape.max_parallelism, LayoutContext())
         for subtask, key_groups in enumerate(ranges):
-            place = join(writer.target, make_file_name())
+            place = join(transaction.target, make_file_name())
             rewrite = FileRewrite(subtask, None, header, (), tuple(parts), key_groups, context, place)
             files.append(NewFile(rewrite, rewrite.run()))
         operator = OperatorState(compute_operator_id(OPERATOR), shape.parallelism, shape.max_parallelism)
         metadata = replace(CheckpointMetadata(3, 1), operator_states=(operator,))
-        remove_directory(directory)
-        writer.publish(write_metadata(place_rewrites(metadata, operator.operator_id, files)))
+        transaction.stage(place_rewrites(metadata, operator.operator_id, files), None)
+        transaction.commit()
 
 
 def main() -> None:
