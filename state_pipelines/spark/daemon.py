@@ -1,4 +1,8 @@
-"""`pyspark.daemon`, forked from the session's `fork_server` where there is one."""
+"""Spark's daemon (`pyspark.daemon`) with all imports of this package done before it forks workers.
+
+Sessions on this machine fork it from their `fork_server`. On a cluster the option `spark.python.daemon.module` names
+this module: each executor then imports once, and not once per worker.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import os
 import sys
 from contextlib import suppress
 
-from state_pipelines.spark.fork_server import SOCKET_VARIABLE, ask
+from state_pipelines.spark.fork_server import SINGLE_THREADED, SOCKET_VARIABLE, ask, prepare
 
 
 def main() -> None:
@@ -16,7 +20,17 @@ def main() -> None:
         os.setpgid(0, 0)
     environment = dict(os.environ)
     server = environment.pop(SOCKET_VARIABLE, None)
-    if server is None or not ask(server, environment, sys.argv[1:]):
-        from pyspark.daemon import manager
+    if server is not None and ask(server, environment, sys.argv[1:]):
+        return
+    if sys.platform == "linux":
+        os.environ.update(SINGLE_THREADED)
+        if prepare() != 1:
+            # A process with several threads must not be forked.
+            os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
+    from pyspark.daemon import manager
 
-        manager()
+    manager()
+
+
+if __name__ == "__main__":
+    main()

@@ -98,17 +98,9 @@ def ask(path: str, environment: dict[str, str], arguments: list[str]) -> bool:
 def main() -> None:
     """Serve on the socket whose file descriptor is the first argument; in a forked process, be Spark's daemon."""
     listener = socket.socket(fileno=int(sys.argv[1]))
-    keep_freed_memory()
-    for name in _IMPORTED:
-        import_module(name)
-    _load_kernels()
-    threads = len(list(Path("/proc/self/task").iterdir()))
+    threads = prepare()
     if threads != 1:
         sys.exit(f"state-pipelines: {threads} threads run after the imports, so Spark's workers import for themselves")
-    os.register_at_fork(after_in_child=_seed)
-    # What is there now stays: collections of garbage in the forks pass it over and leave its pages shared.
-    gc.collect()
-    gc.freeze()
     request = _serve(listener)
     if request is None:
         # Whoever started this one may have had no time for it.
@@ -118,6 +110,23 @@ def main() -> None:
     from pyspark.daemon import manager
 
     manager()
+
+
+def prepare() -> int:
+    """Import everything that workers need before they are forked; only on Linux.
+
+    Returns:
+        Number of threads of this process afterwards; with more than one it must not be forked.
+    """
+    keep_freed_memory()
+    for name in _IMPORTED:
+        import_module(name)
+    _load_kernels()
+    os.register_at_fork(after_in_child=_seed)
+    # The imported objects stay: collections of garbage in the forks pass them over and leave their pages shared.
+    gc.collect()
+    gc.freeze()
+    return len(list(Path("/proc/self/task").iterdir()))
 
 
 def _load_kernels() -> None:

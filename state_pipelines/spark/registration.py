@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 
 from state_pipelines.errors import UsageError
+from state_pipelines.spark.workers import start_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _NEEDED = ("numba", "pyarrow", "state_pipelines")
-_FIND = f"from importlib.util import find_spec; print(*(each for each in {_NEEDED} if find_spec(each) is None))"
+_LOOK = (
+    "import sys; from importlib.util import find_spec; "
+    f"print(sys.prefix); print(*(each for each in {_NEEDED} if find_spec(each) is None))"
+)
 _INTERPRETER = "PYSPARK_PYTHON"
 # Arrow otherwise checks the bounds of every value that the JVM reads from a batch.
 _ARROW_PROPERTIES = {
@@ -34,7 +38,9 @@ _CHECKED: set[str] = set()
 def register(spark: SparkSession) -> None:
     """Make `flink-state` and `flink-state-metadata` known to a session, and check that its Python workers can run them.
 
-    A local session for which nobody chose an interpreter gets this one for its workers if `python3` lacks the packages.
+    In a local session whose workers run the Python of this process, they start as those of `create_session`: forked
+    from a process that has imported this package. If no interpreter was chosen and `python3` lacks the packages, the
+    workers run the Python of this process.
 
     Raises:
         UsageError: the Python workers cannot import this package; the hint names the option to set.
@@ -59,12 +65,15 @@ def _is_classic(spark: SparkSession) -> bool:
 def _prepare_local(spark: SparkSession) -> None:
     context = spark.sparkContext
     own = tuple(sorted(context.environment.items()))
-    missing = _find_missing(context.pythonExec, own)
-    if missing and _is_unchosen(spark) and not _find_missing(sys.executable, own):
-        context.pythonExec = sys.executable
-        missing = ""
+    prefix, missing = _look_at(context.pythonExec, own)
+    if missing and _is_unchosen(spark):
+        prefix, missing = _look_at(sys.executable, own)
     if missing:
         raise _blame(context.pythonExec, f"it lacks {missing}")
+    if prefix == sys.prefix:
+        workers = start_workers()
+        context.pythonExec = workers.pop(_INTERPRETER)
+        context.environment.update(workers)
     assert spark._jvm is not None
     properties = spark._jvm.java.lang.System
     for name, value in _ARROW_PROPERTIES.items():
@@ -77,16 +86,22 @@ def _is_unchosen(spark: SparkSession) -> bool:
 
 
 @cache
-def _find_missing(interpreter: str, environment: tuple[tuple[str, str], ...]) -> str:
-    """Find the packages that an interpreter lacks; workers on this machine have its environment and `environment`."""
+def _look_at(interpreter: str, environment: tuple[tuple[str, str], ...]) -> tuple[str, str]:
+    """Return the prefix of an interpreter and the needed packages that it lacks.
+
+    Args:
+        interpreter: program; workers on this machine have the environment of this process and `environment`.
+        environment: further variables.
+    """
     variables: Mapping[str, str] = os.environ | dict(environment)
     try:
         done = subprocess.run(
-            [interpreter, "-c", _FIND], env=variables, capture_output=True, text=True, check=True, timeout=60
+            [interpreter, "-c", _LOOK], env=variables, capture_output=True, text=True, check=True, timeout=60
         )
     except (OSError, subprocess.SubprocessError):
-        return "a Python that starts"
-    return ", ".join(done.stdout.split())
+        return "", "a Python that starts"
+    prefix, missing = done.stdout.splitlines()
+    return prefix, ", ".join(missing.split())
 
 
 def _check_remote(spark: SparkSession) -> None:

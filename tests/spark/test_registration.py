@@ -20,7 +20,18 @@ from pyspark.sql import SparkSession
 import state_pipelines as sp
 from state_pipelines.errors import UsageError
 
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+def look(batches):
+    import pyarrow
+
+    # Imported before the function was read, since nothing in it asks for that.
+    imported = "state_pipelines.spark.migration_run" in sys.modules
+    yield from (pyarrow.record_batch({"imported": [imported]}) for _ in batches)
+
+
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+for option in sys.argv[2:]:
+    builder = builder.config(*option.split("="))
+spark = builder.getOrCreate()
 try:
     sp.spark.register(spark)
 except UsageError as error:
@@ -28,11 +39,12 @@ except UsageError as error:
 else:
     rows = spark.read.format("flink-state").option("path", sys.argv[1])
     print(rows.option("operatorId", "orders").option("stateVarName", "order").load().count())
+    print(spark.range(1).mapInArrow(look, "imported boolean").collect()[0].imported)
 spark.stop()
 """
 
 
-def run(tmp_path: Path, **variables: str) -> str:
+def run(tmp_path: Path, *options: str, **variables: str) -> str:
     """Run a program with a session of its own, in which `python3` is a Python without packages; what it prints."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python3").symlink_to(BARE)
@@ -41,7 +53,7 @@ def run(tmp_path: Path, **variables: str) -> str:
     environment["PYTHONPATH"] = str(ROOT)
     environment["JAVA_HOME"] = str(create_java_home(find_java()))
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(orders().path)],
+        [sys.executable, "-c", PROGRAM, str(orders().path), *options],
         env=environment | variables,
         cwd=tmp_path,
         capture_output=True,
@@ -60,7 +72,16 @@ def _bare_python() -> None:
 
 
 def test_a_script_works_without_its_environment_on_the_path(tmp_path: Path) -> None:
-    assert run(tmp_path) == "200\n"
+    """Its workers are also forked from a process that has imported this package."""
+    assert run(tmp_path) == f"200\n{sys.platform == 'linux'}\n"
+
+
+def test_workers_of_a_daemon_named_by_an_option_have_imported_the_package(tmp_path: Path) -> None:
+    # As on a cluster there is no server to fork from, here because a socket cannot have so long a path.
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    daemon = "spark.python.daemon.module=state_pipelines.spark.daemon"
+    assert run(tmp_path, daemon, TMPDIR=str(long)) == f"200\n{sys.platform == 'linux'}\n"
 
 
 def test_a_chosen_python_without_the_packages_is_refused_with_what_to_set(tmp_path: Path) -> None:
