@@ -2,9 +2,9 @@
 
     python -m benchmarks.remote [--latency 0.03] [--keys 1000000] [WORK...]
 
-The store is moto in this process, behind a proxy that waits and counts; each work runs in a process of its own. moto is
-slow, so that seconds are an upper bound; requests, bytes and requests in flight do not depend on it. For roots of many
-objects there is `benchmarks.large_root`.
+The store is `benchmarks.s3_server.start_objects` in this process, which waits and counts; each work runs in a process
+of its own. Seconds are an upper bound: the server is Python and has the same processors. Roots of many objects are the
+subject of `benchmarks.large_root`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ import os
 import subprocess
 import sys
 import time
+import uuid
+from functools import partial
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.generate import generate
-from benchmarks.s3_server import S3Server, start_s3
+from benchmarks.s3_server import Content, S3Server, start_objects
 from benchmarks.shapes import Shape
-from state_pipelines import convert, open_snapshot
+from state_pipelines import convert, dump, open_snapshot, rescale
 from state_pipelines.keyed.tables.state_table import TableOptions
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.operations.diff.diff import diff
@@ -110,6 +113,17 @@ def _keep(name: str) -> str:
     return f"{convert(f's3://{BUCKET}/{name}', f's3://{BUCKET}/kept', 'keep').copied} files"
 
 
+def _rescale(name: str, *, parallelism: int | None = None, max_parallelism: int | None = None) -> str:
+    source, target = f"s3://{BUCKET}/{name}", f"s3://{BUCKET}/{uuid.uuid4()}"
+    path = rescale(source, target, parallelism=parallelism, max_parallelism=max_parallelism, prove=False).path
+    (operator,) = open_snapshot(path).operators
+    return f"{operator.parallelism} subtasks, {operator.max_parallelism} key groups"
+
+
+def _dump(name: str) -> str:
+    return f"{sum(1 for _ in dump(open_snapshot(f's3://{BUCKET}/{name}'))):,} lines"
+
+
 def _list_snapshots(name: str) -> str:
     return f"{sum(1 for _ in find_snapshots(resolve(f's3://{BUCKET}/{name}')))} snapshots"
 
@@ -138,85 +152,90 @@ WORKS: dict[str, tuple[str, Callable[[str], str], str]] = {
     "count-rocks": ("counts of `inspect`, RocksDB", _count, "rocks"),
     "diff": ("`diff` of canonical and RocksDB", _diff, "keys+rocks"),
     "changes": ("counts of `inspect`, changelog", _inspect_changes, "changes"),
+    "dump": ("`dump`, two states, canonical", _dump, "small"),
     "keep": ("`convert --format keep`, RocksDB", _keep, "files"),
+    "parallelism": ("`rescale --parallelism 3 --no-proof`", partial(_rescale, parallelism=3), "keys"),
+    "max-parallelism": ("`rescale --max-parallelism 1024 --no-proof`", partial(_rescale, max_parallelism=1024), "keys"),
     "list": (f"list {SNAPSHOTS} snapshots of 10 objects", _list_snapshots, "many"),
     "metadata": ("list them and open each", _read_metadata, "many"),
 }
 
 
-def prepare(server: S3Server, keys: int, works: Sequence[str]) -> tuple[str, str]:
-    """Put the snapshots of some works into the store; a state of the large ones, and a key that they hold.
+def prepare(keys: int, works: Sequence[str]) -> tuple[dict[str, Content], str, str]:
+    """The objects for some works, by key; a state of the snapshots with many keys, and a key that they hold.
 
     Args:
-        server: the store.
         keys: of the large snapshots.
         works: names of the works.
     """
     wanted = {name for work in works for name in WORKS[work][2].split("+")}
+    objects: dict[str, Content] = {}
     found = ("", "")
-    for name in wanted & _FORMATS.keys():
-        source = _CACHE / f"remote-{keys}-{_FORMATS[name]}"
-        if not source.exists():
-            generate(str(source), keys, Shape(format=_FORMATS[name]))
-        server.put(BUCKET, {f"{name}/{path.name}": path.read_bytes() for path in source.iterdir()})
+    for name in sorted(wanted & _FORMATS.keys()):
+        source = _generate(keys, Shape(format=_FORMATS[name]))
+        objects |= _map_files(name, source)
         state = open_snapshot(str(source)).operator("bench").keyed_states[0]
         batch = next(state.batches(TableOptions(columns=("state_key",)), KeyGroupRange(0, 1)))
         found = state.name, str(batch.column("state_key")[0].as_py())
+    if "small" in wanted:
+        objects |= _map_files("small", _generate(20_000, Shape()))
+    if "files" in wanted:
+        # 531 files: five of each subtask, and the metadata.
+        shape = Shape(format="rocksdb-native", states=("value",), parallelism=106)
+        objects |= _map_files("files", _generate(20_000, shape))
     if "changes" in wanted:
         files = [path for path in _CHANGES.rglob("*") if path.is_file() and path.parent != _CHANGES]
-        server.put(BUCKET, {f"changes/{path.relative_to(_CHANGES)}": path.read_bytes() for path in files})
-    if wanted & {"files", "many"}:
-        _prepare_many(server)
+        objects |= {f"changes/{path.relative_to(_CHANGES)}": path.read_bytes() for path in files}
+    if "many" in wanted:
+        (small,) = _FILES.glob("savepoint-*")
+        metadata = (small / "_metadata").read_bytes()
+        for number in range(SNAPSHOTS):
+            names = (f"{each:08x}-0000" for each in range(9))
+            objects |= {f"many/job/chk-{number}/{each}": b"state" for each in names}
+            objects[f"many/job/chk-{number}/_metadata"] = metadata
+    return objects, *found
+
+
+def _generate(keys: int, shape: Shape) -> Path:
+    source = _CACHE / f"remote-{keys}-{shape.format}-{shape.parallelism}"
+    if not source.exists():
+        generate(str(source), keys, shape)
+    return source
+
+
+def _map_files(name: str, source: Path) -> dict[str, Content]:
+    found: dict[str, Content] = {}
+    for path in source.iterdir():
+        with path.open("rb") as file:
+            found[f"{name}/{path.name}"] = mmap(file.fileno(), 0, access=ACCESS_READ)
     return found
 
 
-def _prepare_many(server: S3Server) -> None:
-    """Put a small snapshot with many files, and many snapshots into the store."""
-    (small,) = _FILES.glob("savepoint-*")
-    server.put(BUCKET, {f"files/{path.name}": path.read_bytes() for path in small.iterdir()})
-    metadata = (small / "_metadata").read_bytes()
-    for number in range(SNAPSHOTS):
-        files = {f"{name:08x}-0000": b"state" for name in range(9)} | {"_metadata": metadata}
-        server.put(BUCKET, {f"many/job/chk-{number}/{name}": content for name, content in files.items()})
-
-
-def measure(name: str, server: S3Server, state: str, key: str) -> None:
-    """Run one work in a process of its own and print a row of the table."""
-    what, _, snapshot = WORKS[name]
+def measure(name: str, server: S3Server, stored: int, state: str, key: str) -> None:
+    """Run one work in a process of its own and print a row of the table; `stored` is bytes of its files."""
     options = json.dumps({f"s3://{BUCKET}": server.options})
     environment = os.environ | {VARIABLE: options, "BENCHMARK_KEY": key, "BENCHMARK_STATE": state}
-    stored = sum(len(content) for content in _contents(snapshot))
     server.clear()
     command = [sys.executable, "-m", "benchmarks.remote", "--run", name]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=_ROOT)
     result = json.loads(done.stdout.splitlines()[-1])
-    share = f"{server.received / stored:.2f}" if stored else ""
+    sent = sum(each for _, _, each, _ in server.requests)
     print(  # noqa: T201
-        f"| {what} | {result['result']} | {len(server.requests):,} | {server.received / 1e6:.1f} | {share} "
-        f"| {server.most} | {result['seconds']:.1f} | {result['memory']:,} |"
+        f"| {WORKS[name][0]} | {result['result']} | {len(server.requests):,} | {server.received / 1e6:.1f} "
+        f"| {server.received / stored:.2f} | {sent / 1e6:.1f} | {server.most} | {result['cpu']:.1f} "
+        f"| {result['seconds']:.1f} | {result['memory']:,} |"
     )
-
-
-def _contents(snapshot: str) -> list[bytes]:
-    from moto.s3.models import s3_backends
-
-    if snapshot == "many":
-        return []
-    keys = s3_backends["123456789012"]["aws"].buckets[BUCKET].keys
-    return [
-        keys[name].value for name in list(keys) if name.startswith(tuple(f"{each}/" for each in snapshot.split("+")))
-    ]
 
 
 def run(name: str) -> None:
     """Do one work in this process and print its result as JSON."""
     _, work, snapshot = WORKS[name]
     before = measure_memory()
-    started = time.monotonic()
+    started, spent = time.monotonic(), time.process_time()
     result = work(snapshot)
-    seconds = time.monotonic() - started
+    figures = {"seconds": time.monotonic() - started, "cpu": time.process_time() - spent}
     grown = measure_memory() - before
-    print(json.dumps({"result": result, "seconds": seconds, "memory": grown // 1024}))  # noqa: T201
+    print(json.dumps({"result": result, "memory": grown // 1024, **figures}))  # noqa: T201
 
 
 def measure_memory() -> int:
@@ -236,14 +255,16 @@ def main() -> None:
     if arguments.run:
         run(arguments.run)
         return
-    with start_s3() as server:
-        works = arguments.works or list(WORKS)
-        state, key = prepare(server, arguments.keys, works)
+    works = arguments.works or list(WORKS)
+    objects, state, key = prepare(arguments.keys, works)
+    with start_objects({f"{BUCKET}/{name}": content for name, content in objects.items()}) as server:
         server.latency = arguments.latency
-        print("| work | result | requests | MB | of the files | in flight | s | MiB |")  # noqa: T201
-        print("| --- | --- | --- | --- | --- | --- | --- | --- |")  # noqa: T201
+        print("| work | result | requests | MB down | of the files | MB up | in flight | CPU s | s | MiB |")  # noqa: T201
+        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")  # noqa: T201
         for name in works:
-            measure(name, server, state, key)
+            folders = tuple(f"{each}/" for each in WORKS[name][2].split("+"))
+            stored = sum(len(content) for each, content in objects.items() if each.startswith(folders))
+            measure(name, server, stored, state, key)
 
 
 if __name__ == "__main__":
