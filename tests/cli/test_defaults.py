@@ -1,4 +1,4 @@
-"""Commands with their defaults over every snapshot of Flink's own tests and of other projects: exit code 0."""
+"""Commands with their defaults over every snapshot of Flink's tests, of other projects and of our jobs: exit code 0."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.snapshots import MADE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +19,10 @@ ROOTS = {"flink": os.environ.get("FLINK_STATE_FIXTURES"), "wild": os.environ.get
 SNAPSHOTS = [
     *(sorted(Path(ROOTS["flink"], "flink").rglob("_metadata")) if ROOTS["flink"] else ()),
     *(sorted(Path(ROOTS["wild"]).rglob("_metadata")) if ROOTS["wild"] else ()),
+    *(case.path / "_metadata" for case in MADE),
 ]
+SAMPLED = {case.path: number for number, case in enumerate(each for each in MADE if each.kind != "canonical")}
+"""Larger snapshots, each of which takes a third of the commands, and its number."""
 COMMANDS = ("inspect", "read", "dump", "diff", "convert", "keep", "erase")
 MAPS = {"494ff033-chk-6": "file:/state/checkpoint"}
 """Directories that absolute paths of a snapshot name, by the folder that has them now."""
@@ -30,6 +35,13 @@ EXPECTED = {
     "stateful-udf-migration-itcase-flink1.17-rocksdb-checkpoint": {"convert": 2, "keep": 2, "erase": 3},
     # Heap native entries have no lengths: only a declaration says where the data of a user's serializer end.
     "type-serializer-snapshot-migration-itcase-flink1.16-hashmap-checkpoint": {"convert": 2},
+    # Likewise, but for classes of objects; without their fields nothing of them can be compared either.
+    "main-hashmap-checkpoint": {"diff": 3, "convert": 2},
+    "main-hashmap-native": {"diff": 3, "convert": 2},
+    "compressed-hashmap-native": {"diff": 3, "convert": 2},
+    # The types of two keys are in no file before the first materialization.
+    "changelog-rocksdb-checkpoint": {"diff": 3, "convert": 2, "erase": 3},
+    "inflight-hashmap-checkpoint": {"convert": 2, "keep": 2, "erase": 3},
 }
 """Unusual exit codes by a folder of the snapshot: usual is 0, and 1 of `erase`, which does not find the key."""
 
@@ -37,20 +49,23 @@ EXPECTED = {
 @pytest.mark.skipif(not SNAPSHOTS, reason="FLINK_STATE_FIXTURES and FLINK_STATE_WILD are unset: they name snapshots")
 @pytest.mark.parametrize("metadata", SNAPSHOTS, ids=lambda path: "/".join(path.parts[-4:-1]))
 def test_defaults_do(metadata: Path, call: Callable[..., Called], tmp_path: Path) -> None:
-    path, arguments = metadata.parent, []
+    path = metadata.parent
+    arguments = [text for case in MADE if case.path == path for each in case.path_mapping for text in ("--map", each)]
     for folder in path.parents:
         if folder.name in MAPS:
             arguments = ["--map", f"{MAPS[folder.name]}={folder}"]
-    codes = {
-        "inspect": call("inspect", path, *arguments),
-        "read": call("read", path, *arguments),
-        "dump": call("dump", path, *arguments),
-        "diff": call("diff", path, path, *arguments),
-        "convert": call("convert", path, "--out", tmp_path / "canonical", *arguments),
-        "keep": call("convert", path, "--format", "keep", "--out", tmp_path / "copy", *arguments),
-        "erase": call("erase", path, "--key", "no-such-key", *arguments),
+    commands = {
+        "inspect": ("inspect", path),
+        "read": ("read", path),
+        "dump": ("dump", path),
+        "diff": ("diff", path, path),
+        "convert": ("convert", path, "--out", tmp_path / "canonical"),
+        "keep": ("convert", path, "--format", "keep", "--out", tmp_path / "copy"),
+        "erase": ("erase", path, "--key", "no-such-key"),
     }
+    names = COMMANDS[SAMPLED[path] % 3 :: 3] if path in SAMPLED else COMMANDS
+    codes = {name: call(*commands[name], *arguments) for name in names}
     unlike = next((codes for name, codes in EXPECTED.items() if name in metadata.parts), {})
-    expected = {**dict.fromkeys(COMMANDS, 0), "erase": 1, **unlike}
+    expected = {name: unlike.get(name, 1 if name == "erase" else 0) for name in names}
     assert {name: called.code for name, called in codes.items()} == expected, [each.err for each in codes.values()]
     assert "Traceback" not in "".join(each.err for each in codes.values())
