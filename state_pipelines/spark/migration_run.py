@@ -374,6 +374,6 @@ def _prove(spark: SparkSession, work: _Work, result: Snapshot) -> list[ProofRepo
 
 def _add_source(run: Runner, works: Sequence[_Work], proof: ProofReport) -> ProofReport:
     """The proof with the count of the source, where files of it are clipped."""
-    operators = [work.operator for work in works if work.plan.changed]
+    operators = [work.operator for work in works if work.touched]
     check = check_source_whole(operators, run)
     return proof if check is None else replace(proof, checks=(*proof.checks, check))

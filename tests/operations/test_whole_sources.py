@@ -26,8 +26,11 @@ ORDERS = "examples/orders/savepoints/flink-2.2/savepoint-df4606-efe91b44c091"
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    """A snapshot whose subtasks share RocksDB databases, as a rescaling leaves them."""
-    directory = tmp_path_factory.mktemp("shared")
+    return share_databases(tmp_path_factory.mktemp("shared"))
+
+
+def share_databases(directory: Path) -> Snapshot:
+    """Make a snapshot whose subtasks share RocksDB databases, as a rescaling leaves them."""
     orders = open_snapshot(ORDERS, uids=["orders"])
     convert(orders, str(directory / "rocksdb"), "rocksdb")
     native = open_snapshot(str(directory / "rocksdb"), uids=["orders"])

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.migration import load_migration
+from state_pipelines.operations.migration import load_migration, parse_migration
 from state_pipelines.snapshot.held_key_groups import follows_formula
 from state_pipelines.spark import migrate, register
 from tests.flink.harness import ORDERS, diff_entries, read_entries
+from tests.operations.test_whole_sources import share_databases
 from tests.snapshot.older_ranges import make_older_ranges
 from tests.snapshot.savepoints import orders
 
@@ -47,3 +48,15 @@ def test_a_migration_keeps_every_row(spark: SparkSession, older: Snapshot, tmp_p
     assert any("its subtasks hold other key groups than Flink gives them today" in note for note in up.notes)
     expected = read_entries(orders().expected.with_name("expected-migrated.jsonl.gz"))
     assert not diff_entries(expected, dump(up.snapshot))
+
+
+def test_databases_that_subtasks_share_are_counted_where_no_value_changes(spark: SparkSession, tmp_path: Path) -> None:
+    step = {"rename_state": "renamed"}
+    content = {"revision": "1", "operator": "orders", "state": "order", "upgrade": [step]}
+    content["downgrade"] = [{"rename_state": "order"}]
+    proof = migrate(share_databases(tmp_path), parse_migration(content), str(tmp_path / "new")).proof
+    assert proof is not None
+    (check,) = [each for each in proof.checks if each.name == "source_read_whole"]
+    assert check.ok
+    assert check.counts is not None
+    assert check.counts.compared > 200
