@@ -168,6 +168,9 @@ def _make(expression: Any, name: str, kind: str, arguments: tuple[ArrowExpressio
                 return ArrowExpression(_ARITHMETIC[name].removesuffix("_checked"), kind, arguments, may_fail=fails)
             if str(expression.evalMode()) == _ANSI:
                 return ArrowExpression(_ARITHMETIC[name], kind, arguments, may_fail=True)
+        case "Divide" if kind == "double" and arguments[1].function == "literal" and arguments[1].value:
+            # Other divisors may be zero, which is an error unless the dividend is null.
+            return ArrowExpression("divide", kind, arguments, may_fail=fails)
         case "UnaryMinus" if kind == "double" or (kind in ("int", "bigint") and expression.failOnError()):
             function = "negate" if kind == "double" else "negate_checked"
             return ArrowExpression(function, kind, arguments, may_fail=fails or kind != "double")
@@ -180,6 +183,8 @@ def _make(expression: Any, name: str, kind: str, arguments: tuple[ArrowExpressio
             return ArrowExpression(_LOGIC[name], kind, arguments, may_fail=fails)
         case "Not" | "IsNull" | "IsNotNull":
             return ArrowExpression(_LOGIC[name], kind, arguments, may_fail=fails)
+        case "Length" if types == {"string"}:
+            return ArrowExpression("utf8_length", kind, arguments, may_fail=fails)
         case "Concat" if types == {"string"} and kind == "string":
             return ArrowExpression("binary_join_element_wise", kind, arguments, may_fail=fails)
         case "Coalesce":
@@ -192,7 +197,9 @@ def _make(expression: Any, name: str, kind: str, arguments: tuple[ArrowExpressio
 
 
 def _make_cast(kind: str, argument: ArrowExpression) -> ArrowExpression | None:
-    """A cast between numbers: wider, or narrower among whole ones, where what does not fit is an error."""
+    """A cast to text of whole numbers and booleans; or between numbers: wider, or narrower among whole ones."""
+    if kind == "string" and argument.type in (*_INTEGERS, "boolean"):
+        return ArrowExpression("cast", kind, (argument,), may_fail=argument.may_fail)
     if argument.type in _INTEGERS and kind in _INTEGERS:
         narrower = _INTEGERS.index(kind) < _INTEGERS.index(argument.type)
         return ArrowExpression("cast", kind, (argument,), may_fail=narrower or argument.may_fail)

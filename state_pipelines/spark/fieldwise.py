@@ -1,9 +1,9 @@
-"""Field-wise flows: every field of the new payload is one of the old ones, or SQL over fields of the same row.
+"""Field-wise flows: every field of the new payload is one of the old ones, a constant, or computed by Arrow.
 
-Most migrations are such, and only what SQL computes needs Spark's rows: fields that are carried over go from one record
-into the other inside the task that writes it, and never leave it. A value may also become the only one of a list, and
-its time of the last access be taken away or be the same for all. What this module finds out of a flow is which is
-which; Spark itself says what an expression refers to.
+Most migrations are such, and their rows never reach Spark: the task that writes a record reads the old one and makes
+the new one of it. A value may also become the only one of a list, and its time of the last access be taken away or be
+the same for all. This module finds for each field of a flow where it comes from; Spark itself says what an expression
+refers to. A flow with an expression that Arrow does not compute is not field-wise.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, IntegerType, LongType, StructField, StructType, TimestampType
+from pyspark.sql.types import BooleanType, IntegerType, StructField, StructType, TimestampType
 
 from state_pipelines.codecs.arrow_coercion import conform
 from state_pipelines.codecs.columns import column_type
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.operations.migration.shapes import StateShape
-
-ROW = hidden("row")
-"""Number of the split in the upper half, of the row inside it in the lower one."""
 
 PRESENT = hidden("present")
 """Whether the payload is not null."""
@@ -92,7 +89,7 @@ class FieldStage:
         shown = [F.col(name).alias(name.removeprefix(field_column(""))) for name in present]
         keys = [name for name in VISIBLE if hidden(name) in frame.columns]
         shown += [F.col(hidden(name)).alias(name) for name in keys if name not in self.fields]
-        kept = [ROW, PRESENT, *map(hidden, keys)]
+        kept = [PRESENT, *map(hidden, keys)]
         # Null stays null: nothing is computed of a payload that is not there.
         values = [self._compute(sql, present).alias(field_column(name)) for name, sql, _ in self.columns]
         made = frame.select("*", *shown).select(*kept, *values)
@@ -118,12 +115,8 @@ class FieldwiseFlow:
         before: its shape.
         after: the shape of the rows afterwards.
         carried: new and old name of each field whose values stay.
-        computed: names of the new fields that Spark computes.
         derived: new fields that Arrow computes, each with its expression over `field_column`s and `hidden` ones.
         constants: fields that SQL gives the same value in every row, null where there is no payload.
-        needed: old fields that SQL reads.
-        keys: other columns that SQL reads.
-        stages: what computes.
         whole: the payload has no fields, or is none of which the fields matter, and stays as it is.
         time: of the last access of every row; None where it stays, or there is none afterwards.
     """
@@ -132,20 +125,10 @@ class FieldwiseFlow:
     before: StateShape
     after: StateShape
     carried: tuple[tuple[str, str], ...]
-    computed: tuple[str, ...]
     derived: tuple[tuple[str, ArrowExpression], ...]
     constants: pa.StructScalar | None
-    needed: tuple[str, ...]
-    keys: tuple[str, ...]
-    stages: tuple[FieldStage, ...]
     whole: bool = False
     time: pa.Scalar | None = None
-
-    def compute(self, frame: DataFrame) -> DataFrame:
-        """The computed fields of a frame with `ROW`, `PRESENT`, and the needed columns."""
-        for stage in self.stages:
-            frame = stage.apply(frame)
-        return frame.select(ROW, PRESENT, *(field_column(name) for name in self.computed))
 
 
 def find_fieldwise(spark: SparkSession, flow: Flow, layouts: LayoutContext) -> FieldwiseFlow | None:
@@ -224,7 +207,7 @@ class _Finder:
     def _find_fields(self, read: Read, applied: list[Apply]) -> FieldwiseFlow | None:
         shape = applied[-1].shape if applied else read.shape
         if not any(isinstance(each.stage, Project) for each in applied):
-            return FieldwiseFlow(read.state, read.shape, shape, (), (), (), None, (), (), (), whole=True)
+            return FieldwiseFlow(read.state, read.shape, shape, (), (), None, whole=True)
         kinds = [self._find_types(shape) for shape in (read.shape, *(each.shape for each in applied))]
         types = [kind for kind in kinds if kind is not None]
         if len(types) < len(kinds):
@@ -247,11 +230,11 @@ class _Finder:
         carried = tuple((name, origin) for name, origin in origins.items() if origin is not None)
         wanted = tuple(name for name, origin in origins.items() if origin is None and name in varying)
         fixed = tuple(name for name, origin in origins.items() if origin is None and name not in varying)
-        derived = self._derive(columns, wanted, read.shape, types) if wanted else ()
-        computed = tuple(name for name in wanted if name not in dict(derived))
-        stages, needed, keys = self._prune(columns, computed, types)
+        derived = self._derive(columns, wanted, read.shape, types)
+        if len(derived) < len(wanted):
+            return None
         constants = self._evaluate(columns, fixed, types) if fixed else None
-        return FieldwiseFlow(read.state, read.shape, shape, carried, computed, derived, constants, needed, keys, stages)
+        return FieldwiseFlow(read.state, read.shape, shape, carried, derived, constants)
 
     def _find_types(self, shape: StateShape) -> dict[str, pa.DataType] | None:
         try:
@@ -361,12 +344,12 @@ class _Finder:
         before: StateShape,
         types: list[dict[str, pa.DataType]],
     ) -> tuple[tuple[str, ArrowExpression], ...]:
-        """The fields that Arrow computes as Spark would."""
+        """The fields that Arrow computes as Spark would, up to the first that it does not."""
         fields, visible = spark_schema(pa.schema(list(types[0].items()))), self._list_visible(before)
         found = []
         for name in wanted:
             stages, needed, keys = self._prune(columns, (name,), types)
-            schema = StructType([StructField(ROW, LongType()), StructField(PRESENT, BooleanType())])
+            schema = StructType([StructField(PRESENT, BooleanType())])
             for each in needed:
                 schema.add(field_column(each), fields[each].dataType)
             for each in keys:
@@ -378,11 +361,13 @@ class _Finder:
             plan = frame.select(field_column(name))._jdf.queryExecution().optimizedPlan()
             # What Spark does not put into one expression is computed there step by step.
             steps = [plan.getClass().getSimpleName(), plan.children().apply(0).getClass().getSimpleName()]
-            if steps == ["Project", "MapInArrow"]:
-                expression = translate_expression(plan.projectList().apply(0), PRESENT)
-                # Keys are there in rows without a payload too, of which Spark computes nothing.
-                if expression is not None and not (expression.may_fail and _names_keys(expression)):
-                    found.append((name, expression))
+            if steps != ["Project", "MapInArrow"]:
+                break
+            expression = translate_expression(plan.projectList().apply(0), PRESENT)
+            # Keys are there in rows without a payload too, of which Spark computes nothing.
+            if expression is None or (expression.may_fail and _names_keys(expression)):
+                break
+            found.append((name, expression))
         return tuple(found)
 
     def _evaluate(
@@ -393,7 +378,7 @@ class _Finder:
     ) -> pa.StructScalar:
         """The values of fields that are the same in every row."""
         stages, _, _ = self._prune(columns, wanted, types)
-        frame = self.spark.range(1).select(F.col("id").alias(ROW), F.lit(True).alias(PRESENT))
+        frame = self.spark.range(1).select(F.lit(True).alias(PRESENT))
         for stage in stages:
             frame = stage.apply(frame)
         table = frame.select(*(F.col(field_column(name)).alias(name) for name in wanted)).toArrow()

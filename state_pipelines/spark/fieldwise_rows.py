@@ -1,12 +1,7 @@
-"""The rows of field-wise flows: what SQL computes travels through Spark, all else stays in the task that needs it.
-
-A task that needs the new rows of a split reads the split itself, and takes the computed fields from Spark, row by row
-in the same order. Each row that Spark computes carries its number, so that nothing can be mixed up unseen.
-"""
+"""The rows of field-wise flows: a task that needs the new rows of a split reads the split and computes them."""
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -17,20 +12,18 @@ import pyarrow as pa
 from state_pipelines.codecs.arrow_coercion import conform
 from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.serializer_layouts import OpaqueValues, derive_layout
-from state_pipelines.errors import StateError
-from state_pipelines.keyed.tables.state_table import TTL_COLUMN, KeyedTable, TableOptions
+from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TableOptions
 from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.fieldwise import PRESENT, ROW, FieldwiseFlow, field_column
+from state_pipelines.spark.fieldwise import FieldwiseFlow, field_column
 from state_pipelines.spark.flow_steps import VISIBLE, hidden
 from state_pipelines.spark.splits import KeyedSplit, choose_whole, split_state
 from state_pipelines.spark.tasks import run_tasks
-from state_pipelines.spark.types import from_spark, spark_arrow_schema, spark_schema, to_spark
+from state_pipelines.spark.types import from_spark, to_spark
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.operations.migration.shapes import StateShape
@@ -79,11 +72,6 @@ class FieldwiseRows:
     old: frozenset[str] = frozenset()
     hashed: bool = False
 
-    @property
-    def computed(self) -> tuple[str, ...]:
-        """The wanted fields that travel."""
-        return tuple(name for name in self.flow.computed if self._wants(name))
-
     @cached_property
     def type(self) -> pa.DataType:
         """Arrow type of the new payload, with the wanted fields."""
@@ -101,7 +89,7 @@ class FieldwiseRows:
     def _wants(self, name: str) -> bool:
         return self.new is None or name in self.new
 
-    def read(self, split: KeyedSplit, computed: ComputedRows | None) -> Iterator[Rows]:
+    def read(self, split: KeyedSplit) -> Iterator[Rows]:
         """The rows of a split."""
         shape = self.flow.before
         used = frozenset[str]().union(*(each.columns for each in self._derived.values()))
@@ -116,9 +104,6 @@ class FieldwiseRows:
             if self._derived:
                 inputs = _find_inputs(batch, payload, fields, keys)
                 made |= {name: each.evaluate(inputs, present) for name, each in self._derived.items()}
-            if computed is not None:
-                rows = computed.take(len(batch))
-                made |= {name: rows.column(field_column(name)) for name in self.computed}
             yield Rows(batch, self._make_rows(batch, payload if self.flow.whole else self._make_payload(payload, made)))
 
     def _choose_fields(self, used: frozenset[str]) -> tuple[str, ...]:
@@ -204,63 +189,6 @@ def _find_inputs(
     return dict(zip(inputs.schema.names, inputs.columns, strict=True))
 
 
-class ComputedRows:
-    """Takes computed fields from Spark, in the order of the rows of the splits."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches = batches
-        self._batch: pa.RecordBatch | None = None
-        self._next = 0
-
-    def begin(self) -> int | None:
-        """The number of the next split, whose rows come now; None at the end."""
-        if not self._fill():
-            return None
-        assert self._batch is not None
-        first = int(self._batch.column(ROW)[0].as_py())
-        self._next = first
-        if first % _SPLIT:
-            raise _disorder()
-        return first // _SPLIT
-
-    def take(self, count: int) -> pa.RecordBatch:
-        """The next rows of the split.
-
-        Raises:
-            StateError: they are others than those that were sent.
-        """
-        pieces = []
-        missing = count
-        while missing and self._fill():
-            assert self._batch is not None
-            piece = self._batch.slice(0, missing)
-            pieces.append(piece)
-            missing -= len(piece)
-            self._batch = self._batch.slice(len(piece))
-        rows = pa.concat_batches(pieces) if len(pieces) > 1 else pieces[0] if pieces else None
-        if missing or rows is None:
-            raise _disorder()
-        numbers = rows.column(ROW).to_numpy()
-        if not np.array_equal(numbers, np.arange(self._next, self._next + count)):
-            raise _disorder()
-        self._next += count
-        return rows
-
-    def _fill(self) -> bool:
-        while self._batch is None or not len(self._batch):
-            self._batch = next(self._batches, None)
-            if self._batch is None:
-                return False
-        return True
-
-
-def _disorder() -> StateError:
-    return StateError("Spark gives the rows of a split in another order", hint="Please report this")
-
-
-_SPLIT = 1 << 32
-
-
 def run_on_rows(
     spark: SparkSession,
     rows: FieldwiseRows,
@@ -268,7 +196,7 @@ def run_on_rows(
     task: RowsTask[Result],
     what: str,
 ) -> list[Result]:
-    """Run a task on the rows of every split that has any; where nothing is computed, without sending anything.
+    """Run a task on the rows of every split.
 
     Args:
         spark: the session.
@@ -280,25 +208,12 @@ def run_on_rows(
     Raises:
         StateError: a task failed.
     """
-    if not rows.computed or not splits:
-        return run_tasks(spark, [_OnSplit(rows, each, task) for each in splits], what)
-    held = tuple(splits)
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        computed = ComputedRows(batches)
-        while (split := computed.begin()) is not None:
-            result = pickle.dumps(task.run(rows.read(held[split], computed)))
-            yield pa.RecordBatch.from_pydict({"result": [result]})
-
-    with translate_failures(what):
-        frame = _compute(spark, rows, held)
-        found = frame.mapInArrow(work, "result binary").collect()
-    return [pickle.loads(row["result"]) for row in found]
+    return run_tasks(spark, [_OnSplit(rows, each, task) for each in splits], what)
 
 
 @dataclass(frozen=True)
 class _OnSplit(Generic[Result]):
-    """A task on the rows of a split of which nothing is computed."""
+    """A task on the rows of one split."""
 
     rows: FieldwiseRows
     split: KeyedSplit
@@ -306,41 +221,4 @@ class _OnSplit(Generic[Result]):
 
     def run(self) -> Result:
         """Do the work."""
-        return self.task.run(self.rows.read(self.split, None))
-
-
-def _compute(spark: SparkSession, rows: FieldwiseRows, splits: tuple[KeyedSplit, ...]) -> DataFrame:
-    """The computed fields of all rows; one task per split."""
-    flow = rows.flow
-    shape, keys = flow.before, flow.keys
-    fields = choose_fields(column_type(derive_layout(shape.payload, rows.layouts)), flow.needed)
-    paths = tuple(f"{shape.column}.{name}" for name in fields)
-    options = TableOptions(columns=(*keys, *paths))
-    types = spark_arrow_schema(KeyedTable(splits[0].layout, options, splits[0].reason).schema)
-    kinds = {each.name: each.type for each in types.field(shape.column).type}
-    schema = pa.schema(
-        [
-            pa.field(ROW, pa.int64(), nullable=False),
-            pa.field(PRESENT, pa.bool_(), nullable=False),
-            *(pa.field(hidden(name), types.field(name).type) for name in keys),
-            *(pa.field(field_column(name), kinds[name]) for name in fields),
-        ]
-    )
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for index in batch.column(0).to_pylist():
-                start = index * _SPLIT
-                for each in replace(splits[index], options=options).read():
-                    payload = each.column(shape.column)
-                    columns = [
-                        pa.array(np.arange(start, start + len(each))),
-                        payload.is_valid(),
-                        *(each.column(name) for name in keys),
-                        *(payload.field(name) for name in fields),
-                    ]
-                    yield pa.RecordBatch.from_arrays(columns, names=schema.names)
-                    start += len(each)
-
-    leaf = spark.range(0, len(splits), 1, len(splits)).mapInArrow(work, spark_schema(schema))
-    return flow.compute(leaf)
+        return self.task.run(self.rows.read(self.split))

@@ -3,18 +3,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 
-from state_pipelines.errors import MigrationError, StateError
+from state_pipelines.errors import MigrationError
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.tables.row_encoding import RecordEncoder
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.migration import UPGRADE, Migration, parse_migration
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.spark import migrate, write_state
-from state_pipelines.spark.fieldwise import ROW, FieldwiseFlow, field_column, find_fieldwise
-from state_pipelines.spark.fieldwise_rows import ComputedRows, FieldwiseRows, Rows, run_on_rows, split_rows
+from state_pipelines.spark.fieldwise import FieldwiseFlow, field_column, find_fieldwise
+from state_pipelines.spark.fieldwise_rows import FieldwiseRows, Rows, run_on_rows, split_rows
+from state_pipelines.spark.flow_steps import hidden
 from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
 from state_pipelines.spark.migration_run import plan_snapshot
 from state_pipelines.spark.proof import prove_plan
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from state_pipelines.operations.migration.migration_plan import OperatorPlan
@@ -93,22 +94,13 @@ def test_fields_are_carried_over_or_computed_of_what_they_need(spark: SparkSessi
         "age": [field_column("age")],
         "points": [field_column("age"), field_column("score")],
     }
-    assert (flow.computed, flow.needed, flow.keys, flow.constants) == ((), (), (), None)
+    assert flow.constants is None
 
 
-def test_what_arrow_does_not_compute_goes_to_spark_with_what_it_needs(spark: SparkSession, users: Snapshot) -> None:
-    half = {"add": {"field": "half", "type": "double", "expression": "score / 2"}}
-    flow = find(spark, users, RENAME, half, CAST, DROP)
-    assert flow is not None
-    assert (flow.computed, flow.needed, flow.keys) == (("half",), ("score",), ())
-    assert [name for name, _ in flow.derived] == ["age"]
-    assert [name for name, _, _ in flow.stages[0].columns] == ["score"]
-
-
-def test_fields_that_nothing_computes_go_nowhere_near_spark(spark: SparkSession, users: Snapshot) -> None:
+def test_fields_that_nothing_computes_need_nothing(spark: SparkSession, users: Snapshot) -> None:
     flow = find(spark, users, RENAME, DROP)
     assert flow is not None
-    assert (flow.computed, flow.needed, flow.constants) == ((), (), None)
+    assert (flow.derived, flow.constants) == ((), None)
 
 
 def test_what_is_the_same_in_every_row_is_evaluated_once(spark: SparkSession, users: Snapshot) -> None:
@@ -122,42 +114,38 @@ def test_what_is_the_same_in_every_row_is_evaluated_once(spark: SparkSession, us
     assert flow is not None
     assert flow.constants is not None
     assert flow.constants.as_py() == {"level": 3, "next": 4, "note": None}
-    assert flow.computed == ()
-
-
-def test_a_field_that_comes_of_a_computed_one_is_computed(spark: SparkSession, users: Snapshot) -> None:
-    half = {"add": {"field": "half", "type": "double", "expression": "points / 2"}}
-    flow = find(spark, users, ADD, half)
-    assert flow is not None
-    assert ([name for name, _ in flow.derived], flow.computed) == (["points"], ("half",))
-    assert flow.needed == ("age", "score")
+    assert flow.derived == ()
 
 
 def test_a_computed_field_that_is_dropped_needs_nothing(spark: SparkSession, users: Snapshot) -> None:
-    flow = find(spark, users, ADD, RENAME, {"drop": {"field": "points"}})
+    half = {"add": {"field": "half", "type": "double", "expression": "score / age"}}
+    flow = find(spark, users, half, RENAME, {"drop": {"field": "half"}})
     assert flow is not None
-    assert (flow.computed, flow.needed) == ((), ())
+    assert flow.derived == ()
 
 
 def test_keys_that_expressions_name_are_read(spark: SparkSession, users: Snapshot) -> None:
-    flow = find(spark, users, {"add": {"field": "place", "type": "String", "expression": "upper(state_key)"}})
+    flow = find(spark, users, {"add": {"field": "place", "type": "String", "expression": "concat(state_key, '!')"}})
     assert flow is not None
-    assert (flow.computed, flow.needed, flow.keys) == (("place",), (), ("state_key",))
+    assert [(name, sorted(each.columns)) for name, each in flow.derived] == [("place", [hidden("state_key")])]
 
 
 def test_a_field_hides_the_column_of_its_name(spark: SparkSession, users: Snapshot) -> None:
     add = {"add": {"field": "state_key", "type": "String", "expression": "name"}}
-    flow = find(spark, users, add, {"add": {"field": "copy", "type": "String", "expression": "lower(state_key)"}})
+    flow = find(spark, users, add, {"add": {"field": "copy", "type": "String", "expression": "concat(state_key, '!')"}})
     assert flow is not None
-    assert (flow.needed, flow.keys) == (("name",), ())
+    assert {column for _, each in flow.derived for column in each.columns} == {field_column("name")}
 
 
 def test_a_field_of_another_name_hides_the_column_no_more(spark: SparkSession, users: Snapshot) -> None:
-    add = {"add": {"field": "state_key", "type": "String", "expression": "upper(name)"}}
-    copy = {"add": {"field": "copy", "type": "String", "expression": "lower(state_key)"}}
+    add = {"add": {"field": "state_key", "type": "String", "expression": "concat(name, '!')"}}
+    copy = {"add": {"field": "copy", "type": "String", "expression": "concat(state_key, '!')"}}
     flow = find(spark, users, add, {"rename": {"state_key": "nick"}}, copy)
     assert flow is not None
-    assert (flow.computed, flow.needed, flow.keys) == (("copy", "nick"), ("name",), ("state_key",))
+    assert {name: sorted(each.columns) for name, each in flow.derived} == {
+        "copy": [hidden("state_key")],
+        "nick": [field_column("name")],
+    }
 
 
 @pytest.mark.parametrize(
@@ -172,6 +160,9 @@ def test_a_field_of_another_name_hides_the_column_no_more(spark: SparkSession, u
         {"add": {"field": "place", "type": "int", "expression": "row_number() OVER (ORDER BY id)"}},
         {"add": {"field": "most", "type": "long", "expression": "(SELECT max(id) FROM range(7))"}},
         {"add": {"field": "old", "type": "int", "expression": "VALUE.age"}},
+        {"add": {"field": "half", "type": "double", "expression": "score / age"}},
+        {"add": {"field": "known", "type": "String", "expression": "coalesce('x', name)"}},
+        {"add": {"field": "up", "type": "String", "expression": "upper(concat(state_key, name))"}},
     ],
 )
 def test_other_flows_go_through_spark_as_a_whole(spark: SparkSession, users: Snapshot, step: Any) -> None:
@@ -208,9 +199,9 @@ def test_an_expression_of_a_field_that_is_dropped_again_must_be_sql_all_the_same
 
 STEPS = {
     "by Arrow": [RENAME, ADD, CAST, DROP],
-    "by Spark": [RENAME, {"set": {"field": "score", "expression": "score / 3 + coalesce(length(name), 0)"}}, DROP],
-    "by both": [ADD, {"add": {"field": "up", "type": "String", "expression": "upper(concat(state_key, name))"}}],
+    "with a key": [ADD, {"add": {"field": "known", "type": "String", "expression": "concat(state_key, name)"}}],
     "carried": [RENAME, DROP],
+    "divided": [RENAME, {"set": {"field": "score", "expression": "score / 3 + coalesce(length(name), 0)"}}, DROP],
     "constant": [{"add": {"field": "level", "type": "int", "default": 3}}, DROP],
     "all new": [
         *({"drop": {"field": name}} for name in ("active", "age", "id", "score")),
@@ -220,12 +211,11 @@ STEPS = {
         {"set": {"field": "age", "expression": "AGE + 1"}},
         {"add": {"field": "n", "type": "String", "expression": "CONCAT(NAME, name)"}},
     ],
-    "folded": [{"add": {"field": "known", "type": "String", "expression": "coalesce('x', name)"}}],
     "hidden for a while": [
         {"rename": {"name": "state_key"}},
-        {"set": {"field": "state_key", "expression": "upper(state_key)"}},
+        {"set": {"field": "state_key", "expression": "concat(state_key, '!')"}},
         {"rename": {"state_key": "name"}},
-        {"add": {"field": "place", "type": "String", "expression": "lower(state_key)"}},
+        {"add": {"field": "place", "type": "String", "expression": "concat(state_key, '?')"}},
     ],
     "a list": [{"kind": {"to": "LIST"}}],
     "times": [TIMES],
@@ -267,42 +257,6 @@ def test_rows_are_the_same_as_by_way_of_spark(spark: SparkSession, users: Snapsh
     found_rows = run_on_rows(spark, FieldwiseRows(fieldwise, layouts), splits, Collect(), "it fails")
     assert sort(row for rows in found_rows for row in rows) == sort(expected)
     assert len(expected) == ROWS
-
-
-def numbered(*rows: int) -> Iterator[pa.RecordBatch]:
-    yield pa.RecordBatch.from_pydict({ROW: pa.array(rows, pa.int64())})
-
-
-def test_rows_out_of_order_are_told() -> None:
-    computed = ComputedRows(numbered(0, 2, 1))
-    assert computed.begin() == 0
-    with pytest.raises(StateError, match="another order"):
-        computed.take(3)
-
-
-def test_rows_that_are_missing_are_told() -> None:
-    computed = ComputedRows(numbered(0, 1))
-    assert computed.begin() == 0
-    with pytest.raises(StateError, match="another order"):
-        computed.take(3)
-
-
-def test_rows_too_many_are_told() -> None:
-    computed = ComputedRows(numbered(0, 1))
-    assert computed.begin() == 0
-    assert len(computed.take(1)) == 1
-    with pytest.raises(StateError, match="another order"):
-        computed.begin()
-
-
-def test_splits_follow_each_other() -> None:
-    start = 3 << 32
-    computed = ComputedRows(numbered(0, start, start + 1))
-    assert computed.begin() == 0
-    computed.take(1)
-    assert computed.begin() == 3
-    assert computed.take(2).column(ROW).to_pylist() == [start, start + 1]
-    assert computed.begin() is None
 
 
 IN_ONE_ROW = "CASE WHEN state_key = 'user-4' THEN {} ELSE {} END"
