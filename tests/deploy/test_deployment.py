@@ -18,6 +18,7 @@ import pytest
 
 import assets.definitions
 from tests.deploy.services import (
+    JAVA_OPTIONS,
     ROOT,
     find_free_port,
     find_postgresql,
@@ -42,88 +43,50 @@ _SECONDS = 1800
 """For all runs together."""
 
 
-@dataclass(frozen=True)
-class Example:
-    """A Flink job of this deployment.
+FLINK_JOB = "upgrade"
+"""The Flink job whose Dagster jobs run: each session of Spark costs half a minute of CPU, and its savepoint is small.
 
-    Attributes:
-        savepoint: its savepoint in this repository.
-        key: partition key of the savepoint.
-        state_key: a key that its state has.
-        root: directory of its snapshots in the bucket.
-        variables: variables of `assets/defs` for its directories.
-    """
-
-    savepoint: Path
-    key: str
-    state_key: str
-    root: str
-    variables: Mapping[str, str]
-
-    @property
-    def source(self) -> str:
-        """URL of the savepoint."""
-        return f"s3://{self.root}/{self.savepoint.name}"
-
-
-EXAMPLES = {
-    "orders": Example(
-        ROOT / "examples" / "orders" / "savepoints" / "flink-2.2" / "savepoint-df4606-efe91b44c091",
-        "savepoint-df4606@bcb9ffff",
-        "order-0001",
-        "flink/savepoints",
-        {
-            "STATE_PIPELINES_SNAPSHOTS": "s3://flink/savepoints",
-            "STATE_PIPELINES_RESULTS": "s3://flink/results",
-            "STATE_PIPELINES_TABLES": "s3://flink/tables",
-            "STATE_PIPELINES_REQUESTS": "s3://flink/requests",
-        },
-    ),
-    "upgrade": Example(
-        ROOT / "examples" / "upgrade" / "savepoint" / "savepoint-b085a2-58e50c40fc0d",
-        "savepoint-b085a2@52f614cf",
-        "customer-18",
-        "flink/upgrade/savepoints",
-        {
-            "STATE_PIPELINES_UPGRADE_SNAPSHOTS": "s3://flink/upgrade/savepoints",
-            "STATE_PIPELINES_UPGRADE_RESULTS": "s3://flink/upgrade/results",
-            "STATE_PIPELINES_UPGRADE_TABLES": "s3://flink/upgrade/tables",
-        },
-    ),
+The jobs of other Flink jobs, such as `orders` in the same code location, are built by the same functions.
+"""
+SAVEPOINT = ROOT / "examples" / "upgrade" / "savepoint" / "savepoint-b085a2-58e50c40fc0d"
+PARTITION = "savepoint-b085a2@52f614cf"
+SNAPSHOTS = "flink/upgrade/savepoints"
+DIRECTORIES = {
+    "STATE_PIPELINES_SNAPSHOTS": "s3://flink/orders/savepoints",
+    "STATE_PIPELINES_RESULTS": "s3://flink/orders/results",
+    "STATE_PIPELINES_TABLES": "s3://flink/orders/tables",
+    "STATE_PIPELINES_REQUESTS": "s3://flink/orders/requests",
+    "STATE_PIPELINES_UPGRADE_SNAPSHOTS": f"s3://{SNAPSHOTS}",
+    "STATE_PIPELINES_UPGRADE_RESULTS": "s3://flink/upgrade/results",
+    "STATE_PIPELINES_UPGRADE_TABLES": "s3://flink/upgrade/tables",
 }
+"""Variables of `assets/defs`."""
+
 # A savepoint that was given up: without `_metadata`, older than the floor of retention.
-ABANDONED = "savepoint-df4606-0123456789ab/1b4e28ba-2fa1-41d2-883f-0016d3cca427"
+ABANDONED = "savepoint-b085a2-0123456789ab/1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 
+_SNAPSHOT = f"s3://{SNAPSHOTS}/{SAVEPOINT.name}"
+CONFIG: dict[str, dict[str, dict[str, Any]]] = {
+    "upgrade_rescale_snapshot": {"upgrade__rescaled_savepoint": {"parallelism": 3}},
+    "upgrade_rescale_path": {
+        "upgrade_rescale": {"snapshot": _SNAPSHOT, "target": "s3://flink/paths/rescaled", "parallelism": 3}
+    },
+    "upgrade_erase_keys": {
+        "upgrade_erase": {"snapshot": _SNAPSHOT, "target": "s3://flink/paths/erased", "keys": ["customer-18"]}
+    },
+    "upgrade_pin_snapshot": {"upgrade__pin_snapshot": {"snapshot": "latest"}},
+    "upgrade_register_snapshot": {"upgrade__register_snapshot": {"paths": [_SNAPSHOT]}},
+}
+"""The configuration of ops by job, for the jobs that need some, except `apply_retention`."""
+MIGRATE, PLAN, APPLY = (f"{FLINK_JOB}_{name}" for name in ("migrate_snapshot", "plan_retention", "apply_retention"))
 
-def make_config(flink_job: str) -> dict[str, dict[str, Any]]:
-    """The configuration of ops by job, for the jobs of a Flink job that need some, except `apply_retention`."""
-    example = EXAMPLES[flink_job]
-    results = f"s3://flink/paths/{flink_job}"
-    return {
-        f"{flink_job}_rescale_snapshot": {f"{flink_job}__rescaled_savepoint": {"parallelism": 3}},
-        f"{flink_job}_rescale_path": {
-            f"{flink_job}_rescale": {"snapshot": example.source, "target": f"{results}/rescaled", "parallelism": 3}
-        },
-        f"{flink_job}_erase_keys": {
-            f"{flink_job}_erase": {
-                "snapshot": example.source,
-                "target": f"{results}/erased",
-                "keys": [example.state_key],
-            }
-        },
-        f"{flink_job}_pin_snapshot": {f"{flink_job}__pin_snapshot": {"snapshot": "latest"}},
-        f"{flink_job}_register_snapshot": {f"{flink_job}__register_snapshot": {"paths": [example.source]}},
-    }
-
-
-CONFIG = {job: config for flink_job in EXAMPLES for job, config in make_config(flink_job).items()}
 _REPOSITORY = assets.definitions.defs.get_repository_def()
 JOBS = {
     each.name: each.partitions_def is not None
     for each in sorted(_REPOSITORY.get_all_jobs(), key=lambda each: each.name)
-    if not each.name.startswith("__")
+    if each.name.startswith(f"{FLINK_JOB}_")
 }
-"""Every job of this deployment, and whether its runs are of one snapshot."""
+"""Every job of the Flink job, and whether its runs are of one snapshot."""
 
 SENSOR = """
 query Sensor($selector: SensorSelector!) {
@@ -144,10 +107,6 @@ mutation Launch($parameters: ExecutionParams!) {
 }
 """
 _LOCATION = {"repositoryLocationName": "assets.definitions", "repositoryName": "__repository__"}
-
-
-def flink_job_of(job: str) -> str:
-    return next(each for each in EXAMPLES if job.startswith(f"{each}_"))
 
 
 @dataclass(frozen=True)
@@ -173,7 +132,7 @@ class Deployment:
 
     def launch(self, job: str, config: Mapping[str, Any]) -> str:
         """Launch a job, for the snapshot where it is of one, as the UI does; returns the id of the run."""
-        tags = [{"key": "dagster/partition", "value": EXAMPLES[flink_job_of(job)].key}] if JOBS[job] else []
+        tags = [{"key": "dagster/partition", "value": PARTITION}] if JOBS[job] else []
         parameters = {
             "selector": {**_LOCATION, "jobName": job},
             "runConfigData": {"ops": {op: {"config": each} for op, each in config.items()}},
@@ -208,9 +167,9 @@ class Deployment:
         ]
         return "\n".join([run.status.value, *failures])
 
-    def find_fingerprint(self, flink_job: str) -> str:
-        """The fingerprint of the newest plan of retention of a Flink job."""
-        event = self.instance.get_latest_materialization_event(dg.AssetKey([flink_job, "retention_plan"]))
+    def find_fingerprint(self) -> str:
+        """The fingerprint of the newest plan of retention."""
+        event = self.instance.get_latest_materialization_event(dg.AssetKey([FLINK_JOB, "retention_plan"]))
         assert event is not None
         assert event.asset_materialization is not None
         return str(event.asset_materialization.metadata["fingerprint"].value)
@@ -250,7 +209,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
                 "STATE_PIPELINES_STORAGE_OPTIONS": json.dumps(
                     {"s3://flink": {"key": "${S3_KEY}", "secret": "${S3_SECRET}", **storage}}
                 ),
-                **{name: value for each in EXAMPLES.values() for name, value in each.variables.items()},
+                **DIRECTORIES,
                 "STATE_PIPELINES_EXECUTOR": "multiprocess",
                 "STATE_PIPELINES_SPARK_MASTER": cluster.master,
                 "STATE_PIPELINES_SPARK_CORES": "2",
@@ -262,6 +221,8 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
                         # A core of each worker, so that two runs have executors at a time.
                         "spark.cores.max": "2",
                         "spark.executor.memory": "512m",
+                        "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+                        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
                         "spark.executorEnv.PYTHONPATH": str(ROOT),
                         **{f"spark.executorEnv.{name}": value for name, value in CREDENTIALS.items()},
                     }
@@ -287,39 +248,33 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
 
 def fill_bucket(filesystem: Any) -> None:
-    """Put the savepoints into the bucket, and an old savepoint that was given up."""
+    """Put the savepoint into the bucket, and an old savepoint that was given up."""
     from moto.s3.models import s3_backends
 
     filesystem.mkdir("flink")
-    for each in EXAMPLES.values():
-        filesystem.put(str(each.savepoint), f"{each.root}/{each.savepoint.name}", recursive=True)
-    filesystem.pipe_file(f"{EXAMPLES['orders'].root}/{ABANDONED}", b"state")
+    filesystem.put(str(SAVEPOINT), f"{SNAPSHOTS}/{SAVEPOINT.name}", recursive=True)
+    filesystem.pipe_file(f"{SNAPSHOTS}/{ABANDONED}", b"state")
     keys = s3_backends["123456789012"]["aws"].buckets["flink"].keys
-    keys[f"savepoints/{ABANDONED}"].last_modified = datetime.now(UTC).replace(tzinfo=None) - timedelta(days=30)
+    key = f"{SNAPSHOTS.removeprefix('flink/')}/{ABANDONED}"
+    keys[key].last_modified = datetime.now(UTC).replace(tzinfo=None) - timedelta(days=30)
 
 
 @pytest.fixture(scope="module")
 def runs(deployment: Deployment) -> dict[str, str]:
-    """A run of every job, by name: those of `migrate_snapshot` start by a sensor, the others as from the UI.
+    """A run of every job, by name: that of `migrate_snapshot` starts by a sensor, the others as from the UI.
 
     The queue of `deploy/dagster.yaml` lets four run at a time.
     """
-    for flink_job in EXAMPLES:
-        # Its runs would do once more what the jobs do.
-        deployment.stop_sensor(f"{flink_job}_automation")
-    plans = {f"{flink_job}_plan_retention": flink_job for flink_job in EXAMPLES}
-    started = {job: deployment.launch(job, {}) for job in plans}
-    by_sensor = [f"{flink_job}_migrate_snapshot" for flink_job in EXAMPLES]
+    # Its runs would do once more what the jobs do.
+    deployment.stop_sensor(f"{FLINK_JOB}_automation")
     # The sensor adds the partition that other runs are of.
-    started |= {job: deployment.find_run(job) for job in by_sensor}
-    applied = [f"{flink_job}_apply_retention" for flink_job in EXAMPLES]
+    started = {PLAN: deployment.launch(PLAN, {}), MIGRATE: deployment.find_run(MIGRATE)}
     for job in JOBS:
-        if job not in started and job not in applied:
+        if job not in started and job != APPLY:
             started[job] = deployment.launch(job, CONFIG.get(job, {}))
-    for (plan, flink_job), job in zip(plans.items(), applied, strict=True):
-        assert deployment.wait(started[plan]) == "SUCCESS"
-        config = {f"{flink_job}__applied_retention": {"fingerprint": deployment.find_fingerprint(flink_job)}}
-        started[job] = deployment.launch(job, config)
+    assert deployment.wait(started[PLAN]) == "SUCCESS"
+    config = {f"{FLINK_JOB}__applied_retention": {"fingerprint": deployment.find_fingerprint()}}
+    started[APPLY] = deployment.launch(APPLY, config)
     return started
 
 
@@ -329,10 +284,10 @@ def test_one_run_of_every_job_succeeds(deployment: Deployment, runs: dict[str, s
 
 
 def test_the_applied_plan_deleted_the_abandoned_savepoint(deployment: Deployment, runs: dict[str, str]) -> None:
-    assert deployment.wait(runs["orders_apply_retention"]) == "SUCCESS"
+    assert deployment.wait(runs[APPLY]) == "SUCCESS"
     deployment.bucket.invalidate_cache()
-    assert not deployment.bucket.exists(f"{EXAMPLES['orders'].root}/{ABANDONED}")
-    assert deployment.bucket.exists(f"{EXAMPLES['orders'].root}/{EXAMPLES['orders'].savepoint.name}/_metadata")
+    assert not deployment.bucket.exists(f"{SNAPSHOTS}/{ABANDONED}")
+    assert deployment.bucket.exists(f"{SNAPSHOTS}/{SAVEPOINT.name}/_metadata")
 
 
 def test_the_daemon_is_healthy(deployment: Deployment, runs: dict[str, str]) -> None:
@@ -349,8 +304,7 @@ def test_history_is_in_postgresql(deployment: Deployment, runs: dict[str, str]) 
 
 
 def test_runs_used_both_workers_of_the_cluster(deployment: Deployment, runs: dict[str, str]) -> None:
-    for flink_job in EXAMPLES:
-        assert deployment.wait(runs[f"{flink_job}_migrate_snapshot"]) == "SUCCESS"
+    assert deployment.wait(runs[MIGRATE]) == "SUCCESS"
     for worker in deployment.spark.workers:
         status = read_json(worker)
         assert {each["appdesc"]["name"] for each in [*status["executors"], *status["finishedexecutors"]]} == {
