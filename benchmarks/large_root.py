@@ -145,7 +145,7 @@ def run(name: str, directory: Path) -> None:
 def main() -> None:
     """Measure the works that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("directory", type=Path, help="for the inventory and the cursor; made anew")
+    parser.add_argument("directory", type=Path, help="for the inventory and the cursor; its content is replaced")
     parser.add_argument("works", nargs="*", metavar="WORK", help=", ".join(WORKS))
     parser.add_argument("--latency", type=float, default=0.0)
     parser.add_argument("--run", choices=WORKS)

@@ -2,9 +2,9 @@
 
     python -m benchmarks.remote [--latency 0.03] [--keys 1000000] [WORK...]
 
-The store is `benchmarks.s3_server.start_objects` in this process, which waits and counts; each work runs in a process
-of its own. Seconds are an upper bound: the server is Python and has the same processors. Roots of many objects are the
-subject of `benchmarks.large_root`.
+The store is `benchmarks.s3_server.start_objects` in this process, which delays and counts requests; each operation runs
+in its own process. Seconds are an upper bound: the server is Python and has the same processors. Roots of many objects
+are the subject of `benchmarks.large_root`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import tomllib
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -16,6 +22,11 @@ LOCKS = ("requirements.lock", "requirements-build.lock")
 FIRST_SCREEN = 40
 # Directories in which people and machines keep a checkout; spelt so that this file does not match itself.
 MACHINE_PATH = re.compile(rb"(?<![\w.$}>])/(?:hom[e]/\w|roo[t]/|User[s]/\w|wor[k]/|op[t]/\w|tm[p]/\w)")
+
+PACKAGES = ("state_pipelines", "resources", "assets")
+MOST_LINES = 450
+# Kernels are longer: numba compiles them faster as few functions.
+KERNELS = ("state_pipelines.codecs.kernels.decoding", "state_pipelines.codecs.kernels.encoding")
 
 
 def read_pins(lock: str) -> dict[str, set[str]]:
@@ -85,3 +96,42 @@ def test_no_tracked_file_speaks_of_a_machine() -> None:
         for match in MACHINE_PATH.finditer(content)
     }
     assert not found
+
+
+def list_modules() -> dict[str, Path]:
+    """Files of the modules by dotted name; a package is its `__init__`."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+    }
+
+
+def find_imports(path: Path, modules: dict[str, Path]) -> Iterator[str]:
+    """Modules that a module imports, in functions and for types too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found = [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [f"{node.module}.{each.name}" for each in node.names]
+            found = [name if name in modules else node.module for name in names]
+        else:
+            continue
+        yield from (name for name in found if name in modules and modules[name] != path)
+
+
+def test_no_modules_import_each_other() -> None:
+    modules = list_modules()
+    # Raises CycleError, which names a circle.
+    TopologicalSorter({name: set(find_imports(path, modules)) for name, path in modules.items()}).prepare()
+
+
+def test_a_circle_is_found() -> None:
+    with pytest.raises(CycleError):
+        TopologicalSorter({"a": {"b"}, "b": {"c"}, "c": {"a"}}).prepare()
+
+
+def test_modules_are_short() -> None:
+    lines = {name: len(path.read_text().splitlines()) for name, path in list_modules().items()}
+    assert {name: number for name, number in lines.items() if number > MOST_LINES and name not in KERNELS} == {}
+    assert all(lines[name] > MOST_LINES for name in KERNELS)

@@ -11,16 +11,11 @@ import click
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
-from state_pipelines.operations.convert.conversion import (
-    ConversionPlan,
-    ConversionResult,
-    FileMode,
-    Format,
-    InFlight,
-    plan_conversion,
-    run_conversion,
-)
+from state_pipelines.operations.convert.conversion import ConversionResult, run_conversion
+from state_pipelines.operations.convert.conversion_plan import ConversionPlan, InFlight, plan_conversion
+from state_pipelines.operations.convert.conversion_tasks import Format
 from state_pipelines.operations.local_processes import Processes, choose_processes
+from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:

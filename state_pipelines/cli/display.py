@@ -13,7 +13,7 @@ from rich.text import Text
 from state_pipelines.snapshot.representation import format_bytes as format_bytes
 
 WIDTH_OF_FILES = 140
-"""Columns of output that goes to a file or a pipe, whose width nobody knows."""
+"""Columns of output that goes to a file or a pipe, which has no width."""
 
 _PACKAGE = re.compile(r"\b(?:[a-z_][\w]*\.)+(?=[A-Z])")
 

@@ -192,8 +192,8 @@ def _show_changes(plan: RescalePlan, console: Console) -> None:
             tell_label(change),
             tell_number(*change.parallelism),
             tell_number(*change.max_parallelism),
-            change.keyed,
-            change.operator_state,
+            change.keyed_text,
+            change.operator_state.value,
         )
     for label in plan.dropped:
         table.add_row(label, "", "", "dropped", "dropped")

@@ -31,7 +31,7 @@ def make_limits(paths: int | None, size: str | None, rate: float | None) -> Appl
 
 
 def make_report() -> Callable[[int, int], None] | None:
-    """Make a callback that reports progress on stderr; None where nobody watches it."""
+    """Make a callback that reports progress on stderr; None when stderr is no terminal."""
     if not sys.stderr.isatty():
         return None
     return lambda done, total: click.echo(f"\r{done:,} of {plural(total, 'path')}", nl=done >= total, err=True)

@@ -11,7 +11,6 @@ import dagster as dg
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from state_pipelines.dagster.partitions import make_partitions
 from state_pipelines.dagster.retention_settings import RetentionSettings
 from state_pipelines.dagster.revisions import Revisions
 from state_pipelines.dagster.storage import JobStorage
@@ -282,7 +281,7 @@ class FlinkJob(dg.Model):
     @property
     def partitions(self) -> dg.DynamicPartitionsDefinition:
         """The partitions of the job: one per snapshot."""
-        return make_partitions(self.name)
+        return dg.DynamicPartitionsDefinition(name=f"{self.name}_snapshots")
 
     def beside(self, directory: Path) -> FlinkJob:
         """Return the job with its relative paths resolved against a directory, that of the YAML file."""

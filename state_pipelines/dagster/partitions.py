@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import dagster as dg
-
 from state_pipelines.operations import inventory
 
 if TYPE_CHECKING:
+    import dagster as dg
+
     from state_pipelines.dagster.job import FlinkJob
     from state_pipelines.snapshot import Snapshot
-
-
-def make_partitions(job: str) -> dg.DynamicPartitionsDefinition:
-    """Return the partitions of a Flink job. When a snapshot is deleted, its partition stays until it is pruned."""
-    return dg.DynamicPartitionsDefinition(name=f"{job}_snapshots")
 
 
 def make_partition_key(snapshot: Snapshot) -> str:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from state_pipelines.snapshot import Operator, Snapshot, State
+    from state_pipelines.snapshot import Snapshot, State
+    from state_pipelines.snapshot.operator_files import OperatorFiles
 
 
 _PER_OPERATOR = ("key_serializers", "connectors", "python_types")
@@ -80,7 +81,7 @@ class SparkResource(dg.ConfigurableResource["SparkResource"]):
         return reader.option("operatorId", state.operator.id).option("stateVarName", state.name).load()
 
 
-def _is_about(text: str, operator: Operator) -> bool:
+def _is_about(text: str, operator: OperatorFiles) -> bool:
     """Return whether a declaration (`OPERATOR=…`, `OPERATOR.STATE=…`, or a file) concerns an operator."""
     place, equals, _ = text.partition("=")
     names = {operator.id, operator.label, operator.uid}

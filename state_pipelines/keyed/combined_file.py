@@ -9,12 +9,12 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from state_pipelines.errors import FormatError, Where
-from state_pipelines.keyed.keyed_file import KeyedFormat
+from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat
 from state_pipelines.metadata.key_groups import KeyGroupRange
 
 if TYPE_CHECKING:
@@ -40,15 +40,12 @@ class CombinedFile(KeyedFormat):
     header: KeyedHeader
     key_groups: KeyGroupRange
 
+    format: ClassVar[FileFormat] = FileFormat.COMBINED
+
     @property
     def name(self) -> str:
         """Name of the first file."""
         return self.files[0].name
-
-    @property
-    def by_kernels(self) -> bool:
-        """See `KeyedFile`; Python finds some of the records."""
-        return False
 
     def scan(
         self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None

@@ -8,6 +8,7 @@ between formats is a member of the protocol; nothing else asks which format a fi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 import numpy as np
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.keyed.canonical.sections import Section
-    from state_pipelines.keyed.changelog.reader import ChangelogFile
+    from state_pipelines.keyed.changelog.change_streams import ChangeLog, Changes
     from state_pipelines.keyed.digests.record_digests import RecordDigest
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keys.key_filter import KeySeeks
@@ -35,6 +36,17 @@ Runs = list[tuple[int, "KeyedRecords"]]
 """(state id, records) of one key group."""
 
 Counts = npt.NDArray[np.int64]
+
+
+class FileFormat(Enum):
+    """Formats of keyed files; the values are their names in reports."""
+
+    CANONICAL = "canonical"
+    HEAP = "heap native"
+    ROCKSDB = "RocksDB"
+    CHANGELOG = "changelog"
+    RAW_TIMERS = "timers in raw keyed state"
+    COMBINED = "several files"
 
 
 @dataclass(frozen=True)
@@ -61,11 +73,13 @@ class RecordContext:
 class KeyedFile(Protocol):
     """Keyed state of one subtask; can be sent to other processes. Formats inherit the defaults of `KeyedFormat`."""
 
+    format: ClassVar[FileFormat]
     holds_raw_timers: ClassVar[bool]
     lacks_lengths: ClassVar[bool]
     needs_layouts: ClassVar[bool]
     lists_subclasses: ClassVar[bool]
     is_database: ClassVar[bool]
+    by_kernels: ClassVar[bool]
 
     @property
     def is_forst(self) -> bool:
@@ -82,10 +96,6 @@ class KeyedFile(Protocol):
     @property
     def name(self) -> str:
         """Name of the file, for errors."""
-
-    @property
-    def by_kernels(self) -> bool:
-        """Whether kernels find the records, so that threads of one process can read at a time."""
 
     def scan(
         self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
@@ -160,7 +170,7 @@ class KeyedFile(Protocol):
     def table_files(self) -> Iterator[TableFile]:
         """Tables (SST files) that hold the records."""
 
-    def change_logs(self) -> tuple[ChangelogFile, ...]:
+    def change_logs(self) -> tuple[LoggedFile, ...]:
         """The file itself if it is of the changelog state backend."""
 
     def described_states(self) -> tuple[Serializer | None, tuple[StateMetaInfo, ...]]:
@@ -179,8 +189,37 @@ class KeyedFile(Protocol):
         """
 
 
+class LoggedFile(KeyedFile, Protocol):
+    """Keyed state of the changelog state backend."""
+
+    @property
+    def bases(self) -> tuple[KeyedFile, ...]:
+        """The materialized state; nothing before the first materialization."""
+
+    @property
+    def log(self) -> ChangeLog:
+        """The changes since."""
+
+    @property
+    def states(self) -> tuple[StateMetaInfo, ...]:
+        """States of the bases and of the log."""
+
+    @property
+    def key_serializer(self) -> Serializer | None:
+        """Key serializer; None when it is not known."""
+
+    def find_states(self, changes: Changes) -> Counts:
+        """i64[n], the state of each change: its position in `states`.
+
+        Raises:
+            FormatError: a change names a state id that no metadata change explained.
+        """
+
+
 class KeyedFormat:
     """Defaults of the members of `KeyedFile`: what most formats have in common."""
+
+    format: ClassVar[FileFormat]
 
     holds_raw_timers: ClassVar[bool] = False
     """Timers in raw keyed state, which every backend restores as they are."""
@@ -196,6 +235,9 @@ class KeyedFormat:
 
     is_database: ClassVar[bool] = False
     """Handles of several subtasks may name the same files."""
+
+    by_kernels: ClassVar[bool] = False
+    """Kernels find the records, so that threads of one process can read at a time; else Python finds some of them."""
 
     is_forst: bool = False
     """Only ForSt restores the file: its states are of the asynchronous API."""
@@ -236,7 +278,7 @@ class KeyedFormat:
         """Return none."""
         return iter(())
 
-    def change_logs(self) -> tuple[ChangelogFile, ...]:
+    def change_logs(self) -> tuple[LoggedFile, ...]:
         """Return none."""
         return ()
 

@@ -32,13 +32,13 @@ from state_pipelines.keyed.canonical.sections import (
     WINDOW,
     Section,
     group_sections,
-    measure_sections,
     read_sections,
     select_sections,
 )
 from state_pipelines.keyed.header import KeyedHeader
-from state_pipelines.keyed.keyed_file import KeyedFormat, gather_key_groups
+from state_pipelines.keyed.keyed_file import FileFormat, gather_key_groups
 from state_pipelines.keyed.record_layout import KeyedRecords
+from state_pipelines.keyed.section_file import SectionFile
 from state_pipelines.serializers.build import timer
 from state_pipelines.serializers.registry import read_nested, write_nested
 from state_pipelines.serializers.state_meta_info import StateMetaInfo, priority_queue
@@ -46,7 +46,7 @@ from state_pipelines.serializers.state_meta_info import StateMetaInfo, priority_
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from state_pipelines.keyed.keyed_file import Counts, RecordContext, Runs
+    from state_pipelines.keyed.keyed_file import RecordContext, Runs
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.serializers.tree import Serializer
@@ -95,33 +95,11 @@ class TimerService:
         return priority_queue(event, element), priority_queue(processing, element)
 
 
-@dataclass(frozen=True)
-class RawTimersFile(KeyedFormat):
-    """A stream of raw keyed state with timers, and its handle.
+class RawTimersFile(SectionFile):
+    """A stream of raw keyed state with timers, and its handle; the header is what a canonical file would have."""
 
-    Attributes:
-        stream: the stream of the handle.
-        header: key serializer and timer states, as a canonical file would have them.
-        key_groups: range of the handle.
-        sections: of the key groups that have one, ascending by position.
-    """
-
-    stream: StateStream
-    header: KeyedHeader
-    key_groups: KeyGroupRange
-    sections: tuple[Section, ...]
-
+    format: ClassVar[FileFormat] = FileFormat.RAW_TIMERS
     holds_raw_timers: ClassVar[bool] = True
-
-    @property
-    def name(self) -> str:
-        """Name of the stream."""
-        return self.stream.name
-
-    @property
-    def by_kernels(self) -> bool:
-        """See `KeyedFile`; Python finds some of the records."""
-        return False
 
     def scan(
         self,
@@ -161,27 +139,12 @@ class RawTimersFile(KeyedFormat):
 
     def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """All timers, one key group after the other, ascending."""
-        ordered = replace(self, sections=tuple(sorted(self.sections, key=lambda each: each.key_group)))
+        ordered = replace(self, sections=tuple(self.sort_sections(None)))
         for part in ordered.split(WINDOW, context, key_groups):
             pieces: dict[int, list[KeyedRecords]] = {}
             for state_id, records in part.scan(range(len(self.header.states)), context):
                 pieces.setdefault(state_id, []).append(records)
             yield from gather_key_groups({state_id: iter(each) for state_id, each in sorted(pieces.items())})
-
-    def split(
-        self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None
-    ) -> Iterator[RawTimersFile]:
-        """Parts of about `size` bytes."""
-        for sections in group_sections(select_sections(self.sections, key_groups), size):
-            yield replace(self, sections=sections)
-
-    def stored_sections(self) -> tuple[Section, ...]:
-        """See `KeyedFile`."""
-        return self.sections
-
-    def measure_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
-        """See `KeyedFile`."""
-        return measure_sections(self.sections, key_groups)
 
 
 def open_raw_timers(

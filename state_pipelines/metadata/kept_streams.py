@@ -48,7 +48,7 @@ class KeptStreams:
         return self._fetch(stream) if self._is_kept(stream) else read_whole_stream(stream)
 
     def find_end(self, stream: StateStream) -> int:
-        """Where the stream ends.
+        """End offset of a stream (exclusive).
 
         Of a file only the file says it: handles of changes count the bytes before compression, and not the first byte.
         """

@@ -151,7 +151,7 @@ def _share(pool: Executor, pieces: Sequence[Work[Result]], report: Report | None
     finally:
         for future in futures:
             future.cancel()
-        # Whoever clears away after a failure must be alone with what was written.
+        # Nothing may be written any more when files are removed after a failure.
         wait(futures)
     return [future.result() for future in futures]
 

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from state_pipelines.errors import UsageError, Where, at
-from state_pipelines.operations.convert.conversion import Format, InFlight
+from state_pipelines.operations.convert.conversion_plan import InFlight
+from state_pipelines.operations.convert.conversion_tasks import Format
 from state_pipelines.operations.rescale.rescale_request import parse_request as parse_rescale_request
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.storage import Location, join, parent, read_file

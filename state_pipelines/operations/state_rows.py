@@ -16,6 +16,7 @@ from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.list_state import NonKeyedState
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.snapshot.raw_state import BytesState
+from state_pipelines.snapshot.survey import find_failures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -123,7 +124,7 @@ def read_state(state: State, options: TableOptions, key_groups: KeyGroupRange | 
     if isinstance(state, KeyedState):
         key_groups = state.operator.narrow_key_groups(state.make_table(options).needle, key_groups)
     files = _list_files(state, options, key_groups)
-    missing = state.operator.find_failures(state, key_groups)
+    missing = find_failures(state.operator, state, key_groups)
     return ReadableRows(state.make_schema(options), _read_each(files, missing, errors), errors)
 
 
@@ -143,7 +144,7 @@ def read_operator(
         for subtask, files in group_files(operator.keyed_files).items()
         if key_groups is None or any(each.key_groups.intersect(key_groups).number for each in files)
     )
-    missing = operator.find_failures(None, key_groups)
+    missing = find_failures(operator, None, key_groups)
     with at(operator=operator.label):
         return ReadableRows(table.schema, _read_each(files, missing, errors, operator=operator.label), errors)
 

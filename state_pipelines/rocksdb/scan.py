@@ -99,7 +99,7 @@ def scan(
         start: first key.
         end: behind the last key; None: to the last.
         window: bytes of keys and values that are held at once; a single larger entry is held all the same.
-        tables: keeps the opened tables, for whoever scans them again.
+        tables: keeps the opened tables for later scans.
 
     Raises:
         FormatError: a table is damaged.

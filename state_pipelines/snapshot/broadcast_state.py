@@ -15,7 +15,7 @@ from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.tables.state_table import TableOptions
 from state_pipelines.operatorstate.state_files import read_broadcast_state
 from state_pipelines.snapshot.list_state import NonKeyedState, NonKeyedTable, ValueColumn, select_fields
-from state_pipelines.snapshot.state import StateStatistics
+from state_pipelines.snapshot.state_parts import StateStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

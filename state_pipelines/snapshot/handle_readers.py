@@ -29,7 +29,7 @@ from state_pipelines.metadata.stream_handles import EmptySegmentFileStateHandle,
 from state_pipelines.metadata.streams import open_stream, read_stream_range
 from state_pipelines.operatorstate.unread_state import OperatorStateSource, open_operator_state
 from state_pipelines.serializers.body_ends import OpenBodyError
-from state_pipelines.snapshot.raw_state import RawKeyedPart
+from state_pipelines.snapshot.raw_key_groups import RawKeyedPart
 from state_pipelines.storage.locations import is_local
 
 if TYPE_CHECKING:

@@ -74,7 +74,7 @@ class KeyedFiles:
     def serializers(self) -> Iterator[Serializer]:
         """Every serializer that the managed keyed state of the snapshot names.
 
-        What cannot be read has nothing to give; whoever asks for its records is told.
+        State that cannot be read is left out; reading its records raises the error.
         """
         # Subtasks mostly share one header (see `parse_header`).
         seen: set[int] = set()

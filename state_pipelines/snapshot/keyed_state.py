@@ -31,7 +31,8 @@ from state_pipelines.snapshot.python_states import (
     python_name,
     read_arrays,
 )
-from state_pipelines.snapshot.state import State, StateStatistics
+from state_pipelines.snapshot.state import State
+from state_pipelines.snapshot.state_parts import StateStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.serializers.python_types import PythonDeclaration
     from state_pipelines.serializers.tree import Serializer
-    from state_pipelines.snapshot.operator import Operator
+    from state_pipelines.snapshot.operator_files import OperatorFiles
 
 TIMER = "TIMER"
 
@@ -159,7 +160,7 @@ class KeyedState(State):
 
     parts: tuple[KeyedPart, ...]
 
-    def __init__(self, operator: Operator, parts: tuple[KeyedPart, ...]) -> None:
+    def __init__(self, operator: OperatorFiles, parts: tuple[KeyedPart, ...]) -> None:
         super().__init__(operator)
         self.parts = parts
 

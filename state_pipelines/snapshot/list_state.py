@@ -26,7 +26,8 @@ from state_pipelines.snapshot.connector_states import (
     find_connector,
     may_be_known,
 )
-from state_pipelines.snapshot.state import State, StateStatistics
+from state_pipelines.snapshot.state import State
+from state_pipelines.snapshot.state_parts import StateStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from state_pipelines.operatorstate.unread_state import OperatorStateSource
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
-    from state_pipelines.snapshot.operator import Operator
+    from state_pipelines.snapshot.operator_files import OperatorFiles
 
 Spans = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
@@ -158,7 +159,7 @@ class NonKeyedState(State):
 
     parts: tuple[OperatorPart, ...]
 
-    def __init__(self, operator: Operator, parts: tuple[OperatorPart, ...]) -> None:
+    def __init__(self, operator: OperatorFiles, parts: tuple[OperatorPart, ...]) -> None:
         super().__init__(operator)
         self.parts = parts
 

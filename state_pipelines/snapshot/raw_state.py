@@ -8,14 +8,13 @@ among it, those are decoded (`keyed.raw_timers`).
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from state_pipelines.errors import UsageError, at
-from state_pipelines.keyed.canonical.sections import Section, group_sections, read_sections, select_sections
 from state_pipelines.metadata.channel_data import (
     AnyChannelStateHandle,
     ChannelData,
@@ -29,7 +28,15 @@ from state_pipelines.operatorstate.state_files import read_raw_partitions
 from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.state_meta_info import StateMetaInfo, operator_list
 from state_pipelines.snapshot.list_state import select_fields
-from state_pipelines.snapshot.state import State, StateStatistics
+from state_pipelines.snapshot.raw_key_groups import (
+    BYTES_FIELDS,
+    RAW_KEYED_SCHEMA,
+    SUBTASK_FIELD,
+    WINDOW,
+    RawKeyedPart,
+)
+from state_pipelines.snapshot.state import State
+from state_pipelines.snapshot.state_parts import StateStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +44,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.tables.state_table import TableOptions
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.metadata.operator_handles import OperatorStateHandle
-    from state_pipelines.snapshot.operator import Operator
+    from state_pipelines.snapshot.operator_files import OperatorFiles
 
 RAW = "RAW"
 IN_FLIGHT = "IN_FLIGHT"
@@ -47,17 +54,11 @@ UNREAD_KEYED_NAME = "_unread_keyed_state"
 """Managed keyed state whose key serializer nothing reads and whose states are therefore not known."""
 IN_FLIGHT_NAME = "_in_flight_data"
 
-WINDOW = 8 << 20
-"""Bytes of raw keyed state in one batch; a key group that has more makes a batch of its own."""
-
 _OPAQUE = "raw operator state: only its operator knows what the bytes mean"
-_SUBTASK = pa.field("subtask", pa.int32(), False)
-_BYTES = (pa.field("value_bytes", pa.binary(), False), pa.field("reason", pa.string(), False))
-RAW_KEYED_SCHEMA = pa.schema([pa.field("key_group", pa.int32(), False), _SUBTASK, *_BYTES])
-RAW_OPERATOR_SCHEMA = pa.schema([_SUBTASK, pa.field("list_index", pa.int32(), False), *_BYTES])
+RAW_OPERATOR_SCHEMA = pa.schema([SUBTASK_FIELD, pa.field("list_index", pa.int32(), False), *BYTES_FIELDS])
 IN_FLIGHT_SCHEMA = pa.schema(
     [
-        _SUBTASK,
+        SUBTASK_FIELD,
         pa.field("direction", pa.string(), False),
         pa.field("gate_or_partition", pa.int32(), False),
         pa.field("channel", pa.int32(), False),
@@ -80,47 +81,6 @@ class BytesPart(Protocol):
 
     def count(self) -> StateStatistics:
         """How much it is, as far as the handle says."""
-
-
-@dataclass(frozen=True)
-class RawKeyedPart:
-    """Raw keyed state of a subtask.
-
-    Attributes:
-        subtask: index of the subtask.
-        stream: the stream of the handle.
-        key_groups: range of the handle.
-        sections: of the key groups that have one, ascending by position.
-        reason: why the bytes are not timers that can be read.
-    """
-
-    subtask: int
-    stream: StateStream
-    key_groups: KeyGroupRange
-    sections: tuple[Section, ...]
-    reason: str
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """A row per key group."""
-        for sections in group_sections(self.sections, WINDOW):
-            number = len(sections)
-            columns = [
-                pa.array([section.key_group for section in sections], pa.int32()),
-                pa.array(np.full(number, self.subtask, np.int32)),
-                pa.array([read_sections(self.stream, section.start, section.end) for section in sections], pa.binary()),
-                pa.array([self.reason] * number, pa.string()),
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=RAW_KEYED_SCHEMA)
-
-    def count(self) -> StateStatistics:
-        """Sections and their bytes; nothing is read."""
-        sizes = [section.end - section.start for section in self.sections]
-        return StateStatistics(len(sizes), sum(sizes), {section.key_group: 1 for section in self.sections})
-
-    def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[RawKeyedPart]:
-        """Parts of about `size` bytes, of some key groups."""
-        for sections in group_sections(select_sections(self.sections, key_groups), size):
-            yield replace(self, sections=sections)
 
 
 @dataclass(frozen=True)
@@ -268,7 +228,7 @@ class RawKeyedState(BytesState):
 
     parts: tuple[RawKeyedPart, ...]
 
-    def __init__(self, operator: Operator, parts: tuple[RawKeyedPart, ...]) -> None:
+    def __init__(self, operator: OperatorFiles, parts: tuple[RawKeyedPart, ...]) -> None:
         super().__init__(operator)
         self.parts = parts
 
@@ -315,7 +275,7 @@ class RawOperatorState(BytesState):
 
     parts: tuple[RawOperatorPart, ...]
 
-    def __init__(self, operator: Operator, parts: tuple[RawOperatorPart, ...]) -> None:
+    def __init__(self, operator: OperatorFiles, parts: tuple[RawOperatorPart, ...]) -> None:
         super().__init__(operator)
         self.parts = parts
 
@@ -346,7 +306,7 @@ class InFlightState(BytesState):
 
     parts: tuple[InFlightPart, ...]
 
-    def __init__(self, operator: Operator, parts: tuple[InFlightPart, ...]) -> None:
+    def __init__(self, operator: OperatorFiles, parts: tuple[InFlightPart, ...]) -> None:
         super().__init__(operator)
         self.parts = parts
 

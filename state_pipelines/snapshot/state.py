@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from state_pipelines.errors import StateError
 from state_pipelines.snapshot.python_states import python_name
-from state_pipelines.snapshot.representation import describe_state, make_state_html
+from state_pipelines.snapshot.representation import format_count, make_html_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,30 +18,8 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
-    from state_pipelines.snapshot.operator import Operator
-
-
-@dataclass(frozen=True)
-class StateStatistics:
-    """How much there is of a state.
-
-    Attributes:
-        entries: records of keyed state (of a map: its entries), elements of a list state, pairs of a broadcast state.
-        bytes: their size without framing.
-        entries_by_key_group: of keyed state; empty key groups are left out.
-    """
-
-    entries: int
-    bytes: int
-    entries_by_key_group: dict[int, int] = field(default_factory=dict)
-
-
-class StatePart(Protocol):
-    """What one subtask has of a state."""
-
-    @property
-    def subtask(self) -> int:
-        """Index of the subtask."""
+    from state_pipelines.snapshot.operator_files import OperatorFiles
+    from state_pipelines.snapshot.state_parts import StatePart, StateStatistics
 
 
 class State(ABC):
@@ -54,15 +32,24 @@ class State(ABC):
 
     parts: Sequence[StatePart]
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: OperatorFiles) -> None:
         self.operator = operator
 
     def __repr__(self) -> str:
-        return f"<State {describe_state(self)}>"
+        return f"<State {self._describe()}>"
 
     def _repr_html_(self) -> str:
-        """Show the columns, in notebooks."""
-        return make_state_html(self)
+        """Show the columns, or why there are none, in notebooks."""
+        caption = f"{self._describe()}, {self.kind}"
+        try:
+            rows = [(field.name, str(field.type)) for field in self.schema]
+        except StateError as error:
+            return make_html_table(caption, ("error",), [(str(error),)], 1)
+        return make_html_table(caption, ("column", "type"), rows, len(rows))
+
+    def _describe(self) -> str:
+        """One line; only headers of files are read, which is done when there is a state."""
+        return f"{self.name} of {self.operator.label}, {format_count(len(self.parts), 'subtask')}"
 
     @property
     @abstractmethod

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.columns import explain
 from state_pipelines.errors import StateError, UnsupportedError, at
+from state_pipelines.metadata.channel_handles import ChannelDirection
 from state_pipelines.serializers.body_ends import OpenBodyError
 from state_pipelines.snapshot.broadcast_state import BroadcastState
+from state_pipelines.snapshot.held_key_groups import find_held_key_groups
 from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
-from state_pipelines.snapshot.list_state import OperatorListState, OperatorPart
+from state_pipelines.snapshot.list_state import NonKeyedState, OperatorListState, OperatorPart
+from state_pipelines.snapshot.python_states import declare_types
 from state_pipelines.snapshot.raw_state import (
-    RawKeyedPart,
+    InFlightPart,
+    InFlightState,
     RawKeyedState,
     RawOperatorPart,
     RawOperatorState,
@@ -22,7 +26,10 @@ from state_pipelines.snapshot.raw_state import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from state_pipelines.snapshot.operator import Operator
+    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
+    from state_pipelines.snapshot.operator_files import OperatorFiles
+    from state_pipelines.snapshot.raw_key_groups import RawKeyedPart
     from state_pipelines.snapshot.state import State
 
 
@@ -62,7 +69,7 @@ class Survey:
     failures: tuple[Failure, ...]
 
 
-def survey(operator: Operator, *, in_flight: bool = False) -> Survey:
+def survey(operator: OperatorFiles, *, in_flight: bool = False) -> Survey:
     """The states of an operator as far as they can be read, and what cannot; see `Operator.survey`."""
     states: list[State] = []
     failures: list[Failure] = []
@@ -72,10 +79,47 @@ def survey(operator: Operator, *, in_flight: bool = False) -> Survey:
     if in_flight:
         try:
             with at(operator=operator.label):
-                states += [] if operator.in_flight is None else [operator.in_flight]
+                found_in_flight = find_in_flight(operator)
+                states += [] if found_in_flight is None else [found_in_flight]
         except StateError as error:
             failures.append(Failure(None, error))
     return Survey(tuple(states), tuple(failures))
+
+
+def find_failures(
+    operator: OperatorFiles, state: State | None, key_groups: KeyGroupRange | None = None
+) -> list[StateError]:
+    """Errors of the files that cannot be read and may hold records of a state.
+
+    Args:
+        operator: the operator.
+        state: the state; None: any keyed state.
+        key_groups: only files that hold some of these.
+    """
+    if isinstance(state, NonKeyedState):
+        return [failure.error for failure in survey_operator(operator)[1]]
+    if state is not None and not isinstance(state, KeyedState):
+        return [failure.error for failure in survey_raw(operator)[1]]
+    held = find_held_key_groups(operator.metadata)
+    return [
+        failure.error
+        for failure in survey_keyed(operator)[1]
+        if key_groups is None or failure.subtask not in held or held[failure.subtask].intersect(key_groups).number
+    ]
+
+
+def find_in_flight(operator: OperatorFiles) -> InFlightState | None:
+    """Find in-flight data of an unaligned checkpoint; None when there is none."""
+    parts = tuple(
+        InFlightPart(subtask.index, operator.snapshot.handles.open_stream(handle.delegate), handle, direction)
+        for subtask in operator.metadata.subtasks
+        for direction, channels in (
+            (ChannelDirection.INPUT, subtask.input_channel_state),
+            (ChannelDirection.OUTPUT, subtask.result_subpartition_state),
+        )
+        for handle in channels
+    )
+    return InFlightState(operator, parts) if parts else None
 
 
 def raise_first(failures: Sequence[Failure]) -> None:
@@ -84,7 +128,7 @@ def raise_first(failures: Sequence[Failure]) -> None:
         raise failure.error
 
 
-def _find_unread(operator: Operator) -> Mapping[int, RawKeyedPart]:
+def _find_unread(operator: OperatorFiles) -> Mapping[int, RawKeyedPart]:
     """Find keyed state whose key serializer cannot be read, by index of the subtask."""
     _, failures = operator.snapshot.keyed_files.survey(operator.metadata, operator.snapshot.layout_context)
     found = {}
@@ -98,7 +142,7 @@ def _find_unread(operator: Operator) -> Mapping[int, RawKeyedPart]:
     return found
 
 
-def survey_keyed(operator: Operator) -> tuple[tuple[KeyedState, ...], list[Failure]]:
+def survey_keyed(operator: OperatorFiles) -> tuple[tuple[KeyedState, ...], list[Failure]]:
     """Keyed states and timers."""
     files, failures = operator.snapshot.keyed_files.survey(operator.metadata, operator.snapshot.layout_context)
     unread = _find_unread(operator)
@@ -110,7 +154,7 @@ def survey_keyed(operator: Operator) -> tuple[tuple[KeyedState, ...], list[Failu
     return tuple(KeyedState(operator, tuple(each)) for each in parts.values()), failed
 
 
-def survey_operator(operator: Operator) -> tuple[tuple[State, ...], list[Failure]]:
+def survey_operator(operator: OperatorFiles) -> tuple[tuple[State, ...], list[Failure]]:
     """List states, then broadcast states."""
     lists: dict[str, list[OperatorPart]] = {}
     broadcasts: dict[str, list[OperatorPart]] = {}
@@ -127,7 +171,7 @@ def survey_operator(operator: Operator) -> tuple[tuple[State, ...], list[Failure
             for info in source.header.broadcasts:
                 broadcasts.setdefault(info.name, []).append(OperatorPart(subtask.index, source, info))
     for name, parts in broadcasts.items():
-        broadcasts[name] = [replace(part, info=operator.declare_broadcast(part.info)) for part in parts]
+        broadcasts[name] = [replace(part, info=_declare_broadcast(operator, part.info)) for part in parts]
     found = (
         *(OperatorListState(operator, tuple(each)) for each in lists.values()),
         *(BroadcastState(operator, tuple(each)) for each in broadcasts.values()),
@@ -135,7 +179,13 @@ def survey_operator(operator: Operator) -> tuple[tuple[State, ...], list[Failure
     return found, failures
 
 
-def survey_raw(operator: Operator) -> tuple[tuple[State, ...], list[Failure]]:
+def _declare_broadcast(operator: OperatorFiles, info: StateMetaInfo) -> StateMetaInfo:
+    """The meta info of a broadcast state with the types that are declared of it."""
+    declared = operator.find_python_type(info)
+    return info if declared is None else declare_types(info, declared, "MAP")
+
+
+def survey_raw(operator: OperatorFiles) -> tuple[tuple[State, ...], list[Failure]]:
     """Find state that is only known as bytes."""
     handles = operator.snapshot.handles
     keyed, raw, failures = [], [], []
@@ -158,6 +208,6 @@ def survey_raw(operator: Operator) -> tuple[tuple[State, ...], list[Failure]]:
     return found, failures
 
 
-def _fail(operator: Operator, subtask: int | None, error: StateError) -> Failure:
+def _fail(operator: OperatorFiles, subtask: int | None, error: StateError) -> Failure:
     error.where = replace(error.where, operator=error.where.operator or operator.label)
     return Failure(subtask, error)

@@ -13,7 +13,7 @@ from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
 from state_pipelines.operations.migration.flows import Read, walk_flow
 from state_pipelines.operations.migration.shapes import BROADCAST
-from state_pipelines.spark.flow_steps import PAYLOAD, STORED, hidden
+from state_pipelines.spark.flow_columns import PAYLOAD, STORED, hidden
 from state_pipelines.spark.flows import FlowRunner, name_columns
 from state_pipelines.spark.operator_state import make_encoder
 from state_pipelines.spark.types import spark_schema

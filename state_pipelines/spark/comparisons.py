@@ -81,6 +81,18 @@ def differ(results: Sequence[GroupResult], check: str) -> bool:
     return any(before != after for each in results for _, before, after in each.values.get(check, ()))
 
 
+def find_failed(results: Sequence[GroupResult], check: str, state: str) -> tuple[set[str], list[int]]:
+    """Find the digests of a state that differ in a check: their names, and the key groups or subtasks."""
+    names: set[str] = set()
+    places: set[int] = set()
+    for result in results:
+        for what, before, after in result.values.get(check, ()):
+            if result.state == state and before != after:
+                names.add(what)
+                places.add(result.place)
+    return names, sorted(places)
+
+
 def make_check(
     name: str,
     results: Sequence[GroupResult],

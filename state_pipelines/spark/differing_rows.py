@@ -20,7 +20,7 @@ from state_pipelines.operations.proofs.proof_reports import (
     RecordCounts,
     to_plain,
 )
-from state_pipelines.spark.flow_steps import KEYS, PAYLOAD, hidden
+from state_pipelines.spark.flow_columns import KEYS, PAYLOAD, hidden
 from state_pipelines.spark.row_digests import TIMES
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from state_pipelines.spark.comparisons import GroupResult
 
 _SIDE, _VALUE, _COMPARED, _KIND = (hidden(name) for name in ("side", "value", "compared", "kind"))
 _MISSING, _UNEXPECTED, _DIFFERING = "missing", "unexpected", "differing"
@@ -57,18 +56,6 @@ class FoundRows:
         """Examples of every kind."""
         half = max(EXAMPLES // 2, EXAMPLES - len(self.other))
         return (*self.rows[:half], *self.other)[:EXAMPLES]
-
-
-def find_failed(results: Sequence[GroupResult], check: str, state: str) -> tuple[set[str], list[int]]:
-    """Find the digests of a state that differ in a check: their names, and the key groups or subtasks."""
-    names: set[str] = set()
-    places: set[int] = set()
-    for result in results:
-        for what, before, after in result.values.get(check, ()):
-            if result.state == state and before != after:
-                names.add(what)
-                places.add(result.place)
-    return names, sorted(places)
 
 
 def find_rows(

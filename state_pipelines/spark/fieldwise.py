@@ -38,7 +38,7 @@ from state_pipelines.snapshot.keyed_state import TIMER
 from state_pipelines.spark.arrow_expressions import ArrowExpression, list_sequence, translate_expression
 from state_pipelines.spark.casts import cast_by_name
 from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.flow_steps import PREFIX, VISIBLE, hidden, require_deterministic, spark_type
+from state_pipelines.spark.flow_columns import PREFIX, VISIBLE, hidden, require_deterministic, spark_type
 from state_pipelines.spark.types import spark_schema
 
 if TYPE_CHECKING:

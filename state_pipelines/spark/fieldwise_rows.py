@@ -15,7 +15,7 @@ from state_pipelines.codecs.serializer_layouts import OpaqueValues, derive_layou
 from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TableOptions
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.fieldwise import FieldwiseFlow, field_column
-from state_pipelines.spark.flow_steps import VISIBLE, hidden
+from state_pipelines.spark.flow_columns import VISIBLE, hidden
 from state_pipelines.spark.splits import KeyedSplit, choose_whole, split_state
 from state_pipelines.spark.tasks import run_tasks
 from state_pipelines.spark.types import from_spark, to_spark

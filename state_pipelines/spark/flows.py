@@ -21,16 +21,16 @@ from state_pipelines.operations.migration import flows
 from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
 from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.flow_steps import (
+from state_pipelines.spark.flow_columns import (
     KEYS,
     PAYLOAD,
     STORED,
     VISIBLE,
-    Stage,
     fold_constants,
     hidden,
     require_deterministic,
 )
+from state_pipelines.spark.flow_steps import Stage
 from state_pipelines.spark.opaque_values import conform_value, find_layouts
 from state_pipelines.spark.splits import choose_whole, split_state
 from state_pipelines.spark.tasks import read_splits

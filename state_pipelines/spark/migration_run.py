@@ -17,17 +17,13 @@ from state_pipelines.operations.migration import flows as flowing
 from state_pipelines.operations.migration.drafts import refuse_drafts
 from state_pipelines.operations.migration.flows import Read
 from state_pipelines.operations.migration.migration_files import load_migration
-from state_pipelines.operations.migration.migration_planner import Chain, describe_copied, plan_operator
 from state_pipelines.operations.migration.python_values import carry_declared_pickles, redeclare
 from state_pipelines.operations.migration.shapes import find_shapes
+from state_pipelines.operations.migration.snapshot_plans import describe_copied, plan_operator
 from state_pipelines.operations.proofs.proof_reports import ProofReport, combine_reports
+from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.keyed_rewrite import FileRewrite, PartFile, complete_rewrites
-from state_pipelines.operations.write.publication import (
-    NewFile,
-    make_file_name,
-    place_operator_state,
-    place_rewrites,
-)
+from state_pipelines.operations.write.publication import NewFile, place_operator_state, place_rewrites
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.operations.write.whole_sources import check_source_whole
 from state_pipelines.snapshot import Operator, Snapshot
@@ -55,6 +51,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.migration.migration_plan import OperatorPlan
+    from state_pipelines.operations.migration.migration_planner import Chain
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.spark.expected_digests import ExpectedDigests
     from state_pipelines.spark.suites import Suite
@@ -186,7 +183,7 @@ def migrate(
         with SnapshotTransaction(place, run, scratch=scratch, is_shared=is_shared) as transaction:
             ids = {operator.metadata.operator_id for operator, _ in planned}
             if not is_shared:
-                planned = _read_copies(planned, copy_operators(snapshot, ids, transaction.scratch))
+                planned = _read_copies(snapshot, planned, copy_operators(snapshot, ids, transaction.scratch))
             works += [_prepare(spark, *each, prove=prove) for each in planned]
             result, rows = _write(spark, snapshot, works, transaction)
             copies = copy_operators(result, ids, transaction.scratch) if prove and not is_shared else {}
@@ -208,13 +205,13 @@ def migrate(
 
 
 def _read_copies(
-    planned: Sequence[tuple[Operator, OperatorPlan]], copies: dict[str, Location]
+    snapshot: Snapshot, planned: Sequence[tuple[Operator, OperatorPlan]], copies: dict[str, Location]
 ) -> list[tuple[Operator, OperatorPlan]]:
     """The same plans for operators whose files are read from copies."""
     if not copies:
         return list(planned)
-    snapshot = planned[0][0].snapshot.with_copies(copies)
-    return [(Operator(snapshot, operator.metadata, operator.uid), plan) for operator, plan in planned]
+    copied = snapshot.with_copies(copies)
+    return [(Operator(copied, operator.metadata, operator.uid), plan) for operator, plan in planned]
 
 
 def note_plans(snapshot: Snapshot, plans: Sequence[tuple[Operator, OperatorPlan]]) -> tuple[str, ...]:

@@ -18,9 +18,10 @@ from state_pipelines.codecs.serializer_layouts import OpaqueValues, derive_layou
 from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.tables.state_table import TableOptions
 from state_pipelines.operations.migration.flows import Read, find_reads
-from state_pipelines.operations.migration.migration_planner import describe_copied
 from state_pipelines.operations.migration.round_trips import plan_round_trips
 from state_pipelines.operations.migration.shapes import BROADCAST
+from state_pipelines.operations.migration.snapshot_plans import describe_copied
+from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.operator_rewrite import (
     BroadcastCopy,
     ElementEncoder,
@@ -29,12 +30,11 @@ from state_pipelines.operations.write.operator_rewrite import (
     require_equal_copies,
     write_elements,
 )
-from state_pipelines.operations.write.publication import make_file_name
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.list_state import NonKeyedState, OperatorPart
 from state_pipelines.spark.expected_digests import ExpectedDigests
 from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.flow_steps import PAYLOAD, STORED, hidden
+from state_pipelines.spark.flow_columns import PAYLOAD, STORED, hidden
 from state_pipelines.spark.flows import FlowRunner
 from state_pipelines.spark.opaque_values import compares_bytes, reinterpret_column
 from state_pipelines.spark.row_digests import Digested, RowColumns, RowDigests, WrittenDigest, choose_payload, combine

@@ -35,13 +35,21 @@ from state_pipelines.operations.proofs.proof_reports import (
 )
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.keyed_state import TIMER
-from state_pipelines.spark.comparisons import COMPARED, GroupResult, compare_sums, differ, make_check, name_values
-from state_pipelines.spark.differing_rows import FoundRows, combine_found, find_failed, find_rows
+from state_pipelines.spark.comparisons import (
+    COMPARED,
+    GroupResult,
+    compare_sums,
+    differ,
+    find_failed,
+    make_check,
+    name_values,
+)
+from state_pipelines.spark.differing_rows import FoundRows, combine_found, find_rows
 from state_pipelines.spark.digest_tasks import find_misplaced
 from state_pipelines.spark.expectations import judge_rows
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.fieldwise_rows import split_rows
-from state_pipelines.spark.flow_steps import KEYS as KEY_PARTS
+from state_pipelines.spark.flow_columns import KEYS as KEY_PARTS
 from state_pipelines.spark.flows import FlowRunner
 from state_pipelines.spark.opaque_values import compares_bytes
 from state_pipelines.spark.proven_states import KeyedStates, OperatorStates

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.errors import at
+from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.keyed_rewrite import PartFile, write_part
-from state_pipelines.operations.write.publication import make_file_name
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, run_on_rows
 from state_pipelines.spark.row_digests import Digested, RowDigests, WrittenDigest, find_types

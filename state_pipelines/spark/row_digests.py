@@ -20,7 +20,7 @@ from state_pipelines.codecs.layout import OPAQUE_FIELD
 from state_pipelines.keyed.digests.column_digests import ColumnDigest, Sums, add_sums, drop_fields, identify_rows
 from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TTL_TYPE
 from state_pipelines.snapshot.keyed_state import TIMER
-from state_pipelines.spark.flow_steps import KEYS as KEY_PARTS
+from state_pipelines.spark.flow_columns import KEYS as KEY_PARTS
 from state_pipelines.spark.types import from_spark
 
 if TYPE_CHECKING:

@@ -25,6 +25,8 @@ from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.list_state import NonKeyedState
 from state_pipelines.snapshot.raw_state import BytesState
+from state_pipelines.snapshot.survey import find_failures
+from state_pipelines.snapshot.table_states import choose_states
 from state_pipelines.spark.types import to_spark
 from state_pipelines.storage import load_storage_options, use_storage_options
 
@@ -302,11 +304,11 @@ def split_unreadable(found: State | Operator, options: StateOptions) -> Iterator
     """One split for each file that cannot be opened and may hold wanted rows."""
     match found:
         case Operator():
-            errors = found.find_failures(None, _narrow_to_key(found, options))
+            errors = find_failures(found, None, _narrow_to_key(found, options))
         case KeyedState():
-            errors = found.operator.find_failures(found, _narrow_to_key(found, options))
+            errors = find_failures(found.operator, found, _narrow_to_key(found, options))
         case _:
-            errors = found.operator.find_failures(found, options.key_groups)
+            errors = find_failures(found.operator, found, options.key_groups)
     yield from map(UnreadableSplit, errors)
 
 
@@ -361,7 +363,7 @@ def split_operator(operator: Operator, options: StateOptions) -> Iterator[Operat
     RocksDB backend writes them in the order of their keys, so that no place in the file has all of a key on one side.
     """
     wanted = options.operator_table
-    states, context = tuple(operator.choose_states(wanted)), operator.record_context
+    states, context = tuple(choose_states(operator, operator.keyed_states, wanted)), operator.record_context
     names = {state.name for state in states}
     key_groups = _narrow_to_key(operator, options)
     for subtask, found in group_files(operator.keyed_files).items():

@@ -21,7 +21,7 @@ from state_pipelines.spark.expected_digests import (
 )
 from state_pipelines.spark.fieldwise import FieldwiseFlow, find_fieldwise
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, split_rows
-from state_pipelines.spark.flow_steps import EQUAL_KEYS, NULL_KEY, STORED
+from state_pipelines.spark.flow_columns import EQUAL_KEYS, NULL_KEY, STORED
 from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
 from state_pipelines.spark.opaque_values import compares_bytes, reinterpret_column
 from state_pipelines.spark.record_encoding import PartWriter, Written, encode_fieldwise, encode_frame

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from state_pipelines.errors import MigrationError, NotFoundError, UsageError, Wh
 from state_pipelines.operations.migration.migration_files import RowExpectation
 from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.proofs.proof_reports import DESCRIPTIONS, SUITES, ProofCheck, choose_examples, to_plain
+from state_pipelines.operations.python_files import run_python_file
 from state_pipelines.spark.expectations import (
     KEY_COLUMNS,
     VIEW,
@@ -114,7 +114,7 @@ def load_suites(directory: str | Path) -> tuple[Suite, ...]:
 
 def _read_file(path: Path) -> Iterator[Suite]:
     if path.suffix == ".py":
-        content: object = _run_python(path)
+        content: object = run_python_file(path, "SUITES", hint="SUITES = [{operator, state, expect}, …]")
     else:
         try:
             text = path.read_text(encoding="utf-8")
@@ -125,17 +125,6 @@ def _read_file(path: Path) -> Iterator[Suite]:
         if not isinstance(each, dict):
             raise UsageError("a suite is a mapping with operator, state and expect")
         yield _parse_suite(each, path)
-
-
-def _run_python(path: Path) -> object:
-    try:
-        found = runpy.run_path(str(path))
-    except Exception as error:
-        # The file is code of the user, which may raise anything.
-        raise UsageError(f"the file cannot be run: {type(error).__name__}: {error}") from error
-    if "SUITES" not in found:
-        raise UsageError("the file does not define SUITES", hint="SUITES = [{operator, state, expect}, …]")
-    return found["SUITES"]
 
 
 def _parse_suite(content: dict[str, Any], path: Path) -> Suite:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-import re
 import sys
 import time
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from fsspec.implementations.local import LocalFileSystem
 
 from state_pipelines.errors import MissingFileError, StateError, StorageError, Where
+from state_pipelines.storage.redaction import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,20 +95,11 @@ _CREDENTIAL_CLASSES = frozenset(
     }
 )
 
-# A user with a password; `container@account` of Azure is not one.
-_USER_AND_PASSWORD = re.compile(r"(?<=://)[^/\s@:]*:[^/\s@]*@")
-_QUERY = re.compile(r"(\w://[^\s?'\"]*)\?[^\s'\"]+")
-
 Result = TypeVar("Result")
 
 
 class ShortBodyError(OSError):
     """A response with fewer bytes than the request asked for."""
-
-
-def redact(text: str) -> str:
-    """Replace secrets in the URLs of a text: user and password, and query strings, which may hold signatures."""
-    return _QUERY.sub(r"\1?…", _USER_AND_PASSWORD.sub("…@", text))
 
 
 def client_errors() -> tuple[type[BaseException], ...]:

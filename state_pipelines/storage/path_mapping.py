@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UsageError
-from state_pipelines.storage.locations import normalize
+from state_pipelines.storage.resolution import normalize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import StateError
 from state_pipelines.storage.files import remove_directory
-from state_pipelines.storage.locations import Location, is_local, join, parent, resolve
+from state_pipelines.storage.locations import Location, is_local, join, parent
+from state_pipelines.storage.resolution import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

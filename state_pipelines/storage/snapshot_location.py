@@ -8,7 +8,8 @@ from typing import Any
 from state_pipelines.errors import MissingFileError, NotFoundError, Where
 from state_pipelines.storage.faults import NO_BUCKET
 from state_pipelines.storage.files import exists, is_directory, read_file
-from state_pipelines.storage.locations import Location, join, parent, resolve
+from state_pipelines.storage.locations import Location, join, parent
+from state_pipelines.storage.resolution import resolve
 
 METADATA_FILE = "_metadata"
 """Name of the file that makes a directory a snapshot (`AbstractFsCheckpointStorageAccess.METADATA_FILE_NAME`)."""

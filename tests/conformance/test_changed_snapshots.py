@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.errors import StateError
-from state_pipelines.operations.convert.conversion import Format, convert
+from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert.conversion_tasks import Format
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.rescale import parse_request, plan_rescale, rehearse, run_rescale
 from state_pipelines.snapshot import open_snapshot

@@ -82,9 +82,10 @@ def test_bytes_are_those_that_the_states_count() -> None:
 
 
 def test_the_hottest_key_is_the_one_with_the_most_entries() -> None:
-    operator = orders().open().operator("orders")
+    snapshot = orders().open()
+    operator = snapshot.operator("orders")
     entries: Counter[str] = Counter()
-    for line in dump(operator.snapshot, operator=operator.id):
+    for line in dump(snapshot, operator=operator.id):
         if line["kind"] in ("keyed", "timer"):
             entries[str(line["key"])] += 1
     busiest = measure(operator, top=3).most_records

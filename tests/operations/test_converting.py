@@ -4,7 +4,7 @@ import pickle
 import uuid
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -21,9 +21,9 @@ from state_pipelines.errors import (
 )
 from state_pipelines.keyed.canonical.reader import CanonicalFile
 from state_pipelines.keyed.combined_file import combine_files
-from state_pipelines.keyed.digests.record_digests import digest_states
+from state_pipelines.keyed.digests.file_digests import digest_states
 from state_pipelines.keyed.heap.reader import HeapFile
-from state_pipelines.keyed.keyed_file import KeyedFormat
+from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat
 from state_pipelines.keyed.raw_timers import RawTimersFile
 from state_pipelines.keyed.rocksdb.reader import RocksFile
 from state_pipelines.metadata import (
@@ -36,19 +36,14 @@ from state_pipelines.metadata import (
 from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.properties import CheckpointType, SavepointFormatType, SavepointType
 from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
-from state_pipelines.operations.convert.conversion import (
-    ConversionResult,
-    FileMode,
-    Format,
-    InFlight,
-    convert,
-    plan_conversion,
-    run_conversion,
-)
+from state_pipelines.operations.convert.conversion import ConversionResult, convert, run_conversion
+from state_pipelines.operations.convert.conversion_plan import InFlight, plan_conversion
+from state_pipelines.operations.convert.conversion_tasks import Format
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.local_processes import run_pieces
 from state_pipelines.operations.proofs.proof_reports import ProofReport
 from state_pipelines.operations.write.keyed_rewrite import complete_rewrites, copy_states
+from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot import Declarations, Snapshot, open_snapshot
 from state_pipelines.storage import Location, PathMapping, SnapshotLocation, exists, file_size, join, read_file, resolve
 from tests.flink.harness import diff_entries
@@ -289,6 +284,8 @@ class Forgetful(KeyedFormat):
 
     file: KeyedFile
 
+    format: ClassVar[FileFormat] = FileFormat.COMBINED
+
     @property
     def header(self) -> KeyedHeader:
         return self.file.header
@@ -296,10 +293,6 @@ class Forgetful(KeyedFormat):
     @property
     def key_groups(self) -> KeyGroupRange:
         return self.file.key_groups
-
-    @property
-    def by_kernels(self) -> bool:
-        return self.file.by_kernels
 
     @property
     def name(self) -> str:

@@ -14,6 +14,7 @@ from state_pipelines.operations.dump import dump
 from state_pipelines.operations.erase.key_erasure import plan_erasure, run_erasure, search_below
 from state_pipelines.operations.erase.key_search import search_keys
 from state_pipelines.operations.rescale import record_plan
+from state_pipelines.operations.rescale.rescale_plan import Way
 from state_pipelines.snapshot import open_snapshot
 from tests.flink.harness import diff_entries
 from tests.operations.comparing.test_diff import write_totals
@@ -77,7 +78,7 @@ def test_operators_without_the_key_are_copied(tmp_path: Path) -> None:
     snapshot = orders().open()
     _, result = erase(snapshot, [KeyText("order-0064")], str(tmp_path / "new"))
     assert result is not None
-    assert {change.label: change.keyed for change in result.plan.changes if change.keyed != "none"} == {
+    assert {change.label: change.keyed_text for change in result.plan.changes if change.keyed is not Way.NONE} == {
         "orders": "records (only some keys)",
         "revenue-per-minute": "as it is",
     }

@@ -16,10 +16,11 @@ from state_pipelines.operations.jobs.migrated_job import migrate_job
 from state_pipelines.operations.migration import UPGRADE, Migration, StateShape, dump_migration, parse_migration
 from state_pipelines.operations.migration import flows as fl
 from state_pipelines.operations.migration.drafting import draft_operator
-from state_pipelines.operations.migration.migration_planner import plan_migrations, plan_operator
+from state_pipelines.operations.migration.migration_planner import plan_migrations
 from state_pipelines.operations.migration.revision_position import find_position
 from state_pipelines.operations.migration.schemas import apply_migration, read_schemas
 from state_pipelines.operations.migration.shapes import find_shapes
+from state_pipelines.operations.migration.snapshot_plans import plan_operator
 from state_pipelines.operations.migration.structs import PlanContext
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, pojo
 from state_pipelines.serializers.state_meta_info import broadcast_state, keyed_state, operator_list

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.errors import FormatError
 from state_pipelines.keyed.canonical.reader import CanonicalFile, open_canonical
-from state_pipelines.keyed.keyed_file import KeyedFormat
+from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat
 from state_pipelines.keyed.tables.row_encoding import RecordEncoder
 from state_pipelines.keyed.tables.state_table import TableOptions
 from state_pipelines.metadata.key_groups import KeyGroupRange
@@ -27,7 +27,7 @@ from state_pipelines.operations.write.keyed_rewrite import (
     merge_parts,
     write_part,
 )
-from state_pipelines.operations.write.spills import find_blocks
+from state_pipelines.operations.write.spilled_blocks import find_blocks
 from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
 from state_pipelines.storage import join, resolve
 from tests.snapshot.savepoints import ALL_TYPES, Savepoint, orders, types
@@ -115,6 +115,8 @@ class Disordered(KeyedFormat):
     file: KeyedFile
     order: tuple[int, ...]
 
+    format: ClassVar[FileFormat] = FileFormat.COMBINED
+
     @property
     def header(self) -> KeyedHeader:
         return self.file.header
@@ -122,10 +124,6 @@ class Disordered(KeyedFormat):
     @property
     def key_groups(self) -> KeyGroupRange:
         return self.file.key_groups
-
-    @property
-    def by_kernels(self) -> bool:
-        return self.file.by_kernels
 
     @property
     def name(self) -> str:

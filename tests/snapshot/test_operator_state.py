@@ -14,6 +14,7 @@ from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, RelativeFileStateHandle
 from state_pipelines.snapshot.list_state import NonKeyedState
+from state_pipelines.snapshot.table_states import choose_states
 from tests.keyed.test_raw_timers import SECTION
 from tests.snapshot.built import build_snapshot, list_operator, operator, write_list_state, write_raw_keyed
 from tests.snapshot.savepoints import orders
@@ -71,7 +72,7 @@ def test_keyed_state_is_found_beside_operator_state_that_cannot_be_read(tmp_path
 
 def test_the_table_of_an_operator_does_not_touch_its_operator_state(tmp_path: Path) -> None:
     found = with_timers(tmp_path, damaged())
-    assert [layout.name for layout in found.choose_states(OperatorTableOptions(timers=True))] == [
+    assert [layout.name for layout in choose_states(found, found.keyed_states, OperatorTableOptions(timers=True))] == [
         TIMERS,
         "_timer_state/processing_user-timers",
     ]

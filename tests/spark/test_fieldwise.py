@@ -14,7 +14,7 @@ from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.spark import migrate, write_state
 from state_pipelines.spark.fieldwise import FieldwiseFlow, field_column, find_fieldwise
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, Rows, run_on_rows, split_rows
-from state_pipelines.spark.flow_steps import hidden
+from state_pipelines.spark.flow_columns import hidden
 from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
 from state_pipelines.spark.migration_run import plan_snapshot
 from state_pipelines.spark.proof import prove_plan

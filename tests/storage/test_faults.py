@@ -21,8 +21,9 @@ from state_pipelines.storage import (
     read_range,
     resolve,
 )
-from state_pipelines.storage.faults import ATTEMPTS, is_transient, redact, request
+from state_pipelines.storage.faults import ATTEMPTS, is_transient, request
 from state_pipelines.storage.files import remove_file
+from state_pipelines.storage.redaction import redact
 from tests.storages import CountedFileSystem, empty_counted
 
 if TYPE_CHECKING:

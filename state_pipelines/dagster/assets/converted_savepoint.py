@@ -16,8 +16,10 @@ from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.dagster.written_savepoints import WrittenSavepoint, materialize_savepoint
-from state_pipelines.operations.convert.conversion import Format, InFlight, convert
+from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert.conversion_plan import InFlight
 from state_pipelines.operations.convert.conversion_proof import DESCRIPTION, READS_BACK
+from state_pipelines.operations.convert.conversion_tasks import Format
 from state_pipelines.operations.proofs.proof_reports import DESCRIPTIONS, SOURCE_WHOLE
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot import open_snapshot

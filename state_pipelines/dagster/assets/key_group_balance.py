@@ -37,7 +37,7 @@ _COLUMNS = [
 
 
 class BalanceConfig(dg.Config):
-    """What to measure, and another parallelism to predict."""
+    """Configuration of the measurement: its depth, and another parallelism to predict."""
 
     count: bool = Field(
         default=True,

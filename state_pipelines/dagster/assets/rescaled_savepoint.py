@@ -80,7 +80,7 @@ class RescaleConfig(dg.Config):
 
     @property
     def file_mode(self) -> FileMode:
-        """What happens with unchanged files.
+        """The choice for files that stay as they are.
 
         Raises:
             UsageError: `files` is not one of the choices.
@@ -178,8 +178,8 @@ def _describe(result: "RescaleResult") -> dict[str, Any]:
                 "operator": tell_label(change),
                 "parallelism": tell_number(*change.parallelism),
                 "max parallelism": tell_number(*change.max_parallelism),
-                "keyed state": change.keyed,
-                "operator state": change.operator_state,
+                "keyed state": change.keyed_text,
+                "operator state": change.operator_state.value,
                 "hash": "; ".join(change.hashes),
             }
         )

@@ -5,7 +5,7 @@ Source: `FullSnapshotAsyncWriter`, `FullSnapshotRestoreOperation`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -24,21 +24,22 @@ from state_pipelines.keyed.canonical.sections import (
     Section,
     decompress_sections,
     group_sections,
-    measure_sections,
     open_sections,
     read_sections,
     select_sections,
 )
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
-from state_pipelines.keyed.key_group_splits import RunIndex, StateRun, choose_step, cut_run
-from state_pipelines.keyed.keyed_file import KeyedFormat, gather_key_groups
+from state_pipelines.keyed.key_group_splits import StateRun
+from state_pipelines.keyed.keyed_file import FileFormat, gather_key_groups
 from state_pipelines.keyed.record_layout import KeyedRecords
+from state_pipelines.keyed.section_file import SectionFile
 from state_pipelines.storage.reading import read_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from state_pipelines.keyed.keyed_file import Counts, RecordContext, Runs
+    from state_pipelines.keyed.keyed_file import RecordContext, Runs
+    from state_pipelines.keyed.section_file import RunFinder
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.metadata.streams import StateStream
 
@@ -49,33 +50,12 @@ _ROWS = 1 << 16
 """Records per batch: their arrays take several times their bytes."""
 
 
-@dataclass(frozen=True)
-class CanonicalFile(KeyedFormat):
-    """One canonical stream and its handle.
+class CanonicalFile(SectionFile):
+    """One canonical stream and its handle."""
 
-    Attributes:
-        key_groups: range of the handle.
-        sections: the non-empty sections, ascending by position.
-        runs: spans of states, and of some of their records, in large sections.
-    """
-
-    stream: StateStream
-    header: KeyedHeader
-    key_groups: KeyGroupRange
-    sections: tuple[Section, ...]
-    runs: RunIndex = field(default_factory=RunIndex, compare=False, repr=False)
-
+    format: ClassVar[FileFormat] = FileFormat.CANONICAL
     needs_layouts: ClassVar[bool] = False
-
-    @property
-    def by_kernels(self) -> bool:
-        """See `KeyedFile`."""
-        return True
-
-    @property
-    def name(self) -> str:
-        """Name of the stream."""
-        return self.stream.name
+    by_kernels: ClassVar[bool] = True
 
     def scan(
         self,
@@ -119,51 +99,16 @@ class CanonicalFile(KeyedFormat):
     def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """All records, one key group after the other; the states of a section come in their order."""
         everything = range(len(self.header.states))
-        ordered = sorted(select_sections(self.sections, key_groups), key=lambda each: each.key_group)
-        for sections in group_sections(ordered, WINDOW):
+        for sections in group_sections(self.sort_sections(key_groups), WINDOW):
             found: dict[int, list[KeyedRecords]] = {}
             for state_id, records in replace(self, sections=sections).scan(everything, context):
                 found.setdefault(state_id, []).append(records)
             for key_group, runs in gather_key_groups({state_id: iter(pieces) for state_id, pieces in found.items()}):
                 yield key_group, sorted(runs, key=lambda run: run[1].offset + int(run[1].key_starts[0]))
 
-    def split(
-        self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None
-    ) -> Iterator[CanonicalFile]:
-        """Parts of about `size` bytes."""
-        for sections in group_sections(select_sections(self.sections, key_groups), size):
-            yield replace(self, sections=sections)
-
-    def split_records(
-        self, state_id: int, size: int, least: int, context: RecordContext, key_groups: KeyGroupRange | None = None
-    ) -> Iterator[tuple[CanonicalFile, int]]:
-        """Parts of about `size` bytes; larger key groups than `least` are cut inside (see `KeyedFile.split_records`).
-
-        The section of such a key group is read once for that, `WINDOW` bytes at a time.
-        """
-        for sections in group_sections(select_sections(self.sections, key_groups), size):
-            if len(sections) > 1 or sections[0].size <= least:
-                yield replace(self, sections=sections), state_id
-                continue
-            runs = self.runs.find(
-                sections[0], choose_step(size), lambda section, step: _find_runs(self, section, context.prefix, step)
-            )
-            for run in runs:
-                if run.state_id == state_id:
-                    for piece in cut_run(sections[0], run, size):
-                        yield replace(self, sections=(piece,)), state_id
-
-    def stored_sections(self) -> tuple[Section, ...]:
-        """See `KeyedFile`."""
-        return self.sections
-
-    def measure_state(self, state_id: int, context: RecordContext, key_groups: KeyGroupRange | None) -> int:
-        """Bytes of all states."""
-        return sum(each.size for each in select_sections(self.sections, key_groups))
-
-    def measure_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
-        """See `KeyedFile`."""
-        return measure_sections(self.sections, key_groups)
+    def find_runs(self, context: RecordContext) -> RunFinder:
+        """See `SectionFile`; key groups are cut between records."""
+        return lambda section, step: _find_runs(self, section, context.prefix, step)
 
 
 @dataclass(frozen=True)

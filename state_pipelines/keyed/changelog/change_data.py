@@ -61,8 +61,8 @@ class ChangeData:
     Attributes:
         stream: the stream.
         size: bytes of data.
-        chunks: i64[c + 1, 2] first byte in the file and in the data, of each chunk and behind the last; None of a
-            stream that is not compressed.
+        chunks: i64[c + 1, 2] start offset of each chunk in the file and in the data, then the end offsets of the
+            last one; None of a stream that is not compressed.
         streams: reads the stream.
     """
 

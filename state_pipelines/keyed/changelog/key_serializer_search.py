@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from state_pipelines.keyed.changelog.change_streams import Changes
-    from state_pipelines.keyed.changelog.reader import ChangelogFile
-    from state_pipelines.keyed.keyed_file import RecordContext
+    from state_pipelines.keyed.keyed_file import LoggedFile, RecordContext
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
 
@@ -120,13 +119,13 @@ class _Trial:
 class _Piece:
     """Changes of one state in one file."""
 
-    file: ChangelogFile
+    file: LoggedFile
     info: StateMetaInfo
     changes: Changes
 
 
 def find_key_serializer(
-    files: Sequence[ChangelogFile], context: RecordContext, candidates: Iterable[Serializer] = ()
+    files: Sequence[LoggedFile], context: RecordContext, candidates: Iterable[Serializer] = ()
 ) -> FoundKeySerializer:
     """The serializer of the keys of an operator, none of whose subtasks need have materialized anything.
 
@@ -179,7 +178,7 @@ def find_key_serializer(
     return FoundKeySerializer(first.serializer, first.source, len(first.keys), first.changes, first.hashed, others)
 
 
-def find_told_serializers(files: Sequence[ChangelogFile]) -> list[tuple[Serializer, str]]:
+def find_told_serializers(files: Sequence[LoggedFile]) -> list[tuple[Serializer, str]]:
     """Key serializers that materialized state and timers of an operator name, and where; candidates for others too."""
     told = [(file.key_serializer, "key serializer of the materialized state") for file in files if file.key_serializer]
     for file in files:
@@ -194,7 +193,7 @@ def _basics() -> list[tuple[Serializer, str]]:
     return [(basic(kind), "basic type") for kind in _BASIC]
 
 
-def _try_tuples(files: Sequence[ChangelogFile], context: RecordContext) -> list[_Trial]:
+def _try_tuples(files: Sequence[LoggedFile], context: RecordContext) -> list[_Trial]:
     """The tuples that the hashes prove."""
     sample = _take_sample(files)
     fields = [basic(kind) for kind in _TUPLE_FIELDS]
@@ -207,7 +206,7 @@ def _try_tuples(files: Sequence[ChangelogFile], context: RecordContext) -> list[
     return trials
 
 
-def _take_sample(files: Sequence[ChangelogFile]) -> list[_Piece]:
+def _take_sample(files: Sequence[LoggedFile]) -> list[_Piece]:
     pieces: list[_Piece] = []
     for piece in _read_pieces(files):
         rows = len(piece.changes)
@@ -218,7 +217,7 @@ def _take_sample(files: Sequence[ChangelogFile]) -> list[_Piece]:
     return pieces
 
 
-def _read_pieces(files: Iterable[ChangelogFile]) -> Iterator[_Piece]:
+def _read_pieces(files: Iterable[LoggedFile]) -> Iterator[_Piece]:
     for file in files:
         for window in file.log.windows(file.key_groups, WINDOW):
             changes = file.log.read(window)

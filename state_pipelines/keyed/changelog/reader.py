@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from state_pipelines.keyed.changelog.replay import replay
 from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_run
 from state_pipelines.keyed.digests.stored_bytes import digest_changes
 from state_pipelines.keyed.header import KeyedHeader
-from state_pipelines.keyed.keyed_file import KeyedFormat, gather_key_groups
+from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat, gather_key_groups
 from state_pipelines.keyed.record_layout import concat_records
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
@@ -72,6 +72,8 @@ class ChangelogFile(KeyedFormat):
     ids: tuple[Mapping[int, int], ...] = field(repr=False, hash=False)
     earlier: tuple[tuple[int, Serializer | None, StateMetaInfo], ...] = field(default=(), repr=False)
 
+    format: ClassVar[FileFormat] = FileFormat.CHANGELOG
+
     @property
     def header(self) -> KeyedHeader:
         """Key serializer and states.
@@ -86,11 +88,6 @@ class ChangelogFile(KeyedFormat):
                 hint="Give it with --key-serializer OPERATOR=TYPE, or use a checkpoint after the first materialization",
             )
         return KeyedHeader(key_serializer=self.key_serializer, states=self.states)
-
-    @property
-    def by_kernels(self) -> bool:
-        """See `KeyedFile`; Python finds some of the records."""
-        return False
 
     def scan(
         self,

@@ -15,9 +15,7 @@ from state_pipelines.keyed.record_layout import cut_nulls
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.keyed.record_layout import KeyedRecords
-    from state_pipelines.metadata.key_groups import KeyGroupRange
 
 
 Spans = npt.NDArray[np.int64]
@@ -70,18 +68,6 @@ def sum_digests(digests: Iterable[Mapping[str, RecordDigest]]) -> dict[str, Reco
     for each in digests:
         for name, digest in each.items():
             totals[name] = totals.get(name, RecordDigest()) + digest
-    return totals
-
-
-def digest_states(file: KeyedFile, context: RecordContext, key_groups: KeyGroupRange) -> dict[str, RecordDigest]:
-    """Digests of all states of a file, by name; one pass over it.
-
-    The bytes after the flag of a null in a map do not count: some writers leave them out.
-    """
-    totals = {info.name: RecordDigest() for info in file.header.states}
-    for state_id, records in file.scan(range(len(file.header.states)), context, key_groups):
-        info = file.header.states[state_id]
-        totals[info.name] += digest_run(records, is_map=info.state_type == "MAP")
     return totals
 
 

@@ -24,7 +24,6 @@ from state_pipelines.keyed.canonical.sections import (
     Section,
     decompress_section,
     group_sections,
-    measure_sections,
     open_sections,
     read_sections,
     select_sections,
@@ -34,16 +33,17 @@ from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
 from state_pipelines.keyed.heap.block_ends import find_block_end, make_block_record
 from state_pipelines.keyed.heap.entries import EntryForm, make_forms
 from state_pipelines.keyed.heap.entry_splits import find_runs, read_piece
-from state_pipelines.keyed.key_group_splits import RunIndex, choose_step, cut_run
-from state_pipelines.keyed.keyed_file import KeyedFormat
+from state_pipelines.keyed.keyed_file import FileFormat
 from state_pipelines.keyed.record_layout import KeyedRecords, concat_records
+from state_pipelines.keyed.section_file import SectionFile
 from state_pipelines.storage.reading import read_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from state_pipelines.keyed.digests.record_digests import RecordDigest
-    from state_pipelines.keyed.keyed_file import Counts, RecordContext, Runs
+    from state_pipelines.keyed.keyed_file import RecordContext, Runs
+    from state_pipelines.keyed.section_file import RunFinder
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.metadata.streams import StateStream
 
@@ -83,40 +83,23 @@ class BlockIndex:
 
 
 @dataclass(frozen=True)
-class HeapFile(KeyedFormat):
+class HeapFile(SectionFile):
     """One stream of the heap backend and its handle.
 
     Attributes:
-        key_groups: range of the handle.
-        sections: of the key groups, ascending by position.
         blocks: cached spans of states, shared by all splits: each state and split is a scan of its own.
-        runs: spans of states, and of some of their entries, in large sections.
     """
 
-    stream: StateStream
-    header: KeyedHeader
-    key_groups: KeyGroupRange
-    sections: tuple[Section, ...]
     blocks: BlockIndex = field(default_factory=BlockIndex, compare=False, repr=False)
-    runs: RunIndex = field(default_factory=RunIndex, compare=False, repr=False)
 
+    format: ClassVar[FileFormat] = FileFormat.HEAP
     lacks_lengths: ClassVar[bool] = True
-
-    @property
-    def name(self) -> str:
-        """Name of the stream."""
-        return self.stream.name
-
-    @property
-    def by_kernels(self) -> bool:
-        """See `KeyedFile`; Python finds some of the records."""
-        return False
 
     def scan(
         self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[int, KeyedRecords]]:
         """The records of some states (see `KeyedFile.scan`)."""
-        ordered = sorted(select_sections(self.sections, key_groups), key=lambda each: each.key_group)
+        ordered = self.sort_sections(key_groups)
 
         def read(group: tuple[Section, ...]) -> bytes:
             return b"" if group[0].piece is not None else self._read_bytes(group)
@@ -139,53 +122,18 @@ class HeapFile(KeyedFormat):
 
     def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """All records, one key group after the other; the states of a section come in their order."""
-        ordered = sorted(select_sections(self.sections, key_groups), key=lambda each: each.key_group)
+        ordered = self.sort_sections(key_groups)
         for group, raw in read_ahead(group_sections(ordered, WINDOW), self._read_bytes, self.stream.location, _measure):
             for key_group, runs in self._read(group, raw, range(len(self.header.states)), context):
                 if runs:
                     yield key_group, runs
 
-    def split(self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[HeapFile]:
-        """Parts of about `size` bytes."""
-        for sections in group_sections(select_sections(self.sections, key_groups), size):
-            yield replace(self, sections=sections)
-
-    def split_records(
-        self, state_id: int, size: int, least: int, context: RecordContext, key_groups: KeyGroupRange | None = None
-    ) -> Iterator[tuple[HeapFile, int]]:
-        """Parts of about `size` bytes; larger key groups than `least` are cut inside (see `KeyedFile.split_records`).
-
-        The section of such a key group is read once for that, `WINDOW` bytes at a time, unless the scalar codec would
-        have to do it.
-        """
-        for sections in group_sections(select_sections(self.sections, key_groups), size):
-            forms = make_forms(self.header, context) if len(sections) == 1 and sections[0].size > least else []
-            if not forms or not all(form.entries.is_compiled for form in forms):
-                yield replace(self, sections=sections), state_id
-                continue
-            runs = self.runs.find(
-                sections[0],
-                choose_step(size),
-                lambda section, step, forms=forms: find_runs(  # type: ignore[misc]
-                    self.stream, self.header, section, _KEY_GROUP, forms, step
-                ),
-            )
-            for run in runs:
-                if run.state_id == state_id:
-                    for piece in cut_run(sections[0], run, size):
-                        yield replace(self, sections=(piece,)), state_id
-
-    def stored_sections(self) -> tuple[Section, ...]:
-        """See `KeyedFile`."""
-        return self.sections
-
-    def measure_state(self, state_id: int, context: RecordContext, key_groups: KeyGroupRange | None) -> int:
-        """Bytes of all states."""
-        return sum(each.size for each in select_sections(self.sections, key_groups))
-
-    def measure_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
-        """See `KeyedFile`."""
-        return measure_sections(self.sections, key_groups)
+    def find_runs(self, context: RecordContext) -> RunFinder | None:
+        """See `SectionFile`; None where the scalar codec would have to find the entries."""
+        forms = make_forms(self.header, context)
+        if not all(form.entries.is_compiled for form in forms):
+            return None
+        return lambda section, step: find_runs(self.stream, self.header, section, _KEY_GROUP, forms, step)
 
     def digest_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> RecordDigest | None:
         """See `KeyedFile`."""

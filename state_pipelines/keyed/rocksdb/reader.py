@@ -20,7 +20,7 @@ from state_pipelines.errors import FormatError, Where, at
 from state_pipelines.keyed.canonical import kernels
 from state_pipelines.keyed.canonical.sections import parse_header
 from state_pipelines.keyed.header import name_states, write_keyed_header
-from state_pipelines.keyed.keyed_file import KeyedFormat, gather_key_groups
+from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat, gather_key_groups
 from state_pipelines.keyed.keys.key_kernels import find_changes
 from state_pipelines.keyed.record_bounds import take_bytes
 from state_pipelines.keyed.record_layout import KeyedRecords, concat_records, cut_nulls
@@ -75,14 +75,11 @@ class RocksFile(KeyedFormat):
     seeks: KeySeeks | None = None
     tables: TableCache = field(default_factory=TableCache, compare=False, repr=False)
 
+    format: ClassVar[FileFormat] = FileFormat.ROCKSDB
     needs_layouts: ClassVar[bool] = False
     lists_subclasses: ClassVar[bool] = True
     is_database: ClassVar[bool] = True
-
-    @property
-    def by_kernels(self) -> bool:
-        """See `KeyedFile`."""
-        return True
+    by_kernels: ClassVar[bool] = True
 
     def scan(
         self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None

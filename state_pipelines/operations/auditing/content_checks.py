@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.auditing.report import Findings
     from state_pipelines.rocksdb.manifest import TableFile
     from state_pipelines.snapshot import Operator, Snapshot, State
+    from state_pipelines.snapshot.operator_files import OperatorFiles
 
 _SMALL_FILE = 256 << 10
 """Files up to this size are walked whole in a sample."""
@@ -162,7 +163,7 @@ def _plan_operator(
             )
 
 
-def _note_undecoded(operator: Operator, state: State, reason: str) -> Finding:
+def _note_undecoded(operator: OperatorFiles, state: State, reason: str) -> Finding:
     return Finding(
         Severity.NOTE,
         Property.RECORDS,

@@ -19,7 +19,7 @@ from state_pipelines.operations.write.whole_sources import check_source_whole
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from state_pipelines.operations.convert.conversion import ConversionPlan
+    from state_pipelines.operations.convert.conversion_plan import ConversionPlan
     from state_pipelines.operations.convert.conversion_tasks import SubtaskConversion, WrittenState
     from state_pipelines.operations.local_processes import Runner
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UnsupportedError, Where, at
-from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_states
+from state_pipelines.keyed.digests.file_digests import digest_states
 from state_pipelines.keyed.heap.null_timestamps import holds_null_timestamp, may_hold_timestamps
 from state_pipelines.keyed.heap.reader import HeapWriter
 from state_pipelines.keyed.record_layout import derive_keyed_layout
@@ -30,6 +30,7 @@ from state_pipelines.storage.files import remove_file
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from state_pipelines.keyed.digests.record_digests import RecordDigest
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext, Runs
     from state_pipelines.keyed.record_layout import KeyedLayout
@@ -134,7 +135,7 @@ def _write_heap(task: SubtaskConversion) -> tuple[KeyedStateHandle, int]:
         for state_id, info in enumerate(task.header.states)
         if may_hold_timestamps(info, key)
     }
-    # Whatever an attempt that died has left is ours: nobody else knows the name.
+    # Remove leftovers of a failed attempt; the name is unique to this task.
     with create_file(place, replace=True) as output:
         writer = HeapWriter(output, task.header, task.key_groups, task.context)
         for key_group, runs in align_key_groups(task.source, task.context, task.key_groups):

@@ -10,7 +10,7 @@ from state_pipelines.operations.erase.key_search import KeySearch, search_keys
 from state_pipelines.operations.local_processes import choose_runner
 from state_pipelines.operations.rescale import OperatorRequest, RescaleRequest, plan_rescale, run_rescale
 from state_pipelines.operations.rescale.rescale_request import KeyChoice
-from state_pipelines.operations.write.publication import make_file_name
+from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.storage import join, parent, resolve

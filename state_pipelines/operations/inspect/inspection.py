@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from state_pipelines.snapshot import Operator, Snapshot, State
-    from state_pipelines.snapshot.state import StateStatistics
+    from state_pipelines.snapshot.state_parts import StateStatistics
 
 RAW_TIMERS = "raw timers"
 """The format of timers in raw keyed state."""

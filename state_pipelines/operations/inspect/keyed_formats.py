@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.keyed.changelog.changes import is_compressed
+from state_pipelines.keyed.keyed_file import FileFormat
 from state_pipelines.metadata.keyed_handles import (
     ChangelogStateBackendHandle,
     ChangelogStateHandleStream,
@@ -20,17 +21,12 @@ from state_pipelines.metadata.streams import read_stream_range, read_whole_strea
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from state_pipelines.keyed.changelog.reader import ChangelogFile
-    from state_pipelines.keyed.keyed_file import KeyedFile
+    from state_pipelines.keyed.keyed_file import KeyedFile, LoggedFile
     from state_pipelines.metadata.keyed_handles import KeyedStateHandle
     from state_pipelines.metadata.stream_handles import StreamStateHandle
     from state_pipelines.snapshot.handle_readers import HandleReader
 
-CANONICAL = "canonical"
-HEAP = "heap native"
-ROCKSDB = "RocksDB"
 FORST = "ForSt"
-CHANGELOG = "changelog"
 
 _COMPRESSION = re.compile(r"^\s*compression=k(\w+?)(?:Compression)?\s*$", re.MULTILINE)
 # ForSt writes the same options file as RocksDB; its working directory differs: `ForStKeyedStateBackendBuilder`
@@ -126,13 +122,13 @@ class _Databases:
     def identify(self, handle: IncrementalRemoteKeyedStateHandle) -> tuple[str, str]:
         """(`RocksDB` or `ForSt`, compression); subtasks whose file has the same name have the same options."""
         if self._without_options:
-            return f"{ROCKSDB} or {FORST}", ""
+            return f"{FileFormat.ROCKSDB.value} or {FORST}", ""
         options = [each for each in handle.private_state if each.local_path.startswith("OPTIONS-")]
         key = tuple(each.local_path for each in options)
         if key not in self._known:
             raw = read_whole_stream(self.reader.open_stream(options[0].handle)) if options else b""
             text = raw.decode("utf-8", "replace")
-            store = FORST if _FORST_DIRECTORY.search(text) else ROCKSDB
+            store = FORST if _FORST_DIRECTORY.search(text) else FileFormat.ROCKSDB.value
             self._known[key] = store, _join(_COMPRESSION.findall(text))
         return self._known[key]
 
@@ -147,8 +143,7 @@ def _describe(handle: KeyedStateHandle, file: KeyedFile, databases: _Databases) 
     match handle:
         case KeyGroupsStateHandle() | KeyGroupsSavepointStateHandle():
             compression = "snappy" if file.header.compressed else "none"
-            name = HEAP if file.lacks_lengths else CANONICAL
-            return _count_files(KeyedFormat(name, [], compression), (), (handle.delegate,))
+            return _count_files(KeyedFormat(file.format.value, [], compression), (), (handle.delegate,))
         case IncrementalRemoteKeyedStateHandle():
             store, compression = databases.identify(handle)
             if file.is_forst:
@@ -163,7 +158,7 @@ def _describe(handle: KeyedStateHandle, file: KeyedFile, databases: _Databases) 
     return KeyedFormat(type(handle).__name__, [], "")
 
 
-def _describe_changelog(handle: ChangelogStateBackendHandle, file: ChangelogFile, databases: _Databases) -> KeyedFormat:
+def _describe_changelog(handle: ChangelogStateBackendHandle, file: LoggedFile, databases: _Databases) -> KeyedFormat:
     bases = [_describe(base, opened, databases) for base, opened in zip(handle.materialized, file.bases, strict=True)]
     streams: list[StreamStateHandle] = []
     compressions: list[str] = []
@@ -181,7 +176,7 @@ def _describe_changelog(handle: ChangelogStateBackendHandle, file: ChangelogFile
         compressions.append("snappy" if is_compressed(flag, stream.name) else "none")
     kinds = " and ".join(dict.fromkeys(base.format for base in bases))
     total = KeyedFormat(
-        f"{CHANGELOG} over {kinds}" if kinds else CHANGELOG,
+        f"{file.format.value} over {kinds}" if kinds else file.format.value,
         [],
         _join([base.compression for base in bases]),
         any(isinstance(each, SegmentFileStateHandle) for each in streams),

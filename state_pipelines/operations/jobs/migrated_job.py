@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, StateGroup, list_places
-from state_pipelines.operations.migration.migration_planner import Chain, plan_operator
 from state_pipelines.operations.migration.shapes import StateShape, find_shapes
+from state_pipelines.operations.migration.snapshot_plans import plan_operator
 
 if TYPE_CHECKING:
     from state_pipelines.operations.migration.migration_plan import OperatorPlan
+    from state_pipelines.operations.migration.migration_planner import Chain
     from state_pipelines.snapshot import Snapshot
 
 

@@ -24,16 +24,11 @@ from state_pipelines.operations.migration.migration_files import (
     dump_migration,
     parse_migration,
 )
-from state_pipelines.operations.migration.migration_planner import (
-    KINDS,
-    Chain,
-    make_context,
-    plan_migrations,
-    plan_operator,
-)
+from state_pipelines.operations.migration.migration_planner import KINDS, Chain, plan_migrations
 from state_pipelines.operations.migration.payload_differences import Differences, has_todo, propose
 from state_pipelines.operations.migration.shapes import StateShape, find_shapes
 from state_pipelines.operations.migration.signatures import sign_shape, strip_serializer
+from state_pipelines.operations.migration.snapshot_plans import make_context, plan_operator
 from state_pipelines.operations.migration.steps import TODO, UPGRADE
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.state_meta_info import broadcast_state, keyed_state, operator_list

@@ -7,7 +7,6 @@ A file says one change at the top level (`operator`, `state`, `upgrade`, `downgr
 from __future__ import annotations
 
 import hashlib
-import runpy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from state_pipelines.errors import MigrationError, StateError, UsageError, Where
 from state_pipelines.operations.migration.step_parser import parse_step, take_text
 from state_pipelines.operations.migration.step_texts import dump_step
 from state_pipelines.operations.migration.steps import DOWNGRADE, UPGRADE, Key, Step
+from state_pipelines.operations.python_files import run_python_file
 
 _CHANGE = ("operator", "state", "upgrade", "downgrade", "loss", "expect")
 _FILE = ("revision", "revises", "description", "changes")
@@ -152,7 +152,8 @@ def load_migration(path: str | Path) -> Migration:
     where = Where(file=str(path))
     try:
         raw = Path(path).read_bytes()
-        content = _run_python(path) if Path(path).suffix == ".py" else yaml.safe_load(raw)
+        is_python = Path(path).suffix == ".py"
+        content = run_python_file(path, "MIGRATION", kind=MigrationError) if is_python else yaml.safe_load(raw)
     except OSError as error:
         raise MigrationError(f"the migration file cannot be read: {error.strerror}", where=where) from None
     except yaml.YAMLError as error:
@@ -165,18 +166,6 @@ def load_migration(path: str | Path) -> Migration:
         if error.where.file is None:
             error.where = replace(error.where, file=str(path))
         raise
-
-
-def _run_python(path: str | Path) -> object:
-    try:
-        found = runpy.run_path(str(path))
-    except Exception as error:
-        # The file is code of the user, which may raise anything.
-        what = f"the migration file cannot be run: {type(error).__name__}: {error}"
-        raise MigrationError(what, where=Where(file=str(path))) from error
-    if "MIGRATION" not in found:
-        raise MigrationError("the migration file does not define MIGRATION", where=Where(file=str(path)))
-    return found["MIGRATION"]
 
 
 def parse_migration(content: dict[str, Any], *, fingerprint: str = "", path: str = "") -> Migration:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from state_pipelines.codecs.serializer_layouts import keep_undecodable, walk
 from state_pipelines.codecs.subclasses import complete
-from state_pipelines.errors import MigrationError, StateError, UnsupportedError, UsageError, Where, at
+from state_pipelines.errors import MigrationError, UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.operations.migration import flows
 from state_pipelines.operations.migration import steps as st
@@ -39,10 +38,11 @@ from state_pipelines.operations.migration.python_values import (
     make_java_name,
     wrap_python_key,
 )
-from state_pipelines.operations.migration.shapes import UNKEYED, explain_unread
+from state_pipelines.operations.migration.shapes import UNKEYED
 from state_pipelines.operations.migration.state_kind_changes import plan_kind, plan_split_part
+from state_pipelines.operations.migration.step_checks import require_meaning
 from state_pipelines.operations.migration.steps import DOWNGRADE, UPGRADE
-from state_pipelines.operations.migration.structs import PlanContext, known_sql_types
+from state_pipelines.operations.migration.structs import PlanContext
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.keyed_state import TIMER
@@ -50,8 +50,6 @@ from state_pipelines.snapshot.python_states import python_name
 
 if TYPE_CHECKING:
     from state_pipelines.operations.migration.shapes import StateShape
-    from state_pipelines.serializers.state_meta_info import StateMetaInfo
-    from state_pipelines.snapshot import Operator, Snapshot
 
 Chain = Sequence[tuple[Migration, str]]
 """Revisions in the order in which they are applied, each with its direction."""
@@ -59,34 +57,6 @@ Chain = Sequence[tuple[Migration, str]]
 KINDS = ("VALUE", "LIST", "MAP", "REDUCING", "AGGREGATING")
 _MIGRATED = (*KINDS, *UNKEYED)
 _ALL = ""
-
-
-def describe_copied(flow: Read, own: StateMetaInfo, before: StateShape) -> StateMetaInfo:
-    """The meta info of a state whose bytes are copied.
-
-    Args:
-        flow: of the state.
-        own: the description in the file; kept, except for changed names in the serializers.
-        before: the shape that was planned with.
-    """
-    if flow.shape.info == replace(before.info, name=flow.shape.name):
-        return replace(own, name=flow.shape.name)
-    return flow.shape.info
-
-
-def make_context(snapshot: Snapshot, shapes: Mapping[str, StateShape]) -> PlanContext:
-    """What planning depends on in a snapshot."""
-    serializers = [*snapshot.keyed_files.serializers()]
-    serializers += [serializer for shape in shapes.values() for _, serializer in shape.info.serializers]
-    nodes = [node for serializer in serializers for node in walk(serializer)]
-    kryos = tuple(dict.fromkeys(node for node in nodes if isinstance(node, tree.Kryo)))
-    return PlanContext(keep_undecodable(snapshot.layout_context), tuple(known_sql_types(nodes).items()), kryos)
-
-
-def find_changes(migration: Migration, operator: Operator) -> tuple[Change, ...]:
-    """The changes of a migration that name an operator."""
-    snapshot = operator.snapshot
-    return tuple(each for each in migration.changes if snapshot.operator(each.operator).id == operator.id)
 
 
 def plan_migrations(
@@ -254,7 +224,7 @@ class _Planner:
             self._rekey(step)
             return subject
         flow = self._find(subject)
-        _require_meaning(step, flow.shape)
+        require_meaning(step, flow.shape)
         if not isinstance(step, st.RenameState | st.DropState):
             flow = self._complete(flow)
         match step:
@@ -419,7 +389,7 @@ class _Planner:
         sources = {subject: flow} | {name: self._complete(self._find(name)) for name in others}
         into = make_java_name(step.into, flow.shape)
         for each in sources.values():
-            _require_meaning(step, each.shape)
+            require_meaning(step, each.shape)
         if into not in sources:
             self._require_free(into)
         kinds = {("VALUE" if each.shape.kind in KINDS[3:] else each.shape.kind) for each in sources.values()}
@@ -469,43 +439,3 @@ class _Planner:
             flow = self._complete(flow)
             stage = flows.Rekey(sql, rules.get(name, flows.ERROR), step.nondeterministic)
             self.states[name] = Apply(flow, stage, flow.shape.with_key(key))
-
-
-def _require_meaning(step: st.Step, shape: StateShape) -> None:
-    """Refuse steps that have no meaning for operator state.
-
-    Raises:
-        MigrationError: it is one; says why.
-    """
-    if shape.is_keyed:
-        return
-    of = f"{shape.kind} state of the operator" if shape.kind != UNKEYED[-1] else "broadcast state"
-    match step:
-        case st.TtlStep():
-            raise MigrationError(f"{of} has no TTL: Flink keeps times of the last access with keys only")
-        case st.Kind():
-            raise MigrationError(
-                f"{of} cannot change its kind: the code of the job decides how entries are distributed to subtasks",
-                hint="Steps on values, `filter`, `split`, `rename_state` and `drop_state` change it",
-            )
-        case st.Merge():
-            raise MigrationError(
-                f"{of} cannot be merged: nothing says which entries of the states belong together",
-                hint="Read both states in the new code, and let it merge them",
-            )
-
-
-def plan_operator(operator: Operator, shapes: Mapping[str, StateShape], chain: Chain) -> OperatorPlan:
-    """`plan_migrations` for an operator of a snapshot.
-
-    Raises:
-        MigrationError: as `plan_migrations`.
-    """
-    called = {change.operator for migration, _ in chain for change in find_changes(migration, operator)}
-    try:
-        return plan_migrations(shapes, chain, operators=called, context=make_context(operator.snapshot, shapes))
-    except StateError as error:
-        error.where = replace(error.where, operator=operator.label)
-        if unread := explain_unread(operator):
-            error.hint = f"{error.hint}; its operator state cannot be read ({unread})".removeprefix("; ")
-        raise

@@ -12,6 +12,7 @@ from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.serializer_layouts import LayoutContext, contains_opaque, derive_layout, walk
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration.avro_schema import expand_schema, render_schema
+from state_pipelines.operations.migration.struct_families import open_struct
 from state_pipelines.operations.migration.structs import (
     RAW,
     Columns,
@@ -19,7 +20,6 @@ from state_pipelines.operations.migration.structs import (
     Slot,
     make_struct,
     make_text,
-    open_struct,
     quote_name,
 )
 from state_pipelines.serializers import tree

@@ -26,6 +26,7 @@ from state_pipelines.operations.migration.payload_conversion import (
 )
 from state_pipelines.operations.migration.signatures import strip_schema, strip_serializer
 from state_pipelines.operations.migration.steps import TODO
+from state_pipelines.operations.migration.struct_families import open_struct
 from state_pipelines.operations.migration.structs import (
     Node,
     PlanContext,
@@ -34,7 +35,6 @@ from state_pipelines.operations.migration.structs import (
     SqlColumn,
     Struct,
     make_struct,
-    open_struct,
     quote_name,
 )
 from state_pipelines.serializers import tree

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.serializer_layouts import contains_opaque
 from state_pipelines.operations.migration.flows import Project, Replace
+from state_pipelines.operations.migration.struct_families import open_struct
 from state_pipelines.operations.migration.structs import (
     RAW,
     Columns,
@@ -21,7 +22,6 @@ from state_pipelines.operations.migration.structs import (
     find_root,
     make_struct,
     make_text,
-    open_struct,
     quote_name,
 )
 from state_pipelines.serializers import tree

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import NotFoundError
-from state_pipelines.operations.migration.migration_planner import make_context, plan_migrations
+from state_pipelines.operations.migration.migration_planner import plan_migrations
 from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.migration.signatures import sign_shapes
+from state_pipelines.operations.migration.snapshot_plans import make_context
 from state_pipelines.operations.migration.structs import PlanContext
 
 if TYPE_CHECKING:

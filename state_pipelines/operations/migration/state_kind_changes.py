@@ -17,7 +17,8 @@ from state_pipelines.operations.migration.payload_conversion import (
     resolve_type,
 )
 from state_pipelines.operations.migration.python_values import adopt_python_payload, make_java_name
-from state_pipelines.operations.migration.structs import PlanContext, open_struct, quote_name
+from state_pipelines.operations.migration.struct_families import open_struct
+from state_pipelines.operations.migration.structs import PlanContext, quote_name
 from state_pipelines.serializers import tree
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, RelativeFileStateHandle, StreamStateHandle
 from state_pipelines.metadata.streams import StreamRange, copy_ranges, read_stream_range
 from state_pipelines.operations.local_processes import COPY_THREADS
-from state_pipelines.operations.write.publication import make_file_name
+from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.storage import Location, join
 from state_pipelines.storage.files import remove_file
 from state_pipelines.storage.locations import is_local
@@ -51,7 +51,7 @@ class FileAssembly:
             ProofError: the new file does not hold what was written.
             StateError: an old file cannot be read, or the new one not be written.
         """
-        # Whatever an attempt that died has left is ours: nobody else knows the name.
+        # Remove leftovers of a failed attempt; the name is unique to this task.
         remove_file(self.target)
         return copy_ranges(self.parts, self.target, verify=self.verify)
 

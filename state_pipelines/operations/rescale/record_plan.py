@@ -16,7 +16,7 @@ from state_pipelines.operations.rescale.found_hashes import find_key_hasher
 from state_pipelines.operations.rescale.record_regrouping import Collect, Shuffle, Source
 from state_pipelines.operations.rescale.rescale_plan import RecordsPlan
 from state_pipelines.operations.rescale.snapshot_merge import align_headers
-from state_pipelines.operations.write.publication import make_file_name
+from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.spills import BLOCK
 from state_pipelines.serializers.state_meta_info import StateKind
 from state_pipelines.storage import join

@@ -24,10 +24,10 @@ from state_pipelines.metadata.streams import StateStream
 from state_pipelines.operations.rescale.hashed_keys import count_threads, hash_keys, require_key_groups
 from state_pipelines.operations.rescale.snapshot_merge import MergeRule, StatePairs, is_timer, merge_duplicates
 from state_pipelines.operations.write.keyed_rewrite import WrittenFile, align_key_groups
+from state_pipelines.operations.write.spilled_blocks import Spill
 from state_pipelines.operations.write.spills import (
     BATCH,
     BLOCK,
-    Spill,
     create_merged_spill,
     create_spill,
     cut_windows,

@@ -11,13 +11,13 @@ from state_pipelines.errors import ProofError, TargetExistsError, UnsupportedErr
 from state_pipelines.keyed.digests.record_digests import sum_digests
 from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
-from state_pipelines.operations.convert.conversion import choose_properties
+from state_pipelines.operations.convert.conversion_plan import choose_properties
 from state_pipelines.operations.erase.key_search import search_keys
 from state_pipelines.operations.local_processes import choose_runner, run_pieces
 from state_pipelines.operations.rescale.operator_edits import edit_operators
 from state_pipelines.operations.rescale.proof_report import report_rescaling
 from state_pipelines.operations.rescale.record_stages import MovedRecords, check_chosen_keys, move_records
-from state_pipelines.operations.rescale.rescale_plan import OperatorPlan, RescalePlan
+from state_pipelines.operations.rescale.rescale_plan import OperatorPlan, RescalePlan, Way
 from state_pipelines.operations.rescale.rescale_planner import plan_operator
 from state_pipelines.operations.rescale.rescale_proof import (
     CountKeyed,
@@ -149,7 +149,7 @@ def plan_rescale(
 def _note_conflicts(plans: Sequence[OperatorPlan]) -> list[str]:
     """What Flink would not tell of operators that may be chained: those of one parallelism."""
     found: dict[int, dict[int, list[str]]] = {}
-    for change in (plan.change for plan in plans if plan.change.keyed != "none"):
+    for change in (plan.change for plan in plans if plan.change.keyed is not Way.NONE):
         found.setdefault(change.parallelism[1], {}).setdefault(change.max_parallelism[1], []).append(change.label)
     return [
         "operators of parallelism "
@@ -166,7 +166,7 @@ def _note_max_parallelism(plans: Sequence[OperatorPlan]) -> list[str]:
     changed: dict[int, list[str]] = {}
     for change in (plan.change for plan in plans):
         before, after = change.max_parallelism
-        if before != after and change.keyed != "none":
+        if before != after and change.keyed is not Way.NONE:
             changed.setdefault(after, []).append(change.label)
     return [
         f"the job must set the same max parallelism, {number} for {', '.join(labels)}, or none at all "

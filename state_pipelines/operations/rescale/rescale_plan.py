@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.operations.rescale.record_regrouping import Gather
-from state_pipelines.operations.write.publication import make_file_name
+from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.spills import choose_batch
 from state_pipelines.storage import join
 
@@ -25,11 +26,25 @@ if TYPE_CHECKING:
     from state_pipelines.operations.rescale.record_regrouping import Collect, Shuffle
     from state_pipelines.operations.rescale.rescale_request import RescaleRequest
     from state_pipelines.operations.write.publication import FileMode
-    from state_pipelines.operations.write.spills import Spill
+    from state_pipelines.operations.write.spilled_blocks import Spill
     from state_pipelines.storage import Location
 
 KeyedHandles = tuple["KeyedStateHandle | None", "KeyedStateHandle | None"]
 """Managed and raw keyed state of a subtask."""
+
+
+class Way(Enum):
+    """How state of an operator gets into the new snapshot, by the words of reports."""
+
+    NONE = "none"
+    """There is no state."""
+    FINISHED = "finished, no state"
+    """The operator had finished."""
+    COPIED = "as it is"
+    RANGES = "ranges of bytes"
+    """Subtasks take ranges of the old files."""
+    RECORDS = "records"
+    """Records are read and written."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +58,7 @@ class OperatorChange:
         max_parallelism: before and after.
         keyed: how its keyed state gets there.
         operator_state: how its operator state gets there.
+        reason: why the records of its keyed state are written again; empty where they are not.
         hashes: of user classes in the keys, which hash code was found and what proves it.
         moved: key groups that change subtask; None without keyed state, and where all records move to other key groups.
     """
@@ -51,10 +67,16 @@ class OperatorChange:
     label: str
     parallelism: tuple[int, int]
     max_parallelism: tuple[int, int]
-    keyed: str
-    operator_state: str
+    keyed: Way
+    operator_state: Way
+    reason: str = ""
     hashes: tuple[str, ...] = ()
     moved: MovedKeyGroups | None = None
+
+    @property
+    def keyed_text(self) -> str:
+        """The way of keyed state, and why."""
+        return f"{self.keyed.value} ({self.reason})" if self.reason else self.keyed.value
 
 
 @dataclass(frozen=True)
@@ -175,8 +197,8 @@ def _change_to_json(change: OperatorChange) -> dict[str, object]:
         "former": change.former,
         "parallelism": list(change.parallelism),
         "max_parallelism": list(change.max_parallelism),
-        "keyed_state": change.keyed,
-        "operator_state": change.operator_state,
+        "keyed_state": change.keyed_text,
+        "operator_state": change.operator_state.value,
         "hashes": list(change.hashes),
         "moved": None if change.moved is None else change.moved.to_json(),
     }

@@ -20,7 +20,7 @@ from state_pipelines.operations.rescale.keyed_assembly import NeedsRecords
 from state_pipelines.operations.rescale.moved_key_groups import MovedKeyGroups, find_moved_key_groups
 from state_pipelines.operations.rescale.operator_assembly import assemble_operator
 from state_pipelines.operations.rescale.record_plan import RecordMove, has_keyed_state
-from state_pipelines.operations.rescale.rescale_plan import KeyedHandles, OperatorChange, OperatorPlan, RecordsPlan
+from state_pipelines.operations.rescale.rescale_plan import KeyedHandles, OperatorChange, OperatorPlan, RecordsPlan, Way
 from state_pipelines.operations.rescale.source_splits import count_splits
 from state_pipelines.operations.rescale.stored_elements import digest_pairs, measure_union
 from state_pipelines.operations.write.publication import FileMode
@@ -116,7 +116,7 @@ class _Planner:
         realigned = not follows_formula(self.metadata)
         reason = self._why_records()
         if not (resized or realigned or reason or self.edited.merged or self.dropped):
-            return self._finish(self.metadata, "as it is", "as it is")
+            return self._finish(self.metadata, self._choose_keyed(Way.COPIED), self._choose_operator(Way.COPIED))
         self._refuse(moved=bool(reason))
         assembler = Assembler(self.target, self.verify)
         keyed = [(None, None)] * self.parallelism if reason else self._hand_on(assembler)
@@ -133,7 +133,7 @@ class _Planner:
                 hint="Drop it, or take it from the snapshot whose state counts (take)",
             )
         state = replace(self.metadata, max_parallelism=self.max_parallelism)
-        return self._finish(state, "finished, no state", "finished, no state")
+        return self._finish(state, Way.FINISHED, Way.FINISHED)
 
     def _hand_on(self, assembler: Assembler) -> list[KeyedHandles] | NeedsRecords:
         """Keyed state of the one source that has any."""
@@ -231,11 +231,13 @@ class _Planner:
                 f"operator {self.operator.label}: the coordinator state of {self.operator.snapshot.path} is kept, that "
                 "of the merged snapshots is not"
             )
-        way = f"records ({reason})" if reason else "ranges of bytes" if self._hands_out else "as it is"
+        way = Way.RANGES if self._hands_out else Way.COPIED
+        keyed_way = self._choose_keyed(Way.RECORDS if reason else way)
         return self._finish(
             state,
-            self._describe_keyed(way),
-            self._describe_operator("ranges of bytes" if self._hands_out else "as it is"),
+            keyed_way,
+            self._choose_operator(way),
+            reason=reason if keyed_way is Way.RECORDS else "",
             pieces=tuple(assembler.pieces),
             records=records,
             hashes=hashes,
@@ -329,20 +331,21 @@ class _Planner:
             )
         self.notes.append(f"operator {self.operator.label}: {what}; a watermark without idleness waits for these")
 
-    def _describe_keyed(self, way: str) -> str:
+    def _choose_keyed(self, way: Way) -> Way:
         raw = any(each.raw_keyed_state for each in self.metadata.subtasks)
-        return way if raw or any(each.managed_keyed_state for each in self.metadata.subtasks) else "none"
+        return way if raw or any(each.managed_keyed_state for each in self.metadata.subtasks) else Way.NONE
 
-    def _describe_operator(self, way: str) -> str:
+    def _choose_operator(self, way: Way) -> Way:
         handles = [each.managed_operator_state or each.raw_operator_state for each in self.metadata.subtasks]
-        return way if any(handles) else "none"
+        return way if any(handles) else Way.NONE
 
     def _finish(
         self,
         state: OperatorState,
-        keyed: str,
-        operator_state: str,
+        keyed: Way,
+        operator_state: Way,
         *,
+        reason: str = "",
         pieces: tuple[FileAssembly, ...] = (),
         records: RecordsPlan | None = None,
         hashes: tuple[str, ...] = (),
@@ -352,8 +355,9 @@ class _Planner:
             label=self.operator.label,
             parallelism=(self.metadata.parallelism, state.parallelism),
             max_parallelism=(self.metadata.max_parallelism, state.max_parallelism),
-            keyed=self._describe_keyed(keyed) if keyed == "as it is" else keyed,
-            operator_state=self._describe_operator(operator_state) if operator_state == "as it is" else operator_state,
+            keyed=keyed,
+            operator_state=operator_state,
+            reason=reason,
             hashes=hashes,
             moved=self._find_moved(state),
         )

@@ -28,7 +28,7 @@ from state_pipelines.operations.rescale.stored_elements import (
 )
 from state_pipelines.serializers.merged_subclasses import join_infos
 from state_pipelines.serializers.state_meta_info import StateMetaInfo
-from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RawKeyedPart, RawKeyedState
+from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RawKeyedState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.rescale.operator_edits import EditedSnapshot
     from state_pipelines.snapshot import Operator
+    from state_pipelines.snapshot.raw_key_groups import RawKeyedPart
 
 KEYED_STATE = "keyed state"
 """Name of the row for keyed state that is compared by the bytes of its key groups, all states together."""

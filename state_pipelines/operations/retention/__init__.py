@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from state_pipelines.operations.retention.application import ApplyLimits, ApplyResult, apply_plan
+from state_pipelines.operations.retention.application import ApplyResult, apply_plan
+from state_pipelines.operations.retention.apply_context import ApplyLimits
 from state_pipelines.operations.retention.audit_log import AuditLog, AuditRecord, Outcome, open_audit_log
 from state_pipelines.operations.retention.pins import Pin, pin_snapshot, read_pins, unpin_snapshot
 from state_pipelines.operations.retention.plan import (

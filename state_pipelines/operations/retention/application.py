@@ -7,13 +7,14 @@ every deletion is written to the audit log before and after it, and a run that w
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines import snapshot
 from state_pipelines.errors import IncompatibleError, UsageError, Where
+from state_pipelines.operations.retention.apply_context import ApplyContext, ApplyLimits
 from state_pipelines.operations.retention.audit_log import (
     AuditLog,
     AuditRecord,
@@ -44,30 +45,6 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Snapshot
 
 _SHOWN_CHANGES = 10
-
-
-@dataclass(frozen=True)
-class ApplyLimits:
-    """Bounds of one run; a run that reaches one stops, and the next run with the same fingerprint continues.
-
-    Attributes:
-        paths: paths that are deleted at most.
-        bytes: bytes that are deleted at most.
-        paths_per_second: rate of deletion.
-        batch: paths that are checked and deleted together; between batches the roots are searched for new snapshots.
-    """
-
-    paths: int | None = None
-    bytes: int | None = None
-    paths_per_second: float = 500.0
-    batch: int = 500
-
-    def __post_init__(self) -> None:
-        """Refuse limits with which nothing could ever be deleted."""
-        for name in ("paths", "bytes", "paths_per_second", "batch"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise UsageError(f"the limit {name} is {value}", hint="Give a number above zero")
 
 
 @dataclass(frozen=True)
@@ -211,34 +188,8 @@ def apply_plan(
     ).run(fingerprint, planned, grace)
 
 
-@dataclass
-class Application:
-    """Applies plans below some roots.
-
-    Attributes:
-        roots: the roots.
-        make_plan: makes the plan of now from the leftovers of interrupted runs, the paths that it confirms and the
-            time between two passes.
-        watch: watches the snapshots; its first look is older than the plan.
-        key: the one spelling of a path.
-        log: the audit log.
-        open_snapshot: opens a snapshot for the audit.
-        limits: of a run.
-        quarantine: move to the quarantine instead of deleting.
-        report: called with the number of handled paths and of all paths after every batch.
-        clock: the time.
-    """
-
-    roots: Sequence[Root]
-    make_plan: Callable[[Leftovers, Sequence[PlannedPath] | None, timedelta], RetentionPlan]
-    watch: SnapshotWatch
-    key: Callable[[str], str]
-    log: AuditLog
-    open_snapshot: Callable[[str], Snapshot]
-    limits: ApplyLimits = field(default_factory=ApplyLimits)
-    quarantine: bool = False
-    report: Callable[[int, int], None] | None = None
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+class Application(ApplyContext):
+    """Applies plans below some roots."""
 
     def run(self, fingerprint: str, planned: Sequence[PlannedPath] | None, grace: timedelta) -> ApplyResult:
         """Plan again and apply, or continue an interrupted run of the same fingerprint; see `apply_plan`."""

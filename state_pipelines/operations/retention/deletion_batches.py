@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from state_pipelines.operations.retention.application import Application
+    from state_pipelines.operations.retention.apply_context import ApplyContext
     from state_pipelines.operations.retention.survey import Root
     from state_pipelines.storage import Location
 
@@ -34,9 +34,9 @@ class DeletionBatches:
         stopped: why the run ends before the plan is done.
     """
 
-    def __init__(self, application: Application, run: AuditRun, since: datetime, total: int) -> None:
+    def __init__(self, context: ApplyContext, run: AuditRun, since: datetime, total: int) -> None:
         """Prepare a run over `total` paths."""
-        self._application = application
+        self._context = context
         self._run = run
         self._since = since
         self._total = total
@@ -72,7 +72,7 @@ class DeletionBatches:
 
     def drop_unplanned(self, left: Iterable[AuditRecord], planned: set[str]) -> None:
         """Log what an interrupted run was going to delete and the plan of now keeps, or no longer finds."""
-        now = self._application.clock()
+        now = self._context.clock()
         dropped = [record for record in left if record.path not in planned]
         states = stat_files([self._locate(record.path)[1] for record in dropped])
         records = [
@@ -86,20 +86,20 @@ class DeletionBatches:
 
     def delete(self, todo: list[PlannedPath]) -> None:
         """Delete paths in their order until all are handled or something stops the run."""
-        application = self._application
+        context = self._context
         while todo and not self.stopped:
             batch = self._take(todo)
             if not batch:
                 return
             try:
-                needed, vanished = application.watch.look()
+                needed, vanished = context.watch.look()
             except IncompatibleError as error:
                 self.stopped = str(error)
                 return
             self._needed.update(needed)
             if vanished and any(each.kind is PathKind.METADATA for each in todo):
                 # The plan may keep a snapshot because of one that has vanished: decide again which ones stay.
-                plan = application.make_plan(
+                plan = context.make_plan(
                     frozenset((each.path, each.bytes, each.modified) for each in todo), todo, timedelta(0)
                 )
                 allowed = {(each.path, each.bytes) for each in plan.delete}
@@ -110,13 +110,13 @@ class DeletionBatches:
                 continue
             todo = todo[len(batch) :]
             self._delete_batch(batch)
-            if application.report is not None:
-                application.report(self._handled, self._total)
+            if context.report is not None:
+                context.report(self._handled, self._total)
             self._wait()
 
     def _take(self, todo: Sequence[PlannedPath]) -> list[PlannedPath]:
         """The next paths within the limits; without any, `stopped` says why."""
-        limits = self._application.limits
+        limits = self._context.limits
         batch: list[PlannedPath] = []
         paths, size = self.paths, self.bytes
         for each in todo[: limits.batch]:
@@ -151,7 +151,7 @@ class DeletionBatches:
         states = stat_files([self._locate(each.path)[1] for each in files])
         fine, missing = [], []
         for each, state in zip(files, states, strict=True):
-            owner = self._needed.get(self._application.key(each.path))
+            owner = self._needed.get(self._context.key(each.path))
             if state is None:
                 missing.append(each)
                 continue
@@ -172,10 +172,10 @@ class DeletionBatches:
 
     def _delete_files(self, files: Sequence[PlannedPath]) -> bool:
         """Delete or move files; returns whether all of them are gone."""
-        application = self._application
+        context = self._context
         located = [self._locate(each.path) for each in files]
         locations = [location for _, location in located]
-        if application.quarantine:
+        if context.quarantine:
             pairs = [
                 (location, quarantine_location(root.location, location, self._run.name, self._since))
                 for root, location in located
@@ -184,10 +184,10 @@ class DeletionBatches:
         else:
             errors = delete_files(locations)
         results = list(zip(files, locations, errors, strict=True))
-        application.watch.forget(location for _, location, error in results if error is None)
+        context.watch.forget(location for _, location, error in results if error is None)
         gone = [each for each, _, error in results if error is None]
-        self._log(gone, Outcome.QUARANTINED if application.quarantine else Outcome.DELETED)
-        now = application.clock()
+        self._log(gone, Outcome.QUARANTINED if context.quarantine else Outcome.DELETED)
+        now = context.clock()
         failed = [
             to_record(each, self._run.name, now, Outcome.FAILED, str(error))
             for each, _, error in results
@@ -208,14 +208,14 @@ class DeletionBatches:
             self._keep([directory], "the directory is not empty, or the storage removes only whole directories")
 
     def _keep(self, files: Sequence[PlannedPath], reason: str) -> None:
-        now = self._application.clock()
+        now = self._context.clock()
         records = [to_record(each, self._run.name, now, Outcome.KEPT, reason) for each in files]
         self.kept += records
         self._handled += len(records)
         self._run.append(records)
 
     def _log(self, files: Sequence[PlannedPath], outcome: Outcome) -> None:
-        now = self._application.clock()
+        now = self._context.clock()
         for each in files:
             self.numbers[each.kind.value] += 1
             self.sizes[each.kind.value] += each.bytes
@@ -224,13 +224,13 @@ class DeletionBatches:
 
     def _wait(self) -> None:
         """Wait until the rate is below the limit."""
-        ahead = self.paths / self._application.limits.paths_per_second - (time.monotonic() - self._began)
+        ahead = self.paths / self._context.limits.paths_per_second - (time.monotonic() - self._began)
         if ahead > 0:
             time.sleep(ahead)
 
     def _locate(self, path: str) -> tuple[Root, Location]:
         # No root of a plan is inside another one.
-        root = next(root for root in self._application.roots if path.startswith(root.path + "/"))
+        root = next(root for root in self._context.roots if path.startswith(root.path + "/"))
         return root, join(root.location, path[len(root.path) + 1 :])
 
 

@@ -28,8 +28,9 @@ from state_pipelines.keyed.canonical.sorted_runs import (
 from state_pipelines.keyed.digests.record_digests import RecordDigest, sum_digests
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
-from state_pipelines.operations.write.publication import make_file_name
-from state_pipelines.operations.write.spills import BATCH, BLOCK, create_spill, find_blocks, read_spill
+from state_pipelines.operations.write.file_names import make_file_name
+from state_pipelines.operations.write.spilled_blocks import find_blocks, read_spill
+from state_pipelines.operations.write.spills import BATCH, BLOCK, create_spill
 from state_pipelines.storage import Location, create_file, join
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def merge_parts(rewrite: FileRewrite) -> WrittenFile:
         StateError: the old file cannot be read, or the new one cannot be written.
     """
     merging = _Merging(rewrite)
-    # Whatever an attempt that died has left is ours: nobody else knows the name.
+    # Remove leftovers of a failed attempt; the name is unique to this task.
     with create_file(rewrite.target, replace=True) as output:
         writer = CanonicalWriter(output, rewrite.header, rewrite.key_groups, rewrite.context.prefix)
         for key_groups, is_large in _cut_large(merging.sizes, rewrite.key_groups):

@@ -25,7 +25,7 @@ from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layo
 from state_pipelines.errors import UsageError, Where, at
 from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
 from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
-from state_pipelines.operations.write.publication import make_file_name
+from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operatorstate.state_files import find_entries, gather_elements, lay_out_entry, write_operator_file
 from state_pipelines.serializers.state_meta_info import StateKind, StateMetaInfo
 from state_pipelines.storage import Location, create_file, join, read_file
@@ -231,7 +231,7 @@ class OperatorRewrite:
         # A handle that did not name its copy still does not: Flink would take an empty one for the state.
         absent = {info.name for info in self.header.broadcasts if olds.get(info.name, info.name) not in named}
         absent -= files.keys()
-        # Whatever an attempt that died has left is ours: nobody else knows the name.
+        # Remove leftovers of a failed attempt; the name is unique to this task.
         with create_file(self.target, replace=True) as output:
             output.write(raw)
         stream = RelativeFileStateHandle(self.target.name, len(raw))

@@ -7,7 +7,6 @@ last.
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
@@ -44,6 +43,7 @@ from state_pipelines.metadata.stream_handles import (
 )
 from state_pipelines.metadata.streams import StateStream, check_stream, copy_stream, locate_file, open_stream
 from state_pipelines.operations.local_processes import COPY_THREADS
+from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.storage import Location, join
 from state_pipelines.storage.files import remove_file
 from state_pipelines.storage.links import can_link, link_file
@@ -119,11 +119,6 @@ class NewFile:
 
     rewrite: FileRewrite
     written: WrittenFile
-
-
-def make_file_name() -> str:
-    """A name for a data file, as Flink makes them: a random UUID."""
-    return str(uuid.uuid4())
 
 
 def place_rewrites(metadata: CheckpointMetadata, operator_id: bytes, files: Sequence[NewFile]) -> CheckpointMetadata:

@@ -16,8 +16,9 @@ from state_pipelines.keyed.key_group_assignment import compute_default_max_paral
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.record_layout import KeyedLayout, derive_keyed_layout
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, find_operator_id
+from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.keyed_rewrite import FileRewrite, PartFile
-from state_pipelines.operations.write.publication import NewFile, make_file_name, place_rewrites
+from state_pipelines.operations.write.publication import NewFile, place_rewrites
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.state_meta_info import StateMetaInfo, keyed_state

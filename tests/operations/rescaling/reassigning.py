@@ -40,7 +40,7 @@ def plan_parallelism(
     edited = EditedOperator(operator, (), request, operator.label)
     files = FileMode.LINK if narrow else FileMode.COPY
     plan = plan_operator(edited, RescaleRequest(), target, files=files, verify=True)
-    return Reassigned(plan.state, plan.pieces) if plan.records is None else NeedsRecords(plan.change.keyed)
+    return Reassigned(plan.state, plan.pieces) if plan.records is None else NeedsRecords(plan.change.keyed_text)
 
 
 def reassign(

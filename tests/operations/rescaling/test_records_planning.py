@@ -8,7 +8,8 @@ from state_pipelines.keyed.canonical.reader import CanonicalFile
 from state_pipelines.operations.rescale import parse_request, plan_rescale, record_plan
 from state_pipelines.operations.rescale.found_hashes import SAMPLE_PART
 from state_pipelines.operations.rescale.record_plan import MOST_BLOCKS, MOST_PIECES, SPLIT_SIZE
-from state_pipelines.operations.write.spills import BATCH, BLOCK, Spill, SpilledBlock
+from state_pipelines.operations.write.spilled_blocks import Spill, SpilledBlock
+from state_pipelines.operations.write.spills import BATCH, BLOCK
 from state_pipelines.snapshot.operator import Operator
 from state_pipelines.storage import join, resolve
 from tests.snapshot.savepoints import types

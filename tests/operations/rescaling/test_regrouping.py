@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 
 from state_pipelines.errors import FormatError, ProofError, UsageError
 from state_pipelines.keyed.canonical.sorted_runs import RUN
-from state_pipelines.keyed.digests.record_digests import digest_states, sum_digests
+from state_pipelines.keyed.digests.file_digests import digest_states
+from state_pipelines.keyed.digests.record_digests import sum_digests
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.keyed.keys.key_filter import KeyFilter
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.operations.rescale.record_regrouping import Collect, Gather, Shuffle, Source
 from state_pipelines.operations.rescale.snapshot_merge import align_headers
-from state_pipelines.operations.write.spills import BLOCK, find_blocks, read_spill
+from state_pipelines.operations.write.spilled_blocks import find_blocks, read_spill
+from state_pipelines.operations.write.spills import BLOCK
 from state_pipelines.serializers import tree
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import join, resolve
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.operations.rescale.snapshot_merge import StatePairs
     from state_pipelines.operations.write.keyed_rewrite import WrittenFile
-    from state_pipelines.operations.write.spills import Spill
+    from state_pipelines.operations.write.spilled_blocks import Spill
     from state_pipelines.storage import Location
 
 ALL: StatePairs = tuple((each, each) for each in range(4))

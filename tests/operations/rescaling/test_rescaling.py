@@ -29,6 +29,7 @@ from state_pipelines.operations.rescale import (
     run_rescale,
 )
 from state_pipelines.operations.rescale.record_regrouping import Gather, Shuffle
+from state_pipelines.operations.rescale.rescale_plan import Way
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.storage import resolve
@@ -176,7 +177,7 @@ def test_parallelism_alone_reads_no_records(types: Snapshot, tmp_path: Path, mon
 
     monkeypatch.setattr(kernels, "scan_records", refuse)
     result = rescale(types, str(tmp_path / "new"), parse_request({"parallelism": 3}), prove=False)
-    assert {change.keyed for change in result.plan.changes} == {"ranges of bytes", "none"}
+    assert {change.keyed for change in result.plan.changes} == {Way.RANGES, Way.NONE}
     assert result.proof is None
 
 
@@ -184,7 +185,7 @@ def test_parallelism_alone_reads_no_records(types: Snapshot, tmp_path: Path, mon
 def test_files_that_stay_cost_nothing(types: Snapshot, tmp_path: Path, mode: FileMode) -> None:
     single = reopen(run(types, tmp_path / "single", parallelism=1), types)
     result = rescale(single, str(tmp_path / "new"), parse_request({"parallelism": 4}), files=mode)
-    keyed = sum(change.keyed != "none" for change in result.plan.changes)
+    keyed = sum(change.keyed is not Way.NONE for change in result.plan.changes)
     assert keyed >= 5
     assert gather(dump(reopen(result, types))) == gather(dump(types))
     assert result.bytes < single.file_size // 2

@@ -10,7 +10,8 @@ import pytest
 
 from state_pipelines.errors import IncompatibleError, UsageError
 from state_pipelines.operations.retention import PathKind, RetentionPlan, deletion_batches, plan_retention
-from state_pipelines.operations.retention.application import ApplyLimits, ApplyResult, apply_plan
+from state_pipelines.operations.retention.application import ApplyResult, apply_plan
+from state_pipelines.operations.retention.apply_context import ApplyLimits
 from state_pipelines.operations.retention.audit_log import AuditLog, Outcome
 from state_pipelines.operations.retention.quarantine import list_quarantine, restore_quarantined
 from state_pipelines.snapshot import open_snapshot

@@ -24,7 +24,7 @@ from state_pipelines.keyed.hashing.hash_expressions import (
     Operation,
     Term,
 )
-from state_pipelines.keyed.hashing.search.screening import CHAIN, SCALA, SCALA_NAMED, SUM, XOR, XOR_CHAIN
+from state_pipelines.keyed.hashing.search.joins import CHAIN, SCALA, SCALA_NAMED, SUM, XOR, XOR_CHAIN
 from state_pipelines.keyed.hashing.user_classes import class_name, field_nodes
 from state_pipelines.serializers import tree
 

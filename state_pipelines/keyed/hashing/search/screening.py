@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.hashing.basic_hashes import HashCodes
     from state_pipelines.keyed.hashing.search.candidates import Orders, Trial
 
-CHAIN, XOR_CHAIN, SUM, XOR, SCALA, SCALA_NAMED = range(6)
-"""How the kernel joins fields."""
-
 
 def screen(
     trial: Trial,

@@ -1,0 +1,98 @@
+"""Locations of paths and URLs, in the forms that people and Flink write."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from fsspec.core import url_to_fs
+
+from state_pipelines.errors import StorageError, UsageError, Where
+from state_pipelines.storage.faults import client_errors, leave_retries_to_us
+from state_pipelines.storage.locations import Location, is_plain_name, is_s3, join, protocols
+from state_pipelines.storage.options import find_storage_options
+from state_pipelines.storage.redaction import redact
+from state_pipelines.storage.s3_listing import parse_times_fast
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+_SINGLE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
+# Schemes of Flink's file systems that fsspec knows under another name.
+_SCHEMES = {"s3p": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfss", "viewfs": "hdfs"}
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
+
+
+def resolve(path: str, **storage_options: Any) -> Location:
+    """Find the location of a URL or path.
+
+    Args:
+        path: `s3://bucket/a`, `file:/a`, `file:///a` or a plain local path.
+        storage_options: options of the fsspec file system, such as `key`, `secret`, `client_kwargs`; they are added to
+            those of `use_storage_options` for the directory.
+
+    Raises:
+        UsageError: fsspec does not know the scheme, or the package for it is not installed.
+        StorageError: the storage refuses the options.
+    """
+    normal = normalize(path)
+    options = find_storage_options(normal) | storage_options
+    scheme = normal.partition("://")[0]
+    where = Where(file=redact(path))
+    try:
+        filesystem, inner = url_to_fs(normal, **options)
+    except ImportError as error:
+        extra = _EXTRAS.get(scheme)
+        install = (
+            f"Install it: pip install 'state-pipelines[{extra}]'" if extra else "Install the package that it names"
+        )
+        raise UsageError(f"cannot reach {scheme}://: {redact(str(error))}", where=where, hint=install) from None
+    except (ValueError, TypeError, KeyError) as error:
+        hint = "Check the scheme and the storage options; docs/storage.md lists them"
+        raise UsageError(f"cannot reach {redact(path)!r}: {redact(str(error))}", where=where, hint=hint) from None
+    except client_errors() as error:
+        raise StorageError(
+            f"cannot reach the storage: {redact(str(error))}",
+            where=where,
+            hint="Credentials and options of each storage: docs/storage.md",
+        ) from error
+    leave_retries_to_us(filesystem)
+    if is_s3(filesystem):
+        parse_times_fast(filesystem)
+    return Location(filesystem, str(inner))
+
+
+def resolve_beside(path: str, location: Location) -> Location:
+    """The location of an absolute path that a snapshot at `location` names; on the same storage with the same options.
+
+    Raises:
+        UsageError: see `resolve`.
+    """
+    directory, slash, name = path.rpartition("/")
+    if not directory or not is_plain_name(name):
+        return _resolve_beside(path, location.filesystem)
+    # Snapshots name thousands of files in few directories.
+    return join(_resolve_directory(directory + slash, location.filesystem), name)
+
+
+def _resolve_beside(path: str, filesystem: AbstractFileSystem) -> Location:
+    normal = normalize(path)
+    scheme, separator, _ = normal.partition("://")
+    if (scheme if separator else "file") in protocols(filesystem):
+        return Location(filesystem, str(filesystem._strip_protocol(normal)))
+    return resolve(normal)
+
+
+_resolve_directory = lru_cache(maxsize=256)(_resolve_beside)
+
+
+def normalize(path: str) -> str:
+    """A path or URL in the form that fsspec understands: two slashes behind a scheme, the scheme one of its own."""
+    match = _SINGLE_SLASH.match(path)
+    if match:
+        path = f"{match[1]}:///{path[match.end() :]}"
+    scheme, separator, rest = path.partition("://")
+    if scheme == "file" and rest.startswith("localhost/"):
+        rest = rest.removeprefix("localhost")
+    return _SCHEMES.get(scheme, scheme) + separator + rest
