@@ -14,9 +14,10 @@ PROJECT := $(INSTALLED)-$(shell cksum < pyproject.toml | tr ' ' -)
 demo: $(PROJECT)
 	@$(BIN)/state-pipelines demo
 
-# Two processes; the tests of a file share one, and with it what the file prepares once.
+# Two processes; the tests of a file share one, and with it what the file prepares once. In the order of their names,
+# because by number of tests the longest one would come last.
 test: $(PROJECT)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Real Flink of every release that we support: downloads 300 MB for each, once, and needs a JDK 17 or newer.
 test-flink: $(PROJECT)

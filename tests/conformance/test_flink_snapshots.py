@@ -47,7 +47,7 @@ UIDS = (
 )
 
 UNREADABLE = {
-    "type-serializer-snapshot-migration-itcase": "a serializer of the user's own, which a package teaches",
+    "type-serializer-snapshot-migration-itcase": "its serializer is a user's own class",
 }
 """Families of snapshots with a state that is not read -> why."""
 

@@ -177,7 +177,7 @@ def test_the_places_that_were_found_are_kept_but_do_not_travel() -> None:
     assert len(found) > 100
     gone = replace(file, stream=replace(file.stream, data=b""))
     assert find_sections(gone) == found
-    assert len(pickle.dumps(gone)) < 2000
+    assert len(pickle.dumps(gone)) < 2500
 
 
 @pytest.mark.parametrize("compressed", [False, True])

@@ -83,7 +83,7 @@ class TestKilled:
 
     @pytest.fixture
     def tree(self, tmp_path: Path) -> Tree:
-        return make_tree(tmp_path, counts=(6, 4, 5))
+        return make_tree(tmp_path, counts=(5, 3, 3))
 
     @pytest.fixture
     def kept(self, tree: Tree) -> list[TreeSnapshot]:
