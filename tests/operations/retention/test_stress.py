@@ -95,21 +95,26 @@ class TestKilled:
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
-        ("again", "quarantine"),
-        [("the same fingerprint", False), ("a new plan", False), ("the same fingerprint", True)],
+        ("again", "quarantine", "every"),
+        [("the same fingerprint", False, 1), ("a new plan", False, 3), ("the same fingerprint", True, 3)],
         ids=["same fingerprint", "new plans", "quarantine"],
     )
-    def test_at_every_deletion(
-        self, tree: Tree, kept: list[TreeSnapshot], again: str, *, quarantine: bool, monkeypatch: pytest.MonkeyPatch
+    def test_at_deletions(
+        self,
+        tree: Tree,
+        kept: list[TreeSnapshot],
+        again: str,
+        *,
+        quarantine: bool,
+        every: int,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         fingerprint = plan_retention(tree.roots, POLICY).fingerprint
         first = {each.path for each in plan_retention(tree.roots, POLICY).delete if each.kind is not PathKind.DIRECTORY}
-        calls: list[str] = []
-        patch_deletions(monkeypatch, calls)
+        killed = patch_deletions(monkeypatch, every)
         runs = 0
         while True:
             runs += 1
-            calls.clear()
             try:
                 result = apply_plan(
                     tree.roots, POLICY, fingerprint=fingerprint, quarantine=quarantine, limits=ApplyLimits(batch=20)
@@ -121,8 +126,9 @@ class TestKilled:
                 continue
             assert result.finished
             break
-        # Each path was once the one at which a run ended before it, and once after it.
-        assert runs == 2 * len(first) + 1
+        # At each of these paths a run ended once before the deletion, and once after it.
+        assert len(killed) == len(first) // every
+        assert runs == 2 * len(killed) + 1
         assert state_files(tree) == needed_by(kept) | tree.young | tree.foreign
         assert {read_whole(each) for each in kept} == {ROWS}
         assert not plan_retention(tree.roots, POLICY).delete
@@ -140,24 +146,36 @@ class TestKilled:
         assert {read_whole(each) for each in kept} == {ROWS}
 
 
-def patch_deletions(monkeypatch: pytest.MonkeyPatch, calls: list[str]) -> None:
-    """Kill a run at its first deletion or move: the first run of two before it, the other one after it."""
+def patch_deletions(monkeypatch: pytest.MonkeyPatch, every: int) -> set[str]:
+    """Kill runs at deletions and moves: a first run before the path, the next one after it.
+
+    Args:
+        monkeypatch: of the test.
+        every: of so many paths one is killed at.
+
+    Returns:
+        The paths at which runs are killed, filled as they come.
+    """
     seen: set[str] = set()
+    killed: set[str] = set()
 
     def wrap(original: Any) -> Any:
         def call(*arguments: Any) -> Any:
             path = str(arguments[1] if isinstance(arguments[0], LocalFileSystem) else arguments[0])
-            calls.append(path)
             if path not in seen:
                 seen.add(path)
-                raise Killed
+                if len(seen) % every == 0:
+                    killed.add(path)
+                    raise Killed
             original(*arguments)
-            raise Killed
+            if path in killed:
+                raise Killed
 
         return call
 
     monkeypatch.setattr(LocalFileSystem, "rm_file", wrap(LocalFileSystem.rm_file))
     monkeypatch.setattr(Path, "rename", wrap(Path.rename))
+    return killed
 
 
 def test_the_tree_is_the_same_every_time(tmp_path: Path) -> None:
