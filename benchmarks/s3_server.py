@@ -1,4 +1,4 @@
-"""S3 servers on this machine that count, wait and fail: moto behind a proxy, and a fast one of few operations."""
+"""Local S3 servers that count, delay and fail requests: moto behind a proxy, and a faster one with few operations."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
     counts: ClassVar[S3Server]
 
     def respond(self, body: bytes) -> _Answer:
-        """Status, headers and content of the answer; no content is sent in answer to HEAD."""
+        """Status, headers and content of the answer; each server overrides it. HEAD gets no content."""
         raise NotImplementedError
 
     def _handle(self) -> None:

@@ -51,7 +51,7 @@ class FileFormat(Enum):
 
 @dataclass(frozen=True)
 class RecordContext:
-    """What finding the records of a file takes beyond its bytes.
+    """Properties of an operator that are needed to find the records of its files.
 
     Attributes:
         max_parallelism: number of key groups of the operator.

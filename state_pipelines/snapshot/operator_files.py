@@ -1,4 +1,4 @@
-"""What `_metadata` says of an operator, and its files of keyed state."""
+"""Metadata of an operator and its files of keyed state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `_metadata` says of a snapshot, what the caller declares, and the readers of its files."""
+"""Metadata of a snapshot, the declarations of the caller, and the readers of its files."""
 
 from __future__ import annotations
 

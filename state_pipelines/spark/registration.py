@@ -1,4 +1,4 @@
-"""Registering the data sources in a Spark session, whoever started it."""
+"""Registration of the data sources in any Spark session."""
 
 from __future__ import annotations
 

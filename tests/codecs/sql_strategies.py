@@ -109,7 +109,7 @@ def draw_sql(draw: st.DrawFn, of: LogicalType, *, null: bool = True) -> Any:
             return [(key, draw(st.integers(1, 9))) for key in keys]
         case "ROW":
             return BinaryRowValue("+I", tuple(draw_sql(draw, each) for each in of.children))
-    raise NotImplementedError(of.root)
+    raise NotImplementedError(of.root)  # A new type needs a case above.
 
 
 def draw_row(draw: st.DrawFn, types: tuple[LogicalType, ...]) -> BinaryRowValue:

@@ -202,7 +202,7 @@ def draw_value(draw: st.DrawFn, layout: lay.Layout) -> Any:
             if not isinstance(of, lay.PojoObject):
                 return None
             return {"class": of.class_name, **{name: draw_nullable(draw, child) for name, child in of.fields}}
-    raise NotImplementedError(layout)
+    raise NotImplementedError(layout)  # A new layout needs a case above.
 
 
 def draw_nullable(draw: st.DrawFn, layout: lay.Layout) -> Any:

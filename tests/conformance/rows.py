@@ -58,7 +58,7 @@ def to_entries(state: State, table: pa.Table) -> list[Entry]:
             return _list(state, rows)
         case BroadcastState():
             return _broadcast(state, rows)
-    raise NotImplementedError(type(state).__name__)
+    raise NotImplementedError(type(state).__name__)  # A new kind of state needs a case above.
 
 
 def _iter_rows(table: pa.Table) -> Iterator[Row]:

@@ -36,7 +36,7 @@ _WINDOW = 16 << 20
 """Bytes of logged changes that are held at once."""
 
 _MOST_FAILURES = 8
-"""Key groups of one file whose failures are told one by one."""
+"""Largest number of failed key groups of a file that get a finding each."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class ReadAmounts:
 
 @dataclass(frozen=True)
 class _Subject:
-    """What a piece of the audit reads, to be named in its findings."""
+    """Operator, state and file that a task of the audit reads, for its findings."""
 
     property: Property
     operator: str

@@ -126,7 +126,7 @@ def _check_segments(file: ReferencedFile, size: int, findings: Findings) -> None
 
 
 def _check_owners(snapshot: Snapshot, referenced: ReferencedFiles, findings: Findings) -> None:
-    """Warn of directories that belong to others: whoever cleans them up breaks this snapshot."""
+    """Warn of files in directories of other snapshots: deleting those directories breaks this snapshot."""
     counts: dict[str, tuple[FileUse, int]] = {}
     for file in referenced.files:
         directory = str(file.directory)

@@ -20,7 +20,7 @@ MOST_FINDINGS = 1000
 
 
 class Depth(StrEnum):
-    """How much of a snapshot an audit reads."""
+    """Depth of an audit: how much of the snapshot it reads."""
 
     FILES = "files"
     """`_metadata` and listings of directories."""
@@ -31,7 +31,7 @@ class Depth(StrEnum):
 
 
 class Severity(StrEnum):
-    """What a finding says about a restore."""
+    """Severity of a finding: its effect on a restore."""
 
     ERROR = "error"
     """Bytes are missing or damaged: Flink cannot restore the state, or restores something else."""

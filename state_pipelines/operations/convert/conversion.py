@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConversionResult:
-    """What a conversion did.
+    """Result of a conversion.
 
     Attributes:
         path: the new snapshot.
-        states: (operator, state, digest) of the keyed states that were written anew.
-        converted: subtasks that were written anew.
+        states: (operator, state, digest) of the rewritten keyed states.
+        converted: number of rewritten subtasks.
         copied: files that were copied or linked.
         bytes: written and copied.
         notes: what the new format does not carry as the old one did.
-        verified: whether what was written anew was read again and compared; None when nothing was, files were only
+        verified: whether rewritten state was read back and compared; None when nothing was, files were only
             copied.
         seconds: wall time.
         checksums: whether every copied file was read again and compared.

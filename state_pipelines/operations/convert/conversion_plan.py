@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class InFlight(Enum):
-    """What becomes of the in-flight data of an unaligned checkpoint."""
+    """Treatment of the in-flight data of an unaligned checkpoint."""
 
     REFUSE = "refuse"
     KEEP = "keep"
@@ -47,14 +47,14 @@ class InFlight(Enum):
 
 @dataclass(frozen=True)
 class ConversionPlan:
-    """What a conversion does.
+    """Plan of a conversion.
 
     Attributes:
         snapshot: the old snapshot.
         metadata: its metadata without what is dropped, and without timers that move into managed state.
         target: directory of the new snapshot.
         format: of keyed state.
-        tasks: the subtasks whose keyed state is written anew.
+        tasks: the subtasks whose keyed state is rewritten.
         properties: of the new snapshot.
         notes: what the new format does not carry as the old one did.
         files: whether the files that are not written anew are copied, linked or referenced.
@@ -96,7 +96,7 @@ def plan_conversion(
     checksums: bool = False,
     move: bool = False,
 ) -> ConversionPlan:
-    """Decide what is written anew and what is copied.
+    """Decide which subtasks are rewritten and which files are copied.
 
     Args:
         snapshot: the old snapshot.

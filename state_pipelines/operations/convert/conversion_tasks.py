@@ -50,7 +50,7 @@ class Format(Enum):
 
 @dataclass(frozen=True)
 class WrittenState:
-    """What was written of one subtask.
+    """Files written for one subtask.
 
     Attributes:
         handle: for the metadata; its files are relative to the target.

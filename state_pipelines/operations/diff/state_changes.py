@@ -1,4 +1,4 @@
-"""What changed between two snapshots of a job, state by state: records added, removed and changed, with samples."""
+"""Changes between two snapshots of a job by state: records added, removed and changed, with samples."""
 
 from __future__ import annotations
 

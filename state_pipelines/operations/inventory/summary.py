@@ -1,4 +1,4 @@
-"""What the inventory knows of a snapshot; nothing but `_metadata` is read for it."""
+"""Inventory entry of a snapshot, made from its `_metadata` alone."""
 
 from __future__ import annotations
 

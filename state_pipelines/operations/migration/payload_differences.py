@@ -185,7 +185,7 @@ def _list_lost(
 
 @dataclass
 class _Comparison:
-    """What one comparison collects.
+    """Findings of one comparison, while it runs.
 
     Attributes:
         found: steps and remarks.

@@ -44,7 +44,7 @@ def describe_copied(flow: Read, own: StateMetaInfo, before: StateShape) -> State
 
 
 def make_context(snapshot: SnapshotFiles, shapes: Mapping[str, StateShape]) -> PlanContext:
-    """What planning depends on in a snapshot."""
+    """Planning context of a snapshot."""
     serializers = [*snapshot.keyed_files.serializers()]
     serializers += [serializer for shape in shapes.values() for _, serializer in shape.info.serializers]
     nodes = [node for serializer in serializers for node in walk(serializer)]

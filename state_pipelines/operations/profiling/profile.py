@@ -111,7 +111,7 @@ class Profile:
     Attributes:
         path: of the snapshot.
         fingerprint: of the snapshot.
-        at: time at which ages are told, ISO text.
+        at: time from which ages are counted, ISO text.
         operators: all operators.
         balance: of keyed state, see `measure_balance`.
         unused_ttl: names with a declared TTL that no state has.

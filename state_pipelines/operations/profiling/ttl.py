@@ -61,7 +61,7 @@ class TtlProfiler:
     """Counts the entries of one state by time of last access.
 
     Args:
-        now: at which ages are told.
+        now: time from which ages are counted.
         ttl: declared time to live; None when it is not known.
     """
 

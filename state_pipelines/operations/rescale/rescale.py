@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RescaleResult:
-    """What a rescaling did.
+    """Result of a rescaling.
 
     Attributes:
         path: the new snapshot.

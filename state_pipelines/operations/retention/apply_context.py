@@ -1,4 +1,4 @@
-"""What the application of a retention plan works with, and its bounds."""
+"""Inputs and limits of the application of a retention plan."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ApplyLimits:
 
 @dataclass
 class ApplyContext:
-    """What an application of a plan works with.
+    """Inputs of the application of a plan.
 
     Attributes:
         roots: the roots.
