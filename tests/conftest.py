@@ -39,6 +39,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Run one in N tests of every test function with each release, at least one; with --flink-release of the "
         f"other releases, where the default is {sampling.SAMPLE}. Without either option all tests run.",
     )
+    parser.addoption(
+        "--flink-job",
+        action="append",
+        default=[],
+        help="Run the Dagster jobs of this Flink job of assets/defs in the suite `deployment`; may be repeated. "
+        "Default: upgrade.",
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

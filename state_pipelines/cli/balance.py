@@ -1,4 +1,4 @@
-"""How keyed state lies over key groups and subtasks, in the width of a terminal."""
+"""Charts of keyed state by key group and subtask, in the width of a terminal."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def draw_key_groups(loads: Sequence[int], width: int = WIDTH) -> str:
 
 
 def draw_borders(each: Distribution, width: int = WIDTH) -> str:
-    """Where each subtask begins below the columns of `draw_key_groups`."""
+    """Draw the begin of each subtask below the columns of `draw_key_groups`."""
     width = min(width, each.max_parallelism)
     line = [" "] * width
     for subtask in each.subtasks:

@@ -1,4 +1,4 @@
-"""What migrations make of states and of the fields of their values, for people."""
+"""Readable lists of the changes that migrations make to states and fields."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class StateChange:
 
 
 def list_changes(plans: Mapping[str, OperatorPlan], chain: Chain, snapshot: Snapshot) -> list[StateChange]:
-    """What a chain of migrations does.
+    """Changes of a chain of migrations.
 
     Args:
         plans: by label of the operator.
@@ -97,7 +97,7 @@ def list_changes(plans: Mapping[str, OperatorPlan], chain: Chain, snapshot: Snap
 def trace_fields(
     old: Serializer, new: Serializer, steps: Iterable[Step], context: PlanContext | None = None
 ) -> list[FieldChange]:
-    """What `steps` did to every field of `old`, then the fields that they added.
+    """List the change of every field of `old` by `steps`, then the fields that they added.
 
     Raises:
         MigrationError: one of the payloads has no fields.

@@ -187,7 +187,7 @@ def command(
 
 
 def find_losses(report: CheckReport, old: Job) -> list[StateCheck]:
-    """What the restore would drop although it succeeds; a state that the snapshot does not have is no loss."""
+    """List the states that a successful restore would drop; a state that the snapshot does not have is no loss."""
     partial = [each for each in report.checks if each.partial and each.outcome is not Outcome.INCOMPATIBLE]
     if not partial:
         return []

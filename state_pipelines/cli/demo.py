@@ -58,7 +58,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Home:
-    """Where the demo writes: new savepoints, tables, and the history that the UI of Dagster shows."""
+    """Directories that the demo writes: new savepoints, tables, and the history that the UI of Dagster shows."""
 
     directory: Path
 

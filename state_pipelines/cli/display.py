@@ -1,4 +1,4 @@
-"""What people see: tables in the width of the terminal, sizes, and short forms of serializers."""
+"""Terminal output: tables in the width of the terminal, sizes, and short forms of serializers."""
 
 from __future__ import annotations
 

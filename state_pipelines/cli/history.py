@@ -42,7 +42,7 @@ def command(ctx: click.Context, directory: str, snapshot: str | None, *, as_json
 
 
 def to_json(position: Position, directory: RevisionDirectory) -> dict[str, object]:
-    """What is known of the revision of a snapshot."""
+    """Describe the revision of a snapshot."""
     known = position.revision is not None
     pending = directory.between(position.revision, directory.head) if position.revision is not None else []
     return {
@@ -56,7 +56,7 @@ def to_json(position: Position, directory: RevisionDirectory) -> dict[str, objec
 
 
 def list_places(migration: Migration) -> list[str]:
-    """What a revision changes, as `operator / state`."""
+    """List the states that a revision changes, as `operator / state`."""
     return list(dict.fromkeys(" / ".join(filter(None, (each.operator, each.state))) for each in migration.changes))
 
 

@@ -274,7 +274,7 @@ def _show_coordinator(coordinator: CoordinatorReport, console: Console) -> None:
 
 
 def _show_connector(name: str, connector: ConnectorReport, console: Console) -> None:
-    """What a connector keeps: its rows, without the columns that no row has."""
+    """Format the rows of a connector, without the columns that no row has."""
     head = f"{connector.connector} {connector.kind}" if connector.connector else "connector not known"
     console.print(f"  {name}: {head}, {connector.summary}")
     shown = connector.first_rows[:_SHOWN_ROWS]

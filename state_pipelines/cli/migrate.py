@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Route:
-    """What is to be applied.
+    """The revisions to apply.
 
     Attributes:
         chain: migrations with their directions, in order.

@@ -113,7 +113,7 @@ class PendingFile:
 
 
 def target_path(file: InProgressFile | PendingFile) -> str | None:
-    """Where the file will be, as far as it is known."""
+    """The final path of the file, as far as it is known."""
     match file.recoverable:
         case _ if file.path is not None:
             return file.path

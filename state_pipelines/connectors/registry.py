@@ -37,7 +37,7 @@ WriteVersioned = Callable[[Value], Versioned]
 
 @dataclass(frozen=True)
 class Codec:
-    """How one kind of state of one connector is read, written and shown.
+    """Reader, writer and columns of one kind of state of one connector.
 
     Attributes:
         connector: its name.

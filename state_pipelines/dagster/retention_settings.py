@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RetentionSettings(dg.Model):
-    """When retention is planned, and how plans are applied."""
+    """Settings of the schedule of retention plans and of their application."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Which key group a key belongs to, and which subtask a key group.
+"""Assignment of keys to key groups, and of key groups to subtasks.
 
 Source: `KeyGroupRangeAssignment`, `MathUtils.murmurHash`, `CompositeKeySerializationUtils`.
 """

@@ -75,7 +75,7 @@ class ChannelData:
 
 @dataclass(frozen=True, slots=True)
 class ChannelSummary:
-    """How much in-flight data there is; known from the handles alone.
+    """Amounts of in-flight data; known from the handles alone.
 
     Attributes:
         handles: channel state handles.

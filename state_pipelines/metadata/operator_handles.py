@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class OperatorStateMode(IntEnum):
-    """How Flink hands the elements of a state to new subtasks (`OperatorStateHandle.Mode`, by ordinal)."""
+    """The way Flink distributes the elements of a state to new subtasks (`OperatorStateHandle.Mode`, by ordinal)."""
 
     SPLIT_DISTRIBUTE = 0
     UNION = 1
@@ -33,7 +33,7 @@ class OperatorStateMode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperatorStateMetaInfo:
-    """Where the elements of one named state begin (`OperatorStateHandle.StateMetaInfo`).
+    """Offsets of the elements of one named state (`OperatorStateHandle.StateMetaInfo`).
 
     Attributes:
         state_name: name of the state; `_default_` for raw operator state.

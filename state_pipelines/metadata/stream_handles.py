@@ -59,7 +59,7 @@ class RelativeFileStateHandle:
 
 
 class CheckpointedStateScope(IntEnum):
-    """Who else may use the state (`CheckpointedStateScope`, by ordinal)."""
+    """The checkpoints that may use the state (`CheckpointedStateScope`, by ordinal)."""
 
     EXCLUSIVE = 0
     SHARED = 1

@@ -1,1 +1,1 @@
-"""What people do with snapshots: one module per operation."""
+"""Operations on snapshots."""

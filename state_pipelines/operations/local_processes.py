@@ -29,10 +29,10 @@ SMALL = 64 << 20
 
 
 COPY_THREADS = 64
-"""How many threads can wait for files and checksums at a time."""
+"""Number of threads that can wait for files and checksums at a time."""
 
 KERNEL_THREADS = 4
-"""How many threads can run kernels at a time, which leave the interpreter to others, before they wait for it often."""
+"""Number of threads that can run kernels, which release the interpreter, before they often wait for it."""
 
 
 class Work(Protocol[Result]):
@@ -48,12 +48,12 @@ class Work(Protocol[Result]):
 
 
 def count_kernel_threads(files: Iterable[KeyedFile]) -> int:
-    """How many threads can find the records of files at a time; see `Work`."""
+    """Number of threads that can find the records of files at a time; see `Work`."""
     return KERNEL_THREADS if all(each.by_kernels for each in files) else 1
 
 
 def choose_processes(size: int) -> int:
-    """How many processes suit `size` bytes of state: one, or one per core."""
+    """Number of processes that suit `size` bytes of state: one, or one per core."""
     return 1 if size < SMALL else os.cpu_count() or 1
 
 

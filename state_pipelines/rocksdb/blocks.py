@@ -38,7 +38,7 @@ _RATIOS[[_SNAPPY, _ZLIB, _LZ4, _LZ4HC, _ZSTD]] = (32, 1100, 256, 256, 1 << 16)
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
-    """What all blocks of a table have in common.
+    """Properties common to all blocks of a table.
 
     Attributes:
         name: of the file, for errors.

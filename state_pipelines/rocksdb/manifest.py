@@ -27,7 +27,7 @@ RANGE_BOUND_TRAILER = b"\x0f" + b"\xff" * 7
 _BLOCK_SIZE = 1 << 15
 _HEADER_SIZE = 7
 _CHECKSUM = 14
-"""Where framed snappy has the checksum of its first chunk, which holds up to 64 KiB."""
+"""Offset of the checksum of the first chunk (up to 64 KiB) in framed snappy."""
 _ZERO, _FULL, _FIRST, _MIDDLE, _LAST = range(5)
 
 _COMPARATOR = 1
@@ -124,7 +124,7 @@ class _Edit:
 
 
 def read_database(files: Mapping[str, StateStream]) -> Database:
-    """What the files of a database directory hold; only CURRENT and the MANIFEST are read.
+    """Read the column families and tables of a database directory; only CURRENT and the MANIFEST are read.
 
     Args:
         files: the files by their names in the directory; names that are not needed do no harm.

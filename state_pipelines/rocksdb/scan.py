@@ -241,7 +241,7 @@ def _find_end(table: Table, block: int) -> bytes:
 
 
 def _choose_end(tables: Sequence[Table], low: bytes, window: int) -> bytes:
-    """Where a chunk that starts at `low` ends for its entries to fit into the window."""
+    """The end of the chunk that starts at `low`, chosen so that its entries fit into the window."""
     return min(_choose_table_end(table, low, window // len(tables)) for table in tables)
 
 

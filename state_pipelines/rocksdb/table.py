@@ -61,7 +61,7 @@ class RangeTombstone:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockIndex:
-    """Where the data blocks of a table are.
+    """Offsets of the data blocks of a table.
 
     A separator is not below any key of its block; it is below every key of the next block, or, unless `has_user_keys`,
     not above any.

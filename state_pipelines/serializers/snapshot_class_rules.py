@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _FLINK = "org.apache.flink."
 JAVA_STREAM = bytes.fromhex("aced0005")
-"""How a stream of `ObjectOutputStream` starts."""
+"""First bytes of a stream of `ObjectOutputStream`."""
 
 _ANONYMOUS = re.compile(r"\$\$Lambda|\$\d")
 _PICKLE = re.compile(rb"\x80[\x02-\x05].*\.", re.DOTALL)

@@ -1,4 +1,4 @@
-"""Whose an operator list state is: the connector that wrote it, and its splits or committables as columns."""
+"""The connector that wrote an operator list state, and its splits or committables as columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPLIT_COLUMN = "split"
 
 @dataclass(frozen=True)
 class Detected:
-    """What is known of the connector behind an operator list state.
+    """The connector that wrote an operator list state, as far as it is known.
 
     Attributes:
         state: the decoded state; None when it is that of no known connector, or of one of several.
@@ -51,7 +51,7 @@ class Detected:
         return pa.field(CONNECTOR_COLUMN, pa.string(), False), pa.field(SPLIT_COLUMN, split)
 
     def cut(self, first: int, number: int) -> Detected:
-        """What is known of `number` elements, the first of which is element `first`."""
+        """The connector's view of `number` elements, the first of which is element `first`."""
         if self.state is None:
             return self
         # Tables show rows; the values stay where they were decoded.

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 _LONG_HEADER = 1 << 20
-"""Where the first section begins behind this, other sections are likely to stand before it."""
+"""If the first section begins after this offset, other sections are likely to be stored before it."""
 
 
 _READERS = 16

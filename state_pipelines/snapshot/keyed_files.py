@@ -160,7 +160,7 @@ class KeyedFiles:
         return tuple(found.values())
 
     def evidence(self, operator: OperatorState) -> str:
-        """What speaks for a key serializer that was found rather than stored; empty when it is stored."""
+        """The evidence for a key serializer that was found rather than stored; empty when it is stored."""
         found = self._evidence.get(operator.operator_id)
         return found.evidence if found else ""
 

@@ -373,7 +373,7 @@ class KeyedState(State):
         return found
 
     def make_table(self, options: TableOptions | None = None) -> KeyedTable:
-        """What turns records of the state into batches."""
+        """The table that turns records of the state into batches."""
         layout, reason = self.find_layout()
         with at(operator=self.operator.label, state=self.name):
             return KeyedTable(layout, options or TableOptions(), reason)

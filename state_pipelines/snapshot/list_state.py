@@ -155,7 +155,7 @@ class NonKeyedTable(ABC):
 
 
 class NonKeyedState(State):
-    """What list and broadcast state have in common: parts per subtask, and no keys."""
+    """Common base of list and broadcast state: parts per subtask, and no keys."""
 
     parts: tuple[OperatorPart, ...]
 
@@ -173,12 +173,12 @@ class NonKeyedState(State):
 
     @property
     def infos(self) -> tuple[StateMetaInfo, ...]:
-        """What the subtasks say of the state, each only once."""
+        """The distinct meta infos that the subtasks store for the state."""
         return tuple(dict.fromkeys(part.info for part in self.parts))
 
     @abstractmethod
     def make_table(self, options: TableOptions | None = None) -> NonKeyedTable:
-        """What turns the parts into batches."""
+        """The table that turns the parts into batches."""
 
     def make_schema(self, options: TableOptions | None = None) -> pa.Schema:  # noqa: D102
         return self.make_table(options).schema
@@ -312,7 +312,7 @@ class OperatorListState(NonKeyedState):
             return find_connector(self.name, serializers, elements, snapshot.layout_context, chosen)
 
     def _find_split(self, options: TableOptions) -> Detected:
-        """What of the connector is wanted; nothing is looked at for a table that does not show it."""
+        """The columns of the connector that are wanted; none for a table that does not show them."""
         wanted = options.columns
         if options.raw or (wanted is not None and not {CONNECTOR_COLUMN, SPLIT_COLUMN} & set(wanted)):
             return NOTHING_DETECTED

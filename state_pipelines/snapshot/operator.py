@@ -122,7 +122,7 @@ class Operator(OperatorFiles):
         )
 
     def make_table(self, options: OperatorTableOptions | None = None) -> OperatorTable:
-        """What turns the records of the keyed states into one table, see `batches`."""
+        """The table of all keyed states, see `batches`."""
         options = options or OperatorTableOptions()
         with at(operator=self.label):
             return OperatorTable(choose_states(self, self.keyed_states, options), options)

@@ -68,7 +68,7 @@ class OperatorFiles:
 
     @property
     def record_context(self) -> RecordContext:
-        """What finding records of its keyed state takes beyond the bytes."""
+        """The properties needed, besides the bytes, to find the records of its keyed state."""
         return RecordContext(self.max_parallelism, self.snapshot.layout_context)
 
     @cached_property

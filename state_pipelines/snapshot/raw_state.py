@@ -70,7 +70,7 @@ DIRECTIONS = {ChannelDirection.INPUT: "input", ChannelDirection.OUTPUT: "output"
 
 
 class BytesPart(Protocol):
-    """What one subtask has of such a state; can be sent to other processes."""
+    """The bytes of one subtask of such a state; can be sent to other processes."""
 
     @property
     def subtask(self) -> int:
@@ -80,7 +80,7 @@ class BytesPart(Protocol):
         """All its rows, with all columns."""
 
     def count(self) -> StateStatistics:
-        """How much it is, as far as the handle says."""
+        """The amount, as far as the handle says."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class InFlightPart:
 
     @property
     def summary(self) -> ChannelSummary:
-        """How much it is."""
+        """The amount of the state."""
         return summarise_channels([self.handle])
 
     def count(self) -> StateStatistics:
@@ -204,7 +204,7 @@ class BytesState(State):
                     yield batch.select(names)
 
     def choose_parts(self, key_groups: KeyGroupRange | None) -> Iterator[BytesPart]:
-        """What each subtask has, as far as it is wanted.
+        """The state of each subtask, as far as it is wanted.
 
         Raises:
             UsageError: the state has no key groups.
@@ -214,7 +214,7 @@ class BytesState(State):
         yield from self.parts
 
     def count(self) -> StateStatistics:
-        """How much there is, as far as the handles say; nothing is read."""
+        """The amount, as far as the handles say; nothing is read."""
         counts = [part.count() for part in self.parts]
         groups = {group: number for each in counts for group, number in each.entries_by_key_group.items()}
         return StateStatistics(sum(each.entries for each in counts), sum(each.bytes for each in counts), groups)
@@ -254,7 +254,7 @@ class RawKeyedState(BytesState):
         return RAW_KEYED_SCHEMA
 
     def choose_parts(self, key_groups: KeyGroupRange | None) -> Iterator[RawKeyedPart]:
-        """What each subtask has of some key groups, about `WINDOW` bytes at a time."""
+        """The bytes of each subtask in some key groups, about `WINDOW` bytes at a time."""
         for part in self.parts:
             yield from part.split(WINDOW, key_groups)
 

@@ -149,7 +149,7 @@ class SnapshotFiles:
 
     @cached_property
     def layout_context(self) -> LayoutContext:
-        """What the layouts of data depend on beyond their serializers (see `LayoutContext`)."""
+        """The properties besides serializers that layouts depend on (see `LayoutContext`)."""
         serializers = [*self.keyed_files.serializers()]
         for operator in self.metadata.operator_states:
             for subtask in operator.subtasks:

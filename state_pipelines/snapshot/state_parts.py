@@ -1,4 +1,4 @@
-"""What subtasks have of a state, and how much it is."""
+"""Parts of a state by subtask, and their amounts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class StateStatistics:
-    """How much there is of a state.
+    """Amount of a state.
 
     Attributes:
         entries: records of keyed state (of a map: its entries), elements of a list state, pairs of a broadcast state.
@@ -22,7 +22,7 @@ class StateStatistics:
 
 
 class StatePart(Protocol):
-    """What one subtask has of a state."""
+    """The part of a state that one subtask has."""
 
     @property
     def subtask(self) -> int:

@@ -222,7 +222,7 @@ def _find_required(expression: Any) -> tuple[list[Any], str] | None:
 
 
 def _find_message(expression: Any) -> str | None:
-    """What `raise_error(…)` says; None when the expression is something else."""
+    """The message of `raise_error(…)`; None when the expression is something else."""
     while _name(expression) == "Cast":
         expression = expression.child()
     if _name(expression) != "RaiseError":

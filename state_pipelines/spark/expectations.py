@@ -52,7 +52,7 @@ VIEW = "tmp_view"
 
 @dataclass(frozen=True)
 class Judgement:
-    """What became of one expectation.
+    """Outcome of one expectation.
 
     Attributes:
         expectation: its type, such as `expect_column_values_to_not_be_null`.

@@ -56,7 +56,7 @@ class RowsTask(Protocol[Result]):
 
 @dataclass(frozen=True)
 class FieldwiseRows:
-    """What turns splits of a state into rows of a field-wise flow.
+    """Reader that turns splits of a state into rows of a field-wise flow.
 
     Attributes:
         flow: the flow.

@@ -150,7 +150,7 @@ def _load_kernels() -> None:
 
 
 def _describe_interpreter(environment: dict[str, str]) -> list[Any]:
-    """What an interpreter takes up when it starts, and so must be the same in the server and where it is asked.
+    """Settings that an interpreter reads when it starts, which must be equal in the server and in its client.
 
     The path of imports is handed over, names with `PYTHON_` are Spark's own, and the seed is compared on its own.
     """

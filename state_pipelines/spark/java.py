@@ -130,6 +130,6 @@ def _candidates() -> Iterator[Path]:
 
 
 def cache_directory() -> Path:
-    """What this package keeps for its user: nothing that cannot be made again."""
+    """The cache directory of this package for its user; everything in it can be made again."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "state-pipelines"

@@ -215,7 +215,7 @@ def _read_copies(
 
 
 def note_plans(snapshot: Snapshot, plans: Sequence[tuple[Operator, OperatorPlan]]) -> tuple[str, ...]:
-    """What users should know before a migration: key groups of an older rule, and notes of the plans."""
+    """Notes for users before a migration: key groups of an older rule, and notes of the plans."""
     older = (explain_older_ranges(operator.metadata, operator.label) for operator in snapshot.operators)
     planned = (f"operator {operator.label}: {note}" for operator, plan in plans for note in plan.notes)
     return (*(note for note in older if note is not None), *planned)

@@ -235,7 +235,7 @@ def _choose(infos: list[StateMetaInfo], *, lists: bool) -> tuple[StateMetaInfo, 
 
 
 def make_encoder(operator: Operator, shape: StateShape, layouts: LayoutContext) -> ElementEncoder:
-    """What encodes the elements or entries of a state."""
+    """The encoder of the elements or entries of a state."""
     return ElementEncoder(shape.info, layouts, operator.snapshot.layout_context)
 
 

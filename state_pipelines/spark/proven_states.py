@@ -46,7 +46,7 @@ Way = tuple["Return", "LayoutContext"]
 """The way back to an old state, and the layouts by which its rows are compared."""
 
 Returned = tuple["RowColumns", "Sums"]
-"""What was digested of downgraded rows."""
+"""Digests of downgraded rows."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class PartWriter:
 
 @dataclass(frozen=True)
 class Written:
-    """What was written of a state.
+    """Files written for a state.
 
     Attributes:
         parts: one file per task that had rows.

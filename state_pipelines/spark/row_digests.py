@@ -45,7 +45,7 @@ HASHED = "hashed_key_group"
 
 @dataclass(frozen=True)
 class RowColumns:
-    """Which columns of rows are digested.
+    """The columns of rows that are digested.
 
     Attributes:
         keys: those that tell rows apart.
@@ -114,7 +114,7 @@ def choose_payload(columns: RowColumns, payload: str, kind: pa.DataType, lost: I
 
 @dataclass(frozen=True)
 class Digested:
-    """What there is of rows.
+    """Digests and counts of rows.
 
     Attributes:
         sums: digests by key group, or by heap of keys.
@@ -196,7 +196,7 @@ class RowDigest:
 
     @property
     def result(self) -> Digested:
-        """What was added."""
+        """The digests of the added rows."""
         return Digested(self._digest.sums, self._misplaced, self._unhashed)
 
 

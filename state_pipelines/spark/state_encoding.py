@@ -46,7 +46,7 @@ EXAMPLES = 10
 
 @dataclass(frozen=True)
 class EncodedState:
-    """What was written of a state.
+    """Files written for a state.
 
     Attributes:
         parts: one file per task that had rows.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from state_pipelines.storage.locations import Location
 
 ATTEMPTS = 5
-"""How often a request is sent before its fault is final."""
+"""Number of attempts before the fault of a request is final."""
 
 _FIRST_WAIT = 0.2
 """Seconds before the second attempt, on average; each later wait is twice as long."""

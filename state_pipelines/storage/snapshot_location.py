@@ -1,4 +1,4 @@
-"""Where a snapshot lies: its directory and its metadata file."""
+"""Location of a snapshot: its directory and its metadata file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ METADATA_FILE = "_metadata"
 
 @dataclass(frozen=True)
 class SnapshotLocation:
-    """Where a snapshot lies.
+    """Location of a snapshot.
 
     Attributes:
         directory: the exclusive directory; relative state handles start there.

@@ -72,7 +72,7 @@ class SnapshotWriter:
             error.add_note(f"What was written to {self.target} could not be removed: {failure}")
 
     def locate(self, name: str) -> Location:
-        """Where the data file `name` goes; other processes may write it with `create_file`."""
+        """Return the location of the data file `name`; other processes may write it with `create_file`."""
         return join(self.target, name)
 
     def write_file(self, name: str, data: bytes) -> None:

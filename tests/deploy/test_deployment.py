@@ -31,7 +31,7 @@ from tests.deploy.services import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from tests.deploy.services import SparkCluster
 
@@ -43,50 +43,93 @@ _SECONDS = 1800
 """For all runs together."""
 
 
-FLINK_JOB = "upgrade"
-"""The Flink job whose Dagster jobs run: each session of Spark costs half a minute of CPU, and its savepoint is small.
+@dataclass(frozen=True)
+class FlinkJobCase:
+    """A Flink job of the deployment, and the savepoint that its runs are of.
 
-The jobs of other Flink jobs, such as `orders` in the same code location, are built by the same functions.
-"""
-SAVEPOINT = ROOT / "examples" / "upgrade" / "savepoint" / "savepoint-b085a2-58e50c40fc0d"
-PARTITION = "savepoint-b085a2@52f614cf"
-SNAPSHOTS = "flink/upgrade/savepoints"
+    Attributes:
+        name: of the Flink job.
+        savepoint: directory in the repository.
+        partition: key of the savepoint.
+        erased: a key that its state has.
+        abandoned: a savepoint that was given up, below the root of the job: without `_metadata`, older than the floor
+            of retention.
+    """
+
+    name: str
+    savepoint: Path
+    partition: str
+    erased: str
+    abandoned: str
+
+    @property
+    def root(self) -> str:
+        """Where its savepoints are, without the scheme."""
+        return f"flink/{self.name}/savepoints"
+
+    @property
+    def config(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """The configuration of ops by job, for the jobs that need some, except `apply_retention`."""
+        name, snapshot = self.name, f"s3://{self.root}/{self.savepoint.name}"
+        paths = f"s3://flink/{name}/paths"
+        return {
+            f"{name}_rescale_snapshot": {f"{name}__rescaled_savepoint": {"parallelism": 3}},
+            f"{name}_rescale_path": {
+                f"{name}_rescale": {"snapshot": snapshot, "target": f"{paths}/rescaled", "parallelism": 3}
+            },
+            f"{name}_erase_keys": {
+                f"{name}_erase": {"snapshot": snapshot, "target": f"{paths}/erased", "keys": [self.erased]}
+            },
+            f"{name}_pin_snapshot": {f"{name}__pin_snapshot": {"snapshot": "latest"}},
+            f"{name}_register_snapshot": {f"{name}__register_snapshot": {"paths": [snapshot]}},
+        }
+
+    def job(self, name: str) -> str:
+        """The full name of one of its Dagster jobs."""
+        return f"{self.name}_{name}"
+
+
+FLINK_JOBS = {
+    each.name: each
+    for each in (
+        FlinkJobCase(
+            "upgrade",
+            ROOT / "examples" / "upgrade" / "savepoint" / "savepoint-b085a2-58e50c40fc0d",
+            "savepoint-b085a2@52f614cf",
+            "customer-18",
+            "savepoint-b085a2-0123456789ab/1b4e28ba-2fa1-41d2-883f-0016d3cca427",
+        ),
+        FlinkJobCase(
+            "orders",
+            ROOT / "examples" / "orders" / "savepoints" / "flink-2.2" / "savepoint-df4606-efe91b44c091",
+            "savepoint-df4606@bcb9ffff",
+            "order-0198",
+            "savepoint-df4606-0123456789ab/0e1fbc11-6b15-4a6c-8d3e-9a0c7f2f6f10",
+        ),
+    )
+}
+"""The Flink jobs of the deployment by name; `--flink-job` chooses those whose Dagster jobs run."""
+
 DIRECTORIES = {
-    "STATE_PIPELINES_SNAPSHOTS": "s3://flink/orders/savepoints",
+    "STATE_PIPELINES_SNAPSHOTS": f"s3://{FLINK_JOBS['orders'].root}",
     "STATE_PIPELINES_RESULTS": "s3://flink/orders/results",
     "STATE_PIPELINES_TABLES": "s3://flink/orders/tables",
     "STATE_PIPELINES_REQUESTS": "s3://flink/orders/requests",
-    "STATE_PIPELINES_UPGRADE_SNAPSHOTS": f"s3://{SNAPSHOTS}",
+    "STATE_PIPELINES_UPGRADE_SNAPSHOTS": f"s3://{FLINK_JOBS['upgrade'].root}",
     "STATE_PIPELINES_UPGRADE_RESULTS": "s3://flink/upgrade/results",
     "STATE_PIPELINES_UPGRADE_TABLES": "s3://flink/upgrade/tables",
 }
 """Variables of `assets/defs`."""
 
-# A savepoint that was given up: without `_metadata`, older than the floor of retention.
-ABANDONED = "savepoint-b085a2-0123456789ab/1b4e28ba-2fa1-41d2-883f-0016d3cca427"
-
-_SNAPSHOT = f"s3://{SNAPSHOTS}/{SAVEPOINT.name}"
-CONFIG: dict[str, dict[str, dict[str, Any]]] = {
-    "upgrade_rescale_snapshot": {"upgrade__rescaled_savepoint": {"parallelism": 3}},
-    "upgrade_rescale_path": {
-        "upgrade_rescale": {"snapshot": _SNAPSHOT, "target": "s3://flink/paths/rescaled", "parallelism": 3}
-    },
-    "upgrade_erase_keys": {
-        "upgrade_erase": {"snapshot": _SNAPSHOT, "target": "s3://flink/paths/erased", "keys": ["customer-18"]}
-    },
-    "upgrade_pin_snapshot": {"upgrade__pin_snapshot": {"snapshot": "latest"}},
-    "upgrade_register_snapshot": {"upgrade__register_snapshot": {"paths": [_SNAPSHOT]}},
-}
-"""The configuration of ops by job, for the jobs that need some, except `apply_retention`."""
-MIGRATE, PLAN, APPLY = (f"{FLINK_JOB}_{name}" for name in ("migrate_snapshot", "plan_retention", "apply_retention"))
+MIGRATE, PLAN, APPLY = "migrate_snapshot", "plan_retention", "apply_retention"
 
 _REPOSITORY = assets.definitions.defs.get_repository_def()
 JOBS = {
     each.name: each.partitions_def is not None
     for each in sorted(_REPOSITORY.get_all_jobs(), key=lambda each: each.name)
-    if each.name.startswith(f"{FLINK_JOB}_")
+    if not each.name.startswith("__")
 }
-"""Every job of the Flink job, and whether its runs are of one snapshot."""
+"""Every Dagster job of the deployment, and whether its runs are of one snapshot."""
 
 SENSOR = """
 query Sensor($selector: SensorSelector!) {
@@ -130,9 +173,9 @@ class Deployment:
         stopped = self._post(STOP, id=found["id"])["stopSensor"]
         assert stopped["__typename"] == "StopSensorMutationResult", stopped
 
-    def launch(self, job: str, config: Mapping[str, Any]) -> str:
+    def launch(self, job: str, partition: str, config: Mapping[str, Any]) -> str:
         """Launch a job, for the snapshot where it is of one, as the UI does; returns the id of the run."""
-        tags = [{"key": "dagster/partition", "value": PARTITION}] if JOBS[job] else []
+        tags = [{"key": "dagster/partition", "value": partition}] if JOBS[job] else []
         parameters = {
             "selector": {**_LOCATION, "jobName": job},
             "runConfigData": {"ops": {op: {"config": each} for op, each in config.items()}},
@@ -167,9 +210,9 @@ class Deployment:
         ]
         return "\n".join([run.status.value, *failures])
 
-    def find_fingerprint(self) -> str:
-        """The fingerprint of the newest plan of retention."""
-        event = self.instance.get_latest_materialization_event(dg.AssetKey([FLINK_JOB, "retention_plan"]))
+    def find_fingerprint(self, flink_job: str) -> str:
+        """The fingerprint of the newest plan of retention of a Flink job."""
+        event = self.instance.get_latest_materialization_event(dg.AssetKey([flink_job, "retention_plan"]))
         assert event is not None
         assert event.asset_materialization is not None
         return str(event.asset_materialization.metadata["fingerprint"].value)
@@ -181,7 +224,7 @@ class Deployment:
 
 
 @pytest.fixture(scope="module")
-def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+def deployment(tmp_path_factory: pytest.TempPathFactory, cases: list[FlinkJobCase]) -> Iterator[Deployment]:
     programs = find_postgresql()
     if programs is None:
         pytest.skip("PostgreSQL is not installed")
@@ -197,7 +240,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     host, port = moto.get_host_and_port()
     storage = {"client_kwargs": {"endpoint_url": f"http://{host}:{port}"}}
     bucket = fsspec.filesystem("s3", key=CREDENTIALS["S3_KEY"], secret=CREDENTIALS["S3_SECRET"], **storage)
-    fill_bucket(bucket)
+    fill_bucket(bucket, cases)
     try:
         with postgresql(programs) as database, spark_cluster(directory) as cluster:
             environment = {
@@ -247,47 +290,72 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         moto.stop()
 
 
-def fill_bucket(filesystem: Any) -> None:
-    """Put the savepoint into the bucket, and an old savepoint that was given up."""
+def fill_bucket(filesystem: Any, cases: Iterable[FlinkJobCase]) -> None:
+    """Put the savepoint of each Flink job into the bucket, and an old savepoint that was given up."""
     from moto.s3.models import s3_backends
 
     filesystem.mkdir("flink")
-    filesystem.put(str(SAVEPOINT), f"{SNAPSHOTS}/{SAVEPOINT.name}", recursive=True)
-    filesystem.pipe_file(f"{SNAPSHOTS}/{ABANDONED}", b"state")
-    keys = s3_backends["123456789012"]["aws"].buckets["flink"].keys
-    key = f"{SNAPSHOTS.removeprefix('flink/')}/{ABANDONED}"
-    keys[key].last_modified = datetime.now(UTC).replace(tzinfo=None) - timedelta(days=30)
+    for case in cases:
+        filesystem.put(str(case.savepoint), f"{case.root}/{case.savepoint.name}", recursive=True)
+        filesystem.pipe_file(f"{case.root}/{case.abandoned}", b"state")
+        keys = s3_backends["123456789012"]["aws"].buckets["flink"].keys
+        key = f"{case.root.removeprefix('flink/')}/{case.abandoned}"
+        keys[key].last_modified = datetime.now(UTC).replace(tzinfo=None) - timedelta(days=30)
 
 
 @pytest.fixture(scope="module")
-def runs(deployment: Deployment) -> dict[str, str]:
+def cases(request: pytest.FixtureRequest) -> list[FlinkJobCase]:
+    """The Flink jobs whose Dagster jobs run."""
+    return [FLINK_JOBS[name] for name in chosen_flink_jobs(request.config)]
+
+
+@pytest.fixture(scope="module")
+def runs(deployment: Deployment, cases: list[FlinkJobCase]) -> dict[str, str]:
     """A run of every job, by name: that of `migrate_snapshot` starts by a sensor, the others as from the UI.
 
     The queue of `deploy/dagster.yaml` lets four run at a time.
     """
-    # Its runs would do once more what the jobs do.
-    deployment.stop_sensor(f"{FLINK_JOB}_automation")
-    # The sensor adds the partition that other runs are of.
-    started = {PLAN: deployment.launch(PLAN, {}), MIGRATE: deployment.find_run(MIGRATE)}
-    for job in JOBS:
-        if job not in started and job != APPLY:
-            started[job] = deployment.launch(job, CONFIG.get(job, {}))
-    assert deployment.wait(started[PLAN]) == "SUCCESS"
-    config = {f"{FLINK_JOB}__applied_retention": {"fingerprint": deployment.find_fingerprint()}}
-    started[APPLY] = deployment.launch(APPLY, config)
+    started: dict[str, str] = {}
+    for case in cases:
+        # Its runs would do once more what the jobs do.
+        deployment.stop_sensor(case.job("automation"))
+        plan, apply, migrate = case.job(PLAN), case.job(APPLY), case.job(MIGRATE)
+        # The sensor adds the partition that other runs are of.
+        started |= {plan: deployment.launch(plan, case.partition, {}), migrate: deployment.find_run(migrate)}
+        for job in JOBS:
+            if job.startswith(f"{case.name}_") and job not in started and job != apply:
+                started[job] = deployment.launch(job, case.partition, case.config.get(job, {}))
+    for case in cases:
+        assert deployment.wait(started[case.job(PLAN)]) == "SUCCESS"
+        config = {f"{case.name}__applied_retention": {"fingerprint": deployment.find_fingerprint(case.name)}}
+        started[case.job(APPLY)] = deployment.launch(case.job(APPLY), case.partition, config)
     return started
 
 
-@pytest.mark.parametrize("job", JOBS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test per Dagster job of the chosen Flink jobs."""
+    if "job" in metafunc.fixturenames:
+        names = chosen_flink_jobs(metafunc.config)
+        metafunc.parametrize("job", [job for job in JOBS if job.partition("_")[0] in names])
+
+
+def chosen_flink_jobs(config: pytest.Config) -> list[str]:
+    """The names given by `--flink-job`, by default the first: each session of Spark costs half a minute of CPU."""
+    return config.getoption("flink_job") or [next(iter(FLINK_JOBS))]
+
+
 def test_one_run_of_every_job_succeeds(deployment: Deployment, runs: dict[str, str], job: str) -> None:
     assert deployment.wait(runs[job]) == "SUCCESS"
 
 
-def test_the_applied_plan_deleted_the_abandoned_savepoint(deployment: Deployment, runs: dict[str, str]) -> None:
-    assert deployment.wait(runs[APPLY]) == "SUCCESS"
-    deployment.bucket.invalidate_cache()
-    assert not deployment.bucket.exists(f"{SNAPSHOTS}/{ABANDONED}")
-    assert deployment.bucket.exists(f"{SNAPSHOTS}/{SAVEPOINT.name}/_metadata")
+def test_the_applied_plan_deleted_the_abandoned_savepoint(
+    deployment: Deployment, runs: dict[str, str], cases: list[FlinkJobCase]
+) -> None:
+    for case in cases:
+        assert deployment.wait(runs[case.job(APPLY)]) == "SUCCESS"
+        deployment.bucket.invalidate_cache()
+        assert not deployment.bucket.exists(f"{case.root}/{case.abandoned}")
+        assert deployment.bucket.exists(f"{case.root}/{case.savepoint.name}/_metadata")
 
 
 def test_the_daemon_is_healthy(deployment: Deployment, runs: dict[str, str]) -> None:
@@ -303,8 +371,11 @@ def test_history_is_in_postgresql(deployment: Deployment, runs: dict[str, str]) 
     assert deployment.instance.get_runs_count() >= len(runs)
 
 
-def test_runs_used_both_workers_of_the_cluster(deployment: Deployment, runs: dict[str, str]) -> None:
-    assert deployment.wait(runs[MIGRATE]) == "SUCCESS"
+def test_runs_used_both_workers_of_the_cluster(
+    deployment: Deployment, runs: dict[str, str], cases: list[FlinkJobCase]
+) -> None:
+    for case in cases:
+        assert deployment.wait(runs[case.job(MIGRATE)]) == "SUCCESS"
     for worker in deployment.spark.workers:
         status = read_json(worker)
         assert {each["appdesc"]["name"] for each in [*status["executors"], *status["finishedexecutors"]]} == {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MAX_DEPTH = 100
 """Maximum nesting depth of records, arrays and maps."""
 _EMPTY_ITEMS = 1 << 16
-"""How many items without bytes (null, empty records) an array may have."""
+"""Maximum number of items without bytes (null, empty records) in an array."""
 
 Node: TypeAlias = "str | dict[str, object] | list[object]"
 

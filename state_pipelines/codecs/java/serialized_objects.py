@@ -46,7 +46,7 @@ _NATIVE = ("java.lang.Boolean", "java.lang.Integer", "java.lang.Double")
 _IMMUTABLE_SET = 2
 _IMMUTABLE_MAP = 3
 _EXPANSION = 1_000_000
-"""How many values one object may unfold to."""
+"""Maximum number of values that one object may unfold to."""
 
 
 def read_java_object(reader: Reader) -> JavaContent:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _BINARY = "org.apache.flink.table.data.binary."
 _ARRAY_BASE = 16
-"""Where the elements of a byte[] begin in the memory of a 64-bit JVM."""
+"""Offset of the elements of a byte[] in the memory of a 64-bit JVM."""
 
 
 def sql_row(row: BinaryRowValue, types: Sequence[LogicalType], *, nested: bool = False) -> Json:

@@ -64,7 +64,7 @@ WRAPPERS = {
 
 @dataclass(frozen=True)
 class Shape:
-    """How a collection class is written.
+    """Layout of a collection class.
 
     Attributes:
         kind: list, set or map.

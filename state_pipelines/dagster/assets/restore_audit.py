@@ -49,7 +49,7 @@ _COLUMNS = [
 
 
 class AuditConfig(dg.Config):
-    """How much of the snapshot is read."""
+    """The amount of data that is read."""
 
     whole: bool = Field(
         default=False, description="Read every record and checksum; otherwise the ends of every file and some records."

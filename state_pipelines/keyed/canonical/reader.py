@@ -300,7 +300,7 @@ def _scan_window(
 
 
 def _group_states(rows: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """What `framing.scan_records` found of each state, in the order in which the states come first."""
+    """Split the rows of `scan_records` by state, in the order in which the states come first."""
     states = rows[0]
     if len(states) and (states == states[0]).all():
         # Nearly always, for the records of a state follow each other.

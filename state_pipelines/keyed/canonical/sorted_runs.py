@@ -249,7 +249,7 @@ def join_runs(runs: FramedRuns) -> tuple[npt.NDArray[np.int32], Positions, npt.N
 
 
 def merge_runs(runs: Index) -> tuple[Positions, Index]:
-    """What becomes of the runs of several blocks when those of one key group and state become one run.
+    """Merge of the runs of several blocks: those of one key group and state become one run.
 
     Args:
         runs: `RUN`[r], at least one; those of the first block first.

@@ -102,7 +102,7 @@ class FoundKeySerializer:
 
 @dataclass
 class _Trial:
-    """What trying a candidate on all changes gave."""
+    """Result of trying a candidate on all changes."""
 
     serializer: Serializer
     source: str

@@ -64,7 +64,7 @@ class ColumnDigest:
 
     @property
     def sums(self) -> Sums:
-        """What was added; key groups without rows do not occur."""
+        """The digests of the added rows; key groups without rows do not occur."""
         present = np.flatnonzero(self._rows).tolist()
         return {
             group: {ROWS: int(self._rows[group])} | {name: int(sums[group]) for name, sums in self._sums.items()}

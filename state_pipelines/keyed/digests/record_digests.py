@@ -58,7 +58,7 @@ class RecordDigest:
 
     @property
     def without_key_groups(self) -> RecordDigest:
-        """What stays when records move to other key groups."""
+        """The part of the digest that stays when records move to other key groups."""
         return replace(self, digest=0)
 
 

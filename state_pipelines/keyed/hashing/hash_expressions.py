@@ -49,7 +49,7 @@ _MAX_DEPTH = 40
 
 
 class How(Enum):
-    """Which hash of a field counts."""
+    """The choice among the possible hashes of a field."""
 
     HASH = "hash"
     BIT = "bit"
@@ -67,7 +67,7 @@ class How(Enum):
 
 
 WRITTEN = (How.HASH, How.BIT, How.INT, How.ZERO, How.ARRAY, How.NAME, How.ORDINAL, How.BOXED)
-"""What can be written around a field; the others are those of patterns."""
+"""Functions that can be written around a field; the others belong to patterns."""
 
 FieldCodes = Callable[[str, How], "tuple[HashCodes, pa.Array]"]
 """Field name and how -> (i32[n], 0 for null; the values)."""
@@ -75,7 +75,7 @@ FieldCodes = Callable[[str, How], "tuple[HashCodes, pa.Array]"]
 
 @dataclass(frozen=True)
 class Pattern:
-    """How a pattern combines its arguments.
+    """The rule by which a pattern combines its arguments.
 
     Attributes:
         how: hash of a bare field name.

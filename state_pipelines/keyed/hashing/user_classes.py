@@ -94,7 +94,7 @@ def refuse_type(node: tree.Serializer) -> UsageError | UnsupportedError:
 
 
 def unknown_hash(node: tree.Serializer) -> UnsupportedError:
-    """That the hash of a user class is not known."""
+    """The error for a user class whose hash is not known."""
     name = getattr(node, "type_class", None) or class_name(node)
     return UnsupportedError(
         f"the hashCode of {name} is code of the user's that no snapshot holds",

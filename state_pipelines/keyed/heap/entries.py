@@ -97,7 +97,7 @@ class Entries:
 
     @property
     def count(self) -> int:
-        """How many entries there are."""
+        """The number of entries."""
         return int(self.keys.shape[1])
 
     def to_bytes(self, data: npt.NDArray[np.uint8]) -> bytes:

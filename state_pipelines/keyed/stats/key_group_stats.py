@@ -1,4 +1,4 @@
-"""How much each key group of an operator holds, and its hottest keys; no value is decoded.
+"""Sizes of the key groups of an operator, and its hottest keys; no value is decoded.
 
 All records of a key are in one key group (`KeyGroupRangeAssignment`), so that counts of whole key groups are
 exact and adds up over files, processes and machines.
@@ -87,7 +87,7 @@ class MovedSizes:
 
 @dataclass(frozen=True, eq=False)
 class KeyGroupSizes:
-    """What some key groups of an operator hold.
+    """Statistics of some key groups of an operator.
 
     Attributes:
         key_groups: the key groups that the arrays cover, n of them.
@@ -189,7 +189,7 @@ def measure_key_groups(
 
 
 def merge_sizes(sizes: Iterable[KeyGroupSizes], key_groups: KeyGroupRange, top: int = 10) -> KeyGroupSizes:
-    """What was measured in pieces as one.
+    """Combine statistics that were measured in several tasks.
 
     Args:
         sizes: no two of them cover the same records.
@@ -227,7 +227,7 @@ def merge_sizes(sizes: Iterable[KeyGroupSizes], key_groups: KeyGroupRange, top: 
 
 
 class _Counting:
-    """What has been counted so far."""
+    """The counts so far."""
 
     def __init__(
         self,
@@ -298,7 +298,7 @@ class _Counting:
             self._moved = _add_moved(self._moved, _move_keys(keys, self._context.max_parallelism, self._move))
 
     def result(self) -> KeyGroupSizes:
-        """What was counted."""
+        """The final counts."""
         keys = self._keys
         for name in self._uncounted:
             keys[self._ids[name]] = 0

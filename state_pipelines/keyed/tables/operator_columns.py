@@ -64,7 +64,7 @@ class StateLayout:
 
 @dataclass(frozen=True)
 class StateForm:
-    """How a state can be shown.
+    """Return the columns in which a state can be shown.
 
     Attributes:
         stored: as stored bytes only.
@@ -176,7 +176,7 @@ class StateColumn:
 
 
 def find_form(state: StateLayout, *, raw: bool) -> StateForm:
-    """How a state can be shown; with `raw` as stored bytes."""
+    """Return the columns in which a state can be shown; with `raw` as stored bytes."""
     if state.state_type == "TIMER":
         return StateForm()
     if raw:

@@ -123,7 +123,7 @@ class _Wish:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """What was measured of an operator.
+    """Measurements of an operator.
 
     Attributes:
         sizes: of the records; None when they were not counted.
@@ -200,7 +200,7 @@ def _split(operator: Operator, files: Sequence[KeyedFile]) -> Iterable[tuple[tup
 
 
 def _plan_move(operator: Operator, wish: _Wish) -> tuple[Move | None, str]:
-    """How keys are to be moved to the max parallelism that was asked for, or why they cannot be."""
+    """Find the hasher for the requested max parallelism, or the reason why there is none."""
     wanted = wish.max_parallelism
     if wanted is None or operator.max_parallelism % wanted == 0 or not operator.keyed_files:
         return None, ""

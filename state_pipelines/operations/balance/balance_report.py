@@ -16,7 +16,7 @@ BY_ESTIMATE = "estimate"
 
 @dataclass(frozen=True)
 class KeyGroupLoads:
-    """What each key group holds, by number of the key group.
+    """Entries and bytes of each key group, by number of the key group.
 
     Attributes:
         bytes: of all keyed state.
@@ -31,7 +31,7 @@ class KeyGroupLoads:
 
 @dataclass(frozen=True)
 class SubtaskLoad:
-    """What one subtask holds.
+    """Entries and bytes of one subtask.
 
     Attributes:
         subtask: its index.

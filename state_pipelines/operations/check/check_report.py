@@ -12,7 +12,7 @@ from state_pipelines.serializers.compatibility import Finding, Outcome
 
 
 class Verdict(StrEnum):
-    """What becomes of the state as a whole."""
+    """Verdict on a state as a whole."""
 
     FULLY_COMPATIBLE = "fully compatible"
     PARTIALLY_COMPATIBLE = "partially compatible (state will be dropped or starts empty)"
@@ -21,7 +21,7 @@ class Verdict(StrEnum):
 
 
 class Action(StrEnum):
-    """Who has to act before the state restores as intended."""
+    """The person who has to act before the state restores as intended."""
 
     NOTHING = "nothing to do"
     RECONFIGURED = "nothing to do, Flink reconfigures the serializer"
@@ -41,7 +41,7 @@ _REFUSED = {
 
 @dataclass(frozen=True, kw_only=True)
 class StateCheck:
-    """What becomes of one place in one state.
+    """Verdict on one serializer in one state.
 
     Attributes:
         operator: uid, or 32-digit id; None of the snapshot as a whole.
@@ -226,7 +226,7 @@ class CheckReport:
 
 @dataclass(frozen=True)
 class MigrationCheckReport:
-    """What Flink says to the state after a migration of the code: as it is, and migrated.
+    """Flink's outcomes for the state as it is and after the migration.
 
     Attributes:
         unmigrated: the old state against the new job.

@@ -54,7 +54,7 @@ class Removal:
 
 
 def plan_removal(snapshot: Snapshot, target: Location) -> Removal:
-    """What goes when a snapshot is moved to `target`; nothing is removed yet.
+    """List the files that are removed when a snapshot is moved to `target`; nothing is removed yet.
 
     Raises:
         UnsupportedError: a file lies outside the directory of the snapshot, so that others may need it.

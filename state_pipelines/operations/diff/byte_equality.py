@@ -94,7 +94,7 @@ def _can_be_joined(forms: Iterable[Form]) -> bool:
 
 
 def _find_difference(one: State, other: State) -> str:
-    """Which serializer has another readable form; empty when none has."""
+    """Name the serializer that has another readable form; empty when none has."""
     pairs: list[tuple[str, Serializer, Serializer]] = []
     if isinstance(one, KeyedState) and isinstance(other, KeyedState):
         pairs.append(("key serializer", one.key_serializer, other.key_serializer))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Presence(StrEnum):
-    """Which of the two snapshots has an operator or a state."""
+    """Presence of an operator or a state in the two snapshots."""
 
     BOTH = "both"
     ONE = "only in one"

@@ -1,4 +1,4 @@
-"""What `diff` asks of both snapshots besides records.
+"""Properties of both snapshots that `diff` compares besides records.
 
 Facts that say where, when and in which format a snapshot was taken are shown and do not count: path, kind, checkpoint
 id, fingerprint, sizes, formats of keyed state, names that only some versions of Flink store.

@@ -64,7 +64,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Differences:
-    """What two sides do not have in common.
+    """Records that only one of two snapshots has.
 
     Attributes:
         only_in_one: records without a counterpart of their key.
@@ -92,7 +92,7 @@ def concat_hashes(pieces: Iterable[Hashes]) -> Hashes:
 
 
 def sum_differences(found: Sequence[Differences], limit: int) -> Differences:
-    """What was found in several places, with `limit` candidates at most: of each sort in turn."""
+    """Combine findings of several tasks, with at most `limit` candidates, taken from each kind in turn."""
     sorts = [
         [candidate for each in found for candidate in each.candidates if candidate.kind is kind] for kind in ExampleKind
     ]

@@ -1,4 +1,4 @@
-"""What connectors keep, in the form of a report: splits of sources, committables of sinks, enumerators."""
+"""Reports of connector state: splits of sources, committables of sinks, enumerators."""
 
 from __future__ import annotations
 

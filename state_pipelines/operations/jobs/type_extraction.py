@@ -1,4 +1,4 @@
-"""Which serializer Flink makes for a Java class: POJO, record, enum, tuple, Avro, collection, or Kryo.
+"""Serializers that Flink makes for Java classes: POJO, record, enum, tuple, Avro, collection, or Kryo.
 
 Source: `TypeExtractor` (`createTypeInfoWithTypeHierarchy`, `privateGetForClass`, `analyzePojo`, `isValidPojoField`),
 `PojoTypeInfo`, `NullableListTypeInfo`, `NullableMapTypeInfo`, `NullableSetTypeInfo`, `PojoSerializer` of 1.20 and 2.2.

@@ -103,7 +103,7 @@ def _from_avro(node: Any) -> tree.Serializer:
 
 
 class Defaults:
-    """What new fields of a struct hold."""
+    """Values of the new fields of a struct."""
 
     def __init__(self, node: Node) -> None:
         while isinstance(node, tree.Nullable):

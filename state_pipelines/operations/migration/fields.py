@@ -48,7 +48,7 @@ _FieldStep = FieldStep | TakeCollections
 
 @dataclass(frozen=True)
 class Projection:
-    """What one step makes of the fields: (name, SQL over the fields before it)."""
+    """Return the fields after one step: (name, SQL over the fields before it)."""
 
     columns: Columns
 
@@ -69,7 +69,7 @@ class ValuePlan:
 
 
 def plan_value(serializer: tree.Serializer, steps: Iterable[Step], context: PlanContext | None = None) -> ValuePlan:
-    """What `steps` make of values that `serializer` writes.
+    """Apply `steps` to the fields of values that `serializer` writes.
 
     Raises:
         MigrationError: the value has no fields, or a step does not fit them.

@@ -83,7 +83,7 @@ class RevisionDirectory:
         return self.revisions[position - 1]
 
     def locate(self, name: str) -> int:
-        """How many revisions have been applied at `name`: 0 at `base`.
+        """Number of revisions applied at `name`: 0 at `base`.
 
         Raises:
             NotFoundError: there is no such revision.

@@ -46,7 +46,7 @@ class RowExpectation:
 
 @dataclass(frozen=True)
 class Change:
-    """What becomes of one state, or of the keys of an operator.
+    """Change of one state, or of the keys of an operator.
 
     Attributes:
         operator: uid, id or name.

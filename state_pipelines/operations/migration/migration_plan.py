@@ -1,4 +1,4 @@
-"""What becomes of the states of an operator: one data flow per new state, and the way back."""
+"""Migration plan of an operator: one data flow per new state, and the way back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OperatorPlan:
-    """What becomes of the states of one operator.
+    """Migration plan of the states of one operator.
 
     Attributes:
         shapes: before.
@@ -60,12 +60,12 @@ class OperatorPlan:
 
     @property
     def keyed(self) -> OperatorPlan:
-        """What becomes of keyed state and timers."""
+        """The flows of keyed state and timers."""
         return _select(self, keyed=True)
 
     @property
     def unkeyed(self) -> OperatorPlan:
-        """What becomes of list and broadcast state."""
+        """The flows of list and broadcast state."""
         return _select(self, keyed=False)
 
     @property

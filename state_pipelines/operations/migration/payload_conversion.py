@@ -171,7 +171,7 @@ def rename_classes(
 
 
 def rename_context(names: tuple[tuple[str, str], ...], context: PlanContext) -> PlanContext:
-    """What planning depends on, under other class names: the subclasses that the snapshot lists are renamed too."""
+    """Return the planning context under other class names: the subclasses that the snapshot lists are renamed too."""
     return replace(context, layouts=_Renaming(dict(names)).layouts(context.layouts))
 
 
@@ -207,7 +207,7 @@ class _Renaming:
         return replace(node, **changes)
 
     def layouts(self, context: LayoutContext) -> LayoutContext:
-        """What layouts depend on: the subclasses that the snapshot lists go by their new names too."""
+        """The layout context: the subclasses that the snapshot lists go by their new names too."""
         found = tuple((self.name(base), self._part(each)) for base, each in context.subclasses)
         return replace(context, subclasses=found)  # type: ignore[arg-type]
 

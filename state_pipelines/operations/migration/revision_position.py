@@ -1,4 +1,4 @@
-"""Which revision a snapshot is at, by its own serializers.
+"""The revision that a snapshot is at, by its own serializers.
 
 A snapshot is at a revision when that revision and all before it can be taken back, and all after it be applied, each so
 that its opposite leads back to the same serializers. Plans on shapes decide this; no data are read.

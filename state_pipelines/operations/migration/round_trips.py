@@ -43,7 +43,7 @@ class Return:
 
 @dataclass(frozen=True)
 class RoundTrip:
-    """What comes back of one new state.
+    """Round trip of one new state.
 
     Attributes:
         returns: the old states that are judged together with it.
@@ -55,7 +55,7 @@ class RoundTrip:
 
 
 def plan_round_trips(plan: OperatorPlan) -> dict[str, RoundTrip]:
-    """What comes back of each state that changes, by new name; no old state is judged twice."""
+    """Find the round trip of each state that changes, by new name; no old state is judged twice."""
     judged: set[str] = set()
     trips = {}
     for name, flow in plan.changed.items():

@@ -1,4 +1,4 @@
-"""What planning knows of a state: its meta info and, of keyed state, the serializer of its keys."""
+"""Serializers of a state for planning: its meta info and, for keyed state, the serializer of its keys."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ Node = tree.Serializer | AvroType
 
 @dataclass(frozen=True)
 class PlanContext:
-    """What planning depends on beyond the serializers of a state.
+    """Planning context besides the serializers of a state.
 
     Attributes:
         layouts: what layouts of data depend on.

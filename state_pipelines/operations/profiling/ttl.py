@@ -1,4 +1,4 @@
-"""When the entries of a state with TTL were accessed last, and when they expire."""
+"""Histograms of the last access and of the expiry of entries with TTL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of an operator, in words."""
+"""Changes of operators in words."""
 
 from __future__ import annotations
 

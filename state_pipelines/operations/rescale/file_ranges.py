@@ -41,7 +41,7 @@ class FileAssembly:
 
     @property
     def in_flight(self) -> int:
-        """How many new files one process writes at a time: they wait for a storage that is not local."""
+        """Number of new files that one process writes at a time: they wait for a storage that is not local."""
         return 1 if is_local(self.target) else REMOTE_FILES
 
     def run(self) -> int:

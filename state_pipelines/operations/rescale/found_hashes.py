@@ -30,7 +30,7 @@ SAMPLE_PART = 1 << 20
 def find_key_hasher(
     operators: Sequence[Operator], key_serializer: Serializer, told: Mapping[str, str]
 ) -> tuple[KeyHasher | None, tuple[str, ...]]:
-    """What hashes the keys, and what proves the hash of user classes in them.
+    """The hasher of the keys, and the evidence for the hash of user classes in them.
 
     Keys are read only where such a hash is looked for. Where keys move, each must lie where its hash says
     (`hashed_keys.require_key_groups`).

@@ -35,7 +35,7 @@ class KeyHasher(Protocol):
 
 
 def count_threads(hasher: KeyHasher | None, files: Sequence[KeyedFile] = ()) -> int:
-    """How many threads can find the records of files, and hash their keys, at a time; see `processes.Work`.
+    """Number of threads that can find the records of files, and hash their keys, at a time; see `Work`.
 
     Hashing of keys that no kernel knows is Python's.
     """

@@ -53,7 +53,7 @@ class ElementFile:
 
     @cached_property
     def first(self) -> int:
-        """Where the first element begins; the size of the stream when there is none."""
+        """Offset of the first element; the size of the stream when there is none."""
         return min([self.stream.size, *(min(state.offsets) for state in self.states if state.offsets)])
 
     @cached_property

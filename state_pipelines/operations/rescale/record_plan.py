@@ -1,4 +1,4 @@
-"""How the records of an operator move to other files or key groups: which pieces of work, and by which hash codes."""
+"""Plan of the move of an operator's records to other files or key groups: its tasks and its hash codes."""
 
 from __future__ import annotations
 

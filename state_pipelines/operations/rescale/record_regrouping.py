@@ -202,7 +202,7 @@ class Gather:
 
 @dataclass(frozen=True)
 class Source:
-    """What one snapshot gives to a `Collect`.
+    """Input of a `Collect` from one snapshot.
 
     Attributes:
         files: old files, each with the key groups of its own range.
@@ -310,7 +310,7 @@ class Collect:
 
 
 class _Progress:
-    """What a `Collect` holds while it runs."""
+    """State of a running `Collect`."""
 
     def __init__(self, piece: Collect) -> None:
         self.piece = piece

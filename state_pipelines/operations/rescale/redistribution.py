@@ -1,4 +1,4 @@
-"""Which new subtask gets which elements of operator state when the parallelism changes.
+"""Redistribution of the elements of operator state when the parallelism changes.
 
 `SPLIT_DISTRIBUTE` and `BROADCAST` state goes where `RoundRobinOperatorStateRepartitioner` puts it. `UNION` state does
 not: Flink gives every entry to every subtask on each restore, so that a snapshot must hold it once in all.
@@ -108,7 +108,7 @@ def _split(groups: Iterable[Sequence[Share]], shares: list[list[Share]]) -> None
 def _group_by_name(
     handles: Sequence[tuple[int, OperatorStateHandle]], mode: OperatorStateMode
 ) -> tuple[tuple[Share, ...], ...]:
-    """Where each state of a mode lies, old subtasks ascending; states in the order of Flink's map."""
+    """List the handles of each state of a mode, old subtasks ascending; states in the order of Flink's map."""
     found: dict[str, list[Share]] = {}
     names = _JavaHashMap(_DEFAULT_CAPACITY)
     for subtask, handle in handles:

@@ -147,7 +147,7 @@ def plan_rescale(
 
 
 def _note_conflicts(plans: Sequence[OperatorPlan]) -> list[str]:
-    """What Flink would not tell of operators that may be chained: those of one parallelism."""
+    """Note a limit that Flink does not report, for operators that may be chained: those of one parallelism."""
     found: dict[int, dict[int, list[str]]] = {}
     for change in (plan.change for plan in plans if plan.change.keyed is not Way.NONE):
         found.setdefault(change.parallelism[1], {}).setdefault(change.max_parallelism[1], []).append(change.label)

@@ -1,4 +1,4 @@
-"""What becomes of an operator: for people, and as pieces of work."""
+"""Plan for one operator: in words, and as tasks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KeyedHandles = tuple["KeyedStateHandle | None", "KeyedStateHandle | None"]
 
 
 class Way(Enum):
-    """How state of an operator gets into the new snapshot, by the words of reports."""
+    """The way that state of an operator gets into the new snapshot; the values are the words of reports."""
 
     NONE = "none"
     """There is no state."""
@@ -49,7 +49,7 @@ class Way(Enum):
 
 @dataclass(frozen=True)
 class OperatorChange:
-    """What becomes of an operator, for people.
+    """Change of an operator, for reports.
 
     Attributes:
         former: its label before.
@@ -81,7 +81,7 @@ class OperatorChange:
 
 @dataclass(frozen=True)
 class RecordsPlan:
-    """How the records of one operator move.
+    """Plan of the move of the records of one operator.
 
     Attributes:
         shuffles: by source, the pieces of the first stage; empty where key groups stay.
@@ -100,7 +100,7 @@ class RecordsPlan:
 
 @dataclass(frozen=True)
 class OperatorPlan:
-    """What is done for one operator.
+    """Tasks for one operator.
 
     Attributes:
         edited: the operator before.

@@ -1,4 +1,4 @@
-"""What becomes of each operator, and by which way; everything impossible is refused here, before anything is written.
+"""Planning of the change of each operator; everything impossible is refused here, before anything is written.
 
 State whose key groups stay and whose files fit together is handed on, or copied as ranges of bytes (`assembly`). Other
 keyed state is moved record by record (`regrouping`).

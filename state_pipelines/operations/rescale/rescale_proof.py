@@ -76,7 +76,7 @@ class StateProof:
 
     @property
     def failures(self) -> Iterator[str]:
-        """What is wrong, a sentence each."""
+        """The differences, a sentence each."""
         name = f"{self.operator}, state {self.state}"
         if self.before != self.after:
             yield (

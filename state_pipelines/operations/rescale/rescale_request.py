@@ -1,4 +1,4 @@
-"""What a rescaling is to do, as values and in a file.
+"""Requests for a rescaling, as values and in a file.
 
     parallelism: 6                    # of all operators; left out: as it is
     max_parallelism: 1024             # of all operators
@@ -60,7 +60,7 @@ class KeyChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorRequest:
-    """What becomes of one operator.
+    """Request for one operator.
 
     Attributes:
         operator: uid or 32-digit id.
@@ -142,7 +142,7 @@ _MERGE = ("with", "on_equal")
 
 
 def read_request(path: str | Path) -> tuple[dict[str, Any], Path]:
-    """What a file says, and the directory to which names of files in it are relative.
+    """Content of a request file, and the directory to which names of files in it are relative.
 
     Raises:
         UsageError: the file cannot be read, or is no mapping.

@@ -36,7 +36,7 @@ StatePairs = tuple[tuple[int, int], ...]
 
 
 class MergeRule(Enum):
-    """What becomes of a record (an entry of a map, a whole list) that more than one snapshot has.
+    """The rule for a record (an entry of a map, a whole list) that more than one snapshot has.
 
     Timers are a set: one that several snapshots have is one timer, whatever the rule.
     """

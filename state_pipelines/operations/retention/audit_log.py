@@ -37,7 +37,7 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 
 
 class Outcome(StrEnum):
-    """What was done with a path."""
+    """Record of an action on a path."""
 
     INTENDED = "intended"
     """Going to be deleted; written before."""
@@ -152,7 +152,7 @@ class AuditRun:
                     yield record
 
     def unfinished_records(self) -> dict[str, AuditRecord]:
-        """What was to be deleted and has no outcome yet, or failed, by path."""
+        """The deletions without an outcome or with a failure, by path."""
         left: dict[str, AuditRecord] = {}
         for record in self.read():
             if record.outcome in (Outcome.INTENDED, Outcome.FAILED):

@@ -40,7 +40,7 @@ _AREA_KINDS = {
 
 @dataclass(frozen=True)
 class _Directory:
-    """What is known of the files of one directory.
+    """The files of one directory, as far as they are known.
 
     Attributes:
         kind: kind of files with a name that Flink writes; OTHER where it writes none.

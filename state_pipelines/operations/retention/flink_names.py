@@ -39,7 +39,7 @@ SHARED, TASK_OWNED, CHANGELOG = "shared", "taskowned", "dstl"
 
 
 class Area(Enum):
-    """What the directories above a file say of it."""
+    """Job, kind and number that the directories above a file name."""
 
     SHARED = SHARED
     TASK_OWNED = TASK_OWNED

@@ -43,7 +43,7 @@ class Job:
 
     @property
     def newest_completed(self) -> datetime | None:
-        """When its newest checkpoint was completed, None without one."""
+        """Completion time of its newest checkpoint, None without one."""
         return max((each.modified for each in self.checkpoints if each.modified is not None), default=None)
 
     @property

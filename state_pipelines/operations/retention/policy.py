@@ -153,7 +153,7 @@ class RetentionPolicy:
     currency: str = "USD"
 
     def to_json(self) -> dict[str, object]:
-        """What decides about deletion, for JSON; the same for policies that mean the same."""
+        """The rules that decide about deletion, for JSON; equal for equivalent policies."""
         return {
             "rules": [rule.to_json() for rule in self.rules],
             "min_age": self.min_age.total_seconds(),

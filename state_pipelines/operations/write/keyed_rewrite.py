@@ -205,7 +205,7 @@ def _cut_large(sizes: npt.NDArray[np.int64], key_groups: KeyGroupRange) -> Itera
 
 
 class _Merging:
-    """What `merge_parts` holds."""
+    """State of a running `merge_parts`."""
 
     def __init__(self, rewrite: FileRewrite) -> None:
         self.rewrite = rewrite
@@ -257,7 +257,7 @@ class _Merging:
             writer.write_section(key_groups.start, self._make_section(first, blocks))
 
     def _find_blocks(self, key_groups: KeyGroupRange) -> Iterator[Block]:
-        """What there is of one key group, framed; of one state each."""
+        """The framed records of one key group, of one state each."""
         if self.rewrite.base is not None and self.copied:
             found = self.rewrite.base.scan([*self.copied], self.rewrite.context, key_groups)
             for old_id, records in found:
@@ -290,7 +290,7 @@ class _Merging:
 
 
 def _name_state(block: Block) -> bytes:
-    """What stands before the records of a state."""
+    """The bytes before the records of a state."""
     return int(block.runs["state"][0]).to_bytes(2, "big")
 
 

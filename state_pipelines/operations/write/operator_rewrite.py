@@ -142,7 +142,7 @@ def _encode(encoder: ElementEncoder, batches: Iterable[pa.RecordBatch]) -> Itera
 
 
 def read_elements(files: Iterable[ElementFile]) -> Encoded:
-    """What `write_elements` wrote of one subtask, in the order of its places.
+    """Read the elements that `write_elements` wrote for one subtask, in the order of their indexes.
 
     Raises:
         UsageError: a place is taken twice.
@@ -241,7 +241,7 @@ class OperatorRewrite:
 
 @dataclass(frozen=True)
 class BroadcastCopy:
-    """What one subtask has of a broadcast state.
+    """The copy of a broadcast state in one subtask.
 
     Attributes:
         part: the subtask's part.

@@ -64,7 +64,7 @@ FIRST_RELATIVE_VERSION = 3
 
 
 class FileMode(Enum):
-    """What becomes of the files that a new snapshot takes over, by the word that users say."""
+    """The treatment of files that a new snapshot takes over; the values are the words of options."""
 
     COPY = "copy"
     """Each is copied; the result is self-contained."""
@@ -93,7 +93,7 @@ class FileCopy:
 
     @property
     def in_flight(self) -> int:
-        """How many such copies one process runs at a time: they wait for a storage that is not local."""
+        """Number of such copies that one process runs at a time: they wait for a storage that is not local."""
         files = [self.target] if self.source.location is None else [self.source.location, self.target]
         return 1 if all(map(is_local, files)) else REMOTE_COPIES
 
@@ -258,7 +258,7 @@ def plan_copies(
 
 
 def note_files(files: FileMode) -> str | None:
-    """What a user should know of a snapshot whose files are linked or referenced."""
+    """Note for the user of a snapshot whose files are linked or referenced."""
     match files:
         case FileMode.COPY:
             return None
@@ -296,7 +296,7 @@ _FileHandle = FileStateHandle | RelativeFileStateHandle | SegmentFileStateHandle
 
 
 def _identify(handle: _FileHandle) -> tuple[str, int]:
-    """What is equal for handles over one file, or over one slice."""
+    """Return a value that is equal for handles over one file, or over one slice."""
     match handle:
         case SegmentFileStateHandle():
             return handle.path, handle.start

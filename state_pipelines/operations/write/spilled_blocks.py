@@ -33,7 +33,7 @@ TRAILER = 8
 
 @dataclass(frozen=True)
 class SpilledBlock:
-    """Where a block lies.
+    """Location of a block.
 
     Attributes:
         start: of its data.
@@ -67,7 +67,7 @@ class Spill:
 
 @dataclass(frozen=True)
 class SpilledRange:
-    """What a block holds of a range of key groups.
+    """Part of a block in a range of key groups.
 
     Attributes:
         location: the file.
@@ -97,7 +97,7 @@ class SpilledRange:
 
 
 def find_blocks(location: Location) -> tuple[SpilledBlock, ...]:
-    """Where the blocks of a spill lie.
+    """Locations of the blocks of a spill.
 
     Raises:
         FormatError: the file is not a spill.
@@ -111,7 +111,7 @@ def find_blocks(location: Location) -> tuple[SpilledBlock, ...]:
 
 
 def read_spill(location: Location, blocks: Sequence[SpilledBlock], key_groups: KeyGroupRange) -> Iterator[SpilledRange]:
-    """What each block of a spill holds of some key groups, where it holds any; their data are not read yet.
+    """List the parts of the blocks of a spill in some key groups; their data are not read yet.
 
     Raises:
         FormatError: the file is not the spill that was written.
@@ -123,7 +123,7 @@ def read_spill(location: Location, blocks: Sequence[SpilledBlock], key_groups: K
 
 
 def find_range(location: Location, block: SpilledBlock, key_groups: KeyGroupRange) -> SpilledRange | None:
-    """What a block of a spill holds of some key groups; None when it holds nothing; errors as of `read_spill`."""
+    """Find the part of a block in some key groups; None when there is none; errors as of `read_spill`."""
     index = block.start + block.size
     place = index + block.runs * RUN.itemsize + key_groups.start * _DIRECTORY_ROW
     raw = read_range(location, place, place + (len(key_groups) + 1) * _DIRECTORY_ROW)

@@ -231,7 +231,7 @@ def merge_blocks(
 def open_spills(
     sources: Sequence[Sequence[Spill]], key_groups: KeyGroupRange
 ) -> Iterator[list[tuple[int, SpilledRange]]]:
-    """What the blocks of spills hold of some key groups, to be read a few key groups at a time.
+    """Content of spills in some key groups, to be read a few key groups at a time.
 
     Spills on this machine are read where they lie. From other storages, which take as long to answer for a few bytes as
     for a few MiB, all these bytes come first, those of a block by one read (more when they are more than `BATCH`): into

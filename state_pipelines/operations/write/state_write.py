@@ -66,7 +66,7 @@ class StateDescription:
 
 @dataclass(frozen=True)
 class WritePlan:
-    """What is written where.
+    """Plan of a write: the files and their content.
 
     Attributes:
         base: the base snapshot; None for a savepoint of its own.
@@ -213,7 +213,7 @@ def _describe_state(known: StateMetaInfo | None, description: StateDescription) 
 
 
 def _find_state(operator: Operator | None, description: StateDescription) -> StateMetaInfo | None:
-    """What the base says of the state; None when it does not have it."""
+    """The meta info of the state in the base; None when it does not have it."""
     if operator is None:
         return None
     state = next((each for each in operator.states if each.name == description.name), None)

@@ -1,4 +1,4 @@
-"""What the `hashCode` of a class may be: the patterns that tools and people write, over orders of its fields.
+"""Candidates for the `hashCode` of a class: the patterns that tools and people write, over orders of its fields.
 
 A candidate is a family (start, multiplier, how fields are joined), a variant (which hash of each field counts) and an
 order of some of the fields. The kernel tries all orders of a family and variant on a few keys.
@@ -70,7 +70,7 @@ class Family:
 
     @property
     def null(self) -> int:
-        """What null counts."""
+        """The hash code of null."""
         return PATTERNS[self.pattern].null if self.pattern in PATTERNS else 0
 
     def express(self, terms: Sequence[Field]) -> HashExpression:
@@ -262,7 +262,7 @@ def list_trials(
 def _list_variants(
     node: tree.Serializer, names: list[str], family: Family, occurrences: Sequence[pa.Array]
 ) -> Iterator[tuple[How | None, ...]]:
-    """Which hash of each field counts; None is that of the family."""
+    """The hash chosen for each field; None is that of the family."""
     choices: list[tuple[How | None, ...]] = []
     nodes = field_nodes(node)
     booleans = sum(_kind(nodes[name]) == "Boolean" for name in names)

@@ -1,4 +1,4 @@
-"""What a search for the `hashCode` of user classes found, and what proves it."""
+"""Findings of a search for the `hashCode` of user classes, with their evidence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHANCE = 1e-9
 
 @dataclass(frozen=True)
 class ClassFinding:
-    """What was found of one class.
+    """The `hashCode` found for one class.
 
     Attributes:
         class_name: the class.
@@ -30,7 +30,7 @@ class ClassFinding:
 
 @dataclass(frozen=True)
 class HashFinding:
-    """What a search found.
+    """Findings of a search.
 
     Attributes:
         key: the type of the keys, for people.
@@ -67,7 +67,7 @@ class HashFinding:
         return {each.class_name: each.expression for each in self.classes if each.expression is not None}
 
     def explain(self) -> str:
-        """What was found and what speaks for it, in sentences."""
+        """The findings and their evidence, in sentences."""
         lines = []
         if not self.classes and self.proven:
             lines.append(f"the hash of {self.key} is known; it gives the key groups of all {self.keys} keys tried")
@@ -92,7 +92,7 @@ class HashFinding:
 
 
 def count_needed_keys(candidates: int, max_parallelism: int) -> int:
-    """How many distinct keys prove a hash among so many candidates; 0 when no number does (one key group)."""
+    """Number of distinct keys that prove a hash among so many candidates; 0 when no number does (one key group)."""
     if max_parallelism < 2:
         return 0
     return math.floor((math.log(max(candidates, 1)) - math.log(CHANCE)) / math.log(max_parallelism)) + 1

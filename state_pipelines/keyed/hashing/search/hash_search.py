@@ -283,7 +283,7 @@ class _Search:
     def _probe(
         self, target: str, others: Mapping[str, HashExpression | None]
     ) -> tuple[list[pa.Array], HashCodes, HashCodes | None]:
-        """Where objects of a class lie in the screened keys, and what their codes add to those of the keys.
+        """Locate objects of a class in the screened keys, and the contribution of their hash codes.
 
         Returns:
             (objects, offset i32[keys], scales i32[occurrences, keys], None unless keys are `offset + Σ scale * code`).
