@@ -46,7 +46,7 @@ $(PROJECT): $(INSTALLED)
 	@touch $@
 	@echo "Installed into .venv: $$($(BIN)/python -m pip list --format=freeze --disable-pip-version-check | wc -l) packages"
 
-# Write the locks anew: only what pyproject.toml asks for changes, or everything with UPGRADE=--upgrade. Neither file
+# Rewrite the locks: only what pyproject.toml asks for changes, or everything with UPGRADE=--upgrade. Neither file
 # names an index, so that it works with any.
 COMPILE := .cache/uv/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(UPGRADE)

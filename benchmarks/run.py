@@ -1,4 +1,4 @@
-"""All figures anew: every work in processes of its own, on large snapshots and on tiny ones that tell start-up apart.
+"""All figures: every task in processes of its own, on large snapshots and on tiny ones that tell start-up apart.
 
     python -m benchmarks.run --snapshots .cache/bench --runs 3
     python -m benchmarks.run --snapshots .cache/bench --works spark-aggregate,spark-from-parquet --keys 1000000

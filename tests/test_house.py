@@ -24,6 +24,8 @@ FIRST_SCREEN = 40
 MACHINE_PATH = re.compile(rb"(?<![\w.$}>])/(?:hom[e]/\w|roo[t]/|User[s]/\w|wor[k]/|op[t]/\w|tm[p]/\w)")
 
 PACKAGES = ("state_pipelines", "resources", "assets")
+# A first line that only says what the reader does not know yet.
+CLAUSE = re.compile(r"\s*\"\"\"(?:What|Which|Where|How|Whose|Who|When|That) ")
 MOST_LINES = 450
 # Kernels are longer: numba compiles them faster as few functions.
 KERNELS = ("state_pipelines.codecs.kernels.decoding", "state_pipelines.codecs.kernels.encoding")
@@ -135,3 +137,13 @@ def test_modules_are_short() -> None:
     lines = {name: len(path.read_text().splitlines()) for name, path in list_modules().items()}
     assert {name: number for name, number in lines.items() if number > MOST_LINES and name not in KERNELS} == {}
     assert all(lines[name] > MOST_LINES for name in KERNELS)
+
+
+def test_docstrings_begin_with_a_noun_or_an_imperative() -> None:
+    clauses = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in list_modules().values()
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if CLAUSE.match(line)
+    ]
+    assert not clauses

@@ -1,4 +1,4 @@
-"""Makes the savepoints of the example anew: `python examples/orders/make_savepoints.py`.
+"""Makes the savepoints of the example again: `python examples/orders/make_savepoints.py`.
 
 Beside each savepoint lie two files: `expected.jsonl.gz`, every entry as the running job itself sees it, and
 `expected-migrated.jsonl.gz`, every entry as the evolved job sees it after the same input.

@@ -47,7 +47,7 @@ class FieldChange:
 
 @dataclass(frozen=True)
 class StateChange:
-    """One state that is written anew, under another name, or dropped.
+    """One state that is rewritten, under another name, or dropped.
 
     Attributes:
         operator: label.

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     type=click.Choice([each.value for each in FileMode]),
     default=FileMode.COPY.value,
     show_default=True,
-    help="Copy the files that are not written anew, or link them (on one local volume), or reference them where they "
+    help="Copy the files that are not rewritten, or link them (on one local volume), or reference them where they "
     "lie, which makes the result depend on SNAPSHOT.",
 )
 @click.option("--checksums", is_flag=True, help="Read every copied file again and compare its checksum.")
@@ -116,7 +116,7 @@ def command(
 
 
 def _show_plan(plan: ConversionPlan, console: Console) -> None:
-    table = make_table("operator", "subtasks written anew", "of", "states", right=("subtasks written anew", "of"))
+    table = make_table("operator", "subtasks rewritten", "of", "states", right=("subtasks rewritten", "of"))
     for operator in plan.snapshot.operators:
         tasks = [task for task in plan.tasks if task.operator_id == operator.metadata.operator_id]
         states = dict.fromkeys(info.name for task in tasks for info in task.header.states)
@@ -158,8 +158,8 @@ def _show_result(result: ConversionResult, files: FileMode, console: Console) ->
         for operator, state, digest in result.states:
             table.add_row(operator, state, f"{digest.records:,}", format_bytes(digest.bytes))
         console.print(indent(table))
-    anew = f"{plural(result.converted, 'subtask')} written anew, {plural(result.copied, 'file')} {_DONE[files]}"
-    console.print(f"{anew}, {format_bytes(result.bytes)} in {result.seconds:.1f} s")
+    rewritten = f"{plural(result.converted, 'subtask')} rewritten, {plural(result.copied, 'file')} {_DONE[files]}"
+    console.print(f"{rewritten}, {format_bytes(result.bytes)} in {result.seconds:.1f} s")
     console.print(_VERIFICATION[result.verified])
     if result.checksums and result.copied and files is FileMode.COPY:
         console.print("every copied file was read back and its checksum compared")

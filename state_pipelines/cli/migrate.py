@@ -245,7 +245,7 @@ def _show_result(result: MigrationResult, route: Route, changes: list[StateChang
     console.print()
     places = [f"{each.operator} / {each.state}" for each in changes if each.state]
     of = places[0] if len(places) == 1 else plural(len(places), "state")
-    written = f"{plural(result.rows, 'record')} of {of} written anew"
+    written = f"{plural(result.rows, 'record')} of {of} rewritten"
     console.print(f"{written} in {result.seconds:.1f} s, everything else copied as bytes")
     if result.proof is None:
         console.print("not proven (--no-proof)")

@@ -12,7 +12,7 @@ from state_pipelines.cli.options import AS_JSON
 
 
 @click.command("prepare")
-@click.option("--again", is_flag=True, help="Make it anew even if it is there and fits.")
+@click.option("--again", is_flag=True, help="Make it again even if it exists and fits.")
 @AS_JSON
 def command(*, again: bool, as_json: bool) -> None:
     """Make what lets Spark start in half of the time: an archive of the classes that its JVM loads.

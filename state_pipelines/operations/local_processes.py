@@ -61,7 +61,7 @@ class Processes:
     """Processes that share pieces of work: started when they are first needed, ended with the block.
 
     Starting one takes about two seconds, so that work in stages had better keep them, and work for which threads do
-    needs none. They are started anew (`spawn`), so that the main module of a script must be guarded by
+    needs none. They are started from scratch (`spawn`), so that the main module of a script must be guarded by
     `if __name__ == "__main__":`. With a count of one, this process does the work.
 
     Args:

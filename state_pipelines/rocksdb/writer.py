@@ -161,7 +161,7 @@ class DatabaseWriter:
 def list_files(directory: Path) -> list[Path]:
     """The files of a closed database that a handle of Flink's RocksDB backend names, by name."""
     manifest = directory / (directory / CURRENT).read_text().rstrip("\n")
-    # Each change of the column families writes the options anew; the last ones count.
+    # Each change of the column families writes the options again; the last ones count.
     options = max(directory.glob("OPTIONS-*"), key=lambda path: int(path.name.partition("-")[2]))
     return sorted([directory / CURRENT, manifest, options, *directory.glob("*.sst")])
 

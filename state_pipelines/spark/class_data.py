@@ -67,7 +67,7 @@ def locate_class_data(java: Path) -> ClassData:
 
 
 def make_class_data(java: Path) -> ClassData:
-    """Make the archive anew: in a session of its own, do what the pipelines do, and keep the classes.
+    """Rebuild the archive: in a session of its own, do what the pipelines do, and keep the classes.
 
     It appears in one step. Those of the same Java and Spark before an update are removed.
 

@@ -33,7 +33,7 @@ def test_the_new_snapshot_holds_what_the_old_one_does(call: Callable[..., Called
     called = call("convert", orders().path, "--out", tmp_path / "new", "--format", "rocksdb")
     assert called.code == 0
     assert called.out.endswith(f"read back and compared\nnew snapshot: {tmp_path / 'new'}\n")
-    assert "4 subtasks written anew, 7 files copied" in called.out
+    assert "4 subtasks rewritten, 7 files copied" in called.out
     assert not diff_entries(orders().entries(), call("dump", tmp_path / "new", *UIDS).lines)
 
 
@@ -121,7 +121,7 @@ def test_nothing_is_overwritten(call: Callable[..., Called], tmp_path: Path) -> 
 
 def test_a_reference_takes_no_space(call: Callable[..., Called], tmp_path: Path) -> None:
     called = call("convert", orders().path, "--out", tmp_path / "new", "--format", "keep", "--files", "reference")
-    assert "0 subtasks written anew, 0 files copied, 0 B" in called.out
+    assert "0 subtasks rewritten, 0 files copied, 0 B" in called.out
     assert "not self-contained" in called.err
     assert not diff_entries(orders().entries(), call("dump", tmp_path / "new", *UIDS).lines)
 

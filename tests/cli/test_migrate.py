@@ -44,7 +44,7 @@ def test_the_new_savepoint_holds_what_it_must(call: Callable[..., Called], upgra
         "customer: String  customerId: String  renamed",
         "note: String                          dropped",
         "5 fields as before",
-        "200 records of orders / order written anew",
+        "200 records of orders / order rewritten",
         "written_reads_back         passed",
     ],
 )

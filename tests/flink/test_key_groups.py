@@ -1,4 +1,4 @@
-"""Keys that real Flink assigns anew, with another seed than the recorded ones, in every release."""
+"""Keys that real Flink reassigns with another seed than the recorded ones, in every release."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Chain:
         case: name of the snapshot (see `tests.snapshots`), of parallelism 2.
         parallelisms: one after the other; Flink restores with the last one.
         backend: of the restored job.
-        restored_at: in the end Flink restores with this parallelism, and hands out the state anew.
+        restored_at: in the end Flink restores with this parallelism, and redistributes the state.
         narrow: see `plan_parallelism`.
     """
 

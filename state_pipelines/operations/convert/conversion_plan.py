@@ -57,7 +57,7 @@ class ConversionPlan:
         tasks: the subtasks whose keyed state is rewritten.
         properties: of the new snapshot.
         notes: what the new format does not carry as the old one did.
-        files: whether the files that are not written anew are copied, linked or referenced.
+        files: whether the files that are not rewritten are copied, linked or referenced.
         checksums: every copied file is read again and compared.
         removal: of the old snapshot, once the new one is published; None when it stays.
     """

@@ -262,11 +262,11 @@ def _join_headers(files: Sequence[ElementFile], dropped: Set[str]) -> tuple[byte
         names = dict.fromkeys(name for file in files for name in file.ranks)
         return files[0].header, {name: rank for rank, name in enumerate(names)}
     for file in (file for file in files if not file.raw):
-        # What is joined is written anew, so that the parts must be known to come out as they are.
+        # What is joined is rewritten, so that the parts must be known to come out as they are.
         with at(file=file.stream.name):
             if _write_header(file.parsed[0]) != file.header:
                 raise UnsupportedError(
-                    "the header of the operator state cannot be written anew, which dropping a state and joining "
+                    "the header of the operator state cannot be rewritten, which dropping a state and joining "
                     "different states of subtasks take",
                     hint="Keep the states and the parallelism of this operator",
                 )

@@ -293,7 +293,7 @@ class _Planner:
                 raise UnsupportedError(
                     "the merged snapshots have different broadcast state",
                     where=Where(state=name),
-                    hint="Drop the state (drop_states) and let the job broadcast it anew, or make them equal before",
+                    hint="Drop the state (drop_states) and let the job broadcast it again, or make them equal before",
                 )
 
     def _note_databases(self, handles: Sequence[KeyedStateHandle | None]) -> None:

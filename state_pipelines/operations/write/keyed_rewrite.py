@@ -1,4 +1,4 @@
-"""New files of keyed state: some states encoded anew, all others copied as bytes.
+"""New files of keyed state: some states encoded again, all others copied as bytes.
 
 Two steps, each of which any number of tasks can share. `write_part` encodes rows of one state into a part file (a
 spill), in whatever order they come; `merge_parts` writes the final file of one subtask from parts and from the old
@@ -73,7 +73,7 @@ class FileRewrite:
         base: the old file; None when there was none.
         header: of the new file.
         copied: (new state id, old state id) of the states that are copied as bytes.
-        encoded: (new state id, parts) of the states that are encoded anew; parts may hold other key groups too.
+        encoded: (new state id, parts) of the states that are encoded again; parts may hold other key groups too.
         key_groups: range of the subtask.
         context: what finding the records of the old file takes.
         target: the new file.

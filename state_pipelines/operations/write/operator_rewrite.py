@@ -1,4 +1,4 @@
-"""New files of operator state: some states encoded anew, all others copied as bytes.
+"""New files of operator state: some states encoded again, all others copied as bytes.
 
 Two steps, as for keyed state (`rewriting`): `write_elements` encodes rows of one state into element files, one per
 subtask and task; `OperatorRewrite.run` writes the file of one subtask from those and from the old file. One subtask's
@@ -189,7 +189,7 @@ class OperatorRewrite:
         base: the old file.
         header: of the new file.
         copied: old names by new names of the states that are copied as bytes.
-        encoded: element files by new names of the states that are encoded anew; of other subtasks too for broadcast
+        encoded: element files by new names of the states that are encoded again; of other subtasks too for broadcast
             state, of which every subtask gets all entries.
         target: the new file.
     """
