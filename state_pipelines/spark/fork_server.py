@@ -1,7 +1,7 @@
 """The process that Spark's Python workers are forked from: it has imported what they need, once per session.
 
 Spark starts a daemon (`pyspark.daemon`) per kind of worker, and each worker that a daemon forks imports pyspark,
-pyarrow, numba and this package again, which takes longer than most pieces of work. With this server a daemon is itself a
+pyarrow, numba and this package again, which takes longer than most tasks. With this server a daemon is itself a
 fork of a process in which all of that is there already; `state_pipelines.spark.daemon` asks for it.
 
 A fork copies the thread that forks and no other, so a process may only be forked as long as it has a single thread.
