@@ -143,6 +143,10 @@ class IncompatibleError(StateError):
     """The answer is no: the state does not fit what is asked of it."""
 
 
+class StateMigrationError(IncompatibleError):
+    """A restored state does not fit the serializer that it is registered with (Flink's `StateMigrationException`)."""
+
+
 class ProofError(StateError):
     """The proof after a change failed; nothing was published.
 

@@ -47,6 +47,7 @@ class FileFormat(Enum):
     CHANGELOG = "changelog"
     RAW_TIMERS = "timers in raw keyed state"
     COMBINED = "several files"
+    LIVE = "live state"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,76 @@
+"""Keyed state of an operator with several subtasks, whose tables are used by key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.backends.keyed_backend import KeyedStateBackend
+from state_pipelines.codecs.serializer_layouts import LayoutContext
+from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from state_pipelines.backends.entry_store import EntryStore
+    from state_pipelines.backends.state_access import StateTable
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
+    from state_pipelines.serializers.tree import Serializer
+
+LAYOUTS = LayoutContext()
+
+
+@dataclass
+class KeyedJob:
+    """Subtasks of one operator; a key goes to the subtask of its key group."""
+
+    key_serializer: Serializer
+    subtasks: list[KeyedStateBackend] = field(default_factory=list)
+
+    @property
+    def max_parallelism(self) -> int:
+        return self.subtasks[0].max_parallelism
+
+    def find_subtask(self, key: Any) -> KeyedStateBackend:
+        keys = self.subtasks[0].key_context
+        group = keys.find_key_group(key, keys.encode(key))
+        (found,) = [each for each in self.subtasks if group in each.key_groups]
+        return found
+
+    def at(self, key: Any, info: StateMetaInfo) -> StateTable:
+        """The state under a key."""
+        backend = self.find_subtask(key)
+        table = backend.register(info)
+        backend.set_current_key(key)
+        return table
+
+    def tables(self, info: StateMetaInfo) -> Iterator[StateTable]:
+        return (backend.register(info) for backend in self.subtasks)
+
+    def keys(self, info: StateMetaInfo, namespace: Any = None) -> list[Any]:
+        """Keys with a value in a namespace, of all subtasks."""
+        return sorted(key for table in self.tables(info) for key in table.keys(namespace))
+
+    def close(self) -> None:
+        for backend in self.subtasks:
+            backend.close()
+
+
+def start_job(
+    make_store: Callable[[int], EntryStore], key_serializer: Serializer, parallelism: int, max_parallelism: int
+) -> KeyedJob:
+    """An operator without state.
+
+    Args:
+        make_store: makes a store, given the bytes of the key-group prefix.
+        key_serializer: of the keys.
+        parallelism: number of subtasks.
+        max_parallelism: number of key groups.
+    """
+    prefix = 1 if max_parallelism <= 128 else 2
+    ranges = [compute_key_group_range(each, parallelism, max_parallelism) for each in range(parallelism)]
+    subtasks = [
+        KeyedStateBackend(make_store(prefix), key_serializer, key_groups, max_parallelism, LAYOUTS)
+        for key_groups in ranges
+    ]
+    return KeyedJob(key_serializer, subtasks)
