@@ -58,8 +58,8 @@ def window(start: int) -> dict[str, int]:
     return {"start": start, "end": start + 10}
 
 
-class KeyedStateSuite(ABC):
-    """Tests of one store."""
+class KeyedSuite(ABC):
+    """Jobs on one store, and how they go on."""
 
     restores: ClassVar[tuple[str, ...]] = ("none", "bytes")
 
@@ -109,6 +109,10 @@ class KeyedStateSuite(ABC):
             return again
 
         return reopen_job
+
+
+class KeyedStateSuite(KeyedSuite):
+    """Tests of one store."""
 
     def test_a_state_is_empty_at_first(self, job: KeyedJob) -> None:
         for info in (VALUE, OBJECT, SUM, AGGREGATE, LIST, MAP, TTL_VALUE, TTL_LIST, TTL_MAP):

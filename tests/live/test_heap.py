@@ -5,14 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.backends.heap_store import HeapStore
-from tests.live.keyed_suite import KeyedStateSuite
+from tests.live.keyed_suite import KeyedStateSuite, KeyedSuite
+from tests.live.timer_suite import TimerSuite
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-class TestHeap(KeyedStateSuite):
+class OnHeap(KeyedSuite):
     restores = ("none", "bytes", "bytes, rescaled")
 
     def make_store(self, prefix: int, directory: Path) -> HeapStore:
         return HeapStore(prefix)
+
+
+class TestKeyedState(OnHeap, KeyedStateSuite):
+    pass
+
+
+class TestTimers(OnHeap, TimerSuite):
+    pass

@@ -1,0 +1,1 @@
+"""Live state of one subtask: Flink's keyed and operator state backends."""
