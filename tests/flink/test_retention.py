@@ -33,16 +33,23 @@ CHECKPOINTS = {
 
 
 @pytest.mark.flink
-def test_snapshots_that_stay_are_restored(tmp_path: Path) -> None:
-    tree = make_tree(tmp_path)
-    assert len(tree.snapshots) == 1000
+@pytest.mark.parametrize(
+    ("counts", "referring"),
+    [((60, 40, 30), {"second", "third"}), (None, {"third"})],
+    ids=["130 snapshots", "1,000 snapshots"],
+)
+def test_snapshots_that_stay_are_restored(
+    tmp_path: Path, counts: tuple[int, int, int] | None, referring: set[str]
+) -> None:
+    tree = make_tree(tmp_path) if counts is None else make_tree(tmp_path, counts=counts)
     policy = {"checkpoints": {"last": 2}}
     plan = plan_retention(tree.roots, policy)
     assert apply_plan(tree.roots, policy, fingerprint=plan.fingerprint, limits=FAST).finished
-    # Both reference files of others: shared files of the job before, and files of the savepoint.
     for job in ("second", "third"):
         newest = tree.of(job)[-1]
-        assert any(job_directory(tree, job) not in file.parents for file in newest.files)
+        # To shared files of the job before, or to files of the savepoint.
+        refers = any(job_directory(tree, job) not in file.parents for file in newest.files)
+        assert refers == (job in referring)
         restored = restore("2.2.1", newest.path, few_states_job(), backend="rocksdb")
         assert restored.ok, restored.error
         keys = {(entry.get("state"), str(entry.get("key"))) for entry in restored.entries if entry["kind"] == "keyed"}
