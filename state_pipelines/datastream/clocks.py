@@ -1,0 +1,32 @@
+"""Clocks: the processing time of subtasks, in epoch milliseconds."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Clock: TypeAlias = "Callable[[], int]"
+"""Returns epoch milliseconds."""
+
+
+def read_system_clock() -> int:
+    """Return the time of the machine, as Java's `System.currentTimeMillis`."""
+    return time.time_ns() // 1_000_000
+
+
+class ManualClock:
+    """A clock that only moves when it is set.
+
+    Args:
+        millis: the time at first.
+    """
+
+    def __init__(self, millis: int = 0) -> None:
+        self.millis = millis
+
+    def __call__(self) -> int:
+        """Return the time that was set."""
+        return self.millis

@@ -1,0 +1,47 @@
+"""Contexts of the element or timer at hand, for functions of keyed inputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.datastream.functions import KeyedCoProcessFunction, KeyedProcessFunction
+from state_pipelines.errors import UsageError
+
+if TYPE_CHECKING:
+    from state_pipelines.datastream.timer_service import TimeDomain, TimerService
+
+
+class ElementContext(KeyedProcessFunction.OnTimerContext, KeyedCoProcessFunction.OnTimerContext):
+    """Key, timestamp and timers of the element or timer at hand.
+
+    Args:
+        timers: of the subtask.
+    """
+
+    def __init__(self, timers: TimerService) -> None:
+        self._timers = timers
+        self.key: Any = None
+        self.time: int | None = None
+        self.domain: TimeDomain | None = None
+
+    def get_current_key(self) -> Any:
+        """Return the key."""
+        return self.key
+
+    def timer_service(self) -> TimerService:
+        """Return current times, and the timers of the key."""
+        return self._timers
+
+    def timestamp(self) -> int | None:
+        """Return the timestamp of the element or timer."""
+        return self.time
+
+    def time_domain(self) -> TimeDomain:
+        """Return the time that the timer has waited for.
+
+        Raises:
+            UsageError: no timer fires.
+        """
+        if self.domain is None:
+            raise UsageError("time_domain is called outside of on_timer")
+        return self.domain

@@ -1,0 +1,89 @@
+"""Functions that users write (`pyflink.datastream.functions`)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.datastream.aggregations import Function
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from state_pipelines.datastream.timer_service import TimeDomain, TimerService
+
+    Output = Iterable[Any] | None
+    """Values that a call emits; a pair of `OutputTag` and value goes to a side output."""
+
+
+class KeySelector(Function, ABC):
+    """Finds the key of an element."""
+
+    @abstractmethod
+    def get_key(self, value: Any) -> Any:
+        """Return the key; the same for the same value."""
+
+
+class KeyedContext(ABC):
+    """Key, timestamp and timers of the element at hand; valid during the call only."""
+
+    @abstractmethod
+    def get_current_key(self) -> Any:
+        """Return the key of the element or timer."""
+
+    @abstractmethod
+    def timer_service(self) -> TimerService:
+        """Return current times, and the timers of the key."""
+
+    @abstractmethod
+    def timestamp(self) -> int | None:
+        """Return the timestamp of the element or timer in epoch milliseconds; None if it has none."""
+
+
+class KeyedProcessFunction(Function, ABC):
+    """Processes the elements of one input, with keyed state and timers."""
+
+    class Context(KeyedContext):
+        """Context of `process_element`."""
+
+    class OnTimerContext(Context):
+        """Context of `on_timer`."""
+
+        @abstractmethod
+        def time_domain(self) -> TimeDomain:
+            """Return the time that the timer has waited for."""
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Output:
+        """Process an element, and yield what is emitted."""
+
+    # Functions without timers do not have to write it.
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Output:
+        """React to a timer, and yield what is emitted."""
+        return None
+
+
+class KeyedCoProcessFunction(Function, ABC):
+    """Processes the elements of two inputs with the same keys, with common keyed state and timers."""
+
+    class Context(KeyedContext):
+        """Context of `process_element1` and `process_element2`."""
+
+    class OnTimerContext(Context):
+        """Context of `on_timer`."""
+
+        @abstractmethod
+        def time_domain(self) -> TimeDomain:
+            """Return the time that the timer has waited for."""
+
+    @abstractmethod
+    def process_element1(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Output:
+        """Process an element of the first input, and yield what is emitted."""
+
+    @abstractmethod
+    def process_element2(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Output:
+        """Process an element of the second input, and yield what is emitted."""
+
+    def on_timer(self, timestamp: int, ctx: KeyedCoProcessFunction.OnTimerContext) -> Output:
+        """React to a timer, and yield what is emitted."""
+        return None
