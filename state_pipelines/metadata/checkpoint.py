@@ -289,7 +289,7 @@ def _read_operator_state(reader: Reader, version: int) -> OperatorState:
         fully_finished = version >= 3 and number == _FULLY_FINISHED
         if not fully_finished and (number < 0 or number > reader.remaining // 4):
             raise reader.error(f"{number} is not a number of subtasks", position)
-        subtasks = () if fully_finished else tuple(_read_subtask_state(reader, version) for _ in range(number))
+        subtasks = () if fully_finished else tuple(read_subtask_state(reader, version) for _ in range(number))
     return OperatorState(
         operator_id, parallelism, max_parallelism, subtasks, name, uid, coordinator_state, fully_finished
     )
@@ -318,7 +318,7 @@ def _write_operator_state(writer: Writer, state: OperatorState, version: int) ->
         return
     writer.i32(len(state.subtasks))
     for subtask in state.subtasks:
-        _write_subtask_state(writer, subtask, version)
+        write_subtask_state(writer, subtask, version)
 
 
 def _read_coordinator_state(reader: Reader) -> ByteStreamStateHandle | None:
@@ -329,7 +329,13 @@ def _read_coordinator_state(reader: Reader) -> ByteStreamStateHandle | None:
     return handle
 
 
-def _read_subtask_state(reader: Reader, version: int) -> SubtaskState:
+def read_subtask_state(reader: Reader, version: int) -> SubtaskState:
+    """Read the state of one subtask as metadata of `version` hold it.
+
+    Raises:
+        FormatError: a tag or flag is not allowed there.
+        UnsupportedError: legacy state of Flink 1.1.
+    """
     index = reader.i32()
     if index < 0:
         if version == 2:
@@ -357,7 +363,12 @@ def _read_subtask_state(reader: Reader, version: int) -> SubtaskState:
     )
 
 
-def _write_subtask_state(writer: Writer, state: SubtaskState, version: int) -> None:
+def write_subtask_state(writer: Writer, state: SubtaskState, version: int) -> None:
+    """Write what `read_subtask_state` reads.
+
+    Raises:
+        ValueRangeError: the version cannot store a field of the value.
+    """
     if state.finished:
         _require(version >= 3, version, "finished subtasks")
         writer.i32(-state.index - 1)

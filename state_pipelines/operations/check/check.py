@@ -18,6 +18,11 @@ from state_pipelines.operations.check.check_report import Action, CheckReport, M
 from state_pipelines.operations.check.data_classes import scan_snapshot
 from state_pipelines.operations.check.flink_upgrade import FLINK_2, judge_removed, list_unnamed_operators
 from state_pipelines.operations.check.python_states import judge_undeclared
+from state_pipelines.operations.check.restore_errors import (
+    explain_max_parallelism,
+    explain_missing_operator,
+    explain_parallelism,
+)
 from state_pipelines.operations.check.restore_rules import Restore, judge_places
 from state_pipelines.operations.check.snapshot_classes import judge_snapshot_classes
 from state_pipelines.operations.check.written_classes import WrittenClasses
@@ -307,21 +312,12 @@ def _check_max_parallelism(old: JobOperator, new: JobOperator, job: Job) -> Iter
         outcome = Outcome.INCOMPATIBLE
         reason = f"the parallelism {new.parallelism} is higher than the max parallelism {before} of the snapshot"
         remedy = f"Run with parallelism {before} at most, or write the snapshot with another max parallelism"
-        error = (
-            f"The state for task {old.id} can not be restored. The maximum parallelism ({before}) of the restored "
-            f"state is lower than the configured parallelism ({new.parallelism}). Please reduce the parallelism of the "
-            "task to be lower or equal to the maximum parallelism."
-        )
+        error = explain_parallelism(old.id, before, new.parallelism)
     elif new.sets_max_parallelism or after != compute_default_max_parallelism(new.parallelism):
         outcome = Outcome.INCOMPATIBLE
         reason = f"the max parallelism was {before} and the job sets it to {after}"
         remedy = f"Set the max parallelism to {before}, or write the snapshot with another max parallelism"
-        error = (
-            f"Failed to rollback to checkpoint/savepoint {job.name}. Max parallelism mismatch between "
-            f"checkpoint/savepoint state and new program. Cannot map operator {old.id} with max parallelism {before} "
-            f"to new program with max parallelism {after}. This indicates that the program has been changed in a "
-            "non-compatible way after the checkpoint/savepoint."
-        )
+        error = explain_max_parallelism(job.name, old.id, before, after)
     yield StateCheck(
         operator=old.label,
         state=None,
@@ -360,11 +356,7 @@ def _missing_operator(old: JobOperator, job: Job, *, allowed: bool) -> StateChec
         remedy="Nothing to do if the state is no longer needed"
         if allowed
         else "Give the operator its old uid, or restore with --allowNonRestoredState, which drops its state",
-        error=""
-        if allowed
-        else f"Failed to rollback to checkpoint/savepoint {job.name}. Cannot map checkpoint/savepoint state for "
-        f"operator {old.id} to the new program, because the operator is not available in the new program. If you want "
-        "to allow to skip this, you can set the --allowNonRestoredState option on the CLI.",
+        error="" if allowed else explain_missing_operator(job.name, old.id),
         partial=allowed,
     )
 

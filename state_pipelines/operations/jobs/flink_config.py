@@ -71,14 +71,8 @@ def load_flink_config(path: str) -> FlinkConfig:
         MissingFileError: there is no such file.
         UsageError: it is no configuration, or an option has no value of its type.
     """
+    options = load_flink_options(path)
     with at(file=path):
-        try:
-            content = yaml.safe_load(read_file(resolve(path)).decode())
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise UsageError(f"the configuration of Flink is not YAML: {error}") from None
-        if content is not None and not isinstance(content, dict):
-            raise UsageError("the configuration of Flink is not a mapping of options")
-        options = dict(_flatten(content or {}))
         retained = _find(options, NUM_RETAINED)
         if retained is not None and not str(retained).isdigit():
             raise UsageError(f"{NUM_RETAINED[0]} is {retained!r}", hint="Write a number, such as 3")
@@ -86,18 +80,52 @@ def load_flink_config(path: str) -> FlinkConfig:
             checkpoints=_text(_find(options, CHECKPOINTS)),
             savepoints=_text(_find(options, SAVEPOINTS)),
             num_retained=None if retained is None else int(str(retained)),
-            interval=_parse_duration(options, INTERVAL),
-            ttl=_parse_duration(options, TTL),
+            interval=_find_duration(options, INTERVAL),
+            ttl=_find_duration(options, TTL),
         )
 
 
-def _flatten(content: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Options of the nested form and of the flat one, by their whole key."""
+def load_flink_options(path: str) -> dict[str, Any]:
+    """Read all options of a configuration file of Flink, by key.
+
+    Raises:
+        MissingFileError: there is no such file.
+        UsageError: it is no configuration.
+    """
+    with at(file=path):
+        try:
+            content = yaml.safe_load(read_file(resolve(path)).decode())
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise UsageError(f"the configuration of Flink is not YAML: {error}") from None
+        if content is not None and not isinstance(content, dict):
+            raise UsageError("the configuration of Flink is not a mapping of options")
+        return dict(flatten_options(content or {}))
+
+
+def flatten_options(content: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield options of the nested form and of the flat one by their whole key."""
     for name, value in content.items():
         if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{name}.")
+            yield from flatten_options(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def parse_duration(value: Any, key: str) -> timedelta:
+    """Parse a duration as `TimeUtils.parseDuration` does; a number alone is in milliseconds.
+
+    Args:
+        value: the value, such as `10 min`, `500ms` or 500.
+        key: of the option, for the error.
+
+    Raises:
+        UsageError: it is none.
+    """
+    match = _DURATION.fullmatch(str(value).strip())
+    unit = match and _UNITS.get(match[2].lower())
+    if match is None or unit is None:
+        raise UsageError(f"{key} is {value!r}", hint="Write a duration, such as 30 s or 5 min")
+    return int(match[1]) * unit
 
 
 def _find(options: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
@@ -108,12 +136,6 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _parse_duration(options: Mapping[str, Any], keys: tuple[str, ...]) -> timedelta | None:
+def _find_duration(options: Mapping[str, Any], keys: tuple[str, ...]) -> timedelta | None:
     value = _find(options, keys)
-    if value is None:
-        return None
-    match = _DURATION.fullmatch(str(value).strip())
-    unit = match and _UNITS.get(match[2].lower())
-    if match is None or unit is None:
-        raise UsageError(f"{keys[0]} is {value!r}", hint="Write a duration, such as 30 s or 5 min")
-    return int(match[1]) * unit
+    return None if value is None else parse_duration(value, keys[0])

@@ -1,4 +1,4 @@
-"""Check of self-contained snapshots: every file that the metadata name is in the directory of the snapshot."""
+"""Check of new snapshots: every file that the metadata name is in the directory of the snapshot or an allowed one."""
 
 from __future__ import annotations
 
@@ -14,20 +14,28 @@ from state_pipelines.metadata.stream_handles import (
     RelativeFileStateHandle,
     SegmentFileStateHandle,
 )
+from state_pipelines.metadata.streams import locate_file
 from state_pipelines.storage.files import list_directory
+from state_pipelines.storage.locations import parent
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from state_pipelines.metadata import CheckpointMetadata
     from state_pipelines.metadata.references import StreamReference
     from state_pipelines.storage import Location
 
 
-def require_own_files(metadata: CheckpointMetadata, directory: Location) -> None:
+def require_own_files(
+    metadata: CheckpointMetadata, directory: Location, beside: Collection[Location] = frozenset()
+) -> None:
     """Make sure that a new snapshot needs nothing outside its directory, before it is published.
 
     Args:
         metadata: of the new snapshot.
         directory: of the new snapshot, with all data files written.
+        beside: other directories whose files it may name by absolute paths, such as `shared` of its job. These files
+            are not looked for: the tasks that wrote them have said so.
 
     Raises:
         ProofError: a handle names a file elsewhere, a file that is not there, or one that is too short; names the
@@ -45,7 +53,9 @@ def require_own_files(metadata: CheckpointMetadata, directory: Location) -> None
                 # Sizes of logged changes are those before compression (`StateChangeFormat`).
                 if sizes[name] < size and reference.part is not StreamPart.CHANGES:
                     raise _refuse(reference, f"{size:,} bytes of {name}, which has {sizes[name]:,}")
-            case FileStateHandle(path=path) | SegmentFileStateHandle(path=path):
+            case FileStateHandle(path=path) | SegmentFileStateHandle(path=path) as handle:
+                if beside and parent(locate_file(handle, directory)) in beside:
+                    continue
                 raise _refuse(reference, f"{path}, which may lie elsewhere")
             case other:
                 raise _refuse(reference, f"a {type(other).__name__}, of which no file is known")

@@ -16,7 +16,7 @@ from state_pipelines.storage import METADATA_FILE, Location, PathMapping, Snapsh
 from state_pipelines.storage.scratch import open_scratch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from types import TracebackType
 
     from state_pipelines.metadata import CheckpointProperties
@@ -60,7 +60,7 @@ class SnapshotTransaction:
         self._scratch, self._is_shared = scratch, is_shared
         self._writer = SnapshotWriter(target)
         self._temporary = ExitStack()
-        self._staged: tuple[CheckpointMetadata, FileMode] | None = None
+        self._staged: tuple[CheckpointMetadata, FileMode, Collection[Location]] | None = None
 
     def __enter__(self) -> SnapshotTransaction:
         """Take the target directory."""
@@ -90,6 +90,7 @@ class SnapshotTransaction:
         files: FileMode = FileMode.COPY,
         verify: bool = False,
         declarations: Declarations | None = None,
+        beside: Collection[Location] = frozenset(),
     ) -> Snapshot:
         """Take over the files of the old snapshot; return the new one, which is not published yet.
 
@@ -100,6 +101,8 @@ class SnapshotTransaction:
             files: see `plan_copies`.
             verify: see `plan_copies`.
             declarations: of the new snapshot; default those of the old one.
+            beside: other directories whose files the new snapshot may name, such as those that the checkpoints of a
+                job share; see `require_own_files`.
 
         Raises:
             UsageError: a file cannot be linked into the target.
@@ -110,7 +113,7 @@ class SnapshotTransaction:
             metadata, copies = plan_copies(base, metadata, self.target, properties, files=files, verify=verify)
             self.copied, self.copied_bytes = len(copies), sum(self.run(copies, "files cannot be copied"))
             mapping, declarations = base.path_mapping, declarations or base.declarations
-        self._staged = metadata, files
+        self._staged = metadata, files, beside
         location = SnapshotLocation(self.target, self._writer.locate(METADATA_FILE))
         # What a reader will find, not what was meant.
         metadata = read_metadata(write_metadata(metadata), str(location.metadata))
@@ -134,11 +137,11 @@ class SnapshotTransaction:
             TargetExistsError: another process has published into the target meanwhile.
         """
         assert self._staged is not None, "nothing was staged"
-        metadata, files = self._staged
+        metadata, files, beside = self._staged
         if proof is not None:
             require_proof(proof, told=told, hint=hint)
         # Before the snapshot is published, so that a failed commit has published nothing.
         self.clear()
         if files is not FileMode.REFERENCE:
-            require_own_files(metadata, self.target)
+            require_own_files(metadata, self.target, beside)
         self._writer.publish(write_metadata(metadata))

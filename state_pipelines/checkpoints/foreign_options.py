@@ -1,0 +1,89 @@
+"""Options of Flink that mean nothing for a job that runs here; they are accepted at their defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.checkpoints.option_values import (
+    parse_bool,
+    parse_float,
+    parse_int,
+    parse_memory_size,
+    parse_millis,
+    parse_text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True)
+class ForeignOption:
+    """An option that means nothing here.
+
+    Attributes:
+        keys: the key of Flink 2, then older ones.
+        parse: parses a value.
+        default: Flink's default, the only value that is accepted.
+        reason: why it means nothing.
+    """
+
+    keys: tuple[str, ...]
+    parse: Callable[[Any, str], Any]
+    default: Any
+    reason: str
+
+
+_UNALIGNED = "no barriers flow between tasks here, so that nothing is in flight and no checkpoint is unaligned"
+_MERGING = "tasks write one file each, none of which is shared with others"
+_NETWORK = "Spark moves the records, not Flink's network stack"
+_EXECUTION = "execution.checkpointing."
+
+FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
+    ForeignOption((_EXECUTION + "unaligned.enabled", _EXECUTION + "unaligned"), parse_bool, False, _UNALIGNED),
+    ForeignOption((_EXECUTION + "unaligned.forced",), parse_bool, False, _UNALIGNED),
+    ForeignOption((_EXECUTION + "unaligned.interruptible-timers.enabled",), parse_bool, False, _UNALIGNED),
+    ForeignOption((_EXECUTION + "unaligned.max-subtasks-per-channel-state-file",), parse_int, 5, _UNALIGNED),
+    ForeignOption(
+        (_EXECUTION + "aligned-checkpoint-timeout", _EXECUTION + "alignment-timeout"), parse_millis, 0, _UNALIGNED
+    ),
+    ForeignOption(
+        ("execution.state-recovery.without-channel-state.checkpoint-id",),
+        parse_int,
+        -1,
+        "checkpoints hold no channel state here",
+    ),
+    ForeignOption(
+        (_EXECUTION + "storage", "state.checkpoint-storage"),
+        parse_text,
+        "filesystem",
+        "there is no JobManager whose memory could hold checkpoints; they go to execution.checkpointing.dir",
+    ),
+    ForeignOption(
+        (_EXECUTION + "cleaner.parallel-mode", "state.checkpoint.cleaner.parallel-mode"),
+        parse_bool,
+        True,
+        "files are always deleted in parallel where the storage is remote",
+    ),
+    ForeignOption(("state.backend.async",), parse_bool, True, "snapshots are always asynchronous, in Flink too"),
+    ForeignOption((_EXECUTION + "file-merging.enabled",), parse_bool, False, _MERGING),
+    ForeignOption((_EXECUTION + "file-merging.across-checkpoint-boundary",), parse_bool, False, _MERGING),
+    ForeignOption((_EXECUTION + "file-merging.max-file-size",), parse_memory_size, 32 << 20, _MERGING),
+    ForeignOption((_EXECUTION + "file-merging.pool-blocking",), parse_bool, False, _MERGING),
+    ForeignOption((_EXECUTION + "file-merging.max-subtasks-per-file",), parse_int, 4, _MERGING),
+    ForeignOption((_EXECUTION + "file-merging.max-space-amplification",), parse_float, 2.0, _MERGING),
+    ForeignOption(("taskmanager.memory.network.fraction",), parse_float, 0.1, _NETWORK),
+    ForeignOption(("taskmanager.memory.network.min",), parse_memory_size, 64 << 20, _NETWORK),
+    ForeignOption(("taskmanager.network.memory.buffer-debloat.enabled",), parse_bool, False, _NETWORK),
+    ForeignOption(("taskmanager.network.memory.buffers-per-channel",), parse_int, 2, _NETWORK),
+    ForeignOption(("taskmanager.network.memory.floating-buffers-per-gate",), parse_int, 8, _NETWORK),
+)
+"""Options that are accepted at their defaults."""
+
+FOREIGN_PREFIXES = {
+    _EXECUTION + "interval-during-backlog": "no source reports a backlog",
+    "taskmanager.network.": _NETWORK,
+    "taskmanager.memory.network.": _NETWORK,
+}
+"""Beginnings of keys without a default that could be accepted, with the reason."""

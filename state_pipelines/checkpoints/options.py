@@ -1,0 +1,298 @@
+"""Flink's options of checkpoints and restores: keys, defaults, older keys, and those that mean nothing here.
+
+Source: `CheckpointingOptions`, `StateRecoveryOptions`, `StateBackendOptions`, `CheckpointConfig` of Flink 2.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.checkpoints.foreign_options import FOREIGN_OPTIONS, FOREIGN_PREFIXES
+from state_pipelines.checkpoints.option_values import (
+    parse_bool,
+    parse_int,
+    parse_memory_size,
+    parse_millis,
+    parse_text,
+    parse_word,
+)
+from state_pipelines.errors import UsageError
+from state_pipelines.operations.jobs.flink_config import CHECKPOINTS, INTERVAL, NUM_RETAINED, SAVEPOINTS, TTL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MIN_INTERVAL = 10
+"""Shortest interval and timeout in milliseconds (`CheckpointCoordinatorConfiguration.MINIMAL_CHECKPOINT_TIME`)."""
+
+MAX_INLINE_THRESHOLD = 1 << 20
+"""Largest inline threshold in bytes (`FileSystemCheckpointStorage.MAX_FILE_STATE_THRESHOLD`)."""
+
+BACKEND_PREFIXES = ("state.backend.rocksdb.", "state.backend.forst.", "state.changelog.", "state.backend.changelog.")
+"""Beginnings of the options that belong to a state backend; `parse_options` leaves them alone."""
+
+
+class CheckpointingMode(Enum):
+    """The guarantee of a restore (`CheckpointingMode`); state here is exactly-once under both."""
+
+    EXACTLY_ONCE = "EXACTLY_ONCE"
+    AT_LEAST_ONCE = "AT_LEAST_ONCE"
+
+
+class Retention(Enum):
+    """The fate of checkpoints when the job ends (`ExternalizedCheckpointRetention`)."""
+
+    NO_EXTERNALIZED_CHECKPOINTS = "NO_EXTERNALIZED_CHECKPOINTS"
+    """They are deleted whenever the job ends."""
+    DELETE_ON_CANCELLATION = "DELETE_ON_CANCELLATION"
+    """They stay when the job fails."""
+    RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"
+    """They stay when the job fails, is cancelled or suspended."""
+
+
+class ClaimMode(Enum):
+    """The owner of the restored snapshot (`RecoveryClaimMode`)."""
+
+    NO_CLAIM = "NO_CLAIM"
+    """The user; none of its files is ever deleted or needed after the first checkpoint, which is full."""
+    CLAIM = "CLAIM"
+    """The job, which deletes it when a checkpoint subsumes it."""
+
+
+@dataclass(frozen=True)
+class CheckpointOptions:
+    """Options of checkpoints, in the order of Flink's documentation; durations in milliseconds, sizes in bytes.
+
+    Attributes:
+        backend: `hashmap` or `rocksdb`; the changelog is an option of the backend.
+        interval: time between periodic checkpoints; None for none.
+        timeout: time after which a pending checkpoint expires.
+        min_pause: shortest time between the end of a checkpoint and the next periodic one; at most one checkpoint is
+            pending when it is not 0.
+        max_concurrent: pending checkpoints at a time.
+        tolerable_failures: consecutive failures before the job fails.
+        mode: the guarantee of a restore.
+        num_retained: completed checkpoints that are kept.
+        retention: their fate when the job ends.
+        incremental: checkpoints reference unchanged files of earlier ones.
+        compression: snapshots are compressed (snappy); RocksDB's own files are compressed anyway.
+        inline_threshold: files smaller than this are inlined in `_metadata`.
+        write_buffer_size: bytes that are collected before they are written to a file.
+        directory: directory of checkpoints.
+        savepoint_directory: directory of savepoints that name none.
+        create_subdirectory: a directory by job id is made below `directory`.
+        after_tasks_finish: checkpoints go on when some tasks have finished.
+        local_backup: workers keep a copy of their last state.
+        local_directories: where; None for the directory for temporary files.
+        restore_path: snapshot to restore.
+        claim_mode: its owner.
+        allow_non_restored_state: state of operators that the job does not have is dropped.
+        ttl: time after which SQL forgets idle state; 0 for never.
+    """
+
+    backend: str = "hashmap"
+    interval: int | None = None
+    timeout: int = 600_000
+    min_pause: int = 0
+    max_concurrent: int = 1
+    tolerable_failures: int = 0
+    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+    num_retained: int = 1
+    retention: Retention = Retention.NO_EXTERNALIZED_CHECKPOINTS
+    incremental: bool = False
+    compression: bool = False
+    inline_threshold: int = 20 << 10
+    write_buffer_size: int = 4096
+    directory: str | None = None
+    savepoint_directory: str | None = None
+    create_subdirectory: bool = True
+    after_tasks_finish: bool = True
+    local_backup: bool = False
+    local_directories: str | None = None
+    restore_path: str | None = None
+    claim_mode: ClaimMode = ClaimMode.NO_CLAIM
+    allow_non_restored_state: bool = False
+    ttl: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse values out of bounds; one pending checkpoint at a time where a pause is wanted."""
+        if self.interval is not None:
+            self._require("interval", self.interval >= MIN_INTERVAL, f"at least {MIN_INTERVAL} ms")
+        self._require("timeout", self.timeout >= MIN_INTERVAL, f"at least {MIN_INTERVAL} ms")
+        self._require("min_pause", self.min_pause >= 0, "not negative")
+        self._require("max_concurrent", self.max_concurrent >= 1, "at least 1")
+        self._require("tolerable_failures", self.tolerable_failures >= 0, "not negative")
+        self._require("num_retained", self.num_retained >= 1, "at least 1")
+        self._require("inline_threshold", 0 <= self.inline_threshold <= MAX_INLINE_THRESHOLD, "at most 1 mb")
+        self._require("write_buffer_size", self.write_buffer_size >= 0, "not negative")
+        # As `CheckpointConfig.getMaxConcurrentCheckpoints` and the coordinator do.
+        if self.min_pause > 0:
+            object.__setattr__(self, "max_concurrent", 1)
+        if self.interval is not None and self.interval < self.min_pause:
+            object.__setattr__(self, "interval", self.min_pause)
+
+    def _require(self, name: str, holds: bool, bound: str) -> None:
+        if not holds:
+            key = next((each.keys[0] for each in OPTIONS if each.name == name), name)
+            raise UsageError(f"{key} is {getattr(self, name)}", hint=f"It must be {bound}")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of Flink.
+
+    Attributes:
+        name: field of `CheckpointOptions`.
+        keys: the key of Flink 2, then older ones.
+        parse: parses a value; gets value and key.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    parse: Callable[[Any, str], Any]
+
+
+_EXECUTION, _RECOVERY = "execution.checkpointing.", "execution.state-recovery."
+_OLD_BACKENDS = {"filesystem": "hashmap", "jobmanager": "hashmap"}
+
+
+def _parse_backend(value: Any, key: str) -> str:
+    name = str(value).strip().lower()
+    if name in _OLD_BACKENDS:
+        _warn(
+            f"{key}: {name} is an old value: the backend is {_OLD_BACKENDS[name]}, checkpoints go to {CHECKPOINTS[0]}"
+        )
+        return _OLD_BACKENDS[name]
+    if name not in ("hashmap", "rocksdb"):
+        raise UsageError(f"{key} is {value!r}, a backend that does not run here", hint="Choose hashmap or rocksdb")
+    return name
+
+
+def _parse_claim_mode(value: Any, key: str) -> ClaimMode:
+    if str(value).strip().upper() == "LEGACY":
+        raise UsageError(
+            f"{key} is LEGACY, under which nobody owns the restored snapshot; Flink 2 has removed it",
+            hint="Choose CLAIM or NO_CLAIM",
+        )
+    return parse_word(ClaimMode)(value, key)
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("backend", ("state.backend.type", "state.backend"), _parse_backend),
+    Option("interval", INTERVAL, parse_millis),
+    Option("timeout", (_EXECUTION + "timeout",), parse_millis),
+    Option("min_pause", (_EXECUTION + "min-pause",), parse_millis),
+    Option("max_concurrent", (_EXECUTION + "max-concurrent-checkpoints",), parse_int),
+    Option("tolerable_failures", (_EXECUTION + "tolerable-failed-checkpoints",), parse_int),
+    Option("mode", (_EXECUTION + "mode",), parse_word(CheckpointingMode)),
+    Option("num_retained", NUM_RETAINED, parse_int),
+    Option("retention", (_EXECUTION + "externalized-checkpoint-retention",), parse_word(Retention)),
+    Option("incremental", (_EXECUTION + "incremental", "state.backend.incremental"), parse_bool),
+    Option("compression", (_EXECUTION + "snapshot-compression",), parse_bool),
+    Option(
+        "inline_threshold",
+        (
+            _EXECUTION + "data-inline-threshold",
+            "state.storage.fs.memory-threshold",
+            "state.backend.fs.memory-threshold",
+        ),
+        parse_memory_size,
+    ),
+    Option(
+        "write_buffer_size",
+        (
+            _EXECUTION + "write-buffer-size",
+            "state.storage.fs.write-buffer-size",
+            "state.backend.fs.write-buffer-size",
+        ),
+        parse_int,
+    ),
+    Option("directory", (*CHECKPOINTS, "state.backend.fs.checkpointdir"), parse_text),
+    Option("savepoint_directory", SAVEPOINTS, parse_text),
+    Option("create_subdirectory", (_EXECUTION + "create-subdir", "state.checkpoints.create-subdir"), parse_bool),
+    Option(
+        "after_tasks_finish",
+        (_EXECUTION + "checkpoints-after-tasks-finish", _EXECUTION + "checkpoints-after-tasks-finish.enabled"),
+        parse_bool,
+    ),
+    Option(
+        "local_backup",
+        (_EXECUTION + "local-backup.enabled", _RECOVERY + "from-local", "state.backend.local-recovery"),
+        parse_bool,
+    ),
+    Option("local_directories", (_EXECUTION + "local-backup.dirs", "taskmanager.state.local.root-dirs"), parse_text),
+    Option("restore_path", (_RECOVERY + "path", "execution.savepoint.path"), parse_text),
+    Option("claim_mode", (_RECOVERY + "claim-mode", "execution.savepoint-restore-mode"), _parse_claim_mode),
+    Option(
+        "allow_non_restored_state",
+        (_RECOVERY + "ignore-unclaimed-state", "execution.savepoint.ignore-unclaimed-state"),
+        parse_bool,
+    ),
+    Option("ttl", TTL, parse_millis),
+)
+"""Options that mean something here."""
+
+# `execution.state-recovery.from-local` is a fall-back of the newer key, not an old name.
+_NOT_DEPRECATED = frozenset({_RECOVERY + "from-local"})
+
+
+def parse_options(options: Mapping[str, Any]) -> CheckpointOptions:
+    """Parse Flink's options by their keys.
+
+    Options of state backends (`BACKEND_PREFIXES`) are not looked at. An option that means nothing here is accepted at
+    its default.
+
+    Args:
+        options: values by key, of today or an older one; a key of today wins.
+
+    Returns:
+        All options, those that are not named at Flink's default.
+
+    Raises:
+        UsageError: a key is not known, a value is not of the type of its option or out of bounds, or an option that
+            means nothing here is not at its default.
+
+    Warns:
+        FutureWarning: an older key or value is used.
+    """
+    left = {key: value for key, value in options.items() if value is not None and not key.startswith(BACKEND_PREFIXES)}
+    found: dict[str, Any] = {}
+    for option in OPTIONS:
+        named = [key for key in option.keys if key in left]
+        for key in named:
+            if key != option.keys[0] and key not in _NOT_DEPRECATED:
+                _warn(f"{key} is an old key of {option.keys[0]}")
+        values = [option.parse(left.pop(key), key) for key in named]
+        if values:
+            found[option.name] = values[0]
+    for key, value in left.items():
+        _require_default(key, value)
+    return CheckpointOptions(**found)
+
+
+def describe_options(options: CheckpointOptions) -> dict[str, Any]:
+    """Return options by Flink's keys of today; texts for words, milliseconds for durations."""
+    keys = {each.name: each.keys[0] for each in OPTIONS}
+    values = {keys[each.name]: getattr(options, each.name) for each in fields(options)}
+    return {key: value.value if isinstance(value, Enum) else value for key, value in values.items()}
+
+
+def _require_default(key: str, value: Any) -> None:
+    option = next((each for each in FOREIGN_OPTIONS if key in each.keys), None)
+    if option is None:
+        known = next((reason for prefix, reason in FOREIGN_PREFIXES.items() if key.startswith(prefix)), None)
+        if known is not None:
+            raise UsageError(f"{key} means nothing here: {known}", hint="Leave it out")
+        raise UsageError(
+            f"{key} is not an option of checkpoints", hint="Check the spelling; docs/checkpoints.md lists them"
+        )
+    if option.parse(value, key) == option.default:
+        return
+    raise UsageError(f"{key} is {value!r}, which means nothing here: {option.reason}", hint="Leave it at its default")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, FutureWarning, stacklevel=4)

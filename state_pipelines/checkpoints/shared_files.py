@@ -1,0 +1,141 @@
+"""Files of checkpoints, counted by reference; a file that a checkpoint references, or still may, is never released.
+
+Source: `SharedStateRegistryImpl`. A file is known by its location, as in Flink since 1.17. Other than in Flink, a
+released file waits for the checkpoints that were pending at that time, since their tasks may reference it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from state_pipelines.metadata import CheckpointMetadata, OperatorState, list_references
+from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
+from state_pipelines.metadata.streams import locate_file
+from state_pipelines.storage.locations import parent
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from state_pipelines.metadata import SubtaskState
+    from state_pipelines.storage import Location, PathMapping
+
+
+def list_files(
+    metadata: CheckpointMetadata, directory: Location, path_mapping: PathMapping | None = None
+) -> frozenset[Location]:
+    """Return the files that a snapshot references, those in its own directory included.
+
+    Args:
+        metadata: of the snapshot.
+        directory: of the snapshot, from which relative handles start.
+        path_mapping: current directories of absolute handles.
+
+    Raises:
+        FormatError: a relative path leaves the directory.
+        UsageError: the storage of an absolute handle cannot be reached.
+    """
+    mapping = () if path_mapping is None else (path_mapping,)
+    handles = {reference.handle for reference in list_references(metadata) if isinstance(reference.handle, _FILES)}
+    return frozenset(locate_file(handle, directory, *mapping) for handle in handles)
+
+
+def list_subtask_files(state: SubtaskState, directory: Location) -> frozenset[Location]:
+    """Return the files that one subtask references; arguments and errors as for `list_files`."""
+    operator = OperatorState(bytes(16), 1, 1, (state,))
+    return list_files(CheckpointMetadata(3, 0, (), (operator,)), directory)
+
+
+_FILES = (FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle)
+
+
+class SharedFiles:
+    """The files that pending and completed checkpoints reference.
+
+    Attributes:
+        frozen_by: why no file is released any more; empty where files are released.
+    """
+
+    def __init__(self) -> None:
+        self.frozen_by = ""
+        self._users: dict[Location, set[int]] = {}
+        self._files: dict[int, set[Location]] = {}
+        self._waiting: dict[Location, set[int]] = {}
+        self._protected: set[Location] = set()
+
+    def __len__(self) -> int:
+        """Return the number of files that are referenced."""
+        return len(self._users)
+
+    def __contains__(self, file: object) -> bool:
+        """Return whether a file is referenced, waits for pending checkpoints, or belongs to somebody else."""
+        return file in self._users or file in self._waiting or file in self._protected
+
+    @property
+    def directories(self) -> set[Location]:
+        """The directories of the files that are referenced."""
+        return {parent(file) for file in self._users}
+
+    def register(self, checkpoint_id: int, files: Iterable[Location]) -> None:
+        """Note that a checkpoint references files; they may have been registered before."""
+        own = self._files.setdefault(checkpoint_id, set())
+        for file in files:
+            own.add(file)
+            self._users.setdefault(file, set()).add(checkpoint_id)
+            self._waiting.pop(file, None)
+
+    def protect(self, files: Iterable[Location]) -> None:
+        """Note files that are never released: those of a snapshot that belongs to somebody else."""
+        self._protected.update(files)
+
+    def freeze(self, reason: str) -> None:
+        """Release no file any more, since not all references are known.
+
+        Args:
+            reason: one sentence, for people.
+        """
+        self.frozen_by = self.frozen_by or reason
+
+    def release(self, checkpoint_id: int, pending: Collection[int] = ()) -> list[Location]:
+        """Forget the references of a checkpoint that is gone.
+
+        Args:
+            checkpoint_id: the checkpoint; its `_metadata` does not exist any more, or never did.
+            pending: checkpoints that were triggered and have not ended; their tasks may still reference the files.
+
+        Returns:
+            Files that nothing references, in a stable order, to be deleted now.
+        """
+        guards = set(pending) - {checkpoint_id}
+        for file in self._files.pop(checkpoint_id, ()):
+            users = self._users[file]
+            users.discard(checkpoint_id)
+            if not users:
+                del self._users[file]
+                self._waiting[file] = set(guards)
+        return self._take_free()
+
+    def forget(self, checkpoint_id: int) -> None:
+        """Forget the references of a checkpoint that stays where it is and does not belong to the job any more."""
+        for file in self._files.pop(checkpoint_id, ()):
+            self._users[file].discard(checkpoint_id)
+            if not self._users[file]:
+                del self._users[file]
+                self._protected.add(file)
+
+    def settle(self, checkpoint_id: int) -> list[Location]:
+        """Note that a pending checkpoint has ended; if it completed, its files are registered before.
+
+        Returns:
+            Files that only waited for it, to be deleted now.
+        """
+        for guards in self._waiting.values():
+            guards.discard(checkpoint_id)
+        return self._take_free()
+
+    def _take_free(self) -> list[Location]:
+        free = [file for file, guards in self._waiting.items() if not guards]
+        if self.frozen_by:
+            return []
+        for file in free:
+            del self._waiting[file]
+        return sorted((file for file in free if file not in self._protected), key=lambda file: file.path)

@@ -1,0 +1,93 @@
+"""The value with which a subtask acknowledges a checkpoint, and its bytes.
+
+Source: `AcknowledgeCheckpoint`, `CheckpointMetrics`. The bytes travel from a task to the coordinator of the same
+release; the state inside is in the format of `_metadata`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from state_pipelines.binary.reader import Reader
+from state_pipelines.binary.writer import Writer
+from state_pipelines.metadata.checkpoint import VERSIONS, SubtaskState, read_subtask_state, write_subtask_state
+
+_MAGIC = 0x5443_6870
+# The newest version stores every field.
+_VERSION = VERSIONS[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCheckpoint:
+    """The snapshot of one operator in one subtask.
+
+    Attributes:
+        checkpoint_id: the checkpoint.
+        operator_id: 16 bytes.
+        state: handles by the subtask's index; `finished` where the subtask had no more input.
+        state_size: bytes of all state that the handles name.
+        persisted_size: bytes that this checkpoint added; less than `state_size` where files are shared.
+        sync_millis: duration of the synchronous part.
+        async_millis: duration of the upload.
+        entries: keyed entries, or None where they were not counted.
+    """
+
+    checkpoint_id: int
+    operator_id: bytes
+    state: SubtaskState
+    state_size: int = 0
+    persisted_size: int = 0
+    sync_millis: int = 0
+    async_millis: int = 0
+    entries: int | None = None
+
+
+def write_task_checkpoint(checkpoint: TaskCheckpoint) -> bytes:
+    """Write an acknowledgement.
+
+    Raises:
+        ValueRangeError: a handle cannot be stored.
+    """
+    writer = Writer()
+    writer.i32(_MAGIC)
+    writer.i64(checkpoint.checkpoint_id)
+    writer.bytes32(checkpoint.operator_id)
+    for number in (
+        checkpoint.state_size,
+        checkpoint.persisted_size,
+        checkpoint.sync_millis,
+        checkpoint.async_millis,
+        -1 if checkpoint.entries is None else checkpoint.entries,
+    ):
+        writer.i64(number)
+    write_subtask_state(writer, checkpoint.state, _VERSION)
+    return writer.getvalue()
+
+
+def read_task_checkpoint(data: bytes, name: str | None = None) -> TaskCheckpoint:
+    """Read what `write_task_checkpoint` writes.
+
+    Args:
+        data: the bytes.
+        name: where they are from, for errors.
+
+    Raises:
+        FormatError: they are not an acknowledgement, end early or go on after its end.
+    """
+    reader = Reader(data, name)
+    if reader.remaining < 4 or reader.i32() != _MAGIC:
+        raise reader.error("not an acknowledgement of a checkpoint", 0)
+    checkpoint_id, operator_id = reader.i64(), reader.bytes32()
+    state_size, persisted_size, sync_millis, async_millis, entries = (reader.i64() for _ in range(5))
+    state = read_subtask_state(reader, _VERSION)
+    reader.expect_end("the acknowledgement")
+    return TaskCheckpoint(
+        checkpoint_id,
+        operator_id,
+        state,
+        state_size,
+        persisted_size,
+        sync_millis,
+        async_millis,
+        None if entries < 0 else entries,
+    )

@@ -1,0 +1,168 @@
+"""Tasks, owners and clocks for tests of checkpoints; tasks write real files."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from state_pipelines.checkpoints.coordinator import CheckpointCoordinator
+from state_pipelines.checkpoints.directories import CheckpointDirectories
+from state_pipelines.checkpoints.options import CheckpointOptions, Retention
+from state_pipelines.checkpoints.pending_checkpoint import CheckpointedOperator
+from state_pipelines.checkpoints.shared_files import list_files
+from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint, read_task_checkpoint, write_task_checkpoint
+from state_pipelines.metadata import KeyGroupRange, SubtaskState, compute_operator_id
+from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, FileStateHandle, RelativeFileStateHandle
+from state_pipelines.operations.write.file_names import make_file_name
+from state_pipelines.storage import create_file, exists, join
+
+if TYPE_CHECKING:
+    from state_pipelines.checkpoints.pending_checkpoint import CheckpointTrigger
+    from state_pipelines.snapshot import Snapshot
+    from state_pipelines.storage import Location
+
+JOB = "0123456789abcdef0123456789abcdef"
+OPERATOR = CheckpointedOperator(compute_operator_id("sums"), 2, 8, "sums", "Sums")
+
+
+@dataclass
+class Clock:
+    now: int = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@dataclass
+class Task:
+    """A subtask with a table per local name; a checkpoint writes those tables that its base does not have."""
+
+    subtask: int
+    tables: list[str] = field(default_factory=lambda: ["000001.sst"])
+    written: dict[int, dict[str, FileStateHandle]] = field(default_factory=dict)
+    """Tables by checkpoint and local name."""
+
+    def take(self, trigger: CheckpointTrigger) -> TaskCheckpoint:
+        known = self.written.get(trigger.base_id, {}) if trigger.base_id is not None else {}
+        private = f"{trigger.checkpoint_id}".encode()
+        name = make_file_name()
+        _write(join(trigger.directory, name), private)
+        files: dict[str, FileStateHandle] = {}
+        shared, own = [], []
+        added = len(private)
+        for table in self.tables:
+            if trigger.shared is None:
+                place = join(trigger.directory, make_file_name())
+                _write(place, table.encode())
+                own.append(HandleAndLocalPath(table, RelativeFileStateHandle(place.name, len(table))))
+                continue
+            if table in known:
+                files[table] = known[table]
+            else:
+                place = join(trigger.shared, make_file_name())
+                _write(place, table.encode())
+                files[table] = FileStateHandle(place.url, len(table))
+                added += len(table)
+            shared.append(HandleAndLocalPath(table, files[table]))
+        self.written[trigger.checkpoint_id] = files
+        keyed = IncrementalRemoteKeyedStateHandle(
+            checkpoint_id=trigger.checkpoint_id,
+            backend_identifier=f"00000000-0000-0000-0000-{self.subtask:012}",
+            key_groups=KeyGroupRange(4 * self.subtask, 4),
+            meta_data_state=ByteStreamStateHandle("meta", b"meta"),
+            shared_state=tuple(shared),
+            private_state=(*own, HandleAndLocalPath("MANIFEST", RelativeFileStateHandle(name, len(private)))),
+            persisted_size=added,
+            state_handle_id=make_file_name(),
+        )
+        state = SubtaskState(self.subtask, managed_keyed_state=keyed)
+        size = len(private) + sum(map(len, self.tables))
+        taken = TaskCheckpoint(trigger.checkpoint_id, OPERATOR.operator_id, state, size, added)
+        return read_task_checkpoint(write_task_checkpoint(taken))
+
+
+def _write(place: Location, data: bytes) -> None:
+    with create_file(place) as file:
+        file.write(data)
+
+
+@dataclass
+class Owner:
+    """Notes the calls; tasks answer when the test says."""
+
+    running: bool = True
+    triggers: dict[int, CheckpointTrigger] = field(default_factory=dict)
+    calls: list[tuple[str, int]] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    error: Exception | None = None
+
+    def is_running(self) -> bool:
+        return self.running
+
+    def trigger_checkpoint(self, trigger: CheckpointTrigger) -> None:
+        if self.error is not None:
+            raise self.error
+        self.triggers[trigger.checkpoint_id] = trigger
+        self.calls.append(("trigger", trigger.checkpoint_id))
+
+    def notify_complete(self, checkpoint_id: int) -> None:
+        self.calls.append(("complete", checkpoint_id))
+
+    def notify_aborted(self, checkpoint_id: int) -> None:
+        self.calls.append(("aborted", checkpoint_id))
+
+    def notify_subsumed(self, checkpoint_id: int) -> None:
+        self.calls.append(("subsumed", checkpoint_id))
+
+    def fail_job(self, message: str) -> None:
+        self.failed.append(message)
+
+
+@dataclass
+class Job:
+    """A coordinator with its owner, two tasks and a clock."""
+
+    root: Location
+    options: CheckpointOptions = field(
+        default_factory=lambda: CheckpointOptions(incremental=True, retention=Retention.RETAIN_ON_CANCELLATION)
+    )
+    job_id: str = JOB
+    clock: Clock = field(default_factory=Clock)
+    owner: Owner = field(default_factory=Owner)
+    tasks: tuple[Task, ...] = field(default_factory=lambda: (Task(0), Task(1)))
+
+    def __post_init__(self) -> None:
+        directories = CheckpointDirectories(self.root, self.job_id)
+        self.coordinator = CheckpointCoordinator(directories, [OPERATOR], self.owner, self.options, clock=self.clock)
+
+    @property
+    def directories(self) -> CheckpointDirectories:
+        return self.coordinator.directories
+
+    def answer(self, checkpoint_id: int, *subtasks: int) -> None:
+        """Let subtasks, by default all, acknowledge."""
+        for task in self.tasks:
+            if not subtasks or task.subtask in subtasks:
+                self.coordinator.acknowledge(task.take(self.owner.triggers[checkpoint_id]))
+
+    def complete(self) -> int:
+        """Take one checkpoint; return its id."""
+        request = self.coordinator.trigger_checkpoint()
+        assert request.checkpoint_id is not None
+        self.answer(request.checkpoint_id)
+        return request.checkpoint_id
+
+
+def missing_files(snapshot: Snapshot) -> list[Location]:
+    """Files that a snapshot needs and that are not there."""
+    listed = list_files(snapshot.metadata, snapshot.location.directory)
+    return [file for file in listed if not exists(file)]
+
+
+def count_calls(owner: Owner) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = defaultdict(list)
+    for name, number in owner.calls:
+        found[name].append(number)
+    return found

@@ -1,0 +1,90 @@
+"""Files counted by reference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state_pipelines.checkpoints.shared_files import SharedFiles, list_files
+from state_pipelines.storage import Location, join, resolve
+from tests.snapshots import OWN, select
+
+if TYPE_CHECKING:
+    from tests.snapshots import Case
+
+ROOT = resolve("/jobs/shared")
+
+
+def at(*names: str) -> list[Location]:
+    return [join(ROOT, name) for name in names]
+
+
+@pytest.fixture
+def files() -> SharedFiles:
+    return SharedFiles()
+
+
+def test_a_file_is_free_when_the_last_reference_is_gone(files: SharedFiles) -> None:
+    files.register(1, at("a", "b"))
+    files.register(2, at("b", "c"))
+    assert len(files) == 3
+    assert files.release(1) == at("a")
+    assert files.release(2) == at("b", "c")
+    assert len(files) == 0
+
+
+def test_a_free_file_waits_for_checkpoints_that_were_pending(files: SharedFiles) -> None:
+    files.register(1, at("a"))
+    assert files.release(1, pending=[2, 3]) == []
+    assert files.settle(2) == []
+    assert at("a")[0] in files
+    assert files.settle(3) == at("a")
+    assert at("a")[0] not in files
+
+
+def test_a_pending_checkpoint_may_take_a_waiting_file_back(files: SharedFiles) -> None:
+    files.register(1, at("a"))
+    files.release(1, pending=[2])
+    files.register(2, at("a"))
+    assert files.settle(2) == []
+    assert files.release(2) == at("a")
+
+
+def test_protected_files_are_never_free(files: SharedFiles) -> None:
+    files.protect(at("a"))
+    files.register(1, at("a", "b"))
+    assert files.release(1) == at("b")
+    assert at("a")[0] in files
+
+
+def test_files_of_a_forgotten_checkpoint_stay(files: SharedFiles) -> None:
+    files.register(1, at("a", "b"))
+    files.register(2, at("b"))
+    files.forget(1)
+    assert files.release(2) == at("b")
+    assert at("a")[0] in files
+
+
+def test_nothing_is_free_while_references_are_unknown(files: SharedFiles) -> None:
+    files.register(1, at("a"))
+    files.freeze("chk-3 cannot be read")
+    files.freeze("chk-4 cannot be read")
+    assert files.release(1) == []
+    assert files.settle(1) == []
+    assert files.frozen_by == "chk-3 cannot be read"
+
+
+def test_releasing_an_unknown_checkpoint_does_nothing(files: SharedFiles) -> None:
+    assert files.release(7) == []
+    files.forget(7)
+
+
+@pytest.mark.parametrize("case", select("2.2", "rocksdb-incremental") + OWN[:5], ids=str)
+def test_files_of_real_snapshots_are_found(case: Case) -> None:
+    snapshot = case.open()
+    found = list_files(snapshot.metadata, snapshot.location.directory, snapshot.path_mapping)
+    assert all(file.filesystem.exists(file.path) for file in found)
+    assert {file.name for file in found if file.path.startswith(f"{snapshot.location.directory}/")} == {
+        path.name for path in case.path.iterdir() if path.name != "_metadata"
+    }

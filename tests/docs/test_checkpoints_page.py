@@ -1,0 +1,47 @@
+"""The tables of the page about checkpoints say what the code does."""
+
+from __future__ import annotations
+
+from state_pipelines.checkpoints.failure_reasons import FailureReason
+from state_pipelines.checkpoints.foreign_options import FOREIGN_OPTIONS
+from state_pipelines.checkpoints.options import OPTIONS, CheckpointOptions, describe_options
+from tests.docs.runner import ROOT
+
+PAGE = (ROOT / "docs/checkpoints.md").read_text(encoding="utf-8")
+ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| ")]
+
+
+def find_row(first: str) -> list[str]:
+    (row,) = (each for each in ROWS if each[0] == first)
+    return row
+
+
+def test_every_option_has_its_default_and_its_older_keys() -> None:
+    defaults = describe_options(CheckpointOptions())
+    for option in OPTIONS:
+        key, *older = option.keys
+        _, default, named, meaning = find_row(f"`{key}`")
+        value = defaults[key]
+        text = "none" if value is None else f"`{str(value).lower() if isinstance(value, bool) else value}`"
+        assert default == text, key
+        assert named == ", ".join(f"`{each}`" for each in older), key
+        assert meaning, key
+
+
+def test_every_option_that_means_nothing_is_named_with_its_reason() -> None:
+    for option in FOREIGN_OPTIONS:
+        keys, default, reason = find_row(", ".join(f"`{key}`" for key in option.keys))
+        assert keys
+        assert default == f"`{str(option.default).lower() if isinstance(option.default, bool) else option.default}`"
+        assert reason == option.reason
+
+
+def test_every_reason_of_a_failure_is_explained() -> None:
+    for reason in FailureReason:
+        assert f"### `{reason.name}`\n\n> {reason.message}\n" in PAGE
+        rest = PAGE.split(f"### `{reason.name}`", 1)[1].split("\n#", 1)[0]
+        if reason.impossible:
+            assert f"Does not arise here. {reason.impossible}" in " ".join(rest.split())
+        else:
+            assert f"{reason.cause} {reason.remedy}" in " ".join(rest.split())
+        assert ("Counts towards" in rest) == reason.counts
