@@ -10,8 +10,8 @@ def explain_parallelism(operator_id: str, max_parallelism: int, parallelism: int
     """The error of an operator with more subtasks than the snapshot has key groups."""
     return (
         f"The state for task {operator_id} can not be restored. The maximum parallelism ({max_parallelism}) of the "
-        f"restored state is lower than the configured parallelism ({parallelism}). Please reduce the parallelism of the "
-        "task to be lower or equal to the maximum parallelism."
+        f"restored state is lower than the configured parallelism ({parallelism}). Please reduce the parallelism of "
+        "the task to be lower or equal to the maximum parallelism."
     )
 
 
