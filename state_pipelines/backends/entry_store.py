@@ -8,7 +8,7 @@ Restoring and snapshotting therefore move bytes and decode nothing.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 from state_pipelines.serializers.state_meta_info import StateKind
 
@@ -86,7 +86,13 @@ class MapEntries(Protocol):
 
 
 class EntryStore(Protocol):
-    """Entries of the states of one subtask."""
+    """Entries of the states of one subtask.
+
+    Attributes:
+        is_heap: Flink's heap backend keeps its state so; it says some things in other words.
+    """
+
+    is_heap: ClassVar[bool]
 
     def open_entries(self, name: str, kind: EntryKind) -> Entries:
         """The entries of a state that is no map; loaded ones if there are any, else none yet."""

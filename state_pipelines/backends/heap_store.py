@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from state_pipelines.backends.entry_store import DELIMITER, EntryKind
 from state_pipelines.backends.record_batches import batch_key_groups, split_records
@@ -142,6 +142,8 @@ class HeapStore:
     Args:
         prefix: bytes of the key-group prefix, 1 or 2.
     """
+
+    is_heap: ClassVar[bool] = True
 
     def __init__(self, prefix: int) -> None:
         self._prefix = prefix

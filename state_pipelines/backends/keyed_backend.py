@@ -6,18 +6,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from state_pipelines.backends.current_key import CurrentKey
+from state_pipelines.backends.entry_migration import read_clock, rewrite_values
 from state_pipelines.backends.entry_store import EntryKind
 from state_pipelines.backends.key_context import KeyContext
 from state_pipelines.backends.live_file import LiveFile
+from state_pipelines.backends.schema_changes import Change, check_keys, resolve_keyed
 from state_pipelines.backends.state_access import StateTable
 from state_pipelines.errors import UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.record_layout import derive_keyed_layout
+from state_pipelines.serializers.merged_subclasses import join_infos
 from state_pipelines.serializers.state_meta_info import StateKind, as_key_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from state_pipelines.backends.entry_store import Entries, EntryStore
     from state_pipelines.backends.value_codecs import Value
@@ -58,6 +61,7 @@ class KeyedStateBackend:
         max_parallelism: number of key groups of the operator.
         layouts: what layouts depend on.
         hashes: `hashCode` of user classes among the keys, by class name.
+        now: epoch milliseconds; the last access of restored values that get TTL.
 
     Attributes:
         current: the current key, for all states.
@@ -74,6 +78,7 @@ class KeyedStateBackend:
         max_parallelism: int,
         layouts: LayoutContext,
         hashes: Mapping[str, HashExpression] | None = None,
+        now: Callable[[], int] = read_clock,
     ) -> None:
         self.store = store
         self.key_serializer = key_serializer
@@ -81,6 +86,7 @@ class KeyedStateBackend:
         self.context = RecordContext(max_parallelism, layouts)
         self.key_context = KeyContext(key_serializer, max_parallelism, layouts, hashes)
         self.current = CurrentKey(self.key_context, key_groups)
+        self._now = now
         self._states: dict[str, StateMetaInfo] = {}
         self._registered: dict[str, StateTable | TimerEntries] = {}
 
@@ -162,7 +168,7 @@ class KeyedStateBackend:
 
         Raises:
             UsageError: a state is registered already, or the number of key groups differs.
-            StateMigrationError: the keys have another serializer.
+            StateMigrationError: the new key serializer is not compatible with that of the old keys.
             StateError: a file cannot be read.
         """
         if self._registered:
@@ -175,7 +181,8 @@ class KeyedStateBackend:
                 hint="Rescale the snapshot to the new max parallelism first",
             )
         for file in files:
-            self._check_key_serializer(file)
+            with at(file=file.name):
+                check_keys(file.header.key_serializer, self.key_serializer)
             for info in file.header.states:
                 self._note(info, file.name)
             names = [info.name for info in file.header.states]
@@ -194,9 +201,13 @@ class KeyedStateBackend:
     def _accept(self, info: StateMetaInfo) -> KeyedLayout:
         """Take a state into the list, if it fits what is there under its name."""
         known = self._states.get(info.name)
-        layout = derive_keyed_layout(info, self.key_serializer, self.max_parallelism, self.context.layouts)
-        if known is not None and known != info:
-            raise UnsupportedError("the restored state has other serializers", where=Where(state=info.name))
+        layout = self._find_layout(info)
+        if known is not None and resolve_keyed(known, info, is_heap=self.store.is_heap) is Change.REWRITE:
+            if info.name in self._registered:
+                raise UsageError("the state is registered with another serializer already")
+            old = known, self._find_layout(known)
+            layouts = self.context.layouts
+            rewrite_values(self.store, old, (info, layout), layouts, self.key_groups, self._now)
         if known is None and len(self._states) >= MOST_STATES:
             raise UsageError(
                 f"Too many KV-States: {len(self._states) + 1}. Currently at most {MOST_STATES} states are supported"
@@ -204,14 +215,15 @@ class KeyedStateBackend:
         self._states[info.name] = info
         return layout
 
-    def _check_key_serializer(self, file: KeyedFile) -> None:
-        if file.header.key_serializer != self.key_serializer:
-            raise UnsupportedError("the restored keys have another serializer", where=Where(file=file.name))
+    def _find_layout(self, info: StateMetaInfo) -> KeyedLayout:
+        return derive_keyed_layout(info, self.key_serializer, self.max_parallelism, self.context.layouts)
 
     def _note(self, info: StateMetaInfo, name: str) -> None:
-        known = self._states.setdefault(info.name, info)
-        if known != info:
+        joined = join_infos(self._states.get(info.name, info), info)
+        if joined is None:
             raise UnsupportedError(
                 "subtasks of the snapshot have different serializers for the state",
                 where=Where(file=name, state=info.name),
+                hint="Let every subtask write the state once with the new job and take a savepoint then",
             )
+        self._states[info.name] = joined

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.backends.entry_store import DELIMITER, EntryKind, find_entry_kind
-from state_pipelines.backends.value_codecs import Value, make_codec
+from state_pipelines.backends.value_codecs import Value, make_codec, make_list_functions
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.scalar.codec import read_value
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from state_pipelines.backends.current_key import CurrentKey
     from state_pipelines.backends.entry_store import Entries, EntryStore, MapEntries
-    from state_pipelines.backends.value_codecs import Decode, Encode
     from state_pipelines.keyed.record_layout import KeyedLayout
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
@@ -56,7 +55,7 @@ class StateTable:
             self._map = store.open_map(info.name, self._measure_head)
             return
         if self.kind is EntryKind.LIST:
-            self._encode, self._decode = _make_list_functions(layout.value)
+            self._encode, self._decode = make_list_functions(layout.value)
         else:
             value = make_codec(layout.value)
             self._encode, self._decode = value.encode, value.decode
@@ -236,25 +235,3 @@ class StateTable:
             where=Where(state=self.name),
             hint=f"Register it as {wanted} state",
         )
-
-
-def _make_list_functions(layout: lay.Layout) -> tuple[Encode, Decode]:
-    """Encode one element, and decode all elements of a list."""
-    whole = make_codec(layout)
-    element = layout.written if isinstance(layout, lay.Runs) else layout
-    assert isinstance(element, lay.Delimited)
-    codec = make_codec(element.element)
-    if isinstance(layout, lay.Runs):
-        # An element is an array of one; the whole list is decoded array by array.
-        return codec.encode, whole.decode
-    width, decode_element = codec.width, codec.decode
-    if not width:
-        return codec.encode, whole.decode
-    step = width + len(DELIMITER)
-
-    def decode(data: bytes) -> Value:
-        if (len(data) + len(DELIMITER)) % step or data[width::step].strip(DELIMITER):
-            return whole.decode(data)
-        return [decode_element(data[start : start + width]) for start in range(0, len(data), step)]
-
-    return codec.encode, decode

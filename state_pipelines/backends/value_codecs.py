@@ -11,6 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from state_pipelines.backends.entry_store import DELIMITER
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
@@ -64,6 +65,28 @@ def make_codec(layout: lay.Layout) -> ValueCodec:
         case lay.Optional(inner=inner, padding=0):
             encode, decode = _optionals(layout.null_flag, make_codec(inner), encode, decode)
     return ValueCodec(encode, decode, lay.fixed_width(layout))
+
+
+def make_list_functions(layout: lay.Layout) -> tuple[Encode, Decode]:
+    """Functions that encode one element, and decode all elements of a list (`Delimited`, `Runs`)."""
+    whole = make_codec(layout)
+    element = layout.written if isinstance(layout, lay.Runs) else layout
+    assert isinstance(element, lay.Delimited)
+    codec = make_codec(element.element)
+    if isinstance(layout, lay.Runs):
+        # An element is an array of one; the whole list is decoded array by array.
+        return codec.encode, whole.decode
+    width, decode_element = codec.width, codec.decode
+    if not width:
+        return codec.encode, whole.decode
+    step = width + len(DELIMITER)
+
+    def decode(data: bytes) -> Value:
+        if (len(data) + len(DELIMITER)) % step or data[width::step].strip(DELIMITER):
+            return whole.decode(data)
+        return [decode_element(data[start : start + width]) for start in range(0, len(data), step)]
+
+    return codec.encode, decode
 
 
 def _generic(layout: lay.Layout) -> tuple[Encode, Decode]:

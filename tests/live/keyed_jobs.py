@@ -6,14 +6,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
+from state_pipelines.backends.keyed_snapshots import write_full_snapshot
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.operations.convert.conversion_tasks import Format
+from state_pipelines.snapshot.handle_readers import HandleReader
+from state_pipelines.storage import PathMapping, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from state_pipelines.backends.entry_store import EntryStore
     from state_pipelines.backends.state_access import StateTable
+    from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
 
@@ -50,6 +56,25 @@ class KeyedJob:
     def keys(self, info: StateMetaInfo, namespace: Any = None) -> list[Any]:
         """Keys with a value in a namespace, of all subtasks."""
         return sorted(key for table in self.tables(info) for key in table.keys(namespace))
+
+    def save(self, source: str, path: Path) -> list[KeyedFile]:
+        """The keyed state of each subtask: live, or out of a snapshot.
+
+        Args:
+            source: `bytes`, or a format with the word `compressed` behind it if it is.
+            path: of the snapshot.
+        """
+        if source == "bytes":
+            return [backend.as_file() for backend in self.subtasks]
+        path.mkdir()
+        directory = resolve(str(path))
+        name, _, compressed = source.partition(" ")
+        written = [
+            write_full_snapshot(backend, Format(name), directory, f"state-{index}", 7, compressed=bool(compressed))
+            for index, backend in enumerate(self.subtasks)
+        ]
+        reader = HandleReader(directory, PathMapping())
+        return [file for each in written if (file := reader.open_keyed(each.handle)) is not None]
 
     def close(self) -> None:
         for backend in self.subtasks:

@@ -7,6 +7,7 @@ the one that goes on from its state.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -98,14 +99,16 @@ class KeyedSuite(ABC):
 
     @pytest.fixture
     def reopen(self, restore: str, start: Callable[[int], KeyedJob], tmp_path: Path) -> Callable[[KeyedJob], KeyedJob]:
+        directories = (tmp_path / f"snapshot-{number}" for number in count())
+
         def reopen_job(job: KeyedJob) -> KeyedJob:
             if restore == "none":
                 return job
-            parallelism = 3 if restore.endswith("rescaled") else len(job.subtasks)
-            again = start(parallelism)
-            files = [backend.as_file() for backend in job.subtasks]
+            source, _, rescaled = restore.partition(", ")
+            again = start(3 if rescaled else len(job.subtasks))
+            files = job.save(source, next(directories))
             for backend in again.subtasks:
-                backend.restore(files)
+                backend.restore([file for file in files if file.key_groups.intersect(backend.key_groups)])
             return again
 
         return reopen_job

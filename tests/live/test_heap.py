@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.backends.heap_store import HeapStore
 from tests.live.keyed_suite import KeyedStateSuite, KeyedSuite
+from tests.live.schema_suite import SchemaSuite
 from tests.live.timer_suite import TimerSuite
 
 if TYPE_CHECKING:
@@ -13,7 +14,15 @@ if TYPE_CHECKING:
 
 
 class OnHeap(KeyedSuite):
-    restores = ("none", "bytes", "bytes, rescaled")
+    restores = (
+        "none",
+        "bytes, rescaled",
+        "canonical",
+        "canonical compressed, rescaled",
+        "heap",
+        "heap compressed, rescaled",
+        "rocksdb, rescaled",
+    )
 
     def make_store(self, prefix: int, directory: Path) -> HeapStore:
         return HeapStore(prefix)
@@ -25,3 +34,7 @@ class TestKeyedState(OnHeap, KeyedStateSuite):
 
 class TestTimers(OnHeap, TimerSuite):
     pass
+
+
+class TestSchemaChanges(OnHeap, SchemaSuite):
+    the = "For heap backends, the"

@@ -106,7 +106,7 @@ class SubtaskConversion:
             StateError: the old state cannot be read.
         """
         with at(operator=self.place):
-            handle, size = _WRITERS[self.format](self)
+            handle, size = self.write()
             # Read again, in another way than the writer did: records that its reading lost are not in the new files.
             before = digest_states(self.source, self.context, self.key_groups)
             after = None
@@ -114,6 +114,10 @@ class SubtaskConversion:
                 again = self.open_written(handle)
                 after = {} if again is None else digest_states(again, self.context, self.key_groups)
         return WrittenState(handle, before, size, after)
+
+    def write(self) -> tuple[KeyedStateHandle, int]:
+        """Write it and read nothing again: the handle, and bytes written; errors as `run`."""
+        return _WRITERS[self.format](self)
 
     def open_written(self, handle: KeyedStateHandle) -> KeyedFile | None:
         """The new file, before it is published."""

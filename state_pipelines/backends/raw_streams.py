@@ -1,0 +1,118 @@
+"""Raw keyed and raw operator state: bytes that an operator writes and reads itself (`StateSnapshotContext`)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import UsageError
+from state_pipelines.keyed.canonical.sections import read_sections
+from state_pipelines.keyed.raw_timers import NEVER_STARTED, find_raw_sections
+from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
+from state_pipelines.metadata.stream_handles import KeyGroupsStateHandle, RelativeFileStateHandle
+from state_pipelines.metadata.streams import read_whole_stream
+from state_pipelines.operations.rescale.redistribution import redistribute
+from state_pipelines.operatorstate.state_files import read_raw_partitions, write_raw_partitions
+from state_pipelines.storage import create_file, join
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.operator_handles import OperatorStateHandle
+    from state_pipelines.metadata.streams import StateStream
+    from state_pipelines.storage import Location
+
+
+def write_raw_keyed(
+    content: Mapping[int, bytes], key_groups: KeyGroupRange, directory: Location, name: str
+) -> KeyGroupsStateHandle | None:
+    """Write raw keyed state; the mirror of `read_raw_keyed`.
+
+    Args:
+        content: bytes by key group; key groups without an entry were never started.
+        key_groups: range of the subtask.
+        directory: of the snapshot.
+        name: of the file; a leftover is replaced.
+
+    Returns:
+        The handle, relative to the directory; None without content.
+
+    Raises:
+        UsageError: a key group is not in the range.
+    """
+    for key_group in content:
+        if key_group not in key_groups:
+            raise UsageError(f"Key group {key_group} does not belong to the key groups of the subtask")
+    if not content:
+        return None
+    offsets, size = [], 0
+    with create_file(join(directory, name), replace=True) as output:
+        for key_group in key_groups:
+            offsets.append(size if key_group in content else NEVER_STARTED)
+            size += output.write(content.get(key_group, b""))
+    stream = RelativeFileStateHandle(name, size)
+    return KeyGroupsStateHandle(key_groups, tuple(offsets), stream, state_handle_id=str(uuid.uuid4()))
+
+
+def read_raw_keyed(
+    handle: KeyGroupsStateHandle, stream: StateStream, key_groups: KeyGroupRange
+) -> Iterator[tuple[int, bytes]]:
+    """(Key group, bytes) of the key groups of a subtask that were written.
+
+    Args:
+        handle: of any old subtask.
+        stream: the stream of the handle.
+        key_groups: range of the new subtask.
+
+    Raises:
+        FormatError: an offset is outside the stream.
+    """
+    for section in find_raw_sections(stream, handle.key_groups, handle.offsets):
+        if section.key_group in key_groups:
+            yield section.key_group, read_sections(stream, section.start, section.end)
+
+
+def write_raw_operator(partitions: list[bytes], directory: Location, name: str) -> OperatorStreamStateHandle | None:
+    """Write raw operator state; the mirror of `read_raw_operator`.
+
+    Args:
+        partitions: what can be dealt out to other subtasks, in order.
+        directory: of the snapshot.
+        name: of the file; a leftover is replaced.
+
+    Returns:
+        The handle, relative to the directory; None without partitions.
+    """
+    if not partitions:
+        return None
+    data, states = write_raw_partitions(partitions)
+    with create_file(join(directory, name), replace=True) as output:
+        output.write(data)
+    return OperatorStreamStateHandle(states, RelativeFileStateHandle(name, len(data)))
+
+
+def read_raw_operator(
+    old: Sequence[tuple[OperatorStateHandle, StateStream] | None], subtask: int, parallelism: int
+) -> Iterator[bytes]:
+    """Partitions of raw operator state for one new subtask.
+
+    Args:
+        old: handle and stream of every old subtask, ascending; None of those without raw state.
+        subtask: index of the new subtask.
+        parallelism: number of new subtasks.
+
+    Raises:
+        FormatError: an offset is outside its stream.
+    """
+    handles = [(index, each[0]) for index, each in enumerate(old) if each is not None]
+    if not handles:
+        return
+    for share in redistribute(handles, parallelism, old_parallelism=len(old))[subtask]:
+        found = old[share.subtask]
+        if found is not None and share.offsets:
+            handle, stream = found
+            data, starts, ends = read_raw_partitions(read_whole_stream(stream), handle, stream.name)
+            bounds = dict(zip(starts.tolist(), ends.tolist(), strict=True))
+            for offset in share.offsets:
+                yield data[offset : bounds[offset]].tobytes()
