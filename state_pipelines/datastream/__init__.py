@@ -7,6 +7,17 @@ in one subtask, on state that Flink restores.
 from state_pipelines.datastream.aggregations import AggregateFunction as AggregateFunction
 from state_pipelines.datastream.aggregations import Function as Function
 from state_pipelines.datastream.aggregations import ReduceFunction as ReduceFunction
+from state_pipelines.datastream.broadcast_functions import BaseBroadcastProcessFunction as BaseBroadcastProcessFunction
+from state_pipelines.datastream.broadcast_functions import BroadcastProcessFunction as BroadcastProcessFunction
+from state_pipelines.datastream.broadcast_functions import (
+    KeyedBroadcastProcessFunction as KeyedBroadcastProcessFunction,
+)
+from state_pipelines.datastream.broadcast_operator import BroadcastProcessOperator as BroadcastProcessOperator
+from state_pipelines.datastream.broadcast_operator import KeyedBroadcastProcessOperator as KeyedBroadcastProcessOperator
+from state_pipelines.datastream.checkpoint_hooks import CheckpointedFunction as CheckpointedFunction
+from state_pipelines.datastream.checkpoint_hooks import CheckpointListener as CheckpointListener
+from state_pipelines.datastream.checkpoint_hooks import FunctionInitializationContext as FunctionInitializationContext
+from state_pipelines.datastream.checkpoint_hooks import FunctionSnapshotContext as FunctionSnapshotContext
 from state_pipelines.datastream.clocks import ManualClock as ManualClock
 from state_pipelines.datastream.descriptors import AggregatingStateDescriptor as AggregatingStateDescriptor
 from state_pipelines.datastream.descriptors import ListStateDescriptor as ListStateDescriptor
@@ -30,9 +41,12 @@ from state_pipelines.datastream.rows import RowKind as RowKind
 from state_pipelines.datastream.runtime_context import RuntimeContext as RuntimeContext
 from state_pipelines.datastream.states import AggregatingState as AggregatingState
 from state_pipelines.datastream.states import AppendingState as AppendingState
+from state_pipelines.datastream.states import BroadcastState as BroadcastState
 from state_pipelines.datastream.states import KeyedStateStore as KeyedStateStore
 from state_pipelines.datastream.states import ListState as ListState
 from state_pipelines.datastream.states import MapState as MapState
+from state_pipelines.datastream.states import OperatorStateStore as OperatorStateStore
+from state_pipelines.datastream.states import ReadOnlyBroadcastState as ReadOnlyBroadcastState
 from state_pipelines.datastream.states import ReducingState as ReducingState
 from state_pipelines.datastream.states import ValueState as ValueState
 from state_pipelines.datastream.task_info import TaskInfo as TaskInfo

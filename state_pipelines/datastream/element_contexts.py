@@ -20,13 +20,17 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, KeyedCoProcessFunction
 
     def __init__(self, timers: TimerService) -> None:
         self._timers = timers
-        self.key: Any = None
-        self.time: int | None = None
-        self.domain: TimeDomain | None = None
+        self._key: Any = None
+        self._timestamp: int | None = None
+        self._domain: TimeDomain | None = None
+
+    def set(self, key: Any, timestamp: int | None, domain: TimeDomain | None = None) -> None:
+        """Set key and timestamp of an element or timer, and what a timer has waited for."""
+        self._key, self._timestamp, self._domain = key, timestamp, domain
 
     def get_current_key(self) -> Any:
         """Return the key."""
-        return self.key
+        return self._key
 
     def timer_service(self) -> TimerService:
         """Return current times, and the timers of the key."""
@@ -34,7 +38,7 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, KeyedCoProcessFunction
 
     def timestamp(self) -> int | None:
         """Return the timestamp of the element or timer."""
-        return self.time
+        return self._timestamp
 
     def time_domain(self) -> TimeDomain:
         """Return the time that the timer has waited for.
@@ -42,6 +46,6 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, KeyedCoProcessFunction
         Raises:
             UsageError: no timer fires.
         """
-        if self.domain is None:
+        if self._domain is None:
             raise UsageError("time_domain is called outside of on_timer")
-        return self.domain
+        return self._domain

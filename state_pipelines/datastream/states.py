@@ -157,6 +157,14 @@ class MapState(ReadOnlyMap[K, V]):
         self.remove(key)
 
 
+class ReadOnlyBroadcastState(ReadOnlyMap[K, V]):
+    """A broadcast state, for the side that must not change it."""
+
+
+class BroadcastState(MapState[K, V], ReadOnlyBroadcastState[K, V]):
+    """A map that is the same in all subtasks, because each gets all broadcast elements. It has no current key."""
+
+
 class KeyedStateStore(ABC):
     """Registration of keyed states."""
 
@@ -198,4 +206,16 @@ class KeyedStateStore(ABC):
 
         Args:
             state_descriptor: an `AggregatingStateDescriptor`.
+        """
+
+
+class OperatorStateStore(ABC):
+    """Registration of operator states."""
+
+    @abstractmethod
+    def get_broadcast_state(self, state_descriptor: Any) -> BroadcastState[Any, Any]:
+        """Register a broadcast state.
+
+        Args:
+            state_descriptor: a `MapStateDescriptor`.
         """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import IncompatibleError
 from state_pipelines.keyed.key_group_assignment import compute_default_max_parallelism, compute_key_group_range
+from state_pipelines.operations.check.restore_errors import explain_max_parallelism, explain_parallelism
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,11 +40,12 @@ class TaskInfo:
         """Name of the task with the number of the subtask, such as `operator (1/4)`."""
         return f"{self.task_name} ({self.index + 1}/{self.parallelism})"
 
-    def choose_max_parallelism(self, restored: int | None) -> int:
+    def choose_max_parallelism(self, restored: int | None, snapshot: str = "") -> int:
         """Return the number of key groups (`StateAssignmentOperation.checkParallelismPreconditions`).
 
         Args:
             restored: that of the restored state; None without one.
+            snapshot: path of the snapshot, for errors.
 
         Raises:
             IncompatibleError: the restored state has fewer key groups than subtasks, or another number than is set.
@@ -52,16 +54,10 @@ class TaskInfo:
         if restored is None:
             return self.max_parallelism or compute_default_max_parallelism(self.parallelism)
         if restored < self.parallelism:
-            raise IncompatibleError(
-                f"The state for the execution job vertex {self.task_name} can not be restored. The maximum parallelism "
-                f"({restored}) of the restored state is lower than the configured parallelism ({self.parallelism}). "
-                "Please reduce the parallelism of the task to be lower or equal to the maximum parallelism."
-            )
+            raise IncompatibleError(explain_parallelism(self.task_name, restored, self.parallelism))
         if self.max_parallelism is not None and self.max_parallelism != restored:
             raise IncompatibleError(
-                f"The maximum parallelism ({restored}) with which the latest checkpoint of the execution job vertex "
-                f"{self.task_name} has been taken and the current maximum parallelism ({self.max_parallelism}) "
-                "changed. This is currently not supported.",
+                explain_max_parallelism(snapshot, self.task_name, restored, self.max_parallelism),
                 hint="Leave the max parallelism out, or rescale the snapshot first",
             )
         return restored

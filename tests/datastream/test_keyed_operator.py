@@ -249,7 +249,7 @@ def test_max_parallelism_is_flinks_default() -> None:
 def test_max_parallelism_is_that_of_the_restored_state() -> None:
     assert TaskInfo(parallelism=2).choose_max_parallelism(64) == 64
     assert TaskInfo(max_parallelism=64).choose_max_parallelism(64) == 64
-    with pytest.raises(IncompatibleError, match=r"The maximum parallelism \(64\) with which the latest checkpoint"):
+    with pytest.raises(IncompatibleError, match="with max parallelism 64 to new program with max parallelism 128"):
         TaskInfo(max_parallelism=128).choose_max_parallelism(64)
     with pytest.raises(IncompatibleError, match=r"is lower than the configured parallelism \(65\)"):
         TaskInfo(parallelism=65).choose_max_parallelism(64)

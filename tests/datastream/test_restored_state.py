@@ -178,13 +178,13 @@ def test_state_that_is_not_registered_is_kept() -> None:
     key_type = operator.keyed_files[0][1].header.key_serializer
     script = Script(key_type=key_type, restored=RestoredState.of(operator))
     names = {state.name for state in operator.keyed_states}
-    assert {info.name for info in script.operator.prepare_snapshot().header.states} == names
+    assert {info.name for info in script.operator.backend.states} == names
 
 
 def test_restored_state_needs_its_max_parallelism() -> None:
     operator = select("2.2", "heap")[0].open_told().operator("basic-types")
     key_type = operator.keyed_files[0][1].header.key_serializer
-    with pytest.raises(IncompatibleError, match=r"changed\. This is currently not supported"):
+    with pytest.raises(IncompatibleError, match="to new program with max parallelism 64"):
         Script(key_type=key_type, restored=RestoredState.of(operator), task=TaskInfo(max_parallelism=64))
     with pytest.raises(IncompatibleError, match="is lower than the configured parallelism"):
         Script(key_type=key_type, restored=RestoredState.of(operator), task=TaskInfo(parallelism=129))

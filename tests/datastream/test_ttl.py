@@ -279,7 +279,7 @@ def test_full_snapshots_leave_expired_values_out_on_request() -> None:
         script = value(disable_cleanup_in_background=(), **calls)
         script.run(lambda state: state.update(1), "old")
         script.clock.millis += TTL
-        script.operator.prepare_snapshot()
+        script.operator.prepare_snapshot(1)
         assert stored(script) == kept
 
 

@@ -1,0 +1,272 @@
+"""Base class of operators: lifecycle, operator state, watermarks, output."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from state_pipelines.backends.operator_backend import OperatorStateBackend
+from state_pipelines.codecs.layout_context import LayoutContext
+from state_pipelines.datastream.checkpoint_hooks import (
+    CheckpointedFunction,
+    CheckpointListener,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+)
+from state_pipelines.datastream.clocks import ManualClock, read_system_clock
+from state_pipelines.datastream.operator_states import BackendOperatorStates
+from state_pipelines.datastream.output_tag import OutputTag
+from state_pipelines.datastream.subtask_context import SubtaskContext
+from state_pipelines.datastream.task_info import TaskInfo
+from state_pipelines.datastream.timer_service import LOWEST_WATERMARK
+from state_pipelines.errors import UsageError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from state_pipelines.datastream.aggregations import Function
+    from state_pipelines.datastream.clocks import Clock
+    from state_pipelines.datastream.functions import Output
+    from state_pipelines.datastream.restored_state import RestoredState
+    from state_pipelines.datastream.states import KeyedStateStore
+
+
+@dataclass(frozen=True)
+class Initialization(FunctionInitializationContext):
+    """Context of the initialisation of a function."""
+
+    checkpoint_id: int | None
+    operator_states: BackendOperatorStates
+    keyed_states: KeyedStateStore
+
+    def is_restored(self) -> bool:
+        """Return whether the subtask starts from a snapshot."""
+        return self.checkpoint_id is not None
+
+    def get_restored_checkpoint_id(self) -> int | None:
+        """Return the id of that snapshot."""
+        return self.checkpoint_id
+
+    def get_operator_state_store(self) -> BackendOperatorStates:
+        """Return the registration of operator states."""
+        return self.operator_states
+
+    def get_keyed_state_store(self) -> KeyedStateStore:
+        """Return the registration of keyed states."""
+        return self.keyed_states
+
+
+@dataclass(frozen=True)
+class Checkpoint(FunctionSnapshotContext):
+    """The checkpoint at hand."""
+
+    checkpoint_id: int
+    timestamp: int
+
+    def get_checkpoint_id(self) -> int:
+        """Return the id."""
+        return self.checkpoint_id
+
+    def get_checkpoint_timestamp(self) -> int:
+        """Return the time at which it was triggered."""
+        return self.timestamp
+
+
+class FunctionOperator(ABC):
+    """Runs a function in one subtask.
+
+    `process`, `advance_watermark` and `advance_processing_time` return what the function emits; values for side
+    outputs wait in `take_side_output`.
+
+    Args:
+        function: that the user wrote.
+        task: the subtask; default the only one.
+        clock: processing time; default that of the machine.
+        layouts: what layouts of serializers depend on, such as declared classes.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        *,
+        task: TaskInfo | None = None,
+        clock: Clock = read_system_clock,
+        layouts: LayoutContext | None = None,
+    ) -> None:
+        self.function = function
+        self.task = task or TaskInfo()
+        self._clock = clock
+        self._layouts = layouts or LayoutContext()
+        self._watermark = LOWEST_WATERMARK
+        self._side_outputs: dict[OutputTag, list[Any]] = {}
+        self._operator_backend: OperatorStateBackend | None = None
+
+    def open(self, restored: RestoredState | None = None) -> None:
+        """Restore state, initialise the function, and open it.
+
+        Args:
+            restored: the state to start from; default none.
+
+        Raises:
+            IncompatibleError: the state has other key groups, other keys, or serializers that do not fit.
+            StateError: the state cannot be read.
+            UsageError: the operator is open, or the function registers states wrongly.
+        """
+        if self.is_open:
+            raise UsageError("the operator is open already")
+        if restored is None:
+            max_parallelism = self.task.choose_max_parallelism(None)
+        else:
+            found = restored.context.max_parallelism
+            max_parallelism = self.task.choose_max_parallelism(found, restored.snapshot)
+        self._watermark = LOWEST_WATERMARK
+        self._operator_backend = OperatorStateBackend(self._layouts)
+        try:
+            if restored is not None:
+                self._operator_backend.restore(restored.operator_states, self.task.index, self.task.parallelism)
+            self.operator_states = BackendOperatorStates(self._operator_backend)
+            keyed_states = self._open_keyed_state(max_parallelism, restored)
+            self.runtime_context = SubtaskContext(self.task, max_parallelism, keyed_states)
+            if isinstance(self.function, CheckpointedFunction):
+                checkpoint_id = None if restored is None else restored.checkpoint_id
+                context = Initialization(checkpoint_id, self.operator_states, self.runtime_context)
+                self.function.initialize_state(context)
+            self.function.open(self.runtime_context)
+            self._open_contexts()
+        except BaseException:
+            self._operator_backend = None
+            self._close_keyed_state()
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the operator is open."""
+        return self._operator_backend is not None
+
+    @property
+    def operator_backend(self) -> OperatorStateBackend:
+        """The operator state of the subtask.
+
+        Raises:
+            UsageError: the operator is not open.
+        """
+        if self._operator_backend is None:
+            raise UsageError("the operator is not open", hint="Call open(), or use the operator in a with statement")
+        return self._operator_backend
+
+    @property
+    def watermark(self) -> int:
+        """The current watermark."""
+        return self._watermark
+
+    def read_clock(self) -> int:
+        """Return the processing time in epoch milliseconds."""
+        return self._clock()
+
+    def advance_watermark(self, timestamp: int) -> list[Any]:
+        """Raise the watermark, and fire the timers of event time up to it, in their order; an older one does nothing.
+
+        Args:
+            timestamp: epoch milliseconds.
+
+        Returns:
+            What the function emits.
+        """
+        if timestamp <= self._watermark:
+            return []
+        self._watermark = timestamp
+        return self._fire_event_timers(timestamp)
+
+    def advance_processing_time(self, timestamp: int | None = None) -> list[Any]:
+        """Fire the timers of processing time that are due, in their order.
+
+        Args:
+            timestamp: epoch milliseconds that a `ManualClock` is set to; default the time of the clock.
+
+        Returns:
+            What the function emits.
+
+        Raises:
+            UsageError: a time is given, but the clock cannot be set.
+        """
+        if timestamp is not None:
+            if not isinstance(self._clock, ManualClock):
+                raise UsageError("the clock cannot be set", hint="Make the operator with clock=ManualClock()")
+            self._clock.millis = timestamp
+        return self._fire_processing_timers(self._clock())
+
+    def take_side_output(self, tag: OutputTag) -> list[Any]:
+        """Return what was emitted to a side output since the last call."""
+        return self._side_outputs.pop(tag, [])
+
+    def prepare_snapshot(self, checkpoint_id: int, timestamp: int | None = None) -> None:
+        """Let the function bring its operator state up to date, and remove values that TTL leaves out of snapshots.
+
+        Args:
+            checkpoint_id: id of the checkpoint.
+            timestamp: time at which it was triggered, in epoch milliseconds; default now.
+        """
+        if isinstance(self.function, CheckpointedFunction):
+            triggered = self._clock() if timestamp is None else timestamp
+            self.function.snapshot_state(Checkpoint(checkpoint_id, triggered))
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Tell the function that all subtasks have completed a checkpoint."""
+        if isinstance(self.function, CheckpointListener):
+            self.function.notify_checkpoint_complete(checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """Tell the function that a checkpoint has failed."""
+        if isinstance(self.function, CheckpointListener):
+            self.function.notify_checkpoint_aborted(checkpoint_id)
+
+    def close(self) -> None:
+        """Close the function, and release the state."""
+        if self.is_open:
+            self._operator_backend = None
+            try:
+                self.function.close()
+            finally:
+                self._close_keyed_state()
+
+    def __enter__(self) -> Self:
+        """Open the operator without state, unless it is open."""
+        if not self.is_open:
+            self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open_keyed_state(self, max_parallelism: int, restored: RestoredState | None) -> KeyedStateStore | None:
+        """Open the keyed state; None if there is none."""
+        if restored is not None and restored.keyed_files:
+            raise UsageError("keyed state is restored into an operator without keys")
+        return None
+
+    # Operators without keys have none.
+    def _close_keyed_state(self) -> None:  # noqa: B027
+        """Release the keyed state."""
+
+    @abstractmethod
+    def _open_contexts(self) -> None:
+        """Make the contexts of elements and timers."""
+
+    def _fire_event_timers(self, up_to: int) -> list[Any]:
+        return []
+
+    def _fire_processing_timers(self, up_to: int) -> list[Any]:
+        return []
+
+    def _collect(self, emitted: Output, output: list[Any]) -> list[Any]:
+        """Add what a call emits to `output`, or to side outputs."""
+        if emitted is not None:
+            for value in emitted:
+                if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], OutputTag):
+                    self._side_outputs.setdefault(value[0], []).append(value[1])
+                else:
+                    output.append(value)
+        return output
