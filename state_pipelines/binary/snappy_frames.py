@@ -112,13 +112,17 @@ def decompress_into(data: bytes | memoryview, start: int, end: int, target: memo
 def measure_chunks(data: bytes | memoryview, start: int, end: int) -> int | None:
     """Return the size of the data in the chunks of `data[start:end]`, as declared by them.
 
-    None unless these are chunks of data, and at most a stream id before them, that end just at `end`.
+    None unless these are chunks of data and stream ids that end just at `end`: streams may follow each other.
     """
     if end > len(data):
         return None
-    position = start + len(STREAM_ID) if data[start : start + len(STREAM_ID)] == STREAM_ID else start
-    held = 0
-    while position < end and data[position] in (_COMPRESSED, _UNCOMPRESSED):
+    position, held = start, 0
+    while position < end and data[position] in (_COMPRESSED, _UNCOMPRESSED, _STREAM_ID):
+        if data[position] == _STREAM_ID:
+            if data[position : position + len(STREAM_ID)] != STREAM_ID:
+                return None
+            position += len(STREAM_ID)
+            continue
         try:
             size, more = measure_chunk(data[position : min(position + HEAD_SIZE, end)])
         except FormatError:

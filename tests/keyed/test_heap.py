@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from state_pipelines.binary.snappy_frames import compress
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError
@@ -231,3 +232,105 @@ def test_a_handle_that_names_only_some_key_groups_of_its_stream_is_read(variant:
             part = opened(handles.open_stream(handle.delegate), groups, offsets, narrowed=True)
             expected = {place: run for place, run in read_all(whole, context).items() if place[0] in groups}
             assert read_all(part, context) == expected
+
+
+SECTIONS = {
+    # Bytes as keys; state 0 has Shorts, state 1 Bytes. The states come in either order.
+    0: "0000 00000002 00 07 0001  00 08 0002   0001 00000001 00 07 05",
+    1: "0001 00000002 00 09 06  00 0a 07       0000 00000001 00 09 0003",
+    2: "0000 00000000                          0001 00000000",
+    3: "0000 00000000                          0001 00000001 00 0b 08",
+}
+EXPECTED = {
+    (0, 0): [(b"\x07\0", b"\0\x01"), (b"\x08\0", b"\0\x02")],
+    (0, 1): [(b"\x07\0", b"\x05")],
+    (1, 0): [(b"\x09\0", b"\0\x03")],
+    (1, 1): [(b"\x09\0", b"\x06"), (b"\x0a\0", b"\x07")],
+    (3, 1): [(b"\x0b\0", b"\x08")],
+}
+
+
+def open_sections(changed: dict[int, str] | None = None, *, compressed: bool = False) -> HeapFile:
+    """A file of `SECTIONS`, some of them changed."""
+    infos = tuple(
+        keyed_state(name, "VALUE", basic(kind), VOID_NAMESPACE)
+        for name, kind in (("shorts", "Short"), ("bytes", "Byte"))
+    )
+    groups = KeyGroupRange(0, len(SECTIONS))
+    header = KeyedHeader(key_serializer=basic("Byte"), states=infos, compressed=compressed)
+    HeapWriter(output := io.BytesIO(), header, groups, CONTEXT)
+    data, offsets = output.getvalue(), []
+    for key_group, blocks in {**SECTIONS, **(changed or {})}.items():
+        offsets.append(len(data))
+        raw = bytes.fromhex(blocks)
+        data += key_group.to_bytes(4, "big") + (compress(raw) if compressed else raw)
+    return open_bytes(data, offsets, groups)
+
+
+def scan(file: HeapFile, state_id: int, key_groups: KeyGroupRange | None = None) -> list[tuple[int, bytes, bytes]]:
+    return [
+        (key_group, *record)
+        for _, records in file.scan([state_id], CONTEXT, key_groups)
+        for key_group, record in zip(records.key_groups.tolist(), unpack(records), strict=True)
+    ]
+
+
+def expect(state_id: int) -> list[tuple[int, bytes, bytes]]:
+    return [(group, *record) for (group, state), run in EXPECTED.items() if state == state_id for record in run]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_sections_with_their_states_in_different_orders_are_read(compressed: bool) -> None:
+    file = open_sections(compressed=compressed)
+    assert read_all(file) == EXPECTED
+    assert [[state for state, _ in runs] for _, runs in file.scan_key_groups(CONTEXT, file.key_groups)] == [
+        [0, 1],
+        [1, 0],
+        [1],
+    ]
+    assert [scan(file, state_id) for state_id in (0, 1)] == [expect(0), expect(1)]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_blocks_that_are_known_of_some_sections_help_with_all(compressed: bool) -> None:
+    file = open_sections(compressed=compressed)
+    assert scan(file, 1, KeyGroupRange(1, 1)) == expect(1)[1:3]
+    assert scan(file, 0, KeyGroupRange(0, 2)) == expect(0)
+    assert [scan(file, state_id) for state_id in (1, 0, 1)] == [expect(1), expect(0), expect(1)]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize(
+    ("section", "what", "position"),
+    [
+        ("0000 00000001 00 09", "1 entries do not fit in the 2 bytes left", 6),
+        ("0000 00000000 0002 00000001 00", "key group 1: 1 entries of state 2, which is not in the header", 6),
+        ("0000 80000000 0001 00000000", "key group 1: -2147483648 entries of state 0", 0),
+        ("0000 00000000 0001 0000", "key group 1: the section ends before its states do", 6),
+        (SECTIONS[1] + "ffff", "key group 1: 2 bytes are left over after the last state", 22),
+    ],
+)
+def test_an_error_among_many_sections_names_its_place(section: str, what: str, position: int, compressed: bool) -> None:
+    file = open_sections({1: section}, compressed=compressed)
+    with pytest.raises(FormatError, match=what) as caught:
+        read_all(file)
+    first = 0 if compressed else file.sections[1].start + 4
+    assert (caught.value.where.file, caught.value.where.offset) == (file.name, first + position)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_record_that_does_not_fit_is_counted_in_its_section(compressed: bool) -> None:
+    infos = (keyed_state("maps", "MAP", map_of(basic("Byte"), basic("Byte")), VOID_NAMESPACE),)
+    header = KeyedHeader(key_serializer=basic("Byte"), states=infos, compressed=compressed)
+    HeapWriter(output := io.BytesIO(), header, KeyGroupRange(0, 2), CONTEXT)
+    data, offsets = output.getvalue(), []
+    for key_group, size in enumerate((0, 9)):
+        offsets.append(len(data))
+        raw = bytes.fromhex("0000 00000002") + bytes.fromhex("00 07 00000000") + b"\0\x08" + size.to_bytes(4, "big")
+        data += key_group.to_bytes(4, "big") + (compress(raw) if compressed else raw)
+    file = open_bytes(data, offsets, KeyGroupRange(0, 2))
+    with pytest.raises(FormatError, match="record 1: ") as caught:
+        read_all(file)
+    place = caught.value.where
+    assert (place.state, place.path) == ("maps", "value.value")
+    assert place.offset == (0 if compressed else offsets[1] + 4) + 14

@@ -246,7 +246,7 @@ def same_bytes(left, right, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def decode(program, pool, columns, base, starts, ends, sequential, exact, stops):  # type: ignore[no-untyped-def]
+def decode(program, pool, columns, base, starts, ends, exact, stops):  # type: ignore[no-untyped-def]
     """Run `program` over records and append every value to its column.
 
     Args:
@@ -254,9 +254,8 @@ def decode(program, pool, columns, base, starts, ends, sequential, exact, stops)
         pool: address of constant bytes.
         columns: i64[8, m], see `opcodes`; counts and sizes are updated.
         base: address to which `starts` and `ends` are relative.
-        starts: i64[r] first byte of each record; with `sequential` only the first counts.
-        ends: i64[r] end of the bytes each record may use; with `sequential` only the first counts.
-        sequential: records follow each other without known ends.
+        starts: i64[r] first byte of each record; -1: where the record before it ended.
+        ends: i64[r] end of the bytes each record may use.
         exact: a record must end where its bytes end.
         stops: i64[r], filled with where each record ended.
 
@@ -268,13 +267,11 @@ def decode(program, pool, columns, base, starts, ends, sequential, exact, stops)
     frames = np.empty(op.MAX_DEPTH, np.int64)
     masks = np.empty(op.MAX_DEPTH, np.int64)
     marks = np.empty(op.MAX_DEPTH, np.int64)
-    position = base + starts[0] if len(starts) else base
+    position = base
     for record in range(len(starts)):
-        if sequential:
-            end = base + ends[0]
-        else:
+        if starts[record] >= 0:
             position = base + starts[record]
-            end = base + ends[record]
+        end = base + ends[record]
         pc = 0
         depth = 0
         mask_depth = 0

@@ -63,10 +63,8 @@ def decode_spans(
         FormatError: the bytes do not fit the layout; names offset and field path.
         UsageError: a record is outside `data`.
     """
-    if len(starts) and (starts.min() < 0 or ends.max() > len(data) or bool((starts > ends).any())):
-        raise UsageError(f"a record is outside the {len(data)} bytes given")
-    size = int((ends - starts).sum()) if len(starts) else 0
-    return _decode(program, data, starts, ends, size=size, sequential=False, exact=exact, offset=offset)[0]
+    columns, _ = fill_columns(program, data, starts, ends, exact=exact, offset=offset)
+    return _finish(program, columns, starts, offset)
 
 
 def decode_sequence(
@@ -81,10 +79,10 @@ def decode_sequence(
         FormatError: as `decode_spans`.
         UsageError: the range is outside `data`.
     """
-    if not 0 <= start <= end <= len(data):
-        raise UsageError(f"bytes {start} to {end} are outside the {len(data)} bytes given")
-    starts, ends = np.full(count, start, np.int64), np.full(count, end, np.int64)
-    return _decode(program, data, starts, ends, size=end - start, sequential=True, exact=False, offset=offset)
+    _check_range(data, start, end)
+    starts, ends, counts, offsets = (np.array([each], np.int64) for each in (start, end, count, offset))
+    columns, stops = fill_sequences(program, data, starts, ends, counts, offsets)
+    return _finish(program, columns, starts, offset), stops
 
 
 def measure_sequence(program: Program, data: Bytes, start: int, end: int, count: int) -> Offsets:
@@ -96,42 +94,97 @@ def measure_sequence(program: Program, data: Bytes, start: int, end: int, count:
     Raises:
         UsageError: the range is outside `data`.
     """
-    if not 0 <= start <= end <= len(data):
-        raise UsageError(f"bytes {start} to {end} are outside the {len(data)} bytes given")
+    _check_range(data, start, end)
     columns = OutputColumns(program.kinds, count, end - start)
-    starts, ends = np.full(count, start, np.int64), np.full(count, end, np.int64)
+    starts, ends = np.full(count, -1, np.int64), np.full(count, end, np.int64)
+    starts[:1] = start
     stops = np.empty(count, np.int64)
-    status, record, _, _ = _fill(program, columns, data, starts, ends, stops, sequential=True, exact=False)
+    status, record, _, _ = _fill(program, columns, data, starts, ends, stops, exact=False)
     return stops if status == op.OK else stops[:record]
 
 
-def _decode(
-    program: Program,
-    data: Bytes,
-    starts: Offsets,
-    ends: Offsets,
-    *,
-    size: int,
-    sequential: bool,
-    exact: bool,
-    offset: int,
-) -> tuple[pa.Array, Offsets]:
-    columns = OutputColumns(program.kinds, len(starts), size)
+def fill_columns(
+    program: Program, data: Bytes, starts: Offsets, ends: Offsets, *, exact: bool = True, offset: int = 0
+) -> tuple[OutputColumns, Offsets]:
+    """Decode as `decode_spans`, without building the array.
+
+    Returns:
+        (kernel columns of `program`, i64[n] end of each record in `data`).
+    """
+    columns = OutputColumns(program.kinds, len(starts), _measure_spans(data, starts, ends))
     stops = np.empty(len(starts), np.int64)
+    found = _fill(program, columns, data, starts, ends, stops, exact=exact)
+    if found[0] != op.OK:
+        raise _make_error(program, *found, offset=offset)
+    return columns, stops
+
+
+def fill_sequences(
+    program: Program, data: Bytes, starts: Offsets, ends: Offsets, counts: Offsets, offsets: Offsets
+) -> tuple[OutputColumns, Offsets]:
+    """Decode several sequences, each of consecutive records of unknown sizes, without building the array.
+
+    Args:
+        program: the compiled layout.
+        data: u8, holds the records.
+        starts: i64[m], first byte of each sequence.
+        ends: i64[m], no record of the sequence reaches beyond it.
+        counts: i64[m], records of the sequence.
+        offsets: i64[m], position of `data` in the file of the sequence, for errors.
+
+    Returns:
+        (kernel columns of `program`, i64[n] end of each of the n records in `data`).
+
+    Raises:
+        FormatError: as `decode_spans`.
+        UsageError: a range is outside `data`.
+    """
+    size = _measure_spans(data, starts, ends)
+    totals = np.cumsum(counts)
+    count = int(totals[-1]) if len(totals) else 0
+    firsts, filled = totals - counts, counts > 0
+    each_start = np.full(count, -1, np.int64)
+    each_start[firsts[filled]] = starts[filled]
+    columns = OutputColumns(program.kinds, count, size)
+    stops = np.empty(count, np.int64)
     status, record, position, where = _fill(
-        program, columns, data, starts, ends, stops, sequential=sequential, exact=exact
+        program, columns, data, each_start, np.repeat(ends, counts), stops, exact=False
     )
+    if status != op.OK:
+        number = int(np.searchsorted(totals, record, side="right"))
+        raise _make_error(program, status, record - int(firsts[number]), position, where, offset=int(offsets[number]))
+    return columns, stops
+
+
+def _check_range(data: Bytes, start: int, end: int) -> None:
+    if not 0 <= start <= end <= len(data):
+        raise UsageError(f"bytes {start} to {end} are outside the {len(data)} bytes given")
+
+
+def _measure_spans(data: Bytes, starts: Offsets, ends: Offsets) -> int:
+    """Bytes of all spans together, which must be inside the data."""
+    if not len(starts):
+        return 0
+    if starts.min() < 0 or ends.max() > len(data) or bool((starts > ends).any()):
+        raise UsageError(f"a record is outside the {len(data)} bytes given")
+    return int((ends - starts).sum())
+
+
+def _make_error(program: Program, status: int, record: int, position: int, where: int, *, offset: int) -> StateError:
+    """The error of a status of the kernel, with its place in the file and the path of the field."""
     if status in (op.BAD_SUBCLASS, op.BAD_KIND):
-        raise UnsupportedError(
+        return UnsupportedError(
             f"record {record}: {op.MESSAGES[status]}",
             where=Where(offset=offset + position, path=program.paths[where] or None),
             hint=KEEPING if status == op.BAD_KIND else f"Declare the class (`--classes`). {KEEPING}",
         )
-    if status != op.OK:
-        found = Where(offset=offset + position, path=program.paths[where])
-        raise FormatError(f"record {record}: {op.MESSAGES[status]}", where=found)
+    found = Where(offset=offset + position, path=program.paths[where])
+    return FormatError(f"record {record}: {op.MESSAGES[status]}", where=found)
+
+
+def _finish(program: Program, columns: OutputColumns, starts: Offsets, offset: int) -> pa.Array:
     try:
-        return program.builder.finish(columns), stops
+        return program.builder.finish(columns)
     except StateError as error:
         first = offset + int(starts[0]) if len(starts) else offset
         if error.where.offset is None:
@@ -147,7 +200,6 @@ def _fill(
     ends: Offsets,
     stops: Offsets,
     *,
-    sequential: bool,
     exact: bool,
 ) -> tuple[int, int, int, int]:
     """Run the kernel until all columns have room; its status, and the record, position and field of an error."""
@@ -159,7 +211,6 @@ def _fill(
             data.ctypes.data,
             starts,
             ends,
-            sequential,
             exact,
             stops,
         )

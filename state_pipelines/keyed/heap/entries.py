@@ -20,8 +20,6 @@ from state_pipelines.serializers.build import basic
 from state_pipelines.serializers.tree import Declared, Opaque
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import RecordContext
 
@@ -61,13 +59,20 @@ class Entries:
     items: Spans
 
     def to_records(
-        self, key_group: int, form: EntryForm, data: npt.NDArray[np.uint8], offset: int, name: str
+        self, key_groups: npt.NDArray[np.int32], form: EntryForm, data: npt.NDArray[np.uint8], offset: int, name: str
     ) -> KeyedRecords:
-        """The entries as records of the canonical form; lists and maps without anything in them give none."""
+        """The entries as records of the canonical form; lists and maps without anything in them give none.
+
+        Args:
+            key_groups: i32[n], of each entry.
+            form: of the state.
+            data: u8, holds the entries.
+            offset: position of `data` in the file, for errors.
+            name: of the file, for errors.
+        """
         if form.is_timer:
             starts, ends = self.items
-            groups = np.full(len(starts), key_group, np.int32)
-            return KeyedRecords(groups, data, starts, ends, ends, ends, offset, name)
+            return KeyedRecords(key_groups, data, starts, ends, ends, ends, offset, name)
         measured = form.measured
         repeats: npt.NDArray[np.int64] | int = 1
         if self.kind != kernels.ONE:
@@ -91,9 +96,8 @@ class Entries:
             target.ctypes.data,
             spans,
         )
-        return KeyedRecords(
-            np.full(count, key_group, np.int32), target[:used], spans[0], spans[1], spans[2], spans[3], 0, name
-        )
+        groups = key_groups if isinstance(repeats, int) else np.repeat(key_groups, repeats)
+        return KeyedRecords(groups, target[:used], spans[0], spans[1], spans[2], spans[3], 0, name)
 
     @property
     def count(self) -> int:
@@ -148,21 +152,49 @@ class EntryForm:
         Raises:
             FormatError: so many entries do not fit, or the bytes do not fit the serializers.
         """
-        if count * self._smallest > end - start or (not self._smallest and count > MAX_EMPTY_ITEMS):
-            what = f"{count} entries do not fit in the {end - start} bytes left"
-            raise FormatError(what, where=Where(file=name, offset=offset + start))
-        found, stop = self.entries.sequence(data, start, end, count, offset=offset, name=name)
+        starts, ends, counts, offsets = (np.array([each], np.int64) for each in (start, end, count, offset))
+        entries, stops = self.read_blocks(data, starts, ends, counts, offsets, name)
+        return entries, int(stops[0])
+
+    def read_blocks(
+        self,
+        data: npt.NDArray[np.uint8],
+        starts: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64],
+        counts: npt.NDArray[np.int64],
+        offsets: npt.NDArray[np.int64],
+        name: str,
+    ) -> tuple[Entries, npt.NDArray[np.int64]]:
+        """Find the fields of the entries of several key groups, and the end of the last entry of each.
+
+        Args:
+            data: u8.
+            starts: i64[m], first byte of the first entry of each key group.
+            ends: i64[m], no entry reaches beyond it.
+            counts: i64[m], entries of each key group.
+            offsets: i64[m], position of `data` in the file, for errors.
+            name: of the file, for errors.
+
+        Raises:
+            FormatError: so many entries do not fit, or the bytes do not fit the serializers.
+        """
+        left = ends - starts
+        bad = counts * self._smallest > left if self._smallest else counts > MAX_EMPTY_ITEMS
+        if bad.any():
+            first = int(np.argmax(bad))
+            what = f"{counts[first]} entries do not fit in the {left[first]} bytes left"
+            raise FormatError(what, where=Where(file=name, offset=int(offsets[first] + starts[first])))
+        found, stops = self.entries.sequences(data, starts, ends, counts, offsets=offsets, name=name)
         if self.is_timer:
-            return Entries(kernels.ONE, _NO_SPANS, _NO_SPANS, _NO_OFFSETS, _NO_SPANS, _spans(found)), stop
-        keys, namespaces, value = _spans(found.field("key")), _spans(found.field("namespace")), found.field("value")
+            return Entries(kernels.ONE, _NO_SPANS, _NO_SPANS, _NO_OFFSETS, _NO_SPANS, found.spans), stops
+        keys, namespaces, value = found.field("key").spans, found.field("namespace").spans, found.field("value")
         if self.kind == kernels.ONE:
-            return Entries(self.kind, keys, namespaces, _NO_OFFSETS, _NO_SPANS, _spans(value)), stop
-        offsets, items = np.asarray(value.offsets).astype(np.int64), value.values
+            return Entries(self.kind, keys, namespaces, _NO_OFFSETS, _NO_SPANS, value.spans), stops
+        items = value.elements
         if self.kind == kernels.LIST:
-            return Entries(self.kind, keys, namespaces, offsets, _NO_SPANS, _spans(items)), stop
-        return Entries(
-            self.kind, keys, namespaces, offsets, _spans(items.field("key")), _spans(items.field("value"))
-        ), stop
+            return Entries(self.kind, keys, namespaces, value.offsets, _NO_SPANS, items.spans), stops
+        user_keys, user_values = items.field("key").spans, items.field("value").spans
+        return Entries(self.kind, keys, namespaces, value.offsets, user_keys, user_values), stops
 
     def gather(self, records: KeyedRecords) -> Entries:
         """Records of one key group as entries."""
@@ -170,15 +202,14 @@ class EntryForm:
         if self.is_timer:
             none = np.zeros((2, len(records)), np.int64)
             return Entries(kernels.ONE, none, none, _NO_OFFSETS, _NO_SPANS, np.stack([starts, records.key_ends]))
-        found = self.keys.spans(data, starts, records.key_ends, offset=records.offset, name=records.file)
-        keys, namespaces = _spans(found.field("state_key")), _spans(found.field("state_namespace"))
+        found = self.keys.bounds(data, starts, records.key_ends, offset=records.offset, name=records.file)
+        keys, namespaces = found.field("state_key").spans, found.field("state_namespace").spans
         if self.elements is not None:
-            lists = self.elements.spans(data, values[0], values[1], offset=records.offset, name=records.file)
-            offsets = np.asarray(lists.offsets).astype(np.int64)
-            return Entries(self.kind, keys, namespaces, offsets, _NO_SPANS, _spans(lists.values))
+            lists = self.elements.bounds(data, values[0], values[1], offset=records.offset, name=records.file)
+            return Entries(self.kind, keys, namespaces, lists.offsets, _NO_SPANS, lists.elements.spans)
         if self.kind == kernels.ONE:
             return Entries(self.kind, keys, namespaces, _NO_OFFSETS, _NO_SPANS, values)
-        user_keys = _spans(found.field("map_key"))
+        user_keys = found.field("map_key").spans
         values[1] = cut_nulls(records)
         # Entries of one map belong together, wherever their records are; maps in the order of their first entries.
         owner = take_bytes(data, starts, user_keys[0]).dictionary_encode().indices.to_numpy()
@@ -200,9 +231,15 @@ class UnmeasuredForm(EntryForm):
         self.is_opaque = True
         self.error = error
 
-    def read(  # noqa: D102
-        self, data: npt.NDArray[np.uint8], start: int, end: int, count: int, offset: int, name: str
-    ) -> tuple[Entries, int]:
+    def read_blocks(  # noqa: D102
+        self,
+        data: npt.NDArray[np.uint8],
+        starts: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64],
+        counts: npt.NDArray[np.int64],
+        offsets: npt.NDArray[np.int64],
+        name: str,
+    ) -> tuple[Entries, npt.NDArray[np.int64]]:
         raise self.error
 
     def gather(self, records: KeyedRecords) -> Entries:  # noqa: D102
@@ -256,10 +293,6 @@ def _entry_layout(layout: KeyedLayout) -> lay.Layout:
 
 def _unmeasured(layout: lay.Layout) -> lay.Layout:
     return layout.inner if isinstance(layout, lay.MeasuredKey) else layout
-
-
-def _spans(array: pa.StructArray) -> Spans:
-    return np.stack([np.asarray(array.field(0)), np.asarray(array.field(1))])
 
 
 def _key_spans(layout: KeyedLayout) -> lay.Layout:

@@ -117,7 +117,8 @@ def read_piece(stream: StateStream, header: KeyedHeader, section: Section, form:
         while left:
             count = min(left, _ENTRIES)
             entries, position = form.read(data, position, len(data), count, offset, stream.name)
-            records = entries.to_records(section.key_group, form, data, offset, stream.name)
+            groups = np.full(count, section.key_group, np.int32)
+            records = entries.to_records(groups, form, data, offset, stream.name)
             if len(records):
                 yield records
             left -= count

@@ -13,16 +13,15 @@ from typing import IO, TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.snappy_frames import compress
 from state_pipelines.binary.writer import Writer
-from state_pipelines.errors import FormatError, UnsupportedError, Where, at
+from state_pipelines.errors import FormatError, Where, at
 from state_pipelines.keyed.canonical.sections import (
     PLAIN,
     WINDOW,
     HeaderReading,
     Section,
-    decompress_section,
+    decompress_sections,
     group_sections,
     open_sections,
     read_sections,
@@ -30,8 +29,8 @@ from state_pipelines.keyed.canonical.sections import (
 )
 from state_pipelines.keyed.digests.stored_bytes import digest_sections
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
-from state_pipelines.keyed.heap.block_ends import find_block_end, make_block_record
-from state_pipelines.keyed.heap.entries import EntryForm, make_forms
+from state_pipelines.keyed.heap.blocks import BlockIndex, BlockReader, SectionBytes
+from state_pipelines.keyed.heap.entries import make_forms
 from state_pipelines.keyed.heap.entry_splits import find_runs, read_piece
 from state_pipelines.keyed.keyed_file import FileFormat
 from state_pipelines.keyed.record_layout import KeyedRecords, concat_records
@@ -48,46 +47,12 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.streams import StateStream
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Span of the entries of one state of one key group, relative to the first state of the section.
-
-    Attributes:
-        state_id: the state.
-        count: how many entries.
-        start: first byte of the first entry.
-        stop: end of the last entry (exclusive).
-    """
-
-    state_id: int
-    count: int
-    start: int
-    stop: int
-
-
-class BlockIndex:
-    """Blocks that were found, by key group, in the order of the file; a copy in another process starts empty.
-
-    The begin of a state is found only by parsing all states before it, so that it is worth caching.
-    """
-
-    def __init__(self) -> None:
-        self._blocks: dict[int, list[Block]] = {}
-
-    def of(self, key_group: int) -> list[Block]:
-        """The blocks of a key group that are known so far, to be appended to."""
-        return self._blocks.setdefault(key_group, [])
-
-    def __reduce__(self) -> tuple[type[BlockIndex], tuple[()]]:
-        return BlockIndex, ()
-
-
 @dataclass(frozen=True)
 class HeapFile(SectionFile):
     """One stream of the heap backend and its handle.
 
     Attributes:
-        blocks: cached spans of states, shared by all splits: each state and split is a scan of its own.
+        blocks: cached spans and forms of states, shared by all splits: each state and split is a scan of its own.
     """
 
     blocks: BlockIndex = field(default_factory=BlockIndex, compare=False, repr=False)
@@ -107,7 +72,7 @@ class HeapFile(SectionFile):
         for group, raw in read_ahead(group_sections(ordered, WINDOW), read, self.stream.location, _measure):
             if (piece := group[0].piece) is not None:
                 if piece.state_id in state_ids:
-                    form = make_forms(self.header, context)[piece.state_id]
+                    form = self.blocks.form_states(self.header, context)[piece.state_id]
                     for records in read_piece(self.stream, self.header, group[0], form):
                         yield piece.state_id, records
                 continue
@@ -118,19 +83,35 @@ class HeapFile(SectionFile):
             # The next window takes the memory of this one.
             raw = b""
             for state_id, pieces in found.items():
-                yield state_id, concat_records(pieces)
+                records = concat_records(pieces)
+                if (np.diff(records.key_groups) < 0).any():
+                    # The states of a section may come in another order than those of the one before.
+                    records = records.select(np.argsort(records.key_groups, kind="stable"))
+                yield state_id, records
 
     def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """All records, one key group after the other; the states of a section come in their order."""
         ordered = self.sort_sections(key_groups)
         for group, raw in read_ahead(group_sections(ordered, WINDOW), self._read_bytes, self.stream.location, _measure):
-            for key_group, runs in self._read(group, raw, range(len(self.header.states)), context):
-                if runs:
-                    yield key_group, runs
+            for part, runs in self._read(group, raw, range(len(self.header.states)), context):
+                groups = np.array([each.key_group for each in part], np.int32)
+                bounds = [
+                    np.searchsorted(records.key_groups, groups, side=side).tolist()
+                    for _, records in runs
+                    for side in ("left", "right")
+                ]
+                for number, key_group in enumerate(groups.tolist()):
+                    found: Runs = [
+                        (state_id, records.cut(first[number], last[number]))
+                        for (state_id, records), first, last in zip(runs, bounds[::2], bounds[1::2], strict=True)
+                        if first[number] < last[number]
+                    ]
+                    if found:
+                        yield key_group, found
 
     def find_runs(self, context: RecordContext) -> RunFinder | None:
         """See `SectionFile`; None where the scalar codec would have to find the entries."""
-        forms = make_forms(self.header, context)
+        forms = self.blocks.form_states(self.header, context)
         if not all(form.entries.is_compiled for form in forms):
             return None
         return lambda section, step: find_runs(self.stream, self.header, section, _KEY_GROUP, forms, step)
@@ -144,110 +125,45 @@ class HeapFile(SectionFile):
 
     def _read(
         self, group: tuple[Section, ...], raw: bytes, state_ids: Sequence[int], context: RecordContext
-    ) -> Iterator[tuple[int, Runs]]:
-        forms = make_forms(self.header, context)
-        first = group[0].start
-        for section in group:
+    ) -> Iterator[tuple[tuple[Section, ...], Runs]]:
+        """Read the sections of a window, some at a time: those, and the runs of wanted states in them."""
+        self.blocks.prepare(self.key_groups, len(self.header.states))
+        forms, wanted = self.blocks.form_states(self.header, context), frozenset(state_ids)
+        reader = BlockReader(self.header, forms, self.blocks, wanted, context.by_block)
+        for part in group_sections(group, _BATCH):
             with at(file=self.name):
-                wanted = frozenset(state_ids)
-                yield (
-                    section.key_group,
-                    self._read_section(raw, first, section, wanted, forms, by_block=context.by_block),
-                )
+                yield part, reader.read(self._unpack(part, raw, group[0].start))
 
-    def _read_section(
-        self,
-        raw: bytes,
-        first: int,
-        section: Section,
-        wanted: frozenset[int],
-        forms: Sequence[EntryForm],
-        *,
-        by_block: bool,
-    ) -> Runs:
-        start, end = section.start - first, section.end - first
-        if end - start < _KEY_GROUP or raw[start : start + _KEY_GROUP] != section.key_group.to_bytes(_KEY_GROUP, "big"):
+    def _unpack(self, group: tuple[Section, ...], raw: bytes, first: int) -> SectionBytes:
+        """The blocks of sections out of a window, which begins at `first` in the file."""
+        data = np.frombuffer(raw, np.uint8)
+        groups = np.array([each.key_group for each in group], np.int32)
+        starts = np.array([each.start - first for each in group], np.int64)
+        ends = np.array([each.end - first for each in group], np.int64)
+        numbered = ends - starts >= _KEY_GROUP
+        numbers = data[starts[numbered, None] + np.arange(_KEY_GROUP)]
+        numbered[numbered] = numbers.view(">i4")[:, 0] == groups[numbered]
+        if not numbered.all():
+            section = group[int(np.argmin(numbered))]
             raise FormatError(
                 f"the section of key group {section.key_group} does not begin with its number",
                 where=Where(file=self.name, offset=section.start),
             )
-        start += _KEY_GROUP
-        offset = first
+        starts += _KEY_GROUP
+        offsets = np.full(len(group), first, np.int64)
         if self.header.compressed:
-            raw, start, offset = decompress_section(raw, section, start, self.name, first), 0, 0
-            end = len(raw)
-        data = np.frombuffer(raw, np.uint8)
-        runs: Runs = []
-        left = set(wanted)
-
-        def read(block: Block) -> int:
-            """Read the entries of a state, which are wanted or come before wanted ones; the offset after them."""
-            with at(state=self.header.states[block.state_id].name):
-                form = forms[block.state_id]
-                begin = start + block.start
-                try:
-                    entries, stop = form.read(data, begin, end, block.count, offset, self.name)
-                except UnsupportedError as error:
-                    after = block.stop + start if block.stop > block.start else find_end(block, error)
-                    if block.state_id in wanted:
-                        if not form.is_opaque:
-                            raise
-                        if not by_block:
-                            raise UnsupportedError(
-                                "entries in the native format of the heap backend have no lengths, so that nothing in "
-                                f"the file tells where an entry ends: {error.what}",
-                                where=error.where,
-                                hint=error.hint,
-                            ) from error
-                        record = make_block_record(section.key_group, data, begin, after, offset, self.name)
-                        runs.append((block.state_id, record))
-                    return after
-                if block.state_id in wanted:
-                    records = entries.to_records(section.key_group, form, data, offset, self.name)
-                    if len(records):
-                        runs.append((block.state_id, records))
-            return stop
-
-        def find_end(block: Block, error: UnsupportedError) -> int:
-            """Find the end of a block whose entries have no known length, if the blocks after it prove it."""
-            seen = {each.state_id for each in known} | {block.state_id}
-            others = frozenset(range(len(self.header.states))) - seen
-            found = None if section.is_open else find_block_end(data, start + block.start, end, others, forms)
-            if found is None:
-                name = self.header.states[block.state_id].name
-                raise UnsupportedError(
-                    f"the end of the entries of state {name} in key group {section.key_group} is not known, so that "
-                    f"states after it cannot be found: {error.what}",
-                    where=error.where,
-                    hint=error.hint,
-                ) from error
-            return found
-
-        known = self.blocks.of(section.key_group)
-        for block in known:
-            left.discard(block.state_id)
-            if block.state_id in wanted and block.count:
-                read(block)
-        reader = Reader(raw, self.name, start + known[-1].stop if known else start, end)
-        while len(known) < len(self.header.states) and left:
-            place, state_id, count = reader.position, reader.i16(), reader.i32()
-            if not 0 <= state_id < len(self.header.states) or count < 0:
-                raise FormatError(
-                    f"key group {section.key_group}: {count} entries of state {state_id}, which is not in the header",
-                    where=Where(file=self.name, offset=offset + place),
-                )
-            left.discard(state_id)
-            block = Block(state_id, count, reader.position - start, reader.position - start)
-            if count:
-                reader.position = read(block)
-            known.append(replace(block, stop=reader.position - start))
-            if len(known) == len(self.header.states) and not section.is_open:
-                reader.expect_end(f"the states of key group {section.key_group}")
-        return runs
+            streams = [replace(each, start=each.start + _KEY_GROUP) for each in group]
+            data, ends = decompress_sections(raw, streams, self.name, first)
+            starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+            offsets = -starts
+        return SectionBytes(data, groups, starts, ends, offsets, group[0].is_open, self.name)
 
 
 _KEY_GROUP = 4
 """Bytes of the number in front of a section."""
+
+_BATCH = 1 << 20
+"""Bytes of file whose blocks are read by one call of the kernel: enough for many small sections."""
 
 
 def _measure(group: tuple[Section, ...]) -> int:
