@@ -32,6 +32,45 @@ MESSAGES = {
 }
 
 
+@njit(cache=True, inline="always")
+def find_record(base, position, end, key_group, complete, prefix):  # type: ignore[no-untyped-def]
+    """Find the bounds of a record.
+
+    Args:
+        base: address of the data.
+        position: of the record, relative to `base`.
+        end: of the bytes of its section.
+        key_group: of the section.
+        complete: the data hold the section to its end (else to be continued: `MORE`).
+        prefix: bytes of the key-group prefix, 1 or 2.
+
+    Returns:
+        (status, key end, value start, value end, whether another state id follows); the record is whole after `DONE`.
+    """
+    if position + 4 > end:
+        return (TRUNCATED if complete else MORE), 0, 0, 0, False
+    size = load_i32_big(base + position)
+    key = position + 4
+    if size < prefix:
+        return BAD_LENGTH, 0, 0, 0, False
+    if key + size + 4 > end:
+        return (BAD_LENGTH if complete else MORE), 0, 0, 0, False
+    first = load_u8(base + key)
+    found = first & 0x7F
+    if prefix == 2:
+        found = found << 8 | load_u8(base + key + 1)
+    if found != key_group:
+        return BAD_KEY_GROUP, 0, 0, 0, False
+    value = key + size + 4
+    length = load_i32_big(base + value - 4)
+    if length < 0:
+        return BAD_LENGTH, 0, 0, 0, False
+    follows = (first & FLAG) != 0
+    if value + length + (2 if follows else 0) > end:
+        return (BAD_LENGTH if complete else MORE), 0, 0, 0, False
+    return DONE, key + size, value, value + length, follows
+
+
 @njit(cache=True, nogil=True)
 def scan_records(base, starts, ends, key_groups, complete, exact, prefix, wanted, cursor, output):  # type: ignore[no-untyped-def]
     """Find the records of wanted states.
@@ -72,37 +111,19 @@ def scan_records(base, starts, ends, key_groups, complete, exact, prefix, wanted
                 return BAD_STATE, count
             if count >= room:
                 return MORE, count
-            if position + 4 > end:
-                return (TRUNCATED if complete else MORE), count
-            size = load_i32_big(base + position)
-            key = position + 4
-            if size < prefix:
-                return BAD_LENGTH, count
-            if key + size + 4 > end:
-                return (BAD_LENGTH if complete else MORE), count
-            first = load_u8(base + key)
-            found = first & 0x7F
-            if prefix == 2:
-                found = found << 8 | load_u8(base + key + 1)
-            if found != key_group:
-                return BAD_KEY_GROUP, count
-            value = key + size + 4
-            length = load_i32_big(base + value - 4)
-            if length < 0:
-                return BAD_LENGTH, count
-            behind = value + length
-            if behind + (2 if first & FLAG else 0) > end:
-                return (BAD_LENGTH if complete else MORE), count
+            status, key_end, value, behind, follows = find_record(base, position, end, key_group, complete, prefix)
+            if status != DONE:
+                return status, count
             if wanted[state]:
                 output[0, count] = state
                 output[1, count] = key_group
-                output[2, count] = key + prefix
-                output[3, count] = key + size
+                output[2, count] = position + 4 + prefix
+                output[3, count] = key_end
                 output[4, count] = value
                 output[5, count] = behind
                 count += 1
             position = behind
-            if first & FLAG:
+            if follows:
                 state = load_u16_big(base + position)
                 position += 2
         cursor[3] = position
@@ -150,34 +171,16 @@ def find_places(base, size, key_group, complete, prefix, states, step, cursor, p
             return BAD_STATE, count
         if count >= room:
             return MORE, count
-        if position + 4 > size:
-            return (TRUNCATED if complete else MORE), count
-        length = load_i32_big(base + position)
-        key = position + 4
-        if length < prefix:
-            return BAD_LENGTH, count
-        if key + length + 4 > size:
-            return (BAD_LENGTH if complete else MORE), count
-        first = load_u8(base + key)
-        found = first & 0x7F
-        if prefix == 2:
-            found = found << 8 | load_u8(base + key + 1)
-        if found != key_group:
-            return BAD_KEY_GROUP, count
-        value = key + length + 4
-        length = load_i32_big(base + value - 4)
-        if length < 0:
-            return BAD_LENGTH, count
-        behind = value + length
-        if behind + (2 if first & FLAG else 0) > size:
-            return (BAD_LENGTH if complete else MORE), count
+        status, _, _, behind, follows = find_record(base, position, size, key_group, complete, prefix)
+        if status != DONE:
+            return status, count
         if position - last >= step:
             places[0, count] = position
             places[1, count] = state
             last = position
             count += 1
         position = behind
-        if first & FLAG:
+        if follows:
             state = load_u16_big(base + position)
             position += 2
             last = position - step
