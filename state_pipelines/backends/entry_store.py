@@ -104,7 +104,7 @@ class EntryStore(Protocol):
         """Add records of a state that is not open; they replace those of the same keys."""
 
     def records(self, name: str, key_groups: KeyGroupRange) -> Iterator[KeyedRecords]:
-        """Records of a state, ascending by key group, in batches of whole key groups; nothing of an unknown state."""
+        """Records of a state in batches, ascending by key group; nothing of an unknown state."""
 
     def drop(self, name: str) -> None:
         """Remove a state and its entries."""

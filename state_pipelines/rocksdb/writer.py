@@ -166,16 +166,25 @@ def list_files(directory: Path) -> list[Path]:
     return sorted([directory / CURRENT, manifest, options, *directory.glob("*.sst")])
 
 
-def _make_options(compression: str) -> Options:
+def load_flink_options() -> Options:
+    """Options with the merge operator of Flink's list state, by which databases of Flink open."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "OPTIONS-000001").write_text(_TEMPLATE)
         _, families = Options.load_latest(directory)
-    options = families[DEFAULT_FAMILY]
+    return families[DEFAULT_FAMILY]
+
+
+def make_table_format() -> BlockBasedOptions:
+    """Format of tables that Flink 1.20 can read; rocksdict's own defaults are newer."""
     blocks = BlockBasedOptions()
-    # rocksdict's own defaults are newer than what Flink 1.20 can read.
     blocks.set_format_version(_FORMAT_VERSION)
     blocks.set_checksum_type(ChecksumType.crc32c())
-    options.set_block_based_table_factory(blocks)
+    return blocks
+
+
+def _make_options(compression: str) -> Options:
+    options = load_flink_options()
+    options.set_block_based_table_factory(make_table_format())
     options.set_compression_type(getattr(DBCompressionType, compression)())
     options.create_if_missing(True)
     # No compaction: what is ingested is in its final place.

@@ -63,24 +63,20 @@ class KeyedSuite(ABC):
     """Jobs on one store, and how they go on."""
 
     restores: ClassVar[tuple[str, ...]] = ("none", "bytes")
+    max_parallelisms: ClassVar[tuple[int, ...]] = (128, 1000)
+    """Key groups of one byte and of two."""
 
     @abstractmethod
     def make_store(self, prefix: int, directory: Path) -> EntryStore:
         """An empty store."""
-
-    @pytest.fixture(params=[128, 1000], ids=["short prefix", "long prefix"])
-    def max_parallelism(self, request: pytest.FixtureRequest) -> int:
-        number: int = request.param
-        return number
 
     @pytest.fixture
     def start(self, tmp_path: Path, max_parallelism: int) -> Iterator[Callable[[int], KeyedJob]]:
         jobs: list[KeyedJob] = []
 
         def start_one(parallelism: int = 1) -> KeyedJob:
-            directory = tmp_path / f"job-{len(jobs)}"
-            directory.mkdir()
-            made = start_job(lambda prefix: self.make_store(prefix, directory), STRING, parallelism, max_parallelism)
+            names = (tmp_path / f"job-{len(jobs)}-{subtask}" for subtask in count())
+            made = start_job(lambda prefix: self.make_store(prefix, next(names)), STRING, parallelism, max_parallelism)
             jobs.append(made)
             return made
 
@@ -96,6 +92,7 @@ class KeyedSuite(ABC):
         """Run a test that reopens its job with every restore operation of the class."""
         if "restore" in metafunc.fixturenames:
             metafunc.parametrize("restore", self.restores)
+        metafunc.parametrize("max_parallelism", self.max_parallelisms)
 
     @pytest.fixture
     def reopen(self, restore: str, start: Callable[[int], KeyedJob], tmp_path: Path) -> Callable[[KeyedJob], KeyedJob]:

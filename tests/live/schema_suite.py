@@ -50,9 +50,10 @@ class SchemaSuite(KeyedSuite):
     """Begin of Flink's errors."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Serializers change only in a restore."""
+        """Run a test with every restore: serializers change only there."""
         if "restore" in metafunc.fixturenames:
             metafunc.parametrize("restore", [each for each in self.restores if each != "none"])
+        metafunc.parametrize("max_parallelism", self.max_parallelisms)
 
     @pytest.mark.parametrize(
         ("old", "new", "before", "after"),
