@@ -39,6 +39,7 @@ from state_pipelines.datastream.restored_state import RestoredState as RestoredS
 from state_pipelines.datastream.rows import Row as Row
 from state_pipelines.datastream.rows import RowKind as RowKind
 from state_pipelines.datastream.runtime_context import RuntimeContext as RuntimeContext
+from state_pipelines.datastream.savepoints import write_savepoint as write_savepoint
 from state_pipelines.datastream.states import AggregatingState as AggregatingState
 from state_pipelines.datastream.states import AppendingState as AppendingState
 from state_pipelines.datastream.states import BroadcastState as BroadcastState

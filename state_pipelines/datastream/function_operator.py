@@ -21,6 +21,8 @@ from state_pipelines.datastream.subtask_context import SubtaskContext
 from state_pipelines.datastream.task_info import TaskInfo
 from state_pipelines.datastream.timer_service import LOWEST_WATERMARK
 from state_pipelines.errors import UsageError
+from state_pipelines.metadata import SubtaskState
+from state_pipelines.operations.convert.conversion_tasks import Format
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from state_pipelines.datastream.functions import Output
     from state_pipelines.datastream.restored_state import RestoredState
     from state_pipelines.datastream.states import KeyedStateStore
+    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.storage import Location
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,11 @@ class FunctionOperator(ABC):
         return self._operator_backend is not None
 
     @property
+    def max_parallelism(self) -> int:
+        """Number of key groups of the open operator."""
+        return self.runtime_context.get_max_number_of_parallel_subtasks()
+
+    @property
     def operator_backend(self) -> OperatorStateBackend:
         """The operator state of the subtask.
 
@@ -211,6 +220,41 @@ class FunctionOperator(ABC):
             triggered = self._clock() if timestamp is None else timestamp
             self.function.snapshot_state(Checkpoint(checkpoint_id, triggered))
 
+    def snapshot(
+        self,
+        directory: Location,
+        name: str,
+        checkpoint_id: int,
+        *,
+        file_format: Format = Format.CANONICAL,
+        compressed: bool = False,
+        timestamp: int | None = None,
+    ) -> SubtaskState:
+        """Write all state of the subtask, after `prepare_snapshot`.
+
+        Args:
+            directory: of the snapshot.
+            name: begin of the names of the files, unique to the operator and the subtask.
+            checkpoint_id: id of the checkpoint or savepoint.
+            file_format: of the keyed state: canonical, heap or rocksdb.
+            compressed: compress the state (`execution.checkpointing.snapshot-compression`).
+            timestamp: time at which it was triggered, in epoch milliseconds; default now.
+
+        Returns:
+            The handles, relative to the directory.
+
+        Raises:
+            StateError: a file cannot be written.
+        """
+        self.prepare_snapshot(checkpoint_id, timestamp)
+        return SubtaskState(
+            self.task.index,
+            managed_operator_state=self.operator_backend.snapshot(directory, f"{name}-operator", compressed=compressed),
+            managed_keyed_state=self._write_keyed_state(
+                file_format, directory, f"{name}-keyed", checkpoint_id, compressed=compressed
+            ),
+        )
+
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Tell the function that all subtasks have completed a checkpoint."""
         if isinstance(self.function, CheckpointListener):
@@ -245,6 +289,12 @@ class FunctionOperator(ABC):
         """Open the keyed state; None if there is none."""
         if restored is not None and restored.keyed_files:
             raise UsageError("keyed state is restored into an operator without keys")
+        return None
+
+    def _write_keyed_state(
+        self, file_format: Format, directory: Location, name: str, checkpoint_id: int, *, compressed: bool
+    ) -> KeyedStateHandle | None:
+        """Write the keyed state; None if there is none."""
         return None
 
     # Operators without keys have none.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from state_pipelines.backends.heap_store import HeapStore
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
+from state_pipelines.backends.keyed_snapshots import write_full_snapshot
 from state_pipelines.backends.timers import TimeDomain as QueueDomain
 from state_pipelines.backends.timers import TimerQueue, timer_state_name
 from state_pipelines.datastream.derived_types import derive_type
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
     from state_pipelines.datastream.restored_state import RestoredState
     from state_pipelines.datastream.type_information import TypeInformation
     from state_pipelines.keyed.hashing.hash_expressions import HashExpression
+    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.operations.convert.conversion_tasks import Format
     from state_pipelines.serializers.tree import Serializer
+    from state_pipelines.storage import Location
 
 TIMERS = "user-timers"
 """Name of the timer service of functions (`KeyedProcessOperator.open`)."""
@@ -106,6 +110,12 @@ class KeyedOperator(FunctionOperator):
             self._backend.restore(restored.keyed_files, restored.context)
         self._states = BackendKeyedStates(self._backend, self._clock)
         return self._states
+
+    def _write_keyed_state(
+        self, file_format: Format, directory: Location, name: str, checkpoint_id: int, *, compressed: bool
+    ) -> KeyedStateHandle | None:
+        written = write_full_snapshot(self.backend, file_format, directory, name, checkpoint_id, compressed=compressed)
+        return written.handle
 
     def _close_keyed_state(self) -> None:
         if self._backend is not None:

@@ -132,7 +132,7 @@ class PageRunner:
             self.names.setdefault("spark", self.make_session())
         printed = io.StringIO()
         # As many empty lines as there are above the block, so that a traceback names lines of the page.
-        code = compile("\n" * block.line + block.text, str(block.page), "exec")
+        code = compile("\n" * block.line + block.text, str(block.page), "exec", dont_inherit=True)
         with contextlib.redirect_stdout(printed):
             exec(code, self.names)
         self.output = printed.getvalue()
