@@ -1,6 +1,8 @@
 """Choice of the tests that drive real Flink: some releases whole, a sample of the others.
 
-The sample depends on the names of the tests alone, so that every run and every process of a run takes the same.
+Every test function runs with some release: a hash of its name says with which one, so that each release gets about the
+same number of functions. The sample depends on the names of the tests alone, so that every run and every process of a
+run takes the same.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from hashlib import sha256
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from tests.flink.harness import VERSIONS
@@ -33,10 +36,13 @@ def find_release(parameters: Mapping[str, object]) -> str | None:
 
 
 def choose(tests: Iterable[tuple[str, str, str | None]], whole: Sequence[str], sample: int) -> set[str]:
-    """Choose tests: all of the whole releases, one in `sample` of every test function for each other release.
+    """Choose tests: all of the whole releases, one in `sample` of every test function for the other releases together.
+
+    The other releases take turns within a function, and a hash of its name says which one begins.
 
     Args:
-        tests: name, test function and release of each test; a test without a release is always chosen.
+        tests: name, test function and release of each test; a test without a release is always chosen. A function
+            is named `file::function`, its tests `file::function[parameters]`.
         whole: releases whose tests are all chosen.
         sample: one test in so many is chosen of other releases, at least one of each test function.
 
@@ -44,16 +50,25 @@ def choose(tests: Iterable[tuple[str, str, str | None]], whole: Sequence[str], s
         The names of the chosen tests.
     """
     chosen: set[str] = set()
-    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+    functions: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for name, function, release in tests:
         if release is None or release in whole:
             chosen.add(name)
         else:
-            groups[function, release].append(name)
-    for names in groups.values():
-        names.sort(key=lambda name: sha256(name.encode()).digest())
-        chosen.update(names[: math.ceil(len(names) / sample)])
+            functions[function][release].append(name)
+    for function, releases in functions.items():
+        first = int.from_bytes(sha256(function.encode()).digest()[:8], "big") % len(releases)
+        names = sorted(releases)
+        turns = zip_longest(*(_shuffle(function, releases[name]) for name in names[first:] + names[:first]))
+        ordered = [name for turn in turns for name in turn if name is not None]
+        chosen.update(ordered[: math.ceil(len(ordered) / sample)])
     return chosen
+
+
+def _shuffle(function: str, names: list[str]) -> list[str]:
+    """Order tests of a function by chance, but alike for all functions of a file: these share what a restore takes."""
+    file = function.partition("::")[0]
+    return sorted(names, key=lambda name: sha256((file + name.removeprefix(function)).encode()).digest())
 
 
 def describe(whole: Sequence[str], sample: int) -> str:
@@ -61,5 +76,5 @@ def describe(whole: Sequence[str], sample: int) -> str:
     others = [version for version in VERSIONS if version not in whole]
     parts = [f"all tests of {', '.join(whole)}"] if whole else []
     if others:
-        parts.append(f"of {', '.join(others)} one in {sample} of every test function, at least one")
+        parts.append(f"of {', '.join(others)} in turn one in {sample} of every test function, at least one")
     return f"real Flink: {'; '.join(parts)}"

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.flink.harness import VERSIONS
 from tests.flink.sampling import choose, describe, find_release
 
 TESTS = [
@@ -45,13 +46,51 @@ def test_other_releases_give_their_share_of_each_function() -> None:
     assert "test_one[1.20.5]" in chosen
 
 
+def test_every_function_runs_with_some_release_and_each_release_gets_a_third() -> None:
+    tests = [
+        (f"test_{number}[{version}-{backend}]", f"test_{number}", version)
+        for number in range(300)
+        for version in VERSIONS
+        for backend in ("hashmap", "rocksdb")
+    ]
+    chosen = choose(tests, [], 10)
+
+    assert sorted(name.partition("[")[0] for name in chosen) == sorted({function for _, function, _ in tests})
+    assert all(80 < sum(version in name for name in chosen) < 120 for version in VERSIONS)
+
+
+def test_releases_take_turns_within_a_function() -> None:
+    chosen = choose(TESTS, [], 6)
+
+    assert [sum(name.startswith(f"test_many[{version}") for name in chosen) for version in VERSIONS] in (
+        [2, 0, 1],
+        [1, 0, 2],
+    )
+
+
+def test_functions_of_a_file_run_with_the_same_parameters() -> None:
+    """They share a restore, which takes most of their time."""
+    tests = [
+        (f"tests/test_file.py::test_{number}[{version}-{parallelism}]", f"tests/test_file.py::test_{number}", version)
+        for number in range(30)
+        for version in VERSIONS
+        for parallelism in range(9)
+    ]
+    chosen = choose(tests, [], 27)
+
+    assert len(chosen) == 30
+    assert len({name.partition("[")[2] for name in chosen}) == len(VERSIONS)
+
+
 def test_the_order_of_the_tests_does_not_matter() -> None:
     assert choose(TESTS, ["2.3.0"], 4) == choose(reversed(TESTS), ["2.3.0"], 4)
 
 
 def test_the_choice_is_described() -> None:
     assert describe(["2.3.0"], 4) == (
-        "real Flink: all tests of 2.3.0; of 1.20.5, 2.2.1 one in 4 of every test function, at least one"
+        "real Flink: all tests of 2.3.0; of 1.20.5, 2.2.1 in turn one in 4 of every test function, at least one"
     )
-    assert describe([], 4) == "real Flink: of 1.20.5, 2.2.1, 2.3.0 one in 4 of every test function, at least one"
+    assert (
+        describe([], 4) == "real Flink: of 1.20.5, 2.2.1, 2.3.0 in turn one in 4 of every test function, at least one"
+    )
     assert describe(["1.20.5", "2.2.1", "2.3.0"], 4) == "real Flink: all tests of 1.20.5, 2.2.1, 2.3.0"
