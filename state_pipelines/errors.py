@@ -112,8 +112,8 @@ class StorageError(StateError):
         return (*super().__reduce__(), {"transient": self.transient})
 
 
-class MovedFileError(MissingFileError):
-    """A missing file that a snapshot names by an absolute path outside the directory of its job.
+class OutOfReachError(MissingFileError):
+    """A file that a snapshot names outside the directories that it may name (`storage.reach`); it was not looked for.
 
     Mostly the snapshot was copied from where it was taken, and the path means another machine.
     """

@@ -26,6 +26,13 @@ MAP = click.option(
     multiple=True,
     help="Where a directory lies now that the snapshot names.",
 )
+ALLOW_ROOT = click.option(
+    "--allow-root",
+    "allow_roots",
+    metavar="DIR",
+    multiple=True,
+    help="A directory that the snapshot may name files in, besides its own and that of its job.",
+)
 _DEBUG = click.option("--debug", is_flag=True, expose_value=False, callback=set_debug, hidden=True)
 
 
@@ -66,10 +73,12 @@ class Source:
 
     Attributes:
         path_mapping: texts `FROM=TO`.
+        allow_roots: directories that the snapshots may name files in.
         declarations: facts that the snapshots do not hold.
     """
 
     path_mapping: tuple[str, ...]
+    allow_roots: tuple[str, ...]
     declarations: Declarations
 
     def open(self, path: str) -> Snapshot:
@@ -86,21 +95,21 @@ class Source:
 
     def open_unchecked(self, path: str) -> Snapshot:
         """Open one of many snapshots, not all of which have what is declared."""
-        return open_snapshot(path, self.declarations, path_mapping=self.path_mapping)
+        return open_snapshot(path, self.declarations, path_mapping=self.path_mapping, allow_roots=self.allow_roots)
 
 
 def source_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `--map`, `--storage-options` and the options of every `DeclarationKind`, as its `source`."""
+    """Give a command the options of `Source`: `--map`, `--allow-root`, `--storage-options` and declarations."""
 
     @wraps(command)
-    def call(*arguments: object, path_mapping: tuple[str, ...], **others: object) -> None:
+    def call(*arguments: object, path_mapping: tuple[str, ...], allow_roots: tuple[str, ...], **others: object) -> None:
         texts = {kind.name: cast("tuple[str, ...]", others.pop(kind.name)) for kind in KINDS}
-        command(*arguments, source=Source(path_mapping, declare(texts)), **others)
+        command(*arguments, source=Source(path_mapping, allow_roots, declare(texts)), **others)
 
     decorated: Callable[..., None] = _DEBUG(call)
     for kind in reversed(KINDS):
         decorated = click.option(kind.flag, kind.name, metavar=kind.metavar, multiple=True, help=kind.help)(decorated)
-    return MAP(STORAGE_OPTIONS(decorated))
+    return MAP(ALLOW_ROOT(STORAGE_OPTIONS(decorated)))
 
 
 _SHOWN_NOTES = 10

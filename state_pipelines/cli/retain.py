@@ -11,7 +11,7 @@ import click
 
 from state_pipelines.cli.commands import CANNOT_BE_TOLD
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
-from state_pipelines.cli.options import AS_JSON, MAP, STORAGE_OPTIONS
+from state_pipelines.cli.options import ALLOW_ROOT, AS_JSON, MAP, STORAGE_OPTIONS
 from state_pipelines.cli.retain_apply import (
     finish,
     make_limits,
@@ -37,7 +37,7 @@ from state_pipelines.operations.retention import (
 from state_pipelines.operations.retention.path_keys import PathKeys, parse_equalities
 from state_pipelines.operations.retention.policy import parse_duration, parse_price
 from state_pipelines.operations.retention.survey import open_roots
-from state_pipelines.storage import resolve
+from state_pipelines.storage import parse_path_mapping, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,6 +94,7 @@ class _Duration(click.ParamType[timedelta]):
 @click.option("--all", "show_all", is_flag=True, help="Show every path, not only the largest.")
 @click.option("--strict", is_flag=True, help="Exit with 3 where references are not known.")
 @MAP
+@ALLOW_ROOT
 @STORAGE_OPTIONS
 @AS_JSON
 @click.pass_context
@@ -125,6 +126,7 @@ def command(
     show_all: bool,
     strict: bool,
     path_mapping: tuple[str, ...],
+    allow_roots: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Show which snapshots and files below the ROOTs go, which stay, and why; delete them with --apply.
@@ -164,6 +166,7 @@ def command(
         done += [] if purge is None else purge_quarantine(locations, purge, log)
         finish(show_records(done, as_json=as_json))
         return
+    mapping = parse_path_mapping(path_mapping).allow(allow_roots)
     if fingerprint is not None:
         result = apply_plan(
             roots,
@@ -171,7 +174,7 @@ def command(
             fingerprint=fingerprint,
             planned=None if plan_path is None else read_plan(plan_path, fingerprint),
             grace=policy.grace,
-            path_mapping=path_mapping,
+            path_mapping=mapping,
             audit_log=audit_log,
             quarantine=quarantine,
             limits=make_limits(max_paths, max_bytes, rate),
@@ -179,7 +182,7 @@ def command(
         )
         finish(show_result(result, as_json=as_json))
         return
-    plan = plan_retention(roots, policy, path_mapping=path_mapping, audit_log=audit_log)
+    plan = plan_retention(roots, policy, path_mapping=mapping, audit_log=audit_log)
     if as_json:
         click.echo(json.dumps(plan.to_json(), indent=2))
     else:

@@ -21,6 +21,7 @@ from state_pipelines.operations.jobs.new_job import NewCode
 from state_pipelines.operations.migration.history import HEAD
 from state_pipelines.operations.retention.policy import RetentionPolicy, parse_duration, parse_policy
 from state_pipelines.snapshot.declarations import KINDS
+from state_pipelines.storage import PathMapping, parse_path_mapping
 
 _NAME = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
 
@@ -46,6 +47,7 @@ def _resolve_against(directory: Path, path: str) -> str:
 
 _PATHS = (
     *("roots", "results", "tables", "requests", "classes", "protos", "thrifts", "migrations"),
+    "allow_roots",
     *("flink_config", "new_job", "job_classes", "expectations", "data_docs"),
 )
 
@@ -105,6 +107,10 @@ class FlinkJob(dg.Model):
     requests: _Optional = Field(default=None, description="Directory of request files; none by default.")
     path_mapping: _Names = Field(
         default=(), description="`FROM=TO` for moved directories that snapshots refer to by absolute paths."
+    )
+    allow_roots: _Texts = Field(
+        default=(),
+        description="Directories that snapshots may name files in, besides `roots`, `results` and their own.",
     )
     uids: _Names = Field(default=(), description="Uids of operators, for snapshots before Flink 2.0.")
     classes: _Texts = Field(default=(), description="Jars, directories, class files and field lists of the old job.")
@@ -261,6 +267,11 @@ class FlinkJob(dg.Model):
         return NewCode(self.job_classes, (), ())
 
     @property
+    def reach(self) -> PathMapping:
+        """Where moved directories are, and the directories that snapshots may name files in."""
+        return parse_path_mapping(self.path_mapping).allow((*self.all_roots, self.results, *self.allow_roots))
+
+    @property
     def storage(self) -> JobStorage:
         """The directories of the job."""
         return JobStorage(
@@ -269,7 +280,7 @@ class FlinkJob(dg.Model):
             tables=self.tables,
             requests=self.requests,
             job=self.name,
-            path_mapping=self.path_mapping,
+            path_mapping=self.reach,
             declarations=self.declarations,
         )
 

@@ -69,8 +69,9 @@ class SparkResource(dg.ConfigurableResource["SparkResource"]):
     def read_state(self, snapshot: Snapshot, state: State, *, raw: bool = False) -> DataFrame:
         """Return a state as a DataFrame; with `raw`, keys and values are bytes."""
         reader = self.session.read.format("flink-state").option("path", snapshot.path)
-        rules = snapshot.path_mapping.rules
-        reader = reader.option("pathMapping", ",".join(f"{old}={new}" for old, new in rules))
+        mapping = snapshot.path_mapping
+        reader = reader.option("pathMapping", ",".join(f"{old}={new}" for old, new in mapping.rules))
+        reader = reader.option("allowRoots", ",".join(mapping.roots))
         for kind in KINDS:
             texts = snapshot.declarations.texts.get(kind.name, ())
             if kind.name in _PER_OPERATOR:

@@ -16,12 +16,13 @@ from state_pipelines.operations.inventory import (
 )
 from state_pipelines.operations.requests import LATEST
 from state_pipelines.snapshot import declare, open_snapshot
-from state_pipelines.storage import Location, join, parse_path_mapping, resolve, resolve_snapshot
+from state_pipelines.storage import Location, join, resolve, resolve_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from state_pipelines.snapshot import Snapshot, State
+    from state_pipelines.storage import PathMapping
 
 # Number of snapshots that an error message suggests.
 _SHOWN = 5
@@ -40,7 +41,7 @@ class JobStorage:
         tables: directory for the tables of states, or None.
         requests: directory of request files, or None.
         job: name of the job; its reports are in a directory of this name.
-        path_mapping: `FROM=TO` for directories that were moved.
+        path_mapping: where moved directories are, and all directories that snapshots may name files in.
         declarations: information that snapshots do not store, as texts by kind (`snapshot.declarations.KINDS`).
     """
 
@@ -49,7 +50,7 @@ class JobStorage:
     tables: str | None
     requests: str | None
     job: str
-    path_mapping: tuple[str, ...]
+    path_mapping: PathMapping
     declarations: Mapping[str, tuple[str, ...]]
 
     @property
@@ -102,7 +103,7 @@ class JobStorage:
             self._root_locations,
             self.inventory,
             declarations=declare(self.declarations),
-            path_mapping=parse_path_mapping(self.path_mapping),
+            path_mapping=self.path_mapping,
             skip=self._own,
         )
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import FormatError, MissingFileError, MovedFileError, ProofError, Where
+from state_pipelines.errors import FormatError, MissingFileError, ProofError, Where
 from state_pipelines.metadata.stream_handles import (
     ByteStreamStateHandle,
     EmptySegmentFileStateHandle,
@@ -23,14 +22,13 @@ from state_pipelines.storage import (
     PathMapping,
     create_file,
     file_size,
-    join,
     read_file,
     read_range,
-    resolve_beside,
 )
 from state_pipelines.storage.files import can_copy_inside, copy_inside, remove_file
-from state_pipelines.storage.locations import is_local, is_plain_name
+from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.multipart import FileRange, can_copy_ranges, plan_parts, write_parts
+from state_pipelines.storage.reach import locate_named
 from state_pipelines.storage.reading import read_ranges
 
 if TYPE_CHECKING:
@@ -38,6 +36,9 @@ if TYPE_CHECKING:
 
 COPY_SIZE = 8 << 20
 """Buffer size for copying a stream."""
+
+_MOST_UNDECLARED = 64 << 20
+"""Bytes by which a file that is read whole may be longer than twice what its handle declares."""
 
 _NO_MAPPING = PathMapping()
 _MAP_HINT = (
@@ -57,8 +58,6 @@ class StateStream:
         data: the state if there is no file.
         is_segment: the state is a slice of the file, not all of it.
         is_absolute: the handle names the file by an absolute path.
-        is_elsewhere: that path is not in the directory that holds the snapshot, where the other checkpoints of the job
-            and their shared files are.
         holds_changes: the file holds logged changes, whose handle counts the bytes before compression, and not the
             first byte, the compression flag (`StateChangeFsUploader`).
     """
@@ -70,7 +69,6 @@ class StateStream:
     data: bytes = field(default=b"", repr=False)
     is_segment: bool = False
     is_absolute: bool = False
-    is_elsewhere: bool = False
     holds_changes: bool = False
 
 
@@ -99,11 +97,12 @@ def open_stream(
     Args:
         handle: the handle; a `KeyGroupsStateHandle` is looked through.
         exclusive_directory: the directory that holds `_metadata`; relative handles start there.
-        path_mapping: where directories that absolute handles name are now.
+        path_mapping: where directories that absolute handles name are now, and which further ones are allowed.
         holds_changes: the handle is one of a `ChangelogStateHandleStream` (`StreamPart.CHANGES`).
 
     Raises:
-        FormatError: a relative path leaves the exclusive directory.
+        FormatError: a relative path leaves the exclusive directory, or a path is not one of Flink's.
+        OutOfReachError: the file is outside the directories that the snapshot may name.
         UsageError: the storage of an absolute handle cannot be reached.
     """
     match handle:
@@ -115,23 +114,15 @@ def open_stream(
             return open_stream(handle.delegate, exclusive_directory, path_mapping, holds_changes=holds_changes)
         case _:
             location = locate_file(handle, exclusive_directory, path_mapping)
-            is_absolute = not isinstance(handle, RelativeFileStateHandle)
             return StateStream(
                 name=str(location),
                 size=handle.size,
                 location=location,
                 start=handle.start if isinstance(handle, SegmentFileStateHandle) else 0,
                 is_segment=isinstance(handle, SegmentFileStateHandle),
-                is_absolute=is_absolute,
-                is_elsewhere=is_absolute and not _is_beside(location, exclusive_directory),
+                is_absolute=not isinstance(handle, RelativeFileStateHandle),
                 holds_changes=holds_changes,
             )
-
-
-def _is_beside(location: Location, exclusive_directory: Location) -> bool:
-    """Return whether a file is below the parent of the snapshot's directory."""
-    job = exclusive_directory.path.rstrip("/").rpartition("/")[0]
-    return location.filesystem == exclusive_directory.filesystem and location.path.startswith(f"{job}/")
 
 
 def locate_file(
@@ -139,19 +130,13 @@ def locate_file(
     exclusive_directory: Location,
     path_mapping: PathMapping = _NO_MAPPING,
 ) -> Location:
-    """Return the file that a handle names; arguments and errors as for `open_stream`."""
-    if not isinstance(handle, RelativeFileStateHandle):
-        if "::" in handle.path or "\0" in handle.path:
-            # fsspec would take the one for a chain of file systems, and no file system takes the other.
-            raise FormatError("the path of a state handle is not one of Flink's", where=Where(file=handle.path))
-        return resolve_beside(path_mapping.apply(handle.path), exclusive_directory)
-    if is_plain_name(handle.relative_path):
-        return join(exclusive_directory, handle.relative_path)
-    path = PurePosixPath(handle.relative_path)
-    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in handle.relative_path:
-        what = f"the relative path {handle.relative_path!r} does not stay below the snapshot's directory"
-        raise FormatError(what, where=Where(file=str(exclusive_directory)))
-    return join(exclusive_directory, handle.relative_path)
+    """Return the file that a handle names; arguments and errors as for `open_stream`.
+
+    Whatever is done with the files of a snapshot begins here: `locate_named` refuses those that are out of reach.
+    """
+    relative = isinstance(handle, RelativeFileStateHandle)
+    path = handle.relative_path if isinstance(handle, RelativeFileStateHandle) else handle.path
+    return locate_named(path, exclusive_directory, path_mapping, relative=relative, handle=type(handle).__name__)
 
 
 def measure_stream_file(stream: StateStream) -> int:
@@ -172,15 +157,24 @@ def read_whole_stream(stream: StateStream) -> bytes:
     first byte, the compression flag.
 
     Raises:
-        FormatError: the file is shorter than its handle declares.
+        FormatError: the file is shorter than its handle declares, or so much longer that it is another one.
         MissingFileError: no such file.
     """
     if stream.location is None or stream.is_segment:
         return read_stream_range(stream, 0, stream.size)
     with _hinting(stream):
+        if is_local(stream.location):
+            _require_no_other(stream, file_size(stream.location))
         data = read_file(stream.location)
     _require_size(stream, len(data), data)
     return data
+
+
+def _require_no_other(stream: StateStream, size: int) -> None:
+    """Refuse to hold a file in memory that is far longer than its handle declares."""
+    if size > 2 * stream.size + _MOST_UNDECLARED:
+        what = f"the file has {size} bytes, but its handle declares {stream.size}"
+        raise FormatError(what, where=Where(file=stream.name, offset=stream.size), hint="The file was changed")
 
 
 def read_stream_range(stream: StateStream, start: int, end: int) -> bytes:
@@ -217,8 +211,9 @@ def check_stream(stream: StateStream) -> None:
 def copy_stream(stream: StateStream, target: Location, *, verify: bool = False) -> int:
     """Copy a stream into a new file without holding more than a few `COPY_SIZE` of it; returns the bytes written.
 
-    Inside one object store a whole file is copied by the store, unless it is verified. What a failed attempt has left
-    at the target is replaced.
+    Only the bytes that the handle names are copied, of a longer file too; but of logged changes the whole file, whose
+    size the handle does not know. Inside one object store a whole file is copied by the store, unless it is verified.
+    What a failed attempt has left at the target is replaced.
 
     Args:
         stream: the stream.
@@ -236,8 +231,10 @@ def copy_stream(stream: StateStream, target: Location, *, verify: bool = False) 
     with _hinting(stream):
         size = file_size(stream.location)
         _require_size(stream, size)
-        copy_inside(stream.location, target, size)
-    return size
+        if _measure_named(stream, size) == size:
+            copy_inside(stream.location, target, size)
+            return size
+    return _write_pieces(_pieces(stream), target, verify=False)
 
 
 def copy_ranges(ranges: Sequence[StreamRange], target: Location, *, verify: bool = False) -> int:
@@ -335,12 +332,17 @@ def _pieces(stream: StateStream) -> Iterator[bytes]:
                 # One request for the whole file, including bytes that the handle does not count.
                 data = read_file(stream.location)
                 _require_size(stream, len(data), data)
-                yield data
+                yield data[: _measure_named(stream, len(data))]
                 return
             size = file_size(stream.location)
         _require_size(stream, size)
         with _hinting(stream):
-            yield from read_ranges([(stream.location, 0, size)], COPY_SIZE)
+            yield from read_ranges([(stream.location, 0, _measure_named(stream, size))], COPY_SIZE)
+
+
+def _measure_named(stream: StateStream, size: int) -> int:
+    """The bytes of a file of `size` that belong to a stream."""
+    return size if stream.holds_changes else min(size, stream.size)
 
 
 def _require_size(stream: StateStream, size: int, data: bytes = b"") -> None:
@@ -361,6 +363,4 @@ def _hinting(stream: StateStream) -> Iterator[None]:
     except MissingFileError as error:
         if not stream.is_absolute or error.hint:
             raise
-        is_moved = stream.is_elsewhere and isinstance(error.__context__, FileNotFoundError)
-        kind = MovedFileError if is_moved else MissingFileError
-        raise kind(error.what, where=error.where, hint=_MAP_HINT) from error
+        raise MissingFileError(error.what, where=error.where, hint=_MAP_HINT) from error

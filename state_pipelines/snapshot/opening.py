@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from state_pipelines.metadata import read_metadata
 from state_pipelines.snapshot.declarations import Declarations
 from state_pipelines.snapshot.snapshot import Snapshot
-from state_pipelines.storage import PathMapping, parse_path_mapping, read_file, read_metadata_file
+from state_pipelines.storage import PathMapping, parse_path_mapping, read_metadata_file
+from state_pipelines.storage.snapshot_location import read_metadata_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,6 +23,7 @@ def open_snapshot(
     declarations: Declarations | None = None,
     *,
     path_mapping: PathMapping | Iterable[str] = (),
+    allow_roots: Iterable[str] = (),
     uids: Iterable[str] = (),
     classes: FieldLists | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -32,6 +34,8 @@ def open_snapshot(
         path: directory of the snapshot or its `_metadata` file; local path or fsspec URL.
         declarations: facts that the snapshot does not hold; `declare` parses them from texts.
         path_mapping: `FROM=TO` texts for directories that were moved (absolute handles name them).
+        allow_roots: further directories that its files may be in. By default these are its own directory, for a
+            checkpoint those of its job (`storage.reach`), and the new ones of `path_mapping`.
         uids: added to those of `declarations`.
         classes: replaces the classes of `declarations`.
         storage_options: options of the fsspec file system, such as `key` and `secret` of S3; they are added to those
@@ -47,7 +51,7 @@ def open_snapshot(
     mapping = path_mapping if isinstance(path_mapping, PathMapping) else parse_path_mapping(path_mapping)
     known = declarations or Declarations()
     known = replace(known, uids=(*known.uids, *uids), classes=known.classes if classes is None else classes)
-    return Snapshot(location, read_metadata(raw, str(location.metadata)), mapping, known)
+    return Snapshot(location, read_metadata(raw, str(location.metadata)), mapping.allow(allow_roots), known)
 
 
 def ensure_open(snapshot: Snapshot | str) -> Snapshot:
@@ -63,7 +67,7 @@ def open_location(
     Args:
         location: directory and `_metadata`.
         declarations: facts that the snapshot does not hold.
-        path_mapping: current directories of absolute handles.
+        path_mapping: current directories of absolute handles, and further allowed ones.
 
     Raises:
         MissingFileError: there is no `_metadata`, or it cannot be read.
@@ -71,5 +75,5 @@ def open_location(
         UnsupportedError: a metadata version that is not known.
         StorageError: the storage fails or refuses.
     """
-    metadata = read_metadata(read_file(location.metadata), str(location.metadata))
+    metadata = read_metadata(read_metadata_bytes(location.metadata), str(location.metadata))
     return Snapshot(location, metadata, path_mapping or PathMapping(), declarations or Declarations())

@@ -55,6 +55,8 @@ _IGNORED: dict[str, type[StateError]] = {
     "ignoreMissingFiles": MissingFileError,
 }
 
+_LISTS = ("pathMapping", "allowRoots")
+
 BATCH_ROWS = 1 << 16
 """Rows that travel to Spark at once."""
 
@@ -285,13 +287,13 @@ def use_options(options: Mapping[str, str]) -> None:
 def open_with(path: str, options: Mapping[str, str]) -> Snapshot:
     """Open the snapshot at `path`.
 
-    Options: `pathMapping` (comma separated), `storageOptions` (a file of options by root, or a JSON object), and those
-    of `DeclarationKind`.
+    Options: `pathMapping` and `allowRoots` (comma separated), `storageOptions` (a file of options by root, or a JSON
+    object), and those of `DeclarationKind`.
     """
     use_options(options)
-    mapping = [each for each in options.get("pathMapping", "").split(",") if each]
+    mapping, roots = ([each for each in options.get(name, "").split(",") if each] for name in _LISTS)
     texts = {kind.name: kind.split(options.get(kind.spark_option, "")) for kind in KINDS}
-    return open_snapshot(path, declare(texts), path_mapping=mapping)
+    return open_snapshot(path, declare(texts), path_mapping=mapping, allow_roots=roots)
 
 
 def find_state(snapshot: Snapshot, options: StateOptions) -> State | Operator:

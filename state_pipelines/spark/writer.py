@@ -47,7 +47,8 @@ class StateWriter(DataSourceArrowWriter):
 
     Options: `path` (the new savepoint), `base` (snapshot to take all else from; optional), `operatorId`,
     `stateVarName`, and for what the base does not know `stateType`, `keySerializer`, `valueSerializer`,
-    `namespaceSerializer` (in the readable form of `inspect`), `parallelism`, `maxParallelism`; `pathMapping`, `uids`;
+    `namespaceSerializer` (in the readable form of `inspect`), `parallelism`, `maxParallelism`; `pathMapping`,
+    `allowRoots`, `uids`;
     `scratch`, a directory for temporary files that all tasks reach, by default the one that holds the new savepoint.
 
     Raises:

@@ -53,7 +53,7 @@ def use_storage_options(options: Mapping[str, Mapping[str, Any]]) -> None:
     Raises:
         UsageError: the options are not a mapping of roots to options.
     """
-    checked = {_canonical(root): dict(each) for root, each in _check(options, "the storage options").items()}
+    checked = {canonicalize(root): dict(each) for root, each in _check(options, "the storage options").items()}
     _registered.update(checked)
 
 
@@ -95,7 +95,7 @@ def find_storage_options(path: str) -> dict[str, Any]:
     known = _from_environment(os.environ.get(VARIABLE, "")) | _registered
     if not known:
         return {}
-    plain = _canonical(path)
+    plain = canonicalize(path)
     fitting = [root for root in known if plain == root or plain.startswith(root.rstrip("/") + "/")]
     if not fitting:
         return {}
@@ -108,7 +108,7 @@ def find_storage_options(path: str) -> dict[str, Any]:
 def _from_environment(text: str) -> dict[str, dict[str, Any]]:
     if not text:
         return {}
-    return {_canonical(root): options for root, options in load_storage_options(text).items()}
+    return {canonicalize(root): options for root, options in load_storage_options(text).items()}
 
 
 def _check(options: object, what: str, where: Where | None = None) -> dict[str, dict[str, Any]]:
@@ -121,7 +121,7 @@ def _check(options: object, what: str, where: Where | None = None) -> dict[str, 
     return options
 
 
-def _canonical(path: str) -> str:
+def canonicalize(path: str) -> str:
     """Make equal what names one directory: `s3a://b/c/`, `s3://b/c`; `file:/a`, `/a`."""
     path = _SINGLE_SLASH.sub(r"\1:///", path, count=1)
     scheme, separator, rest = path.partition("://")

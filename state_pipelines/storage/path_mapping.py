@@ -1,8 +1,8 @@
-"""Absolute paths of snapshots that were moved: prefixes are replaced (`--map FROM=TO`)."""
+"""Absolute paths in snapshots: where moved directories are now, and which further directories they may name."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UsageError
@@ -14,13 +14,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PathMapping:
-    """Prefixes of absolute paths in snapshots that lie elsewhere now.
+    """Current directories of the absolute paths in snapshots, and the roots below which they may be (`storage.reach`).
 
     Attributes:
-        rules: pairs of old and new directory; the longest old one that fits decides.
+        rules: pairs of old and new directory (`--map FROM=TO`); the longest old one that fits decides.
+        roots: directories that the user allows (`--allow-root`), beside those that belong to the snapshot.
     """
 
     rules: tuple[tuple[str, str], ...] = ()
+    roots: tuple[str, ...] = ()
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Directories that the user has named: allowed roots and new directories of the rules."""
+        return (*self.roots, *(new for _, new in self.rules))
+
+    def allow(self, roots: Iterable[str]) -> PathMapping:
+        """Return the mapping with further allowed roots."""
+        return replace(self, roots=tuple(dict.fromkeys((*self.roots, *roots))))
 
     def apply(self, path: str) -> str:
         """`path` with its directory replaced, or as it is when no rule fits; only whole path parts fit."""

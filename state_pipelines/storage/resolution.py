@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fsspec.core import url_to_fs
 
 from state_pipelines.errors import StorageError, UsageError, Where
 from state_pipelines.storage.faults import client_errors, leave_retries_to_us
-from state_pipelines.storage.locations import Location, is_plain_name, is_s3, join, protocols
+from state_pipelines.storage.locations import Location, is_s3, protocols
 from state_pipelines.storage.options import find_storage_options
 from state_pipelines.storage.redaction import redact
 from state_pipelines.storage.s3_listing import parse_times_fast
-
-if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
 
 _SINGLE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 # Schemes of Flink's file systems that fsspec knows under another name.
@@ -64,27 +60,23 @@ def resolve(path: str, **storage_options: Any) -> Location:
 
 
 def resolve_beside(path: str, location: Location) -> Location:
-    """The location of an absolute path that a snapshot at `location` names; on the same storage with the same options.
+    """The location of an absolute path near `location`: on the same storage with the same options.
+
+    Paths that a snapshot names go through `reach.locate_named` instead.
 
     Raises:
         UsageError: see `resolve`.
     """
-    directory, slash, name = path.rpartition("/")
-    if not directory or not is_plain_name(name):
-        return _resolve_beside(path, location.filesystem)
-    # Snapshots name thousands of files in few directories.
-    return join(_resolve_directory(directory + slash, location.filesystem), name)
-
-
-def _resolve_beside(path: str, filesystem: AbstractFileSystem) -> Location:
     normal = normalize(path)
-    scheme, separator, _ = normal.partition("://")
-    if (scheme if separator else "file") in protocols(filesystem):
-        return Location(filesystem, str(filesystem._strip_protocol(normal)))
+    if find_scheme(normal) in protocols(location.filesystem):
+        return Location(location.filesystem, str(location.filesystem._strip_protocol(normal)))
     return resolve(normal)
 
 
-_resolve_directory = lru_cache(maxsize=256)(_resolve_beside)
+def find_scheme(path: str) -> str:
+    """Return the scheme of a normalized path, `file` where it has none."""
+    scheme, separator, _ = path.partition("://")
+    return scheme if separator else "file"
 
 
 def normalize(path: str) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import stat
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from state_pipelines.errors import MissingFileError, NotFoundError, Where
 from state_pipelines.storage.faults import NO_BUCKET
 from state_pipelines.storage.files import exists, is_directory, read_file
-from state_pipelines.storage.locations import Location, join, parent
+from state_pipelines.storage.locations import Location, is_local, join, parent
 from state_pipelines.storage.resolution import resolve
 
 METADATA_FILE = "_metadata"
@@ -62,11 +65,27 @@ def read_metadata_file(path: str, **storage_options: Any) -> tuple[SnapshotLocat
     else:
         wanted = SnapshotLocation(location, join(location, METADATA_FILE))
     try:
-        return wanted, read_file(wanted.metadata)
+        return wanted, read_metadata_bytes(wanted.metadata)
     except MissingFileError as error:
         if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError | IsADirectoryError):
             raise
         if error.what == NO_BUCKET:
             raise
     found = resolve_snapshot(path, **storage_options)
-    return found, read_file(found.metadata)
+    return found, read_metadata_bytes(found.metadata)
+
+
+def read_metadata_bytes(location: Location) -> bytes:
+    """Read a `_metadata` file.
+
+    Raises:
+        MissingFileError: there is none, or it is a device, a pipe or a link to one.
+        StorageError: the storage fails.
+    """
+    if is_local(location):
+        with suppress(OSError, ValueError):
+            kind = Path(location.path).stat().st_mode
+            if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+                # Reading one may never end.
+                raise MissingFileError("this is a device or pipe, not a file", where=Where(file=str(location)))
+    return read_file(location)

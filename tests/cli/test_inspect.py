@@ -129,7 +129,7 @@ def test_files_in_a_directory_that_is_not_here_are_a_note(call: Callable[..., Ca
     (operator,) = (each for each in called.json["operators"] if each["uid"] == "state-kinds")
     assert called.code == 0
     assert "give their new location with --map FROM=TO" in called.err
-    assert (operator["damaged"], "does not exist" in operator["error"]) == (False, True)
+    assert (operator["damaged"], "directories that this snapshot may name" in operator["error"]) == (False, True)
     assert call("inspect", case.path, "--strict").code == 3
     assert call("inspect", case.path, "--strict", "--map", case.path_mapping[0]).code == 0
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.errors import FormatError, MissingFileError
+from state_pipelines.errors import FormatError, MissingFileError, OutOfReachError
 from state_pipelines.metadata.checkpoint import read_metadata
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.references import list_references
@@ -30,7 +30,7 @@ from state_pipelines.metadata.streams import (
     read_stream_range,
     read_whole_stream,
 )
-from state_pipelines.storage import Location, PathMapping, join, read_file, resolve
+from state_pipelines.storage import Location, PathMapping, create_file, join, read_file, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,9 +150,42 @@ def test_moved_file_is_found_through_the_mapping(directory: Location) -> None:
 
 
 def test_missing_absolute_file_gives_the_hint_to_map(directory: Location) -> None:
-    stream = open_stream(FileStateHandle("file:/flink-data/state", 10), directory)
-    with pytest.raises(MissingFileError, match=r"does not exist \[file /flink-data/state\].*--map FROM=TO"):
+    stream = open_stream(FileStateHandle(f"file:{directory.path}/gone", 10), directory)
+    with pytest.raises(MissingFileError, match=r"does not exist \[file /.*/gone\].*--map FROM=TO"):
         read_whole_stream(stream)
+
+
+@pytest.mark.parametrize("kind", [FileStateHandle, SegmentFileStateHandle])
+def test_a_file_out_of_reach_is_refused_with_its_handle(directory: Location, kind: type) -> None:
+    path = "file:/etc/passwd"
+    segment = SegmentFileStateHandle(path, 0, 10, CheckpointedStateScope.SHARED, "id")
+    handle = segment if kind is SegmentFileStateHandle else FileStateHandle(path, 10)
+    with pytest.raises(OutOfReachError, match=rf"a {kind.__name__} names .* \[file file:/etc/passwd\].*--allow-root"):
+        open_stream(handle, directory)
+    assert open_stream(handle, directory, PathMapping(roots=("/etc",))).name == "/etc/passwd"
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_only_the_bytes_that_a_handle_names_are_copied(directory: Location, verify: bool) -> None:
+    stream = open_stream(RelativeFileStateHandle("merged", 6), directory)
+    assert copy_stream(stream, join(directory, "copy"), verify=verify) == 6
+    assert Path(directory.path, "copy").read_bytes() == b"before"
+
+
+def test_a_store_copies_only_the_bytes_that_a_handle_names(directory: Location) -> None:
+    store = resolve("memory://named-bytes")
+    with create_file(join(store, "file"), replace=True) as file:
+        file.write(b"before" + STATE)
+    stream = open_stream(RelativeFileStateHandle("file", 6), store)
+    assert copy_stream(stream, join(store, "copy")) == 6
+    assert read_file(join(store, "copy")) == b"before"
+
+
+def test_a_file_that_is_far_longer_than_its_handle_says_is_not_held_in_memory(directory: Location) -> None:
+    with Path(directory.path, "endless").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(FormatError, match="its handle declares 10"):
+        read_whole_stream(open_stream(RelativeFileStateHandle("endless", 10), directory))
 
 
 def test_missing_relative_file_gives_no_such_hint(directory: Location) -> None:
@@ -163,7 +196,7 @@ def test_missing_relative_file_gives_no_such_hint(directory: Location) -> None:
 
 @pytest.mark.parametrize("path", ["../state", "a/../../state", "/etc/passwd", ""])
 def test_relative_path_that_leaves_the_directory_is_an_error(directory: Location, path: str) -> None:
-    with pytest.raises(FormatError, match="does not stay below"):
+    with pytest.raises(FormatError, match=r"does not stay below|not one of Flink's"):
         locate_file(RelativeFileStateHandle(path, 1), directory)
 
 

@@ -74,7 +74,7 @@ def build_applied_retention(job: FlinkJob) -> dg.AssetsDefinition:
                 roots,
                 job.policy,
                 fingerprint=config.fingerprint,
-                path_mapping=job.path_mapping,
+                path_mapping=job.reach,
                 audit_log=settings.audit_log,
                 quarantine=settings.quarantine is not None,
                 limits=settings.limits,

@@ -88,7 +88,7 @@ def make_plan(job: FlinkJob) -> RetentionPlan:
         policy,
         # The second pass is that of the application.
         grace=timedelta(0),
-        path_mapping=job.path_mapping,
+        path_mapping=job.reach,
         audit_log=job.retention_runs.audit_log,
     )
 

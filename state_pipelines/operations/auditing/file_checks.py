@@ -60,6 +60,9 @@ def audit_files(
     size = count = 0
     for file in referenced.files:
         use = file.uses[0]
+        if file.refusal is not None:
+            findings.add(missing.explain(file))
+            continue
         try:
             found = listings.find_size(file.directory, file.name)
         except StateError as error:
@@ -129,6 +132,8 @@ def _check_owners(snapshot: Snapshot, referenced: ReferencedFiles, findings: Fin
     """Warn of files in directories of other snapshots: deleting those directories breaks this snapshot."""
     counts: dict[str, tuple[FileUse, int]] = {}
     for file in referenced.files:
+        if file.refusal is not None:
+            continue
         directory = str(file.directory)
         if directory in counts:
             use, count = counts[directory]

@@ -6,10 +6,11 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from state_pipelines.metadata.references import StreamPart
-from state_pipelines.operations.auditing.ownership import CHECKPOINT, SAVEPOINT
+from state_pipelines.operations.auditing.ownership import SAVEPOINT
 from state_pipelines.operations.auditing.report import Finding, Property, Severity
 from state_pipelines.storage import Location
 from state_pipelines.storage.locations import parent
+from state_pipelines.storage.reach import CHECKPOINT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,13 +51,17 @@ class MissingFiles:
         role = {StreamPart.SHARED: "shared file ", StreamPart.PRIVATE: "private file "}.get(part, "file ")
         name = f"{role}{use.reference.local_path} " if use.reference.local_path else role
         what = f"the {name}does not exist"
+        if file.refusal is not None:
+            what = f"the {name}is outside the directories that the snapshot may name"
         if len(file.uses) > 1:
             what += f" ({len(file.uses):,} handles name it)"
-        elsewhere = [
-            directory
-            for directory, size in self._surroundings.get(file.name, ())
-            if size == use.handle.size and directory != file.directory
-        ]
+        elsewhere: list[Location] = []
+        if file.refusal is None or not use.is_relative:
+            elsewhere = [
+                directory
+                for directory, size in self._surroundings.get(file.name, ())
+                if size == use.handle.size and directory != file.directory
+            ]
         if not use.is_relative:
             elsewhere = elsewhere or self._find_moved(file)
         hint = _RESTORED
@@ -71,6 +76,8 @@ class MissingFiles:
         elif elsewhere:
             old, new = _strip_common(str(file.directory), str(elsewhere[0]))
             hint = f"A file of this name is in {elsewhere[0]}: if it was moved, add --map {old}={new}"
+        elif file.refusal is not None:
+            hint = file.refusal.hint
         elif use.is_relative and part is StreamPart.SHARED and self._snapshot.kind == "checkpoint":
             hint = (
                 "Checkpoints name shared files by absolute paths; a relative one comes from a native savepoint that "
@@ -80,7 +87,7 @@ class MissingFiles:
         elif not use.is_relative:
             hint = f"If it was moved, say where it is with --map FROM=TO; otherwise: {_RESTORED.lower()}"
         return Finding(
-            Severity.ERROR,
+            Severity.UNDETERMINED if file.refusal is not None and not elsewhere else Severity.ERROR,
             Property.FILES,
             what,
             file=str(file.location),

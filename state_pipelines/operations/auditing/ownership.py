@@ -10,15 +10,12 @@ import re
 from typing import TYPE_CHECKING
 
 from state_pipelines.storage.locations import parent
+from state_pipelines.storage.reach import CHECKPOINT, COMMON, JOB_ID
 
 if TYPE_CHECKING:
     from state_pipelines.storage import Location
 
-CHECKPOINT = re.compile(r"chk-\d+")
 SAVEPOINT = re.compile(r"savepoint-[0-9a-f]{6}-[0-9a-f]{12}")
-JOB_ID = re.compile(r"[0-9a-f]{32}")
-COMMON = ("shared", "taskowned", "dstl")
-"""Directories of a job whose files belong to several checkpoints."""
 
 
 def find_owner(directory: str, exclusive: Location) -> str:

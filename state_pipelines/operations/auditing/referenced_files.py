@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import StateError
+from state_pipelines.errors import OutOfReachError, StateError
 from state_pipelines.metadata import format_operator_id, list_references
 from state_pipelines.metadata.references import StreamPart
 from state_pipelines.metadata.stream_handles import (
@@ -18,7 +18,9 @@ from state_pipelines.metadata.stream_handles import (
 )
 from state_pipelines.metadata.streams import locate_file
 from state_pipelines.operations.auditing.report import Property, from_error
-from state_pipelines.storage import Location
+from state_pipelines.storage import Location, join, resolve, resolve_beside
+from state_pipelines.storage.locations import protocols
+from state_pipelines.storage.resolution import find_scheme, normalize
 
 if TYPE_CHECKING:
     from state_pipelines.metadata.references import StreamReference
@@ -73,11 +75,13 @@ class ReferencedFile:
     Attributes:
         directory: directory that holds it.
         name: its name there.
+        refusal: why it must not be looked at; then `directory` is only what the handles say.
         uses: the handles, in the order of `_metadata`.
     """
 
     directory: Location
     name: str
+    refusal: OutOfReachError | None = None
     uses: list[FileUse] = field(default_factory=list)
 
     @property
@@ -106,6 +110,8 @@ class ReferencedFiles:
         last: Location | None = None
         names: list[str] = []
         for file in self.files:
+            if file.refusal is not None:
+                continue
             if file.directory is not last:
                 last, names = file.directory, found.setdefault(file.directory, [])
             names.append(file.name)
@@ -128,6 +134,10 @@ def collect_files(snapshot: Snapshot, findings: Findings) -> ReferencedFiles:
         use = FileUse(reference, handle)
         try:
             location = locate_file(handle, snapshot.location.directory, snapshot.path_mapping)
+            refusal = None
+        except OutOfReachError as error:
+            # The path is kept as a text: nothing is asked of a storage that only the snapshot names.
+            location, refusal = _name_refused(use, snapshot), error
         except StateError as error:
             findings.add(from_error(error, Property.FILES, operator=use.operator, subtask=use.subtask))
             continue
@@ -137,6 +147,17 @@ def collect_files(snapshot: Snapshot, findings: Findings) -> ReferencedFiles:
             parent = key.rpartition("/")[0]
             if parent not in directories:
                 directories[parent] = Location(location.filesystem, path or "/")
-            files[key] = ReferencedFile(directories[parent], name)
+            files[key] = ReferencedFile(directories[parent], name, refusal)
         files[key].uses.append(use)
     return ReferencedFiles(tuple(files.values()), handles, inlined)
+
+
+def _name_refused(use: FileUse, snapshot: Snapshot) -> Location:
+    """The path of a refused handle as it is shown; nobody opens it."""
+    handle, directory = use.handle, snapshot.location.directory
+    if isinstance(handle, RelativeFileStateHandle):
+        return join(directory, handle.relative_path)
+    path = normalize(snapshot.path_mapping.apply(handle.path))
+    if find_scheme(path) in protocols(directory.filesystem):
+        return resolve_beside(path, directory)
+    return Location(resolve("/").filesystem, path)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.columns import explain
-from state_pipelines.errors import StorageError, UnsupportedError, UsageError
+from state_pipelines.errors import OutOfReachError, StorageError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -135,13 +135,14 @@ def from_error(
 ) -> Finding:
     """Turn an error into a finding.
 
-    It is undetermined where bytes are legal but not covered, and where the storage fails or is not known; else an
-    error.
+    It is undetermined where bytes are legal but not covered, where the storage fails or is not known, and where a file
+    is out of reach; else an error.
     """
     where = error.where
     covered = not isinstance(error, UnsupportedError)
+    unknown = not covered or isinstance(error, StorageError | UsageError | OutOfReachError)
     return Finding(
-        Severity.ERROR if covered and not isinstance(error, StorageError | UsageError) else Severity.UNDETERMINED,
+        Severity.UNDETERMINED if unknown else Severity.ERROR,
         property,
         error.what if covered else explain(error),
         file=where.file or file,

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import StateError, UnsupportedError, UsageError, Where
+from state_pipelines.errors import OutOfReachError, StateError, UnsupportedError, UsageError, Where
 from state_pipelines.metadata import list_references
 from state_pipelines.metadata.streams import open_stream
 from state_pipelines.snapshot import open_snapshot
@@ -96,9 +96,13 @@ def _refuse_neighbours(snapshot: Snapshot, files: Collection[str]) -> None:
 
 
 def _refuse_neighbour(snapshot: Snapshot, path: str, files: Collection[str]) -> None:
-    other = open_snapshot(path, path_mapping=snapshot.path_mapping)
+    other = open_snapshot(path, path_mapping=snapshot.path_mapping, allow_roots=[snapshot.location.directory.url])
     for reference in list_references(other.metadata):
-        place = open_stream(reference.handle, other.location.directory, other.path_mapping).location
+        try:
+            place = open_stream(reference.handle, other.location.directory, other.path_mapping).location
+        except OutOfReachError:
+            # Not below the directory of this snapshot, which is allowed.
+            continue
         if place is not None and _identify(place) in files:
             raise UsageError(
                 f"the snapshot {path} needs a file that would be removed",

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import MovedFileError, StateError, at
+from state_pipelines.errors import OutOfReachError, StateError, at
 from state_pipelines.metadata import StreamReference, list_references
 from state_pipelines.metadata.channel_data import ChannelSummary, summarise_in_flight
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
@@ -257,7 +257,7 @@ def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorR
             formats = _find_formats(operator)
     except StateError as failure:
         errors.setdefault(str(failure), _counts_as_damage(failure))
-        if isinstance(failure, MovedFileError):
+        if isinstance(failure, OutOfReachError):
             formats = _find_formats(operator, without_options=True)
     counted: dict[str, StateStatistics] = {}
     if count:
@@ -291,7 +291,7 @@ def _counts_as_damage(error: StateError) -> bool:
 
     Missing files of a copied snapshot do not matter: `inspect` needs `_metadata` alone for this.
     """
-    return is_damage(error) and not isinstance(error, MovedFileError)
+    return is_damage(error) and not isinstance(error, OutOfReachError)
 
 
 def _find_formats(operator: Operator, *, without_options: bool = False) -> list[KeyedFormat]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UnsupportedError, UsageError, Where
-from state_pipelines.metadata import CheckpointMetadata, replace_stream_handles, with_version
+from state_pipelines.metadata import CheckpointMetadata, list_references, replace_stream_handles, with_version
 from state_pipelines.metadata.operator_ids import compute_operator_id, find_operator_id, is_operator_id
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
 from state_pipelines.metadata.streams import locate_file
@@ -123,7 +123,7 @@ def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[
     edited = Snapshot(
         snapshot.location,
         replace(start, operator_states=tuple(states)),
-        PathMapping() if others else snapshot.path_mapping,
+        _allow_files(replace(start, operator_states=tuple(states))) if others else snapshot.path_mapping,
         _follow(snapshot, request, requests, others),
     )
     operators = []
@@ -215,7 +215,7 @@ def _check_merged(snapshot: Snapshot, request: RescaleRequest, others: Mapping[s
 
 def _stand_in(other: Snapshot, metadata: CheckpointMetadata) -> Snapshot:
     """Another snapshot with handles that any reader opens."""
-    return Snapshot(other.location, metadata, PathMapping(), other.declarations)
+    return Snapshot(other.location, metadata, _allow_files(metadata), other.declarations)
 
 
 def _make_absolute(snapshot: Snapshot) -> CheckpointMetadata:
@@ -231,6 +231,13 @@ def _make_absolute(snapshot: Snapshot) -> CheckpointMetadata:
         return FileStateHandle(path, handle.size)
 
     return replace_stream_handles(snapshot.metadata, locate)
+
+
+def _allow_files(metadata: CheckpointMetadata) -> PathMapping:
+    """Allow the directories of the files that `_make_absolute` has located in reach of their snapshots."""
+    handles = (reference.handle for reference in list_references(metadata))
+    paths = (each.path for each in handles if isinstance(each, FileStateHandle | SegmentFileStateHandle))
+    return PathMapping().allow(path.rpartition("/")[0] for path in paths)
 
 
 def _follow(

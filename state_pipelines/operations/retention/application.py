@@ -157,6 +157,7 @@ def apply_plan(
     keys = PathKeys(rules.equal_schemes, rules.equal_authorities)
     listed = [roots] if isinstance(roots, str | Location) else list(roots)
     opened, _ = open_roots(listed, keys, storage_options)
+    mapping = mapping.allow(each.location.url for each in opened)
     if isinstance(audit_log, str):
         audit_log = resolve(audit_log, **(storage_options or {}))
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import IncompatibleError, Where
-from state_pipelines.operations.auditing import Depth, Severity, audit_snapshot
+from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,10 @@ def require_restorable(
     """
     for kept in find_newest_kept(plan):
         report = audit_snapshot(open_snapshot(kept.path), depth)
-        errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
+        # Files that cannot be seen count as missing: what the plan deletes may be all that is left.
+        errors = [
+            each for each in report.findings if each.severity is Severity.ERROR or each.property is Property.FILES
+        ]
         if errors:
             raise IncompatibleError(
                 f"the newest snapshot of job {kept.job} that would stay is damaged: {errors[0]}",

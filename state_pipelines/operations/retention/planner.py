@@ -81,6 +81,7 @@ def plan_retention(
     keys = PathKeys(rules.equal_schemes, rules.equal_authorities)
     listed = [roots] if isinstance(roots, str | Location) else list(roots)
     opened, notes = open_roots(listed, keys, storage_options)
+    mapping = mapping.allow(each.location.url for each in opened)
     if leftovers is None:
         if isinstance(audit_log, str):
             audit_log = resolve(audit_log, **(storage_options or {}))

@@ -17,7 +17,8 @@ from state_pipelines.metadata.stream_handles import FileStateHandle, SegmentFile
 from state_pipelines.operations.retention.audit_log import AuditLog, AuditRecord, Outcome
 from state_pipelines.storage import METADATA_FILE, Location, exists, join, read_file, resolve_beside
 from state_pipelines.storage.deletion import delete_files, move_file, remove_empty_directory
-from state_pipelines.storage.locations import parent
+from state_pipelines.storage.locations import parent, protocols
+from state_pipelines.storage.resolution import find_scheme, normalize
 from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
 from state_pipelines.storage.trees import list_tree
 
@@ -174,8 +175,12 @@ def _references(file: QuarantinedFile) -> Iterable[str]:
         # It is restored as it is; what it references is not known.
         return
     for reference in list_references(metadata):
-        if isinstance(reference.handle, FileStateHandle | SegmentFileStateHandle):
-            yield resolve_beside(reference.handle.path, file.original).path
+        if not isinstance(reference.handle, FileStateHandle | SegmentFileStateHandle):
+            continue
+        path = normalize(reference.handle.path)
+        if find_scheme(path) in protocols(file.original.filesystem):
+            # Others are not in this quarantine, and their storage is not for a snapshot to choose.
+            yield resolve_beside(path, file.original).path
 
 
 def _is_metadata(file: QuarantinedFile) -> bool:

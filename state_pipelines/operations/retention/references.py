@@ -14,8 +14,9 @@ from state_pipelines.metadata.references import StreamPart
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
 from state_pipelines.operations.auditing import is_restorable
 from state_pipelines.snapshot import Snapshot
-from state_pipelines.storage import Location, SnapshotLocation, exists, read_file
+from state_pipelines.storage import Location, SnapshotLocation, exists
 from state_pipelines.storage.locations import parent
+from state_pipelines.storage.snapshot_location import read_metadata_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -131,7 +132,7 @@ class ReferenceReader:
 
     def _read(self, file: MetadataFile, sizes: SurveyedSizes | None) -> Reading:
         try:
-            metadata = read_metadata(read_file(file.location), file.path)
+            metadata = read_metadata(read_metadata_bytes(file.location), file.path)
             found = extract_references(metadata, file.directory_key, self.keys.key, self._path_mapping)
             if sizes is None:
                 return found

@@ -270,7 +270,8 @@ def note_files(files: FileMode) -> str | None:
         case FileMode.REFERENCE:
             return (
                 "the result is not self-contained: it needs the files of the old snapshot where they lie; do not move "
-                "or remove that, and do not restore the result with claim mode CLAIM, which would remove them"
+                "or remove that, and do not restore the result with claim mode CLAIM, which would remove them; whoever "
+                "reads the result allows their directory (--allow-root)"
             )
 
 
@@ -318,9 +319,9 @@ def _find_sizes(metadata: CheckpointMetadata) -> dict[tuple[str, int], int]:
 
 def _reference(handle: FileStateHandle | RelativeFileStateHandle, snapshot: Snapshot) -> FileStateHandle:
     """An absolute handle of the file where it lies now; a path that still holds keeps its form."""
+    place = locate_file(handle, snapshot.location.directory, snapshot.path_mapping)
     if isinstance(handle, FileStateHandle) and snapshot.path_mapping.apply(handle.path) == handle.path:
         return handle
-    place = locate_file(handle, snapshot.location.directory, snapshot.path_mapping)
     return FileStateHandle(place.url, handle.size)
 
 

@@ -6,7 +6,8 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from state_pipelines.metadata import CheckpointMetadata, read_metadata, write_metadata
+from state_pipelines.metadata import CheckpointMetadata, list_references, read_metadata, write_metadata
+from state_pipelines.metadata.stream_handles import FileStateHandle
 from state_pipelines.operations.local_processes import run_pieces
 from state_pipelines.operations.proofs.proof_reports import ProofReport, require_proof
 from state_pipelines.operations.write.own_files import require_own_files
@@ -112,7 +113,12 @@ class SnapshotTransaction:
         if base is not None:
             metadata, copies = plan_copies(base, metadata, self.target, properties, files=files, verify=verify)
             self.copied, self.copied_bytes = len(copies), sum(self.run(copies, "files cannot be copied"))
-            mapping, declarations = base.path_mapping, declarations or base.declarations
+            declarations = declarations or base.declarations
+            # Files that stay where they are were in reach of the old snapshot.
+            handles = (each.handle for each in list_references(metadata))
+            stayed = (each.path.rpartition("/")[0] for each in handles if isinstance(each, FileStateHandle))
+            mapping = base.path_mapping.allow(stayed)
+        mapping = mapping.allow(each.url for each in beside)
         self._staged = metadata, files, beside
         location = SnapshotLocation(self.target, self._writer.locate(METADATA_FILE))
         # What a reader will find, not what was meant.

@@ -1,0 +1,198 @@
+"""Reach: the directories in which the files that a snapshot names may be.
+
+`_metadata` names files by relative and by absolute paths. It may come from somebody else, so that a path in it is not
+permission to read what is there. `locate_named` decides about every path that a handle names, before anything of it is
+opened, measured or copied. Allowed are
+
+* the directory of the snapshot;
+* beside a checkpoint `chk-N`, the directories that the checkpoints of its job share (`COMMON`) and the other `chk-N`;
+* where that is below a directory named by a job id, the same directories of the jobs beside it: a job that is restored
+  in CLAIM mode goes on using the files of the one before (`AbstractFsCheckpointStorageAccess`,
+  `CheckpointCoordinator.restoreSavepoint`);
+* the new directories of a path mapping, and the roots that the user allows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from state_pipelines.errors import FormatError, OutOfReachError, Where
+from state_pipelines.storage.locations import Location, is_local, is_plain_name, join, parent, protocols
+from state_pipelines.storage.options import canonicalize
+from state_pipelines.storage.redaction import redact
+from state_pipelines.storage.resolution import find_scheme, normalize, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from state_pipelines.storage.path_mapping import PathMapping
+
+CHECKPOINT = re.compile(r"chk-\d+")
+"""Name of the directory of a checkpoint."""
+
+JOB_ID = re.compile(r"[0-9a-f]{32}")
+"""Name of the directory of a job."""
+
+COMMON = ("shared", "taskowned", "dstl")
+"""Directories of a job whose files belong to several checkpoints (`FsStateChangelogStorage` writes `dstl`)."""
+
+_LOCAL = ("file", "local")
+_HINT = (
+    "If its files were moved, give their new location with --map FROM=TO; if you trust the snapshot, allow a directory "
+    "above the file with --allow-root DIR"
+)
+
+
+def locate_named(path: str, directory: Location, path_mapping: PathMapping, *, relative: bool, handle: str) -> Location:
+    """Return the file that a handle names.
+
+    Symbolic links are followed before it is decided whether the file is in reach. Paths with `..` are refused: Flink
+    writes none.
+
+    Args:
+        path: the path of the handle.
+        directory: directory of the snapshot.
+        path_mapping: current directories of absolute paths, and the allowed roots.
+        relative: the path starts at `directory`.
+        handle: class of the handle, for errors.
+
+    Raises:
+        FormatError: the path is not one that Flink writes.
+        OutOfReachError: the file is outside all allowed directories, or is a device.
+        UsageError: the storage of an allowed root cannot be reached.
+    """
+    if "\0" in path or not path or (not relative and "::" in path):
+        # No file system takes the one; fsspec would take the other for a chain of file systems.
+        raise FormatError("the path of a state handle is not one of Flink's", where=Where(file=path))
+    try:
+        location = _find_file(path, directory, path_mapping, relative=relative)
+        if is_local(location):
+            _require_file(location, directory, path_mapping)
+    except _Refused as refused:
+        what = f"a {handle} names {refused.args[0]}"
+        raise OutOfReachError(what, where=Where(file=redact(path)), hint=refused.args[1]) from None
+    return location
+
+
+class _Refused(Exception):
+    """What a handle names, and what the user can do."""
+
+
+def _find_file(path: str, directory: Location, path_mapping: PathMapping, *, relative: bool) -> Location:
+    if relative:
+        if path.startswith("/") or _has_parents(path, directory):
+            what = f"the relative path {path!r} does not stay below the snapshot's directory"
+            raise FormatError(what, where=Where(file=str(directory)))
+        return join(directory, path)
+    above, _, name = path.rpartition("/")
+    if above and is_plain_name(name):
+        # Snapshots name thousands of files in few directories.
+        return join(_find_directory(above, directory, path_mapping), name)
+    return _find(path, directory, path_mapping)
+
+
+@lru_cache(maxsize=256)
+def _find_directory(above: str, directory: Location, path_mapping: PathMapping) -> Location:
+    """The directory of files that have plain names."""
+    return parent(_find(f"{above}/file", directory, path_mapping))
+
+
+def _find(path: str, directory: Location, path_mapping: PathMapping) -> Location:
+    """The location of an absolute path; refused here where it is not local, for local ones `_require_file` decides."""
+    normal = normalize(path_mapping.apply(path))
+    own = directory.filesystem
+    if find_scheme(normal) not in protocols(own):
+        if find_scheme(normal) not in _LOCAL:
+            named = map(canonicalize, path_mapping.targets)
+            _require_below(canonicalize(normal), None, named, is_refused=_has_parents(normal))
+        location = resolve(normal)
+        if find_scheme(normal) in _LOCAL and not is_local(location):
+            raise _Refused("a URL that is not a file", "Do not use this snapshot")
+        return location
+    # The same storage with the same options, whatever host the path names.
+    location = Location(own, str(own._strip_protocol(normal)))
+    if not is_local(location):
+        targets = (each for each in map(normalize, path_mapping.targets) if find_scheme(each) in protocols(own))
+        roots = (str(own._strip_protocol(each)) for each in targets)
+        _require_below(location.path, directory.path, roots, is_refused=_has_parents(location.path))
+    return location
+
+
+def _has_parents(path: str, directory: Location | None = None) -> bool:
+    # Servers of HTTP decode names.
+    return ".." in (path if directory is not None and is_local(directory) else unquote(path)).split("/")
+
+
+def _require_file(location: Location, directory: Location, path_mapping: PathMapping) -> None:
+    """Refuse a local file outside the allowed directories, and one that is a device."""
+    path = location.path
+    above, _, name = path.rpartition("/")
+    try:
+        status = os.lstat(path)
+        kind = status.st_mode
+        if stat.S_ISREG(kind) and is_plain_name(name):
+            held = Path(above).stat()
+            _check_directory(above, (held.st_dev, held.st_ino), directory, path_mapping)
+            return
+        if stat.S_ISLNK(kind):
+            kind = Path(path).stat().st_mode
+    except (OSError, ValueError):
+        # A file that is not there: reading it tells so, if it may.
+        kind = stat.S_IFREG
+    _require_local(path, directory, path_mapping)
+    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+        raise _Refused("a device or pipe, not a file", "Do not use this snapshot")
+
+
+@lru_cache(maxsize=1024)
+def _check_directory(above: str, _identity: tuple[int, int], directory: Location, path_mapping: PathMapping) -> None:
+    """Refuse files of a directory; once for as long as the path leads to the same directory."""
+    _require_local(f"{above}/file", directory, path_mapping)
+
+
+def _require_local(path: str, directory: Location, path_mapping: PathMapping) -> None:
+    own = os.path.realpath(directory.path) if is_local(directory) else None
+    roots = (_follow(each) for each in map(normalize, path_mapping.targets) if find_scheme(each) in _LOCAL)
+    _require_below(os.path.realpath(path), own, roots)
+
+
+@lru_cache(maxsize=256)
+def _follow(root: str) -> str:
+    return os.path.realpath(root.partition("://")[2] or root)
+
+
+def _require_below(path: str, own: str | None, roots: Iterable[str], *, is_refused: bool = False) -> None:
+    if is_refused or not (
+        any(_is_below(path, each) for each in roots) or (own is not None and _is_own(path, own.rstrip("/")))
+    ):
+        raise _Refused("a file outside the directories that this snapshot may name", _HINT)
+
+
+def _is_own(path: str, own: str) -> bool:
+    """Return whether a file belongs to the snapshot in the directory `own`, or to its job or the jobs beside it."""
+    if _is_below(path, own):
+        return True
+    job, _, name = own.rpartition("/")
+    if not CHECKPOINT.fullmatch(name):
+        return False
+    root, _, job_id = job.rpartition("/")
+    if job and _is_below(path, job):
+        return _is_layout(path[len(job) + 1 :].split("/"))
+    if root and JOB_ID.fullmatch(job_id) and _is_below(path, root):
+        other, *rest = path[len(root) + 1 :].split("/")
+        return JOB_ID.fullmatch(other) is not None and _is_layout(rest)
+    return False
+
+
+def _is_layout(parts: Sequence[str]) -> bool:
+    return len(parts) > 1 and (parts[0] in COMMON or CHECKPOINT.fullmatch(parts[0]) is not None)
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
