@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from state_pipelines.errors import ProofError, UsageError
+from state_pipelines.errors import OutOfReachError, ProofError, UsageError
 from state_pipelines.metadata import (
     CheckpointProperties,
     KeyGroupRange,
@@ -134,7 +134,9 @@ def test_referenced_files_stay_where_they_are(tmp_path: Path) -> None:
     savepoint = types("2.2", "heap")
     assert copy(savepoint, tmp_path / "new", FileMode.REFERENCE) == 0
     assert [each.name for each in (tmp_path / "new").iterdir()] == ["_metadata"]
-    new = open_snapshot(str(tmp_path / "new"), uids=savepoint.uids)
+    with pytest.raises(OutOfReachError):
+        dump(open_snapshot(str(tmp_path / "new"), uids=savepoint.uids))
+    new = open_snapshot(str(tmp_path / "new"), uids=savepoint.uids, allow_roots=[str(savepoint.path)])
     handles = {each.handle for each in list_references(new.metadata)}
     files = [handle for handle in handles if isinstance(handle, FileStateHandle)]
     assert {Path(handle.path.removeprefix("file://")).parent for handle in files} == {savepoint.path}

@@ -132,9 +132,10 @@ def test_links_are_followed_first(root: Path, checkpoint: Location, link: str) -
     else:
         (own / "up").symlink_to(root.parent)
         name = "up/secret"
-    for locate in (lambda: relative(name, checkpoint), lambda: absolute(own / name, checkpoint)):
-        with pytest.raises(OutOfReachError):
-            locate()
+    with pytest.raises(OutOfReachError):
+        relative(name, checkpoint)
+    with pytest.raises(OutOfReachError):
+        absolute(own / name, checkpoint)
     assert absolute(own / name, checkpoint, root.parent) == str(own / name)
 
 

@@ -193,7 +193,7 @@ def test_a_metadata_that_cannot_be_opened_is_unreadable(tmp_path: Path, monkeypa
             raise MissingFileError("the file cannot be opened (access denied)")
         return read_file(location)
 
-    monkeypatch.setattr(references, "read_file", refuse)
+    monkeypatch.setattr(references, "read_metadata_bytes", refuse)
     result = plan(tmp_path)
     assert (deleted(result), "access denied" in result.stopped[0]) == ([], True)
 

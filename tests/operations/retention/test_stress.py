@@ -46,7 +46,7 @@ class Killed(BaseException):
 
 
 def read_whole(snapshot: TreeSnapshot) -> int:
-    opened = open_snapshot(str(snapshot.path))
+    opened = open_snapshot(str(snapshot.path), allow_roots=[str(each) for each in snapshot.path.parents[:4]])
     return sum(state.to_arrow().num_rows for operator in opened.operators for state in operator.states)
 
 
