@@ -8,22 +8,25 @@ import click
 
 from state_pipelines.cli.commands import ANSWER_IS_NO
 from state_pipelines.cli.history import to_json
-from state_pipelines.cli.options import AS_JSON, Source, source_options
+from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, Source, source_options
 from state_pipelines.operations.migration.history import RevisionDirectory
 
 
 @click.command("current")
 @click.argument("directory")
 @click.argument("snapshot")
+@ALLOW_PYTHON
 @AS_JSON
 @source_options
 @click.pass_context
-def command(ctx: click.Context, directory: str, snapshot: str, *, as_json: bool, source: Source) -> None:
+def command(
+    ctx: click.Context, directory: str, snapshot: str, *, allow_python: bool, as_json: bool, source: Source
+) -> None:
     """Tell which revision in DIRECTORY the states of SNAPSHOT are at; their serializers say so, no data are read.
 
     Exit code 1: it cannot be told, because no revision fits, or because several do.
     """
-    revisions = RevisionDirectory(directory)
+    revisions = RevisionDirectory(directory, allow_python=allow_python)
     position = revisions.current(source.open(snapshot))
     if as_json:
         click.echo(json.dumps(to_json(position, revisions)))

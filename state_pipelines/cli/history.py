@@ -9,7 +9,7 @@ import click
 
 from state_pipelines.cli.commands import ANSWER_IS_NO
 from state_pipelines.cli.display import indent, make_console, make_table
-from state_pipelines.cli.options import AS_JSON, Source, source_options
+from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, Source, source_options
 from state_pipelines.operations.migration.history import BASE, RevisionDirectory
 
 if TYPE_CHECKING:
@@ -22,15 +22,18 @@ if TYPE_CHECKING:
 @click.command("history")
 @click.argument("directory")
 @click.argument("snapshot", required=False)
+@ALLOW_PYTHON
 @AS_JSON
 @source_options
 @click.pass_context
-def command(ctx: click.Context, directory: str, snapshot: str | None, *, as_json: bool, source: Source) -> None:
+def command(
+    ctx: click.Context, directory: str, snapshot: str | None, *, allow_python: bool, as_json: bool, source: Source
+) -> None:
     """List the revisions in DIRECTORY from the first to the last; with SNAPSHOT, mark the one that it is at.
 
-    Python files in the directory are run. Exit code 1: it cannot be told where the snapshot is.
+    Exit code 1: it cannot be told where the snapshot is.
     """
-    revisions = RevisionDirectory(directory)
+    revisions = RevisionDirectory(directory, allow_python=allow_python)
     position = None if snapshot is None else revisions.current(source.open(snapshot))
     if as_json:
         content = _to_json(revisions)

@@ -13,7 +13,7 @@ import click
 
 from state_pipelines.cli.changes import StateChange, list_changes, show_states
 from state_pipelines.cli.display import make_console, plural
-from state_pipelines.cli.options import AS_JSON, SCRATCH, Source, source_options
+from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, SCRATCH, Source, source_options
 from state_pipelines.cli.proofs import show_proof
 from state_pipelines.errors import ProofError, UsageError, Where
 from state_pipelines.operations.migration import DOWNGRADE, UPGRADE, load_migration
@@ -74,6 +74,12 @@ class Route:
     help="Suites of Great Expectations that the new states must meet (docs/expectations.md).",
 )
 @click.option("--no-proof", is_flag=True, help="Do not read the result back before it is published.")
+@click.option(
+    "--allow-sql",
+    is_flag=True,
+    help="Allow SQL in the migrations that is more than functions over the row, such as subqueries and files.",
+)
+@ALLOW_PYTHON
 @SCRATCH
 @AS_JSON
 @source_options
@@ -91,6 +97,8 @@ def command(
     report: str | None,
     expectations: str | None,
     no_proof: bool,
+    allow_sql: bool,
+    allow_python: bool,
     scratch: str | None,
     as_json: bool,
     source: Source,
@@ -106,15 +114,24 @@ def command(
     place = None if report is None else find_report(report, proven=not no_proof)
     old = source.open(snapshot)
     if directory is not None:
-        route = find_route(RevisionDirectory(directory), old, end, start)
+        route = find_route(RevisionDirectory(directory, allow_python=allow_python), old, end, start)
     else:
         assert file is not None
-        route = Route([(load_migration(file), DOWNGRADE if downgrade else UPGRADE)])
+        route = Route([(load_migration(file, allow_python=allow_python), DOWNGRADE if downgrade else UPGRADE)])
     if not route.chain:
         _show_nothing(route, as_json=as_json)
         return
     try:
-        result = _run(old, route, target, prove=not no_proof, expectations=expectations, scratch=scratch)
+        result = _run(
+            old,
+            route,
+            target,
+            prove=not no_proof,
+            expectations=expectations,
+            allow_sql=allow_sql,
+            allow_python=allow_python,
+            scratch=scratch,
+        )
     except ProofError as error:
         if place is not None:
             write_report(place, route, [error.report])
@@ -197,7 +214,15 @@ def _check_options(ctx: click.Context, directory: str | None, file: str | None) 
 
 
 def _run(
-    old: Snapshot, route: Route, target: str, *, prove: bool, expectations: str | None, scratch: str | None
+    old: Snapshot,
+    route: Route,
+    target: str,
+    *,
+    prove: bool,
+    expectations: str | None,
+    allow_sql: bool,
+    allow_python: bool,
+    scratch: str | None,
 ) -> MigrationResult:
     from state_pipelines.spark import create_session, migrate
     from state_pipelines.spark.migration_run import note_plans, plan_snapshot
@@ -219,7 +244,16 @@ def _run(
     way = f" from {route.start} to {route.end}" if route.start else ""
     progress.print(f"{', '.join(directions)} of {names}{way} to {target}", soft_wrap=True)
     return migrate(
-        old, route.chain, target, prove=prove, suites=suites, project=project, spark=session, scratch=scratch
+        old,
+        route.chain,
+        target,
+        prove=prove,
+        suites=suites,
+        project=project,
+        allow_sql=allow_sql,
+        allow_python=allow_python,
+        spark=session,
+        scratch=scratch,
     )
 
 

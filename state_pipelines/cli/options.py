@@ -55,6 +55,9 @@ SCRATCH = click.option(
     metavar="DIR",
     help="Directory (path or URL) of temporary files. Default: beside a local target, else TMPDIR of this machine.",
 )
+ALLOW_PYTHON = click.option(
+    "--allow-python", is_flag=True, help="Run Python files among the migrations, and functions that they name."
+)
 STRICT = click.option("--strict", is_flag=True, help="Exit code 3 when something could not be shown decoded.")
 
 

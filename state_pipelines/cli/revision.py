@@ -11,7 +11,7 @@ import click
 
 from state_pipelines.cli.check import code_options, describe_new, write_revision
 from state_pipelines.cli.display import make_console
-from state_pipelines.cli.options import AS_JSON, Source, source_options
+from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, Source, source_options
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.check.check import check_jobs, parse_release
 from state_pipelines.operations.jobs.job_state import describe_job
@@ -41,6 +41,7 @@ _NUMBER = re.compile(r"\d{1,9}")
 @click.option(
     "--target-release", "target", metavar="RELEASE", default="2.2", show_default=True, help="Flink of the new job."
 )
+@ALLOW_PYTHON
 @AS_JSON
 @source_options
 @click.pass_context
@@ -55,6 +56,7 @@ def command(
     start: str | None,
     code: NewCode,
     target: str,
+    allow_python: bool,
     as_json: bool,
     source: Source,
 ) -> None:
@@ -65,7 +67,7 @@ def command(
     to fill in.
     """
     place = resolve(directory)
-    revisions = RevisionDirectory(directory) if is_directory(place) else None
+    revisions = RevisionDirectory(directory, allow_python=allow_python) if is_directory(place) else None
     known = revisions.revisions if revisions is not None else ()
     name = name_revision(known, message)
     revises = known[-1].revision if known else None

@@ -37,7 +37,7 @@ class Revisions:
         """
         if self.directory is None:
             return None
-        directory = RevisionDirectory(self.directory)
+        directory = RevisionDirectory(self.directory, allow_python=True)
         directory.locate(self.to)
         return directory
 

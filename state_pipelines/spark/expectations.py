@@ -47,6 +47,8 @@ KEY_COLUMNS = ("state_key", "state_namespace", "map_key", "list_index", "subtask
 """Columns that identify a row of a state; those that a frame has are shown beside offending values."""
 
 # The name under which Great Expectations shows the frame to queries; it never takes it away again.
+_SQL_ARGUMENTS = frozenset({"unexpected_rows_query", "row_condition", "condition_parser", "query"})
+
 VIEW = "tmp_view"
 
 
@@ -225,17 +227,26 @@ def make_expectation(wanted: RowExpectation) -> Expectation:
     return made
 
 
-def check_expectations(plans: Iterable[tuple[Operator, OperatorPlan]]) -> None:
+def check_expectations(plans: Iterable[tuple[Operator, OperatorPlan]], *, allow_sql: bool = False) -> None:
     """Make all expectations of plans, so that a mistake is reported before anything is written.
 
+    Args:
+        plans: the plans.
+        allow_sql: allow queries and conditions in SQL, which may read any table and file.
+
     Raises:
-        MigrationError: see `make_expectation`; names operator and state.
+        MigrationError: see `make_expectation`, or one has SQL that is not allowed; names operator and state.
         UsageError: Great Expectations is not installed.
     """
     for operator, plan in plans:
         for name, wanted in plan.expectations.items():
             with at(operator=operator.label, state=name):
                 for each in wanted:
+                    if not allow_sql and _SQL_ARGUMENTS.intersection(name for name, _ in each.arguments):
+                        raise MigrationError(
+                            f"the expectation {each.type} has SQL, which a migration file may not have by itself",
+                            hint="If you trust the file, allow it with --allow-sql",
+                        )
                     make_expectation(each)
 
 

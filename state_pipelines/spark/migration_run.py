@@ -33,6 +33,7 @@ from state_pipelines.spark.analysis import analyse_plans
 from state_pipelines.spark.expectations import check_expectations
 from state_pipelines.spark.flows import StateReader
 from state_pipelines.spark.local_copies import copy_operators
+from state_pipelines.spark.migration_permissions import require_permitted
 from state_pipelines.spark.operator_state import OperatorStateWork
 from state_pipelines.spark.proof import prove_plan
 from state_pipelines.spark.record_encoding import PartWriter
@@ -135,6 +136,8 @@ def migrate(
     prove: bool = True,
     suites: Sequence[Suite] = (),
     project: str | Path | None = None,
+    allow_sql: bool = False,
+    allow_python: bool = False,
     spark: SparkSession | None = None,
     scratch: str | None = None,
 ) -> MigrationResult:
@@ -149,12 +152,15 @@ def migrate(
         prove: read the result back and verify it before it is published.
         suites: expectations of the job (`suites.load_suites`) that the rows of changed operators must meet too.
         project: directory of a Great Expectations project, which keeps the results of suites and builds data docs.
+        allow_sql: allow SQL that is more than functions over the row (`migration_permissions`).
+        allow_python: allow a Python file as `migration`, and Python functions that migrations name. Functions that are
+            given as objects need no permission.
         spark: the session; default the active one, or a new local one (`spark.create_session`).
         scratch: directory (path or URL) of temporary files; see `open_scratch` for the default. On this machine it also
             gets copies of the changed operators' files where they are remote, since they are read several times.
 
     Raises:
-        MigrationError: a migration does not fit the states, or Spark refuses an expression.
+        MigrationError: a migration does not fit the states, does more than is allowed, or Spark refuses an expression.
         UnsupportedError: a state has no columnar form.
         UsageError: the session does not run ANSI SQL.
         TargetExistsError: the target exists.
@@ -163,7 +169,7 @@ def migrate(
     """
     snapshot = ensure_open(snapshot)
     if isinstance(migration, str):
-        migration = load_migration(migration)
+        migration = load_migration(migration, allow_python=allow_python)
     spark = spark or create_session("state-pipelines")
     if spark.conf.get("spark.sql.ansi.enabled") != "true":
         # Without it a cast that overflows gives null without a word.
@@ -172,10 +178,11 @@ def migrate(
     chain: Chain = [(migration, direction)] if isinstance(migration, Migration) else migration
     planned = plan_snapshot(snapshot, chain)
     if prove:
-        check_expectations(planned)
+        check_expectations(planned, allow_sql=allow_sql)
         check_suites(suites)
     for operator, plan in planned:
         _require_readable(operator, plan.keyed)
+    require_permitted(spark, planned, allow_sql=allow_sql, allow_python=allow_python)
     analyse_plans(spark, planned)
     is_shared, place, run = uses_other_machines(spark), resolve(target), partial(run_tasks, spark)
     works: list[_Work] = []

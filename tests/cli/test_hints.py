@@ -40,6 +40,9 @@ OPENING = {name for name, options in OPTIONS.items() if {"--map", "--uid"} <= op
 
 PRINTED_BY: tuple[tuple[str, set[str]], ...] = (
     ("operations/rescale/", {"rescale"}),
+    ("operations/migration/migration_files.py", {"migrate", "history", "current", "revision"}),
+    ("spark/migration_permissions.py", {"migrate"}),
+    ("spark/expectations.py", {"migrate"}),
     ("operations/migration/history.py", {"migrate", "history", "current", "revision"}),
     ("operations/migration/", {"migrate"}),
     ("operations/write/publication.py", {"convert", "rescale"}),

@@ -52,10 +52,10 @@ def parsed(*contents: dict[str, Any]) -> list[Migration]:
     return [parse_migration(each, path=f"migrations/{each['revision']}.yaml") for each in contents]
 
 
-def write(directory: Path, *contents: dict[str, Any]) -> RevisionDirectory:
+def write(directory: Path, *contents: dict[str, Any], allow_python: bool = False) -> RevisionDirectory:
     for each in contents:
         (directory / f"{each['revision']}.yaml").write_text(yaml.safe_dump(each), encoding="utf-8")
-    return RevisionDirectory(directory)
+    return RevisionDirectory(directory, allow_python=allow_python)
 
 
 def schemas(payload: Serializer = ORDER) -> Schemas:
@@ -101,7 +101,7 @@ def test_python_files_and_others_lie_side_by_side(tmp_path: Path) -> None:
     (tmp_path / "0002.py").write_text(f"MIGRATION = {content!r}\n", encoding="utf-8")
     (tmp_path / "__init__.py").write_text("raise SystemExit\n", encoding="utf-8")
     (tmp_path / "order.avsc").write_text("{}", encoding="utf-8")
-    directory = write(tmp_path, revision("0001", RENAME))
+    directory = write(tmp_path, revision("0001", RENAME), allow_python=True)
     assert [each.path.rpartition("/")[2] for each in directory.revisions] == ["0001.yaml", "0002.py"]
 
 

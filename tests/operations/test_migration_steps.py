@@ -133,7 +133,7 @@ def test_a_python_file_defines_a_migration(tmp_path: Path) -> None:
         "MIGRATION = {'revision': '3', 'operator': 'o', 'state': 's',\n"
         "  'upgrade': [{'python': {'function': double, 'deterministic': True}}], 'downgrade': {'impossible': 'x'}}\n"
     )
-    (step,) = load_migration(path).upgrade
+    (step,) = load_migration(path, allow_python=True).upgrade
     assert isinstance(step, st.Python)
     assert callable(step.function)
 
@@ -143,7 +143,7 @@ def test_a_python_file_that_is_none_is_told(tmp_path: Path, text: str, message: 
     path = tmp_path / "x.py"
     path.write_text(text)
     with pytest.raises(MigrationError, match=message):
-        load_migration(path)
+        load_migration(path, allow_python=True)
 
 
 def test_a_schema_is_read_beside_the_file(tmp_path: Path) -> None:

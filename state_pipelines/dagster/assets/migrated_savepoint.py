@@ -120,6 +120,9 @@ def build_migrated_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
                 target,
                 suites=suites,
                 project=project,
+                # The directory of revisions is configured, as the code of the deployment is.
+                allow_sql=True,
+                allow_python=True,
                 spark=spark.session,
                 scratch=config.scratch or None,
             )

@@ -186,10 +186,11 @@ def is_nondeterministic(flow: Flow) -> bool:
 
 def names_column(flow: Flow, name: str) -> bool:
     """Whether any SQL of the flow names a column."""
-    return any(re.search(rf"\b{name}\b", sql) for each in walk_flow(flow) for sql in _sqls(each))
+    return any(re.search(rf"\b{name}\b", sql) for each in walk_flow(flow) for sql in list_sqls(each))
 
 
-def _sqls(flow: Flow) -> Iterator[str]:
+def list_sqls(flow: Flow) -> Iterator[str]:
+    """The SQL of one node."""
     if isinstance(flow, Merge):
         yield flow.sql
     if not isinstance(flow, Apply):
@@ -199,7 +200,11 @@ def _sqls(flow: Flow) -> Iterator[str]:
             yield from (sql for _, sql in columns)
         case Regroup(sql=sql, key_sql=key_sql):
             yield from filter(None, (sql, key_sql))
-        case Replace(sql=sql) | Keep(sql=sql) | Rekey(sql=sql):
+        case Rekey(sql=sql, rule=rule):
+            yield sql
+            if rule not in (ERROR, FIRST, LAST):
+                yield rule
+        case Replace(sql=sql) | Keep(sql=sql):
             yield sql
         case Stamp(sql=str(sql)):
             yield sql

@@ -41,14 +41,15 @@ class RevisionDirectory:
 
     Args:
         path: a path or URL that fsspec reaches. Files in it that end in `.yaml`, `.yml` or `.py` are revisions, unless
-            their names begin with `_` or `.`; Python files are run.
+            their names begin with `_` or `.`.
+        allow_python: run Python files; without it they are refused.
 
     Raises:
         MissingFileError: there is no such directory.
         MigrationError: a file is no revision, or the revisions are not one line; names the files.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, allow_python: bool = False) -> None:
         location = resolve(str(path))
         self.path = str(location)
         if not is_directory(location):
@@ -57,7 +58,7 @@ class RevisionDirectory:
                 where=Where(file=self.path),
                 hint="Name the directory; a single file goes with `migrate --migration`",
             )
-        self.revisions = order_revisions(_load(location))
+        self.revisions = order_revisions(_load(location, allow_python=allow_python))
 
     @property
     def head(self) -> str:
@@ -202,21 +203,25 @@ def _file(migration: Migration) -> str:
     return migration.path.rpartition("/")[2]
 
 
-def _load(directory: Location) -> list[Migration]:
+def _load(directory: Location, *, allow_python: bool) -> list[Migration]:
     entries = [each for each in list_directory(directory) if not each.is_directory]
     entries.sort(key=lambda each: each.location.name)
     if isinstance(directory.filesystem, LocalFileSystem):
-        return [load_migration(str(each.location)) for each in filter(_is_revision, entries)]
+        revisions = (str(each.location) for each in filter(_is_revision, entries))
+        return [load_migration(each, allow_python=allow_python) for each in revisions]
     # Schemas and Python modules that revisions name are files of the same directory, on this machine.
     with TemporaryDirectory(prefix="state-pipelines-") as local:
         for each in entries:
             Path(local, each.location.name).write_bytes(read_file(each.location))
-        return [_load_copy(Path(local, each.location.name), each) for each in filter(_is_revision, entries)]
+        return [
+            _load_copy(Path(local, each.location.name), each, allow_python=allow_python)
+            for each in filter(_is_revision, entries)
+        ]
 
 
-def _load_copy(copy: Path, entry: FileEntry) -> Migration:
+def _load_copy(copy: Path, entry: FileEntry, *, allow_python: bool) -> Migration:
     try:
-        return replace(load_migration(copy), path=str(entry.location))
+        return replace(load_migration(copy, allow_python=allow_python), path=str(entry.location))
     except StateError as error:
         error.where = replace(error.where, file=str(entry.location))
         raise

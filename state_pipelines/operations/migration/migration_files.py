@@ -143,16 +143,20 @@ class Migration:
         return self.change.steps(UPGRADE if direction == DOWNGRADE else DOWNGRADE)
 
 
-def load_migration(path: str | Path) -> Migration:
-    """Read a migration file; a file that ends in `.py` is run.
+def load_migration(path: str | Path, *, allow_python: bool = False) -> Migration:
+    """Read a migration file; a file that ends in `.py` is run, where that is allowed.
 
     Raises:
-        MigrationError: the file is not a migration; names the file and the place in it.
+        MigrationError: the file is not a migration, or it is Python and that is not allowed; names the file and the
+            place in it.
     """
     where = Where(file=str(path))
+    is_python = Path(path).suffix == ".py"
+    if is_python and not allow_python:
+        hint = "Python can do anything on this machine; if you trust the file, allow it with --allow-python"
+        raise MigrationError("the migration file is Python, which is not run by itself", where=where, hint=hint)
     try:
         raw = Path(path).read_bytes()
-        is_python = Path(path).suffix == ".py"
         content = run_python_file(path, "MIGRATION", kind=MigrationError) if is_python else yaml.safe_load(raw)
     except OSError as error:
         raise MigrationError(f"the migration file cannot be read: {error.strerror}", where=where) from None
