@@ -11,6 +11,7 @@ import click
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
+from state_pipelines.errors import UsageError
 from state_pipelines.operations.convert.conversion import ConversionResult, run_conversion
 from state_pipelines.operations.convert.conversion_plan import ConversionPlan, InFlight, plan_conversion
 from state_pipelines.operations.convert.conversion_tasks import Format
@@ -58,9 +59,10 @@ if TYPE_CHECKING:
 @click.option(
     "--move",
     is_flag=True,
-    help="Remove SNAPSHOT once the new one is published; implies --checksums. Refused when files lie outside its "
-    "directory, as those of incremental checkpoints do.",
+    help="Remove SNAPSHOT once the new one is published; implies --checksums. Without --apply it is a dry run. Refused "
+    "when files lie outside its directory, as those of incremental checkpoints do.",
 )
+@click.option("--apply", is_flag=True, help="With --move: do it.")
 @click.option("--no-verify", is_flag=True, help="Do not read the result back before it is published.")
 @PROCESSES
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and what the format cannot carry.")
@@ -76,6 +78,7 @@ def command(
     files: str,
     checksums: bool,
     move: bool,
+    apply: bool,
     no_verify: bool,
     processes: int | None,
     dry_run: bool,
@@ -87,6 +90,8 @@ def command(
     What the format cannot carry is told before anything is written. The result holds all its files, can be moved, and
     is read back and compared before it is published. Files can be linked or referenced instead of copied.
     """
+    if apply and not move:
+        raise UsageError("--apply belongs to --move", hint="Without --move nothing is removed: leave --apply out")
     plan = plan_conversion(
         source.open(snapshot),
         resolve(target),
@@ -101,11 +106,11 @@ def command(
     progress = make_console(stderr=True)
     for note in plan.notes:
         progress.print(f"note: {note}", soft_wrap=True)
-    if dry_run:
+    if dry_run or (move and not apply):
         if as_json:
             click.echo(json.dumps(_plan_to_json(plan), indent=2))
         else:
-            _show_plan(plan, make_console())
+            _show_plan(plan, make_console(), "--dry-run" if dry_run else "--move without --apply")
         return
     with Processes(processes or choose_processes(plan.snapshot.file_size)) as shared:
         result = run_conversion(plan, partial(run_with_bar, shared, progress))
@@ -115,7 +120,7 @@ def command(
         _show_result(result, plan.files, make_console())
 
 
-def _show_plan(plan: ConversionPlan, console: Console) -> None:
+def _show_plan(plan: ConversionPlan, console: Console, reason: str) -> None:
     table = make_table("operator", "subtasks rewritten", "of", "states", right=("subtasks rewritten", "of"))
     for operator in plan.snapshot.operators:
         tasks = [task for task in plan.tasks if task.operator_id == operator.metadata.operator_id]
@@ -125,7 +130,7 @@ def _show_plan(plan: ConversionPlan, console: Console) -> None:
     if plan.removal is not None:
         count = plural(1 + len(plan.removal.files), "file")
         console.print(f"{count} of the old snapshot would be removed", soft_wrap=True)
-    console.print(f"nothing was written to {plan.target} (--dry-run)", soft_wrap=True)
+    console.print(f"nothing was written to {plan.target} ({reason})", soft_wrap=True)
 
 
 def _plan_to_json(plan: ConversionPlan) -> dict[str, object]:

@@ -137,8 +137,24 @@ def test_a_move_says_what_it_would_remove_and_removes_it(call: Callable[..., Cal
     move = ("convert", tmp_path / "old", "--out", tmp_path / "new", "--format", "keep", "--move")
     planned = call(*move, "--dry-run", "--json").json["removal"]
     assert sorted(planned) == sorted(map(str, (tmp_path / "old").iterdir()))
-    assert f"{len(planned)} files of the old snapshot removed" in call(*move).out
+    assert f"{len(planned)} files of the old snapshot removed" in call(*move, "--apply").out
     assert not (tmp_path / "old").exists()
+
+
+@pytest.mark.parametrize("files", ["copy", "link"])
+def test_a_move_is_a_dry_run_unless_it_is_applied(call: Callable[..., Called], tmp_path: Path, files: str) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    call("convert", orders().path, "--out", old, "--format", "keep")
+    before = sorted(old.iterdir())
+    called = call("convert", old, "--out", new, "--format", "keep", "--move", "--files", files)
+    assert (called.code, new.exists(), sorted(old.iterdir())) == (0, False, before)
+    assert "nothing was written to" in called.out
+    assert "(--move without --apply)" in called.out
+
+
+def test_apply_alone_is_wrong_use(call: Callable[..., Called], tmp_path: Path) -> None:
+    called = call("convert", orders().path, "--out", tmp_path / "new", "--apply")
+    assert (called.code, "--apply belongs to --move" in called.err) == (2, True)
 
 
 def test_spark_is_not_imported() -> None:
