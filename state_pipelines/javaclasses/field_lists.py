@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from state_pipelines.codecs.kryo.field_lists import OBJECT_NAME, ClassDeclaration, FieldLists
+from state_pipelines.codecs.kryo.field_lists import MAX_SUPER_CLASSES, OBJECT_NAME, ClassDeclaration, FieldLists
 from state_pipelines.javaclasses.classpath import ClassPath, open_class_path
 from state_pipelines.javaclasses.javaclass import ENUM_NAME, RECORD_NAME, JavaClass
 
@@ -132,6 +132,8 @@ class ClassFieldLists(FieldLists):
                 return f"its super class {base} is not among the given classes"
             if above.parameters:
                 return f"its super class {base} has type parameters"
+            if len(line) > MAX_SUPER_CLASSES:
+                return f"it has more than {MAX_SUPER_CLASSES} super classes"
             if above in line:
                 return f"its super class {base} extends itself"
             line.append(above)

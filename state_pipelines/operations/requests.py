@@ -27,6 +27,7 @@ from state_pipelines.operations.rescale.rescale_request import parse_request as 
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.storage import Location, join, parent, read_file
 from state_pipelines.storage.files import is_directory, list_directory
+from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -126,7 +127,7 @@ class RequestFile:
             if len(data) > _LARGEST:
                 raise UsageError(f"a request has at most {_LARGEST:,} bytes, this one {len(data):,}", where=where)
             try:
-                content = yaml.safe_load(data.decode())
+                content = parse_yaml(data.decode())
             except UnicodeDecodeError as error:
                 raise UsageError(f"the request is not text: {error}", where=where) from None
             except (yaml.YAMLError, RecursionError, ValueError) as error:

@@ -95,7 +95,7 @@ def read(
 
     Raises:
         NotFoundError: there is no such operator or state.
-        UsageError: options contradict each other, or a column does not exist.
+        UsageError: options contradict each other, a column or the key groups do not exist.
         StateError: the state has no table. Files that cannot be read are in `errors` of the result.
     """
     if state is None and flatten is not None:
@@ -106,6 +106,8 @@ def read(
     chosen = None if columns is None else tuple(columns)
     wanted = KeyText(key) if isinstance(key, str) else key
     readable = ensure_open(snapshot).operator(operator).readable
+    if groups is not None:
+        readable.require_key_groups(groups)
     if state is None:
         names = None if states is None else tuple(states)
         return read_operator(readable, OperatorTableOptions(names, timers, chosen, raw, wanted), groups)

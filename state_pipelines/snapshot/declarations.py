@@ -212,10 +212,12 @@ def parse_python_types(texts: Iterable[str]) -> dict[str, dict[str, PythonDeclar
 def _read_python_types(path: str) -> dict[str, dict[str, PythonDeclaration]]:
     import yaml  # a large package; few give files of types
 
+    from state_pipelines.storage.yaml_documents import parse_yaml
+
     hint = "Write operators, below each its states, and behind each its type, such as {py-op: {typed: 'ROW<n BIGINT>'}}"
     with at(file=path):
         try:
-            content = yaml.safe_load(read_file(resolve(path)).decode())
+            content = parse_yaml(read_file(resolve(path)).decode())
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise UsageError(f"the file is not YAML: {error}", hint=hint) from None
         if not isinstance(content, dict) or not all(isinstance(types, dict) for types in content.values()):

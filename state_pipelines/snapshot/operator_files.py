@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from state_pipelines.errors import UsageError, Where
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.keys.key_hashes import find_key_group
 from state_pipelines.metadata import format_operator_id
@@ -97,6 +98,20 @@ class OperatorFiles:
         types = self.snapshot.python_types.get(self.metadata.operator_id, {})
         name = python_name(info)
         return types.get(name, types.get(info.name)) if name else None
+
+    def require_key_groups(self, key_groups: KeyGroupRange) -> None:
+        """Refuse a range that begins behind the last key group.
+
+        Raises:
+            UsageError: it does; says which key groups there are.
+        """
+        if self.max_parallelism > 0 and key_groups.start >= self.max_parallelism:
+            text = f"{key_groups.start}-{key_groups.start + key_groups.number - 1}"
+            raise UsageError(
+                f"there are no key groups {text}",
+                where=Where(operator=self.label),
+                hint=f"The operator has the key groups 0-{self.max_parallelism - 1}",
+            )
 
     def narrow_key_groups(
         self, key: npt.NDArray[np.uint8] | None, key_groups: KeyGroupRange | None = None

@@ -299,6 +299,8 @@ def open_with(path: str, options: Mapping[str, str]) -> Snapshot:
 def find_state(snapshot: Snapshot, options: StateOptions) -> State | Operator:
     """The state that the options name, or the operator when they name none; without files that cannot be opened."""
     operator = snapshot.operator(options.operator).readable
+    if options.key_groups is not None:
+        operator.require_key_groups(options.key_groups)
     return operator if options.state is None else operator.state(options.state)
 
 

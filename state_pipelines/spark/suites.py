@@ -34,6 +34,7 @@ from state_pipelines.spark.expectations import (
     sample_rows,
 )
 from state_pipelines.spark.state_rows import read_rows
+from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -118,7 +119,7 @@ def _read_file(path: Path) -> Iterator[Suite]:
     else:
         try:
             text = path.read_text(encoding="utf-8")
-            content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+            content = json.loads(text) if path.suffix == ".json" else parse_yaml(text)
         except (ValueError, yaml.YAMLError) as error:
             raise UsageError(f"the file cannot be read: {error}") from None
     for each in content if isinstance(content, list) else [content]:

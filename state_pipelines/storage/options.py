@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from state_pipelines.errors import UsageError, Where
+from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +78,7 @@ def load_storage_options(text: str) -> dict[str, dict[str, Any]]:
     where = Where() if text.lstrip().startswith("{") else Where(file=text)
     try:
         content = text if where.file is None else Path(text).read_text()
-        loaded = yaml.safe_load(content)
+        loaded = parse_yaml(content)
     except OSError as error:
         raise UsageError(f"the storage options cannot be read: {error.strerror}", where=where) from None
     except (yaml.YAMLError, UnicodeDecodeError):

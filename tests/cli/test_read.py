@@ -270,3 +270,13 @@ def test_a_column_that_parquet_cannot_hold_is_told(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"Parquet cannot hold a column: .*no child field"):
         write_parquet(pa.schema([("value", pa.struct([]))]), [], str(file))
     assert not file.exists()
+
+
+@pytest.mark.parametrize("state", [("--state", "quantities"), ()], ids=["state", "operator"])
+def test_key_groups_that_do_not_exist_are_wrong_use(
+    call: Callable[..., Called], savepoint: Path, state: tuple[str, ...]
+) -> None:
+    called = call("read", savepoint, "--operator", "orders", *state, "--key-groups", "9999")
+    assert called.code == 2
+    assert "there are no key groups 9999-9999" in called.err
+    assert "The operator has the key groups 0-127" in called.err

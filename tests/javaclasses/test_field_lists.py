@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.codecs.kryo.field_lists import OBJECT_NAME, ClassDeclaration, JavaType
+from state_pipelines.codecs.kryo.field_lists import OBJECT_NAME, ClassDeclaration, JavaType, load_classes
 from state_pipelines.errors import UsageError
 from state_pipelines.javaclasses import load_field_lists
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass
@@ -140,3 +140,15 @@ def test_a_file_that_is_none_of_these(tmp_path: Path) -> None:
     (tmp_path / "job.bin").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="neither a jar, a directory of classes, a class file nor"):
         load_field_lists([tmp_path / "job.bin"])
+
+
+def test_types_in_each_other_are_bounded() -> None:
+    for text in ("List<" * 5000 + "int" + ">" * 5000, "int" + "[]" * 5000):
+        with pytest.raises(UsageError, match="nests deeper than 64"):
+            load_classes(f"A: {{x: '{text}'}}")
+
+
+def test_super_classes_in_a_line_are_bounded() -> None:
+    lines = [f"C{number} extends C{number + 1}: []" for number in range(3000)]
+    with pytest.raises(UsageError, match="has more than 256 super classes"):
+        load_classes("\n".join(lines))

@@ -737,6 +737,12 @@ class TestKeySerializers:
         assert found.serializer == key
         assert (found.keys, found.changes, found.hashed) == (20, 20, True)
 
+    def test_an_operation_that_does_not_exist_is_an_error_of_the_file(self) -> None:
+        changes = [StateChange(key_group_of(7), b"\x0e\0\0" + long(7) + b"\0" + long(1))]
+        info = keyed_state("count", "VALUE", LONG, VOID_NAMESPACE)
+        with pytest.raises(FormatError, match="14 is not an operation on state"):
+            find_key_serializer([open_log(in_memory([metadata(info, 0), *changes]), key=None)], CONTEXT)
+
     def test_the_evidence_names_types_that_fit_as_well(self) -> None:
         found = find_key_serializer([keyed_log(LONG, list(range(20)))], CONTEXT)
         assert found.evidence == (

@@ -39,6 +39,13 @@ GOOD: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("text", ["revision: 2020-13-45", "a: " + "[" * 20_000])
+def test_yaml_with_other_mistakes_is_an_error_of_the_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "m.yaml").write_text(text)
+    with pytest.raises(MigrationError, match="the migration file is not YAML"):
+        load_migration(tmp_path / "m.yaml")
+
+
 def write(tmp_path: Path, content: object) -> Path:
     path = tmp_path / "migration.yaml"
     path.write_text(yaml.safe_dump(content))

@@ -158,7 +158,7 @@ def test_a_python_function_that_a_file_names_needs_permission(spark: SparkSessio
 
 def test_a_python_file_is_not_run_by_itself(tmp_path: Path) -> None:
     file = tmp_path / "0001_add.py"
-    file.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nMIGRATION = {{}}\n")
+    file.write_text(f"import pathlib\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\nMIGRATION = {{}}\n")
     with pytest.raises(MigrationError, match=r"is Python, which is not run .*--allow-python"):
         load_migration(file)
     with pytest.raises(MigrationError, match=r"is Python, which is not run .*--allow-python"):
@@ -173,7 +173,8 @@ def test_a_python_file_is_not_run_by_itself(tmp_path: Path) -> None:
 
 def test_an_expectation_with_sql_needs_permission(spark: SparkSession, tmp_path: Path) -> None:
     pytest.importorskip("great_expectations")
-    query = {"type": "unexpected_rows_expectation", "unexpected_rows_query": "SELECT * FROM {batch} LIMIT 0"}
+    condition = {"row_condition": "(SELECT count(*) FROM text.`/etc/passwd`) > 0", "condition_parser": "spark"}
+    query = {"type": "expect_column_values_to_not_be_null", "column": "id", **condition}
     migration = add("upper(note)", expect=[query])
     with pytest.raises(MigrationError, match=r"has SQL, .*--allow-sql"):
         migrate(orders().open(), migration, str(tmp_path / "new"))

@@ -68,6 +68,13 @@ ARRAY = "[]"
 OBJECT_NAME = "java.lang.Object"
 
 
+MAX_TYPE_DEPTH = 64
+"""Type arguments and arrays in each other."""
+
+MAX_SUPER_CLASSES = 256
+"""Super classes of one class."""
+
+
 @dataclass(frozen=True)
 class JavaType:
     """A declared type.
@@ -144,6 +151,8 @@ class FieldLists:
         while above is not None:
             if above.name in line:
                 raise UsageError(f"class {declared.name} extends itself: {', '.join((*line, above.name))}")
+            if len(line) > MAX_SUPER_CLASSES:
+                raise UsageError(f"class {declared.name} has more than {MAX_SUPER_CLASSES} super classes")
             if above.parameters:
                 raise UsageError(
                     f"class {declared.name} extends {above.name}, which has type parameters",
@@ -164,9 +173,11 @@ def load_classes(text: str) -> FieldLists:
     """
     import yaml  # a large package; few give field lists
 
+    from state_pipelines.storage.yaml_documents import parse_yaml
+
     try:
         # Every scalar stays text: a field may be called `on` or `null`.
-        document = yaml.load(text, Loader=yaml.BaseLoader)
+        document = parse_yaml(text, as_texts=True)
     except yaml.YAMLError as error:
         raise UsageError(f"the field lists are not YAML: {error}") from None
     if not isinstance(document, dict):
@@ -275,8 +286,20 @@ class _TypeParser:
         self.tokens = tokens
         self.parameters = parameters
         self.inline = inline
+        self.depth = 0
 
     def type(self) -> JavaType:
+        self.depth += 1
+        declared = self._type()
+        self.depth -= 1
+        return declared
+
+    def _enter(self, depth: int) -> None:
+        if depth > MAX_TYPE_DEPTH:
+            raise UsageError(f"a Java type nests deeper than {MAX_TYPE_DEPTH}")
+
+    def _type(self) -> JavaType:
+        self._enter(self.depth)
         name = self.tokens.pop(0)
         if name == "?":
             return self._wildcard()
@@ -288,8 +311,11 @@ class _TypeParser:
             self.inline[name] = ClassDeclaration(name, "enum", constants=tuple(self._list(")")))
         arguments = tuple(self._types()) if self._next("<") else ()
         declared = JavaType(name, arguments)
+        arrays = 0
         while self.tokens and self.tokens[0].startswith("["):
             self.tokens.pop(0)
+            arrays += 1
+            self._enter(self.depth + arrays)
             declared = JavaType(ARRAY, (declared,))
         return declared
 

@@ -25,6 +25,7 @@ from state_pipelines.operations.rescale.proof_report import DESCRIPTIONS
 from state_pipelines.operations.rescale.rescale_request import RescaleRequest, parse_request
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot import Snapshot, open_snapshot
+from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
     from state_pipelines.operations.rescale import RescaleResult
@@ -67,7 +68,7 @@ class RescaleConfig(dg.Config):
         """
         _ = self.file_mode
         try:
-            content = yaml.safe_load(self.request) or {}
+            content = parse_yaml(self.request) or {}
         except yaml.YAMLError as error:
             raise UsageError(f"the request is not YAML: {error}") from None
         numbers = {"parallelism": self.parallelism, "max_parallelism": self.max_parallelism}

@@ -100,6 +100,9 @@ class FoundKeySerializer:
         return text + (f"; so do {', '.join(self.others)}" if self.others else "")
 
 
+_OPERATIONS = np.array(list(Operation), np.uint8)
+
+
 @dataclass
 class _Trial:
     """Result of trying a candidate on all changes."""
@@ -221,6 +224,9 @@ def _read_pieces(files: Iterable[LoggedFile]) -> Iterator[_Piece]:
     for file in files:
         for window in file.log.windows(file.key_groups, WINDOW):
             changes = file.log.read(window)
+            unknown = np.setdiff1d(operations_of(changes), _OPERATIONS)
+            if len(unknown):
+                raise FormatError(f"{unknown[0]} is not an operation on state", where=Where(file=file.name))
             states = file.find_states(changes)
             for state_id in np.unique(states).tolist():
                 yield _Piece(file, file.states[state_id], changes.select(states == state_id))
@@ -228,8 +234,8 @@ def _read_pieces(files: Iterable[LoggedFile]) -> Iterator[_Piece]:
 
 def _try(pieces: Iterable[_Piece], context: RecordContext, serializer: Serializer, source: str) -> _Trial | None:
     trial = _Trial(serializer, source)
-    try:
-        for piece in pieces:
+    for piece in pieces:
+        try:
             try:
                 layout = derive_keyed_layout(piece.info, serializer, context.max_parallelism, context.layouts)
             except UnsupportedError:
@@ -237,9 +243,9 @@ def _try(pieces: Iterable[_Piece], context: RecordContext, serializer: Serialize
                 # The state has no layout, which is no evidence about the key.
                 continue
             _try_state(trial, ChangedState(piece.info.name, layout, piece.file.name), piece.changes, context)
-    except (FormatError, UsageError, UnsupportedError, ValueRangeError):
-        # It is not this type: the bytes do not fit, or values of it are no keys, or none that can be read.
-        return None
+        except (FormatError, UsageError, UnsupportedError, ValueRangeError):
+            # It is not this type: the bytes do not fit, or values of it are no keys, or none that can be read.
+            return None
     return trial
 
 

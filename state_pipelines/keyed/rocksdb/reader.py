@@ -198,6 +198,11 @@ class RocksFile(KeyedFormat):
 
 def _find_bounds(key_groups: KeyGroupRange, prefix: int) -> tuple[bytes, bytes]:
     """The first key of some key groups, and the first key after them."""
+    if key_groups.end + 1 >= 1 << 8 * prefix:
+        raise FormatError(
+            f"key groups {key_groups.start}-{key_groups.end} do not fit into the {prefix} bytes that keys begin with",
+            hint="`_metadata` states another max parallelism than the database was written with",
+        )
     return key_groups.start.to_bytes(prefix, "big"), (key_groups.end + 1).to_bytes(prefix, "big")
 
 

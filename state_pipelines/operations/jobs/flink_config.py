@@ -14,6 +14,7 @@ import yaml
 
 from state_pipelines.errors import UsageError, at
 from state_pipelines.storage import read_file, resolve
+from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -94,7 +95,7 @@ def load_flink_options(path: str) -> dict[str, Any]:
     """
     with at(file=path):
         try:
-            content = yaml.safe_load(read_file(resolve(path)).decode())
+            content = parse_yaml(read_file(resolve(path)).decode())
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise UsageError(f"the configuration of Flink is not YAML: {error}") from None
         if content is not None and not isinstance(content, dict):

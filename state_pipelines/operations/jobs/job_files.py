@@ -52,6 +52,7 @@ from state_pipelines.operations.jobs.retyped_job import (
 )
 from state_pipelines.serializers import build
 from state_pipelines.serializers.tree import Avro, MapOf, Serializer
+from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,7 +87,7 @@ def load_job(path: str | Path, old: Job, release: tuple[int, int], classes: Clas
     """
     try:
         # Every scalar stays text: a type may be called `null`, and 1.20 is not a number.
-        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+        content = parse_yaml(Path(path).read_text(encoding="utf-8"), as_texts=True)
     except OSError as error:
         raise UsageError(f"the description cannot be read: {error.strerror}", where=Where(file=str(path))) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -284,7 +285,7 @@ def _read_serialization_config(config: object) -> tuple[tuple[str, ...] | None, 
     """Registered POJO types in their order, and classes with a factory; None when there is no configuration."""
     if config is None:
         return None, frozenset()
-    entries = yaml.load(config, Loader=yaml.BaseLoader) if isinstance(config, str) else config
+    entries = parse_yaml(config, as_texts=True) if isinstance(config, str) else config
     if not isinstance(entries, list):
         raise UsageError("`serialization-config` is not a list", hint="Such as [com.acme.Gift: {type: pojo}]")
     registered, factories = [], set()

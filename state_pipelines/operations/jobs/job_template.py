@@ -33,6 +33,8 @@ attributes:
   # flink_config: config.yaml
   # Directories that were moved after the snapshots were taken.
   # path_mapping: [hdfs://old/flink=s3://bucket/flink]
+  # Directories that snapshots may name files in, besides roots, results and their own.
+  # allow_roots: [s3://bucket/changelog]
 
   # Facts that the snapshots do not hold. Uids: for snapshots before Flink 2.0.
   # uids: [orders, revenue]

@@ -36,6 +36,7 @@ import yaml
 from state_pipelines.errors import UsageError, Where, at
 from state_pipelines.metadata.operator_ids import parse_operator_id
 from state_pipelines.operations.rescale.snapshot_merge import MergeRule
+from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -148,7 +149,7 @@ def read_request(path: str | Path) -> tuple[dict[str, Any], Path]:
         UsageError: the file cannot be read, or is no mapping.
     """
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        content = parse_yaml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"the request cannot be read: {error.strerror}", where=Where(file=str(path))) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

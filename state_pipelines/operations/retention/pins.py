@@ -12,6 +12,7 @@ from state_pipelines.errors import FormatError, MissingFileError, StateError, Us
 from state_pipelines.storage import Location, exists, join, read_file
 from state_pipelines.storage.files import replace_file
 from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
+from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,7 +64,7 @@ def read_pins(root: Location) -> tuple[Pin, ...]:
             raise
         return ()
     try:
-        content = yaml.safe_load(data)
+        content = parse_yaml(data)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise _wrong(location, f"it is not YAML: {error}") from None
     entries = (content or {}).get("pins", []) if isinstance(content, dict | None) else None

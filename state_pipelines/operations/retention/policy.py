@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from state_pipelines.errors import UsageError, Where, at
+from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -179,7 +180,7 @@ def load_policy(path: str | Path) -> RetentionPolicy:
     """
     with at(file=str(path)):
         try:
-            content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+            content = parse_yaml(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise UsageError(f"the policy cannot be read: {error.strerror}") from None
         except (yaml.YAMLError, UnicodeDecodeError) as error:
