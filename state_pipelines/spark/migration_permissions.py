@@ -1,4 +1,4 @@
-"""What a migration file may do: SQL over the row that it changes, unless the user allows more.
+"""Permissions of a migration file: SQL over the row that it changes, unless the user allows more.
 
 Migration files come with a job, and are reviewed less than its code. Spark's SQL reads files and tables, and calls Java
 and Python; a file may do none of it by itself. Every expression of a plan is parsed, which resolves and evaluates

@@ -81,7 +81,7 @@ def locate_named(path: str, directory: Location, path_mapping: PathMapping, *, r
 
 
 class _Refused(Exception):
-    """What a handle names, and what the user can do."""
+    """A path that is out of reach: how it is, and a hint for the user."""
 
 
 def _find_file(path: str, directory: Location, path_mapping: PathMapping, *, relative: bool) -> Location:
