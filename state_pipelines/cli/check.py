@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from state_pipelines.cli.commands import ANSWER_IS_NO, CANNOT_BE_TOLD
-from state_pipelines.cli.display import crop, indent, make_console, make_table, plural, shorten_classes
+from state_pipelines.cli.display import crop, echo, indent, make_console, make_table, plural, shorten_classes
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.errors import TargetExistsError, UsageError, Where
 from state_pipelines.operations.check.check import BACKENDS, CheckReport, StateCheck, Verdict, check_jobs, parse_release
@@ -173,13 +173,13 @@ def command(
         show_check(report, make_console())
         show_matches(matches, rename_request, make_console())
         for each in losses:
-            click.echo(f"state would be lost: {' / '.join(filter(None, (each.operator, each.state)))}")
+            echo(f"state would be lost: {' / '.join(filter(None, (each.operator, each.state)))}")
         for remark in remarks:
-            click.echo(f"note: {remark}")
+            echo(f"note: {remark}")
         if draft is not None and not drafted:
-            click.echo(f"nothing was drafted: {'see the notes' if remarks else 'no state needs a migration'}")
+            echo(f"nothing was drafted: {'see the notes' if remarks else 'no state needs a migration'}")
         for path in drafted:
-            click.echo(f"drafted: {path}")
+            echo(f"drafted: {path}")
     if report.verdict is Verdict.TO_BE_DETERMINED:
         ctx.exit(CANNOT_BE_TOLD)
     if not report.ok or (strict and report.verdict is not Verdict.FULLY_COMPATIBLE):

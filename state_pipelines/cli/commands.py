@@ -85,7 +85,10 @@ class CommandGroup(click.Group):
                 from state_pipelines.cli.proofs import show_failed_proof
 
                 show_failed_proof(error.report, as_json=bool(ctx.meta.get("json")))
-            click.echo(f"error: {' '.join(str(error).split())}", err=True)
+            # Imported late, as above.
+            from state_pipelines.snapshot.escaping import escape_terminal
+
+            click.echo(f"error: {escape_terminal(' '.join(str(error).split()))}", err=True)
             ctx.exit(ANSWER_IS_NO if isinstance(error, IncompatibleError | ProofError) else WRONG_USE)
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,6 +7,7 @@ import json
 import click
 
 from state_pipelines.cli.commands import ANSWER_IS_NO
+from state_pipelines.cli.display import echo
 from state_pipelines.cli.history import to_json
 from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, Source, source_options
 from state_pipelines.operations.migration.history import RevisionDirectory
@@ -31,10 +32,10 @@ def command(
     if as_json:
         click.echo(json.dumps(to_json(position, revisions)))
     elif position.revision is None:
-        click.echo(position.explain())
+        echo(position.explain())
     else:
         pending = [each.revision for each, _ in revisions.between(position.revision, revisions.head)]
         place = f"before head by {', '.join(pending)}" if pending else "head"
-        click.echo(f"{position.revision} ({place})")
+        echo(f"{position.revision} ({place})")
     if position.revision is None:
         ctx.exit(ANSWER_IS_NO)

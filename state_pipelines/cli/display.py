@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import re
 import sys
+from typing import TYPE_CHECKING
 
+import click
 from rich.console import Console
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from state_pipelines.snapshot.escaping import escape_terminal
 from state_pipelines.snapshot.representation import format_bytes as format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import ConsoleOptions, RenderableType
 
 WIDTH_OF_FILES = 140
 """Columns of output that goes to a file or a pipe, which has no width."""
@@ -18,11 +27,25 @@ WIDTH_OF_FILES = 140
 _PACKAGE = re.compile(r"\b(?:[a-z_][\w]*\.)+(?=[A-Z])")
 
 
+class SafeConsole(Console):
+    """A console that shows control characters in texts; its own, such as those of colors, it sends as they are."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of a text or table, with what texts hold escaped."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(escape_terminal(segment.text), segment.style)
+
+
+def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
+    """Print a text as `click.echo` does, with its control characters visible."""
+    click.echo(escape_terminal(text), nl=nl, err=err)
+
+
 def make_console(*, stderr: bool = False) -> Console:
-    """A console without markup, so that names with brackets stay as they are."""
+    """Make a console without markup, so that names with brackets stay as they are."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else WIDTH_OF_FILES
-    return Console(file=stream, width=width, markup=False, highlight=False, soft_wrap=False, emoji=False)
+    return SafeConsole(file=stream, width=width, markup=False, highlight=False, soft_wrap=False, emoji=False)
 
 
 def make_table(*columns: str, right: tuple[str, ...] = ()) -> Table:

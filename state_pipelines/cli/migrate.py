@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from state_pipelines.cli.changes import StateChange, list_changes, show_states
-from state_pipelines.cli.display import make_console, plural
+from state_pipelines.cli.display import echo, make_console, plural
 from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, SCRATCH, Source, source_options
 from state_pipelines.cli.proofs import show_proof
 from state_pipelines.errors import ProofError, UsageError, Where
@@ -269,7 +269,7 @@ def _show_nothing(route: Route, *, as_json: bool) -> None:
         }
         click.echo(json.dumps(nothing, indent=2))
     else:
-        click.echo(f"the snapshot is at {route.end} already: nothing to do, nothing was written")
+        echo(f"the snapshot is at {route.end} already: nothing to do, nothing was written")
 
 
 def _show_result(result: MigrationResult, route: Route, changes: list[StateChange], console: Console) -> None:

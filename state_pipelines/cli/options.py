@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from state_pipelines.cli.commands import CANNOT_BE_TOLD, WRONG_USE, set_debug
+from state_pipelines.cli.display import echo
 from state_pipelines.snapshot import Declarations, Snapshot, declare, open_snapshot
 from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.snapshot.declared_names import check_declared_names
@@ -93,7 +94,7 @@ class Source:
         """Open snapshots to which the declarations apply together: each is about one of them at least."""
         snapshots = [self.open_unchecked(path) for path in paths]
         for note in check_declared_names(*snapshots):
-            click.echo(f"note: {note}", err=True)
+            echo(f"note: {note}", err=True)
         return snapshots
 
     def open_unchecked(self, path: str) -> Snapshot:
@@ -127,13 +128,13 @@ def finish_with_notes(notes: Sequence[str], *, strict: bool, damage: Sequence[st
         damage: errors about bytes that are damaged or missing; exit code 2.
     """
     for note in notes[:_SHOWN_NOTES]:
-        click.echo(f"note: {' '.join(note.split())}", err=True)
+        echo(f"note: {' '.join(note.split())}", err=True)
     if len(notes) > _SHOWN_NOTES:
-        click.echo(f"note: and {len(notes) - _SHOWN_NOTES} more", err=True)
+        echo(f"note: and {len(notes) - _SHOWN_NOTES} more", err=True)
     context = click.get_current_context()
     if damage:
         others = f" (and {len(damage) - 1} more)" if damage[1:] else ""
-        click.echo(f"error: {' '.join(damage[0].split())}{others}", err=True)
+        echo(f"error: {' '.join(damage[0].split())}{others}", err=True)
         context.exit(WRONG_USE)
     if notes and strict:
         context.exit(CANNOT_BE_TOLD)

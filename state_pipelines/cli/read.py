@@ -11,7 +11,7 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from state_pipelines.cli.display import crop, make_console, make_table, shorten_classes
+from state_pipelines.cli.display import crop, echo, make_console, make_table, shorten_classes
 from state_pipelines.cli.dump import write_lines
 from state_pipelines.cli.options import AS_JSON, STRICT, Source, finish_with_notes, source_options
 from state_pipelines.errors import UnsupportedError, UsageError, Where
@@ -101,7 +101,7 @@ def command(
     schema, batches = rows.schema, _note_reasons(rows.batches, reasons)
     if parquet is not None:
         number = write_parquet(schema, take(batches, limit), parquet)
-        click.echo(f"{number:,} rows written to {parquet}", err=True)
+        echo(f"{number:,} rows written to {parquet}", err=True)
     elif as_json:
         lines = (json.dumps(row, separators=(",", ":")) for batch in take(batches, limit) for row in to_rows(batch))
         write_lines(lines, sys.stdout.buffer)

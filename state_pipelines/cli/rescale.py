@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
+from state_pipelines.cli.display import echo, format_bytes, indent, make_console, make_table, plural
 from state_pipelines.cli.options import AS_JSON, SCRATCH, Source, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError, at
@@ -113,7 +113,7 @@ def command(
             click.echo(json.dumps(plan.to_json(), indent=2))
         else:
             _show_changes(plan, make_console())
-            click.echo("nothing was written (--dry-run)")
+            echo("nothing was written (--dry-run)")
         return
     with Processes(processes or choose_processes(plan.size)) as shared:
         result = run_rescale(plan, partial(run_with_bar, shared, progress), prove=not no_proof, scratch=scratch)

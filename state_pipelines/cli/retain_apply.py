@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from state_pipelines.cli.commands import ANSWER_IS_NO
-from state_pipelines.cli.display import format_bytes, make_console, make_table, plural
+from state_pipelines.cli.display import echo, format_bytes, make_console, make_table, plural
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.retention import ApplyLimits, Outcome
 from state_pipelines.operations.retention.plan import read_planned_paths
@@ -92,10 +92,10 @@ def show_records(records: Sequence[AuditRecord], *, as_json: bool) -> bool:
         done = [record for record in records if record.outcome is outcome]
         if done:
             size = format_bytes(sum(record.bytes for record in done))
-            click.echo(f"{plural(len(done), 'file')} with {size} {outcome.value}")
+            echo(f"{plural(len(done), 'file')} with {size} {outcome.value}")
     _show_details("failed", failed)
     if not records:
-        click.echo("no file is old enough to be purged")
+        echo("no file is old enough to be purged")
     return not failed
 
 
@@ -107,6 +107,6 @@ def finish(done: bool) -> None:
 
 def _show_details(word: str, records: Sequence[AuditRecord]) -> None:
     for record in records[:_SHOWN]:
-        click.echo(f"{word}: {record.path}: {record.detail}")
+        echo(f"{word}: {record.path}: {record.detail}")
     if len(records) > _SHOWN:
         click.echo(f"{word}: and {len(records) - _SHOWN:,} more; --json shows every one")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
+
+from state_pipelines.snapshot.escaping import escape_html
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,13 +34,13 @@ def make_html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[s
     """
     if count > SHOWN_ROWS:
         caption = f"{caption} (the first {SHOWN_ROWS} of {count:,})"
-    lines = [f"<table><caption>{escape(caption)}</caption>", _make_row("th", head)]
+    lines = [f"<table><caption>{escape_html(caption)}</caption>", _make_row("th", head)]
     lines += [_make_row("td", row) for row, _ in zip(rows, range(SHOWN_ROWS), strict=False)]
     return "\n".join([*lines, "</table>"])
 
 
 def _make_row(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+    return f"<tr>{''.join(f'<{tag}>{escape_html(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
 def format_count(number: int, noun: str) -> str:

@@ -280,7 +280,7 @@ def test_a_handle_of_a_foreign_file_is_not_published(job: Job, tmp_path: Path) -
     foreign = replace(keyed, meta_data_state=FileStateHandle(f"file:{tmp_path}/elsewhere/x", 1))
     job.coordinator.acknowledge(replace(taken, state=replace(taken.state, managed_keyed_state=foreign)))
     assert reason_of(request.failure) is FailureReason.FINALIZE_CHECKPOINT_FAILURE
-    assert "may lie elsewhere" in str(request.failure)
+    assert "outside the directories that this snapshot may name" in str(request.failure)
     assert listed(job) == []
 
 

@@ -21,6 +21,7 @@ from state_pipelines.operations.retention import (
     purge_quarantine,
 )
 from state_pipelines.operations.retention.application import PlanChangedError
+from state_pipelines.snapshot.escaping import escape_markdown
 from state_pipelines.storage import resolve
 
 NAME = "applied_retention"
@@ -170,7 +171,7 @@ def _check_done(result: ApplyResult) -> dg.AssetCheckResult:
     left = len(kept) + len(result.failed) + result.remaining
     reasons = [result.stopped] if result.stopped else []
     reasons += [f"{record.path}: {record.detail}" for record in (*result.failed, *kept)]
-    sample = dg.MetadataValue.md("\n".join(f"* {reason}" for reason in reasons[:_SHOWN]))
+    sample = dg.MetadataValue.md("\n".join(f"* {escape_markdown(reason)}" for reason in reasons[:_SHOWN]))
     return dg.AssetCheckResult(
         check_name=DONE,
         passed=not left,

@@ -23,6 +23,7 @@ from state_pipelines.operations.convert.conversion_tasks import Format
 from state_pipelines.operations.proofs.proof_reports import DESCRIPTIONS, SOURCE_WHOLE
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot import open_snapshot
+from state_pipelines.snapshot.escaping import escape_markdown
 
 if TYPE_CHECKING:
     from state_pipelines.operations.convert.conversion import ConversionResult
@@ -111,7 +112,7 @@ def _describe(result: "ConversionResult", format: str) -> dict[str, Any]:
         "path": dg.MetadataValue.path(result.path),
         "format": format,
         "states": dg.MetadataValue.table(rows, dg.TableSchema(_COLUMNS)),
-        "notes": dg.MetadataValue.md("\n".join(f"- {note}" for note in result.notes)),
+        "notes": dg.MetadataValue.md("\n".join(f"- {escape_markdown(note)}" for note in result.notes)),
         "subtasks": result.converted,
         "copied files": result.copied,
         "bytes": result.bytes,

@@ -29,6 +29,7 @@ from state_pipelines.operations.proofs.proof_reports import (
     SOURCE_WHOLE,
     SUITES,
 )
+from state_pipelines.snapshot.escaping import escape_markdown
 from state_pipelines.storage import resolve
 from state_pipelines.storage.locations import is_local
 
@@ -155,7 +156,7 @@ def _describe(result: "MigrationResult", revision: str, chain: list[tuple["Migra
         "proof": dg.MetadataValue.md(proof.to_markdown() if proof else ""),
         "revision": revision,
         "applied": [f"{direction} {each.revision}" for each, direction in chain],
-        "notes": dg.MetadataValue.md("\n".join(f"- {note}" for note in result.notes)),
+        "notes": dg.MetadataValue.md("\n".join(f"- {escape_markdown(note)}" for note in result.notes)),
         "bytes": result.snapshot.file_size,
         "seconds": result.seconds,
         **describe_numbers(proof),

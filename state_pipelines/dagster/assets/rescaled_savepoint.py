@@ -25,6 +25,7 @@ from state_pipelines.operations.rescale.proof_report import DESCRIPTIONS
 from state_pipelines.operations.rescale.rescale_request import RescaleRequest, parse_request
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot import Snapshot, open_snapshot
+from state_pipelines.snapshot.escaping import escape_markdown
 from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def _describe(result: "RescaleResult") -> dict[str, Any]:
         "path": dg.MetadataValue.path(result.path),
         "operators": dg.MetadataValue.table(rows, dg.TableSchema(_COLUMNS)),
         "dropped": list(result.plan.dropped),
-        "notes": dg.MetadataValue.md("\n".join(f"- {note}" for note in result.notes)),
+        "notes": dg.MetadataValue.md("\n".join(f"- {escape_markdown(note)}" for note in result.notes)),
         "files written": result.files_written,
         "files taken over": result.files_taken,
         "bytes": result.bytes,

@@ -14,6 +14,7 @@ from state_pipelines.dagster.flink_asset import flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.partitions import open_partition
 from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot
+from state_pipelines.snapshot.escaping import escape_markdown
 
 if TYPE_CHECKING:
     from state_pipelines.operations.auditing import AuditReport, Finding
@@ -113,7 +114,15 @@ def _check(report: "AuditReport", property: Property) -> dg.AssetCheckResult:
         metadata={
             "expected": 0,
             "observed": errors + doubts,
-            **({"sample": dg.MetadataValue.md("\n".join(f"* {each}" for each in sample[:_SAMPLE]))} if sample else {}),
+            **(
+                {
+                    "sample": dg.MetadataValue.md(
+                        "\n".join(f"* {escape_markdown(str(each))}" for each in sample[:_SAMPLE])
+                    )
+                }
+                if sample
+                else {}
+            ),
         },
     )
 

@@ -21,6 +21,7 @@ from state_pipelines.operations.retention import (
     plan_retention,
 )
 from state_pipelines.operations.retention.plan import read_planned_paths
+from state_pipelines.snapshot.escaping import escape_markdown
 from state_pipelines.storage import Location, join, read_file, resolve
 from state_pipelines.storage.files import replace_file
 from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
@@ -168,7 +169,7 @@ def _describe(
         metadata["largest paths"] = make_path_table(plan.delete)
     for name, texts in (("stopped", plan.stopped), ("notes", plan.notes)):
         if texts:
-            metadata[name] = dg.MetadataValue.md("\n".join(f"* {text}" for text in texts[:_SHOWN]))
+            metadata[name] = dg.MetadataValue.md("\n".join(f"* {escape_markdown(text)}" for text in texts[:_SHOWN]))
     return metadata
 
 
@@ -195,7 +196,7 @@ def _check_applied(job: FlinkJob, plan: RetentionPlan) -> dg.AssetCheckResult:
 
 
 def _check_references(plan: RetentionPlan) -> dg.AssetCheckResult:
-    sample = dg.MetadataValue.md("\n".join(f"* {reason}" for reason in plan.stopped[:_SHOWN]))
+    sample = dg.MetadataValue.md("\n".join(f"* {escape_markdown(reason)}" for reason in plan.stopped[:_SHOWN]))
     return dg.AssetCheckResult(
         check_name=KNOWN,
         passed=not plan.stopped,

@@ -17,6 +17,7 @@ from state_pipelines.operations.diff import ExampleKind, diff
 from state_pipelines.operations.diff.state_changes import StateChange, list_changes
 from state_pipelines.operations.inventory import find_previous
 from state_pipelines.operations.json_rows import compact
+from state_pipelines.snapshot.escaping import escape_markdown
 from state_pipelines.storage import replace_file
 
 NAME = "snapshot_diff"
@@ -132,10 +133,13 @@ def show_samples(changes: list[StateChange]) -> str:
             samples = change.list_samples(kind)[:SAMPLES]
             if not samples:
                 continue
-            part = [f"**{_escape(change.operator)}, {_escape(change.state)}: {title}**", ""]
+            part = [
+                f"**{escape_markdown(_crop(change.operator))}, {escape_markdown(_crop(change.state))}: {title}**",
+                "",
+            ]
             part += ["| key | before | after |", "| --- | --- | --- |"]
             for each in samples:
-                cells = (_escape(_to_text(cell)) for cell in (each.key, each.one, each.other))
+                cells = (escape_markdown(_crop(_to_text(cell))) for cell in (each.key, each.one, each.other))
                 part.append(f"| {' | '.join(cells)} |")
             size += sum(map(len, part))
             if size > _SAMPLE_SIZE:
@@ -150,9 +154,3 @@ def _to_text(cell: dict[str, object] | None) -> str:
 
 def _crop(text: str) -> str:
     return text if len(text) <= _TEXT_SIZE else f"{text[: _TEXT_SIZE - 1]}…"
-
-
-def _escape(text: str) -> str:
-    """Escape text of a snapshot, so that it cannot end the cell or the line."""
-    shown = (each if each.isprintable() else " " for each in _crop(text))
-    return "".join(f"\\{each}" if each in r"\`*_{}[]<>|#" else each for each in shown)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
+from state_pipelines.snapshot.escaping import escape_markdown
+
 BY_RECORDS = "records"
 """All records were read: bytes are those of keys and values."""
 
@@ -225,9 +227,9 @@ class Balance:
 
     def to_markdown(self) -> str:
         """The report as tables: subtasks, hottest key groups, hottest keys and advice of each operator."""
-        lines = [f"- **{conflict}**" for conflict in self.conflicts]
+        lines = [f"- **{escape_markdown(str(conflict))}**" for conflict in self.conflicts]
         for operator in self.operators:
-            lines += ["", f"### {_escape(operator.label)}", "", *_describe(operator)]
+            lines += ["", f"### {escape_markdown(_crop(operator.label))}", "", *_describe(operator)]
         return "\n".join(lines).strip() + "\n"
 
 
@@ -236,9 +238,12 @@ _SHOWN = 10
 
 def _describe(operator: OperatorBalance) -> list[str]:
     if operator.now is None:
-        return [operator.error or "; ".join(operator.notes)]
+        return [escape_markdown(operator.error or "; ".join(operator.notes))]
     lines = [*_tabulate_distributions(operator), ""]
-    lines += [f"- {each}" for each in (*operator.advice, *operator.notes, *filter(None, [operator.unpredicted]))]
+    lines += [
+        f"- {escape_markdown(str(each))}"
+        for each in (*operator.advice, *operator.notes, *filter(None, [operator.unpredicted]))
+    ]
     lines += ["", "| hottest key group | subtask | bytes | share | records | keys |", "|--:|--:|--:|--:|--:|--:|"]
     lines += [
         f"| {each.key_group} | {each.subtask} | {each.bytes:,} | {each.share:.1%} | {_number(each.records)} "
@@ -250,8 +255,8 @@ def _describe(operator: OperatorBalance) -> list[str]:
             lines += ["", f"| key with {title} | key group | subtask | bytes | records | share of the subtask |"]
             lines += ["|---|--:|--:|--:|--:|--:|"]
             lines += [
-                f"| {_escape(each.key)} | {each.key_group} | {each.subtask} | {each.bytes:,} | {each.records:,} "
-                f"| {each.share:.1%} |"
+                f"| {escape_markdown(_crop(each.key))} | {each.key_group} | {each.subtask} | {each.bytes:,} "
+                f"| {each.records:,} | {each.share:.1%} |"
                 for each in keys[:_SHOWN]
             ]
     return lines
@@ -276,7 +281,5 @@ def _number(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
 
 
-def _escape(text: str) -> str:
-    """Text of the snapshot in a cell: nothing in it may end the cell or the line."""
-    shown = text if len(text) <= 80 else f"{text[:79]}…"
-    return "".join(f"\\{each}" if each in r"\`*_{}[]<>|#" else each if each.isprintable() else " " for each in shown)
+def _crop(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:79]}…"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 from state_pipelines.operations.jobs.job_state import Place
 from state_pipelines.serializers.compatibility import Finding, Outcome
+from state_pipelines.snapshot.escaping import escape_html, escape_markdown, quote_markdown
 
 
 class Verdict(StrEnum):
@@ -270,22 +270,22 @@ def _row(check: StateCheck) -> str:
     outcome = f"**{check.outcome}**" if check.outcome is not Outcome.AS_IS else str(check.outcome)
     if check.partial:
         outcome += " (partial)"
-    cells = (check.operator or "", check.state or "", check.kind, check.place, outcome, check.action)
-    return f"| {' | '.join(map(_escape, cells))} |"
+    names = (check.operator or "", check.state or "", check.kind, check.place)
+    return f"| {' | '.join((*map(escape_markdown, names), outcome, escape_markdown(check.action)))} |"
 
 
 def _details(group: CheckGroup) -> list[str]:
     check = group.checks[0]
     lines: list[str] = []
     if check.reason:
-        lines += [f"{_escape(check.reason)}.", ""]
+        lines += [f"{escape_markdown(check.reason)}.", ""]
     lines += [_bullet(finding) for finding in group.findings]
-    lines += [f"- `{finding.path}`: as in {title}" for finding, title in group.repeated]
+    lines += [f"- {quote_markdown(finding.path)}: as in {escape_markdown(title)}" for finding, title in group.repeated]
     if check.findings:
         lines.append("")
-    lines += [line for remedy in group.remedies for line in (f"What to do: {_escape(remedy)}.", "")]
+    lines += [line for remedy in group.remedies for line in (f"What to do: {escape_markdown(remedy)}.", "")]
     if check.error:
-        lines += [f"Flink: `{check.error.replace('`', chr(39))}`", ""]
+        lines += [f"Flink: {quote_markdown(check.error)}", ""]
     return _fold(f"{group.title}: {check.outcome}", lines)
 
 
@@ -293,11 +293,11 @@ def _fold(summary: str, lines: list[str]) -> list[str]:
     """Lines that a reader unfolds."""
     while lines and not lines[-1]:
         lines = lines[:-1]
-    return ["<details>", f"<summary>{html.escape(summary)}</summary>", "", *lines, "", "</details>"]
+    return ["<details>", f"<summary>{escape_html(summary)}</summary>", "", *lines, "", "</details>"]
 
 
 def _bullet(finding: Finding) -> str:
-    sides = " → ".join(f"`{side.replace('`', chr(39))}`" for side in (finding.old, finding.new) if side is not None)
+    sides = " → ".join(quote_markdown(side) for side in (finding.old, finding.new) if side is not None)
     if finding.old is finding.new is None:
         sides = ""
     elif finding.old is None:
@@ -308,12 +308,8 @@ def _bullet(finding: Finding) -> str:
         *(["**values are lost**"] if finding.loss else []),
         *(["**Flink does not notice**"] if finding.unnoticed else []),
     ]
-    text = f"- `{finding.path}`{sides and ' '}{sides}: {_escape(finding.reason)}"
+    text = f"- {quote_markdown(finding.path)}{sides and ' '}{sides}: {escape_markdown(finding.reason)}"
     return "; ".join([text, *warnings])
-
-
-def _escape(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _plain(value: object) -> object:

@@ -10,6 +10,7 @@ from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import ProofError, Where
+from state_pipelines.snapshot.escaping import escape_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +44,6 @@ _SIDES = (BEFORE, AFTER, EXPECTED, RETURNED)
 _ABSENT = "(no record)"
 _CELL = 160
 # A pipe inside of a Markdown table.
-_PIPE = r"\|"
 
 
 @dataclass(frozen=True)
@@ -305,16 +305,19 @@ class ProofReport:
     def to_markdown(self) -> str:
         """Tables for people."""
         place = f" in {self.key_groups} key groups" if self.key_groups else ""
-        lines = [f"**{self.operator} / {self.state}**: {self.rows:,} records{place}"]
+        lines = [f"**{escape_markdown(f'{self.operator} / {self.state}')}**: {self.rows:,} records{place}"]
         if self.checks:
-            cells = [(each.name, _mark(each), each.description, each.observed) for each in self.checks]
+            cells = [
+                (each.name, _mark(each), escape_markdown(each.description), escape_markdown(each.observed))
+                for each in self.checks
+            ]
             lines += ["", *_make_markdown_table(("check", "result", "description", "observed"), cells)]
         for check in self.failed:
             if check.rows:
                 columns, rows = arrange_rows(check.rows)
                 lines += ["", f"{check.name}, {_count_examples(check)}:", ""]
-                lines += _make_markdown_table(columns, rows)
-        lines += ["", *(f"- {note}" for note in self.notes)] if self.notes else []
+                lines += _make_markdown_table(columns, (map(escape_markdown, row) for row in rows))
+        lines += ["", *(f"- {escape_markdown(note)}" for note in self.notes)] if self.notes else []
         return "\n".join(lines)
 
 
@@ -342,9 +345,9 @@ def _mark(check: ProofCheck) -> str:
     return check.result if check.ok else f"**{check.result}**"
 
 
-def _make_markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def _make_markdown_table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str]:
     lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-    return [*lines, *(f"| {' | '.join(each.replace('|', _PIPE) for each in row)} |" for row in rows)]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def combine_reports(reports: Sequence[ProofReport]) -> ProofReport:
