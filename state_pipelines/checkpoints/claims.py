@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from state_pipelines.checkpoints.completed_checkpoints import CompletedCheckpoint, find_checkpoints
-from state_pipelines.checkpoints.shared_files import list_files
+from state_pipelines.checkpoints.shared_files import list_files, name_files
 from state_pipelines.storage.locations import parent
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def claim_snapshot(
         Directories whose files new checkpoints may reference.
 
     Raises:
+        OutOfReachError: the snapshot names a file that it may not name; it is not claimed, which could delete the file.
         StorageError: the storage fails.
     """
     listed = list_files(snapshot.metadata, snapshot.location.directory, snapshot.path_mapping)
@@ -49,7 +50,7 @@ def claim_snapshot(
         others, unreadable = find_checkpoints(parent(snapshot.location.directory))
         for other in others:
             if other.location != snapshot.location:
-                files.protect(list_files(other.metadata, other.location.directory, snapshot.path_mapping))
+                files.protect(name_files(other.metadata, other.location.directory, snapshot.path_mapping))
         for location, error in unreadable:
             _freeze(files, f"{location.metadata} cannot be read: {error}")
     return {parent(file) for file in listed}
@@ -75,7 +76,7 @@ def recover_checkpoints(
     found, unreadable = find_checkpoints(directory)
     for snapshot in found:
         number = snapshot.metadata.checkpoint_id
-        listed = list_files(snapshot.metadata, snapshot.location.directory)
+        listed = name_files(snapshot.metadata, snapshot.location.directory, snapshot.path_mapping)
         files.register(number, listed)
         # What an earlier run has claimed elsewhere may be needed by others there.
         files.protect(file for file in listed if not file.path.startswith(f"{directory.path}/"))

@@ -32,7 +32,7 @@ from state_pipelines.checkpoints.periodic_schedule import PeriodicSchedule
 from state_pipelines.checkpoints.properties import CheckpointKind, is_full, make_properties, make_stop_properties
 from state_pipelines.checkpoints.publication import publish
 from state_pipelines.checkpoints.requests import CheckpointRequest, RequestQueue, RequestState
-from state_pipelines.checkpoints.shared_files import SharedFiles, list_files, list_subtask_files
+from state_pipelines.checkpoints.shared_files import SharedFiles, list_subtask_files, name_files
 from state_pipelines.errors import StateError, UsageError
 from state_pipelines.metadata.properties import PostCheckpointAction, SavepointFormatType
 from state_pipelines.operations.write.transaction import SnapshotTransaction
@@ -127,7 +127,7 @@ class CheckpointCoordinator:
             properties = make_properties(self.options.retention)
             self._beside |= claim_snapshot(snapshot, self.files, self.completed, properties)
         else:
-            self.files.protect(list_files(snapshot.metadata, snapshot.location.directory, snapshot.path_mapping))
+            self.files.protect(name_files(snapshot.metadata, snapshot.location.directory, snapshot.path_mapping))
             self._full_next = True
         self._next_id = max(snapshot.metadata.checkpoint_id, self.directories.find_last_id()) + 1
 
@@ -309,7 +309,7 @@ class CheckpointCoordinator:
         pending = self.pending.get(task.checkpoint_id)
         if pending is None:
             return self._take_late(task)
-        files = list_subtask_files(task.state, pending.trigger.directory)
+        files = list_subtask_files(task.state, pending.trigger.directory, self._beside)
         answer = pending.acknowledge(task)
         if answer is Acknowledgement.DUPLICATE:
             self._delete_unknown(files)
@@ -342,7 +342,7 @@ class CheckpointCoordinator:
             raise UsageError(f"checkpoint {task.checkpoint_id} was not triggered")
         for number, directory in self._aborted:
             if number == task.checkpoint_id:
-                self._delete_unknown(list_subtask_files(task.state, directory))
+                self._delete_unknown(list_subtask_files(task.state, directory, self._beside))
         return Acknowledgement.LATE
 
     def _delete_unknown(self, files: Collection[Location]) -> None:

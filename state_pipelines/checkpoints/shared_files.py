@@ -6,18 +6,22 @@ released file waits for the checkpoints that were pending at that time, since th
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from state_pipelines.errors import OutOfReachError
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, list_references
+from state_pipelines.metadata.references import operator_handles
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
-from state_pipelines.metadata.streams import locate_file
+from state_pipelines.metadata.streams import locate_file, name_file
+from state_pipelines.storage import PathMapping
 from state_pipelines.storage.locations import parent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from state_pipelines.metadata import SubtaskState
-    from state_pipelines.storage import Location, PathMapping
+    from state_pipelines.storage import Location
 
 
 def list_files(
@@ -32,6 +36,7 @@ def list_files(
 
     Raises:
         FormatError: a relative path leaves the directory.
+        OutOfReachError: a file is outside the directories that the snapshot may name.
         UsageError: the storage of an absolute handle cannot be reached.
     """
     mapping = () if path_mapping is None else (path_mapping,)
@@ -39,10 +44,32 @@ def list_files(
     return frozenset(locate_file(handle, directory, *mapping) for handle in handles)
 
 
-def list_subtask_files(state: SubtaskState, directory: Location) -> frozenset[Location]:
-    """Return the files that one subtask references; arguments and errors as for `list_files`."""
+def name_files(metadata: CheckpointMetadata, directory: Location, path_mapping: PathMapping) -> frozenset[Location]:
+    """Return the files of this storage that a snapshot names, in reach or not: those that must not be deleted.
+
+    Arguments as for `list_files`.
+    """
+    handles = (reference.handle for reference in list_references(metadata) if isinstance(reference.handle, _FILES))
+    named = (name_file(handle, directory, path_mapping) for handle in handles)
+    return frozenset(each for each in named if each is not None)
+
+
+def list_subtask_files(state: SubtaskState, directory: Location, beside: Iterable[Location]) -> frozenset[Location]:
+    """Return the files that one subtask references and that its checkpoint may name; others are never published.
+
+    Args:
+        state: of the subtask.
+        directory: of the checkpoint.
+        beside: other directories whose files it may name.
+    """
+    allowed = PathMapping().allow(each.url for each in beside)
     operator = OperatorState(bytes(16), 1, 1, (state,))
-    return list_files(CheckpointMetadata(3, 0, (), (operator,)), directory)
+    found: set[Location] = set()
+    for reference in operator_handles(operator):
+        if isinstance(reference.handle, _FILES):
+            with suppress(OutOfReachError):
+                found.add(locate_file(reference.handle, directory, allowed))
+    return frozenset(found)
 
 
 _FILES = (FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle)

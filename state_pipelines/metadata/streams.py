@@ -28,7 +28,7 @@ from state_pipelines.storage import (
 from state_pipelines.storage.files import can_copy_inside, copy_inside, remove_file
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.multipart import FileRange, can_copy_ranges, plan_parts, write_parts
-from state_pipelines.storage.reach import locate_named
+from state_pipelines.storage.reach import locate_named, name_named
 from state_pipelines.storage.reading import read_ranges
 
 if TYPE_CHECKING:
@@ -137,6 +137,17 @@ def locate_file(
     relative = isinstance(handle, RelativeFileStateHandle)
     path = handle.relative_path if isinstance(handle, RelativeFileStateHandle) else handle.path
     return locate_named(path, exclusive_directory, path_mapping, relative=relative, handle=type(handle).__name__)
+
+
+def name_file(
+    handle: FileStateHandle | RelativeFileStateHandle | SegmentFileStateHandle,
+    exclusive_directory: Location,
+    path_mapping: PathMapping = _NO_MAPPING,
+) -> Location | None:
+    """Return the file that a handle names, in reach or not, for comparisons only; None on another storage."""
+    relative = isinstance(handle, RelativeFileStateHandle)
+    path = handle.relative_path if isinstance(handle, RelativeFileStateHandle) else handle.path
+    return name_named(path, exclusive_directory, path_mapping, relative=relative)
 
 
 def measure_stream_file(stream: StateStream) -> int:

@@ -26,7 +26,7 @@ from state_pipelines.errors import FormatError, OutOfReachError, Where
 from state_pipelines.storage.locations import Location, is_local, is_plain_name, join, parent, protocols
 from state_pipelines.storage.options import canonicalize
 from state_pipelines.storage.redaction import redact
-from state_pipelines.storage.resolution import find_scheme, normalize, resolve
+from state_pipelines.storage.resolution import find_scheme, normalize, resolve, resolve_beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -82,6 +82,20 @@ def locate_named(path: str, directory: Location, path_mapping: PathMapping, *, r
 
 class _Refused(Exception):
     """A path that is out of reach: how it is, and a hint for the user."""
+
+
+def name_named(path: str, directory: Location, path_mapping: PathMapping, *, relative: bool) -> Location | None:
+    """Return the file that a handle names, in reach or not, to compare it with others; None on another storage.
+
+    Nothing may be done with the file itself; arguments as for `locate_named`.
+    """
+    if relative:
+        return join(directory, path)
+    normal = normalize(path_mapping.apply(path))
+    if find_scheme(normal) not in protocols(directory.filesystem):
+        return None
+    found = resolve_beside(normal, directory)
+    return Location(found.filesystem, os.path.normpath(found.path)) if is_local(found) else found
 
 
 def _find_file(path: str, directory: Location, path_mapping: PathMapping, *, relative: bool) -> Location:

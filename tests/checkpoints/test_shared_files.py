@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
-from state_pipelines.checkpoints.shared_files import SharedFiles, list_files
-from state_pipelines.storage import Location, join, resolve
+from state_pipelines.checkpoints.shared_files import SharedFiles, list_files, list_subtask_files, name_files
+from state_pipelines.errors import OutOfReachError
+from state_pipelines.metadata import CheckpointMetadata, OperatorState, SubtaskState
+from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, FileStateHandle
+from state_pipelines.storage import Location, PathMapping, join, resolve
 from tests.snapshots import OWN, select
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.snapshots import Case
 
 ROOT = resolve("/jobs/shared")
@@ -88,3 +96,17 @@ def test_files_of_real_snapshots_are_found(case: Case) -> None:
     assert {file.name for file in found if file.path.startswith(f"{snapshot.location.directory}/")} == {
         path.name for path in case.path.iterdir() if path.name != "_metadata"
     }
+
+
+def test_files_out_of_reach_are_protected_but_never_counted_for_a_subtask(tmp_path: Path) -> None:
+    directory, beside = resolve(str(tmp_path / "job" / "chk-1")), resolve(str(tmp_path / "claimed"))
+    handles = [FileStateHandle(f"file:{tmp_path}/{name}", 1) for name in ("job/chk-1/a", "claimed/b", "elsewhere/c")]
+    shared = tuple(HandleAndLocalPath(handle.path.rpartition("/")[2], handle) for handle in handles)
+    meta = ByteStreamStateHandle("meta", b"")
+    keyed = IncrementalRemoteKeyedStateHandle(1, str(UUID(int=0)), KeyGroupRange(0, 1), meta, shared, ())
+    state = SubtaskState(0, managed_keyed_state=keyed)
+    assert {file.name for file in list_subtask_files(state, directory, [beside])} == {"a", "b"}
+    metadata = CheckpointMetadata(3, 1, (), (OperatorState(bytes(16), 1, 1, (state,)),))
+    assert {file.name for file in name_files(metadata, directory, PathMapping())} == {"a", "b", "c"}
+    with pytest.raises(OutOfReachError):
+        list_files(metadata, directory)

@@ -269,7 +269,7 @@ def test_the_report_is_markdown() -> None:
     report = check_jobs(with_states(state(name="a|b")), with_states(state(name="a|b", value="Double")))
     lines = report.to_markdown().splitlines()
     assert lines[0] == "## State compatibility: incompatible"
-    assert "| orders | a\\|b | VALUE | value | **incompatible** | needs our migration |" in lines
+    assert "| orders | a&#124;b | VALUE | value | **incompatible** | needs our migration |" in lines
     assert "- `value` `Long` → `Double`: LongSerializer became DoubleSerializer; " in "\n".join(lines)
     assert any(line.startswith("Flink: `The new state serializer (Double) must not be incompatible") for line in lines)
 

@@ -16,11 +16,10 @@ from state_pipelines.metadata.stream_handles import (
     RelativeFileStateHandle,
     SegmentFileStateHandle,
 )
-from state_pipelines.metadata.streams import locate_file
+from state_pipelines.metadata.streams import locate_file, name_file
 from state_pipelines.operations.auditing.report import Property, from_error
-from state_pipelines.storage import Location, join, resolve, resolve_beside
-from state_pipelines.storage.locations import protocols
-from state_pipelines.storage.resolution import find_scheme, normalize
+from state_pipelines.storage import Location, resolve
+from state_pipelines.storage.resolution import normalize
 
 if TYPE_CHECKING:
     from state_pipelines.metadata.references import StreamReference
@@ -154,10 +153,7 @@ def collect_files(snapshot: Snapshot, findings: Findings) -> ReferencedFiles:
 
 def _name_refused(use: FileUse, snapshot: Snapshot) -> Location:
     """The path of a refused handle as it is shown; nobody opens it."""
-    handle, directory = use.handle, snapshot.location.directory
-    if isinstance(handle, RelativeFileStateHandle):
-        return join(directory, handle.relative_path)
-    path = normalize(snapshot.path_mapping.apply(handle.path))
-    if find_scheme(path) in protocols(directory.filesystem):
-        return resolve_beside(path, directory)
-    return Location(resolve("/").filesystem, path)
+    found = name_file(use.handle, snapshot.location.directory, snapshot.path_mapping)
+    if found is not None or isinstance(use.handle, RelativeFileStateHandle):
+        return found or snapshot.location.directory
+    return Location(resolve("/").filesystem, normalize(snapshot.path_mapping.apply(use.handle.path)))
