@@ -55,3 +55,14 @@ from state_pipelines.datastream.timer_service import TimeDomain as TimeDomain
 from state_pipelines.datastream.timer_service import TimerService as TimerService
 from state_pipelines.datastream.ttl_config import StateTtlConfig as StateTtlConfig
 from state_pipelines.datastream.type_information import TypeInformation as TypeInformation
+from state_pipelines.datastream.window_functions import PassThroughWindowFunction as PassThroughWindowFunction
+from state_pipelines.datastream.window_functions import ProcessWindowFunction as ProcessWindowFunction
+from state_pipelines.datastream.window_functions import WindowFunction as WindowFunction
+from state_pipelines.datastream.window_operator import WindowOperator as WindowOperator
+from state_pipelines.datastream.windows import EventTimeSessionWindows as EventTimeSessionWindows
+from state_pipelines.datastream.windows import ProcessingTimeSessionWindows as ProcessingTimeSessionWindows
+from state_pipelines.datastream.windows import SlidingEventTimeWindows as SlidingEventTimeWindows
+from state_pipelines.datastream.windows import SlidingProcessingTimeWindows as SlidingProcessingTimeWindows
+from state_pipelines.datastream.windows import TimeWindow as TimeWindow
+from state_pipelines.datastream.windows import TumblingEventTimeWindows as TumblingEventTimeWindows
+from state_pipelines.datastream.windows import TumblingProcessingTimeWindows as TumblingProcessingTimeWindows

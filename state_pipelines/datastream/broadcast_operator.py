@@ -16,6 +16,7 @@ from state_pipelines.datastream.keyed_operator import KeyedOperator, find_key_fu
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from state_pipelines.backends.timers import Timer
     from state_pipelines.datastream.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
     from state_pipelines.datastream.descriptors import MapStateDescriptor
     from state_pipelines.datastream.functions import KeySelector, Output
@@ -112,6 +113,6 @@ class KeyedBroadcastProcessOperator(KeyedOperator):
         self._context = KeyedReadOnlyContext(self, states, self._timers)
         self._broadcast_context = KeyedBroadcastContext(self, states, self._states, self._key_type)
 
-    def _on_timer(self, timestamp: int, key: Any, domain: TimeDomain) -> Output:
-        self._context.set_key(key, timestamp, domain)
-        return self.function.on_timer(timestamp, self._context)
+    def _on_timer(self, timer: Timer, key: Any, domain: TimeDomain) -> Output:
+        self._context.set_key(key, timer.timestamp, domain)
+        return self.function.on_timer(timer.timestamp, self._context)

@@ -10,7 +10,7 @@ They can be used like Flink's test harnesses for operators (`KeyedOneInputStream
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from state_pipelines.backends.heap_store import HeapStore
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from state_pipelines.backends.entry_store import EntryStore
+    from state_pipelines.backends.timers import Timer
     from state_pipelines.datastream.aggregations import Function
     from state_pipelines.datastream.functions import KeyedCoProcessFunction, KeyedProcessFunction, Output
     from state_pipelines.datastream.restored_state import RestoredState
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
     from state_pipelines.operations.convert.conversion_tasks import Format
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.storage import Location
-
-TIMERS = "user-timers"
-"""Name of the timer service of functions (`KeyedProcessOperator.open`)."""
 
 
 class KeyedOperator(FunctionOperator):
@@ -60,6 +58,12 @@ class KeyedOperator(FunctionOperator):
     Raises:
         UsageError: Flink rejects the type of the keys.
     """
+
+    timer_service: ClassVar[str] = "user-timers"
+    """Name of the timer service (`KeyedProcessOperator.open`), which is part of the names of the states of timers."""
+
+    timer_namespace: ClassVar[Serializer] = VOID_NAMESPACE
+    """Serializer of the namespaces of timers."""
 
     def __init__(
         self,
@@ -124,13 +128,14 @@ class KeyedOperator(FunctionOperator):
 
     def _open_contexts(self) -> None:
         self._event_timers, self._processing_timers = (
-            TimerQueue(self.backend, timer_state_name(TIMERS, domain), VOID_NAMESPACE) for domain in QueueDomain
+            TimerQueue(self.backend, timer_state_name(self.timer_service, domain), self.timer_namespace)
+            for domain in QueueDomain
         )
         self._timers = QueueTimerService(self.backend, self._event_timers, self._processing_timers, self._clock)
 
     @abstractmethod
-    def _on_timer(self, timestamp: int, key: Any, domain: TimeDomain) -> Output:
-        """Call the function for a timer."""
+    def _on_timer(self, timer: Timer, key: Any, domain: TimeDomain) -> Output:
+        """Call the function for a timer of a key, as the function knows it."""
 
     def _set_key(self, key: Any) -> None:
         self.backend.set_current_key(self._key_type.to_internal_type(key))
@@ -148,7 +153,7 @@ class KeyedOperator(FunctionOperator):
         for timer in timers.poll(up_to):
             self.backend.set_current_key(timer.key)
             key = self._key_type.from_internal_type(timer.key)
-            self._collect(self._on_timer(timer.timestamp, key, domain), output)
+            self._collect(self._on_timer(timer, key, domain), output)
         return output
 
 
@@ -193,9 +198,9 @@ class KeyedProcessOperator(KeyedOperator):
         self._context.set(key, timestamp)
         return self._collect(self.function.process_element(value, self._context), [])
 
-    def _on_timer(self, timestamp: int, key: Any, domain: TimeDomain) -> Output:
-        self._context.set(key, timestamp, domain)
-        return self.function.on_timer(timestamp, self._context)
+    def _on_timer(self, timer: Timer, key: Any, domain: TimeDomain) -> Output:
+        self._context.set(key, timer.timestamp, domain)
+        return self.function.on_timer(timer.timestamp, self._context)
 
 
 class KeyedCoProcessOperator(KeyedOperator):
@@ -241,9 +246,9 @@ class KeyedCoProcessOperator(KeyedOperator):
         self._context.set(key, timestamp)
         return self._collect(self.function.process_element2(value, self._context), [])
 
-    def _on_timer(self, timestamp: int, key: Any, domain: TimeDomain) -> Output:
-        self._context.set(key, timestamp, domain)
-        return self.function.on_timer(timestamp, self._context)
+    def _on_timer(self, timer: Timer, key: Any, domain: TimeDomain) -> Output:
+        self._context.set(key, timer.timestamp, domain)
+        return self.function.on_timer(timer.timestamp, self._context)
 
 
 def find_key_function(key_selector: KeySelector | Callable[[Any], Any]) -> Callable[[Any], Any]:

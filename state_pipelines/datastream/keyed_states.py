@@ -64,6 +64,7 @@ class BackendKeyedStates(KeyedStateStore):
         self._backend = backend
         self._clock = clock
         self._namespace = namespace
+        self._current_namespace: Any = None
         self._states: dict[str, TableState] = {}
         self._cleaned_by_records: list[TtlState] = []
 
@@ -104,6 +105,7 @@ class BackendKeyedStates(KeyedStateStore):
         known = self._states.get(descriptor.name)
         if known is None:
             known = self._states[descriptor.name] = self._open(descriptor)
+            known.set_current_namespace(self._current_namespace)
         elif not known.descriptor.describes_same_state(descriptor):
             raise UsageError(
                 f"the name is in use for {known.descriptor.state_type} state of {known.descriptor.type_info}, and "
@@ -112,6 +114,12 @@ class BackendKeyedStates(KeyedStateStore):
                 hint="Names of states are unique in an operator; types and TTL of one state do not change",
             )
         return known
+
+    def set_current_namespace(self, namespace: Any) -> None:
+        """Make a namespace the current one of all states; None is the void namespace."""
+        self._current_namespace = namespace
+        for state in self._states.values():
+            state.set_current_namespace(namespace)
 
     def clean_by_record(self) -> None:
         """Run the incremental clean-up of the states that ask for it at every record."""
