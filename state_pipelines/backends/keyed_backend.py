@@ -171,8 +171,6 @@ class KeyedStateBackend:
             StateMigrationError: the new key serializer is not compatible with that of the old keys.
             StateError: a file cannot be read.
         """
-        if self._registered:
-            raise UsageError("state is restored before any state is registered")
         context = context or self.context
         if context.max_parallelism != self.max_parallelism:
             raise UsageError(
@@ -181,13 +179,25 @@ class KeyedStateBackend:
                 hint="Rescale the snapshot to the new max parallelism first",
             )
         for file in files:
-            with at(file=file.name):
-                check_keys(file.header.key_serializer, self.key_serializer)
-            for info in file.header.states:
-                self._note(info, file.name)
+            self.take_states(file)
             names = [info.name for info in file.header.states]
             for state_id, records in file.scan(range(len(names)), context, self.key_groups):
                 self.store.load(names[state_id], records)
+
+    def take_states(self, file: KeyedFile) -> None:
+        """Take over the states of a file without its records, for a store that took over its tables.
+
+        Raises:
+            UsageError: a state is registered already.
+            StateMigrationError: the new key serializer is not compatible with that of the old keys.
+            UnsupportedError: a state has another serializer than in a file before.
+        """
+        if self._registered:
+            raise UsageError("state is restored before any state is registered")
+        with at(file=file.name):
+            check_keys(file.header.key_serializer, self.key_serializer)
+        for info in file.header.states:
+            self._note(info, file.name)
 
     def as_file(self, *, compressed: bool = False) -> LiveFile:
         """All records as a keyed file; `compressed` is what its header says for the formats that compress."""

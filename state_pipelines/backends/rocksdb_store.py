@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.key_groups import KeyGroupRange
 
 _MISSING = object()
+_AFTER_ALL = b"\xff"
+"""A key after those of all key groups, which are below 32,768."""
 
 
 class Family:
@@ -288,9 +290,7 @@ class RocksStore:
         family = self._families.get(name)
         if family is None or not key_groups.number:
             return iter(())
-        limit = key_groups.end + 1
-        end = limit.to_bytes(self._prefix, "big") if limit < 1 << 8 * self._prefix else None
-        entries = family.scan(key_groups.start.to_bytes(self._prefix, "big"), end)
+        entries = family.scan(key_groups.start.to_bytes(self._prefix, "big"), self._find_end(key_groups))
         return self._batch(entries)
 
     def _batch(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[KeyedRecords]:
@@ -335,6 +335,24 @@ class RocksStore:
         for name in families:
             handle = self._database.get_column_family_handle(name)
             self._families[name] = Family(self, self._database.get_column_family(name), handle)
+
+    def clip(self, key_groups: KeyGroupRange) -> None:
+        """Remove the entries of all other key groups by range tombstones; nothing is written where there are none."""
+        first, end = key_groups.start.to_bytes(self._prefix, "big"), self._find_end(key_groups)
+        for family in self._families.values():
+            cursor = family.table.iter()
+            cursor.seek(b"")
+            if cursor.valid() and cursor.key() < first:
+                family.table.delete_range(b"", first, self._writing)
+            if end is not None:
+                cursor.seek(end)
+                if cursor.valid():
+                    family.table.delete_range(end, _AFTER_ALL, self._writing)
+            cursor.status()
+
+    def _find_end(self, key_groups: KeyGroupRange) -> bytes | None:
+        limit = key_groups.end + 1
+        return limit.to_bytes(self._prefix, "big") if limit < 1 << 8 * self._prefix else None
 
     def write(self, handle: ColumnFamily, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Write entries of one column family in one batch; a value of None deletes."""

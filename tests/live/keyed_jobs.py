@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from state_pipelines.backends.incremental_restore import restore_incremental
+from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
 from state_pipelines.backends.keyed_snapshots import write_full_snapshot
+from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
 from state_pipelines.operations.convert.conversion_tasks import Format
 from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import PathMapping, resolve
@@ -32,6 +36,7 @@ class KeyedJob:
 
     key_serializer: Serializer
     subtasks: list[KeyedStateBackend] = field(default_factory=list)
+    snapshots: dict[int, IncrementalSnapshots] = field(default_factory=dict)
 
     @property
     def max_parallelism(self) -> int:
@@ -76,9 +81,33 @@ class KeyedJob:
         reader = HandleReader(directory, PathMapping())
         return [file for each in written if (file := reader.open_keyed(each.handle)) is not None]
 
+    def save_incremental(self, path: Path, number: int) -> list[IncrementalRemoteKeyedStateHandle]:
+        """An incremental snapshot of each subtask, based on the one before."""
+        (path / f"chk-{number}").mkdir(parents=True)
+        (path / "shared").mkdir(exist_ok=True)
+        directory, shared = resolve(str(path / f"chk-{number}")), resolve(str(path / "shared"))
+        handles = []
+        for index, backend in enumerate(self.subtasks):
+            snapshots = self.snapshots.setdefault(index, IncrementalSnapshots(backend, find_store(backend)))
+            handle = snapshots.write(number, directory, shared).handle
+            snapshots.complete(number)
+            if isinstance(handle, IncrementalRemoteKeyedStateHandle):
+                handles.append(handle)
+        return handles
+
+    def restore_incremental(self, handles: list[IncrementalRemoteKeyedStateHandle], path: Path, number: int) -> None:
+        reader = HandleReader(resolve(str(path / f"chk-{number}")), PathMapping())
+        for index, backend in enumerate(self.subtasks):
+            self.snapshots[index] = restore_incremental(backend, find_store(backend), handles, reader)
+
     def close(self) -> None:
         for backend in self.subtasks:
             backend.close()
+
+
+def find_store(backend: KeyedStateBackend) -> RocksStore:
+    assert isinstance(backend.store, RocksStore)
+    return backend.store
 
 
 def start_job(

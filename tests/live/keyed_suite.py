@@ -92,18 +92,23 @@ class KeyedSuite(ABC):
         """Run a test that reopens its job with every restore operation of the class."""
         if "restore" in metafunc.fixturenames:
             metafunc.parametrize("restore", self.restores)
-        metafunc.parametrize("max_parallelism", self.max_parallelisms)
+        if "max_parallelism" in metafunc.fixturenames:
+            metafunc.parametrize("max_parallelism", self.max_parallelisms)
 
     @pytest.fixture
     def reopen(self, restore: str, start: Callable[[int], KeyedJob], tmp_path: Path) -> Callable[[KeyedJob], KeyedJob]:
-        directories = (tmp_path / f"snapshot-{number}" for number in count())
+        numbers = count(1)
 
         def reopen_job(job: KeyedJob) -> KeyedJob:
             if restore == "none":
                 return job
             source, _, rescaled = restore.partition(", ")
             again = start(3 if rescaled else len(job.subtasks))
-            files = job.save(source, next(directories))
+            number = next(numbers)
+            if source == "incremental":
+                again.restore_incremental(job.save_incremental(tmp_path, number), tmp_path, number)
+                return again
+            files = job.save(source, tmp_path / f"snapshot-{number}")
             for backend in again.subtasks:
                 backend.restore([file for file in files if file.key_groups.intersect(backend.key_groups)])
             return again

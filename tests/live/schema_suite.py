@@ -53,7 +53,8 @@ class SchemaSuite(KeyedSuite):
         """Run a test with every restore: serializers change only there."""
         if "restore" in metafunc.fixturenames:
             metafunc.parametrize("restore", [each for each in self.restores if each != "none"])
-        metafunc.parametrize("max_parallelism", self.max_parallelisms)
+        if "max_parallelism" in metafunc.fixturenames:
+            metafunc.parametrize("max_parallelism", self.max_parallelisms)
 
     @pytest.mark.parametrize(
         ("old", "new", "before", "after"),

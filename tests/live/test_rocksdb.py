@@ -14,7 +14,15 @@ if TYPE_CHECKING:
 
 
 class OnRocksDB(KeyedSuite):
-    restores = ("none", "bytes, rescaled", "canonical", "heap", "rocksdb, rescaled")
+    restores = (
+        "none",
+        "bytes, rescaled",
+        "canonical",
+        "heap",
+        "rocksdb, rescaled",
+        "incremental",
+        "incremental, rescaled",
+    )
     # Opening a database waits for the disk.
     max_parallelisms = (1000,)
 

@@ -1,0 +1,161 @@
+"""Incremental snapshots of a RocksDB store: tables that an earlier snapshot has uploaded are referenced.
+
+Source: `RocksIncrementalSnapshotStrategy`, `RocksDBIncrementalCheckpointUtils`, `RocksDBStateUploader`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from state_pipelines.backends.keyed_snapshots import KeyedSnapshot
+from state_pipelines.binary.writer import Writer
+from state_pipelines.errors import StateError
+from state_pipelines.keyed.header import write_keyed_header
+from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
+from state_pipelines.rocksdb.writer import list_files
+from state_pipelines.storage import create_file, join
+from state_pipelines.storage.files import remove_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from state_pipelines.backends.keyed_backend import KeyedStateBackend
+    from state_pipelines.backends.rocksdb_store import RocksStore
+    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.storage import Location
+
+TABLE = ".sst"
+_PIECE = 8 << 20
+
+
+class IncrementalSnapshots:
+    """Snapshots of one backend, each based on the last one that was completed.
+
+    Args:
+        backend: the live state.
+        store: of the backend.
+        restored: the handle whose files the store took over; later snapshots go on from it.
+
+    Attributes:
+        identifier: UUID text of the backend; handles with the same one name the same tables by the same names.
+    """
+
+    def __init__(
+        self,
+        backend: KeyedStateBackend,
+        store: RocksStore,
+        restored: IncrementalRemoteKeyedStateHandle | None = None,
+    ) -> None:
+        self._backend = backend
+        self._store = store
+        self.identifier = str(uuid.uuid4()) if restored is None else restored.backend_identifier
+        self._uploaded: dict[int, dict[str, StreamStateHandle]] = {}
+        self._completed = -1
+        if restored is not None:
+            self._completed = restored.checkpoint_id
+            # Tables that only the restored snapshot may use are relative to it, as in native savepoints.
+            self._uploaded[self._completed] = {
+                each.local_path: each.handle
+                for each in restored.shared_state
+                if not isinstance(each.handle, RelativeFileStateHandle)
+            }
+
+    def write(self, checkpoint_id: int, directory: Location, shared: Location, *, full: bool = False) -> KeyedSnapshot:
+        """Upload the tables that the last completed snapshot does not have, and everything that changes.
+
+        Every file is uploaded before the handle that names it is returned. If one cannot be, those of this call are
+        removed.
+
+        Args:
+            checkpoint_id: of the snapshot; ascending.
+            directory: of the snapshot, for the files that only it uses; handles name them relative to it.
+            shared: directory of the files that later snapshots use too; handles name them by their URL.
+            full: upload all tables again, as after a restore without claim.
+
+        Returns:
+            The handle, and the bytes uploaded; no handle when the backend has no state.
+
+        Raises:
+            StateError: a file cannot be written.
+        """
+        if not self._backend.states:
+            return KeyedSnapshot(None, 0)
+        base = {} if full else self._uploaded.get(self._completed, {})
+        local = self._store.directory / f"chk-{checkpoint_id}"
+        shutil.rmtree(local, ignore_errors=True)
+        new: list[Location] = []
+        try:
+            self._store.checkpoint(local)
+            files = list_files(local)
+            tables = [path for path in files if path.suffix == TABLE]
+            missing = [path for path in tables if path.name not in base]
+            private = [path for path in files if path.suffix != TABLE]
+            targets = [join(shared, str(uuid.uuid4())) for _ in missing]
+            own = [join(directory, str(uuid.uuid4())) for _ in private]
+            meta = join(directory, str(uuid.uuid4()))
+            new += [*targets, *own, meta]
+            sizes = self._upload([*missing, *private], [*targets, *own])
+            header = self._write_meta(meta)
+        except BaseException:
+            for location in new:
+                with suppress(StateError):
+                    remove_file(location)
+            raise
+        finally:
+            shutil.rmtree(local, ignore_errors=True)
+        uploaded = {
+            path.name: FileStateHandle(target.url, size)
+            for path, target, size in zip(missing, targets, sizes, strict=False)
+        }
+        known = {path.name: uploaded.get(path.name) or base[path.name] for path in tables}
+        self._uploaded[checkpoint_id] = known
+        handle = IncrementalRemoteKeyedStateHandle(
+            checkpoint_id=checkpoint_id,
+            backend_identifier=self.identifier,
+            key_groups=self._backend.key_groups,
+            meta_data_state=RelativeFileStateHandle(meta.name, header),
+            shared_state=tuple(HandleAndLocalPath(name, each) for name, each in known.items()),
+            private_state=tuple(
+                HandleAndLocalPath(path.name, RelativeFileStateHandle(target.name, size))
+                for path, target, size in zip(private, own, sizes[len(missing) :], strict=True)
+            ),
+            persisted_size=sum(sizes) + header,
+            state_handle_id=str(uuid.uuid4()),
+        )
+        return KeyedSnapshot(handle, sum(sizes) + header)
+
+    def complete(self, checkpoint_id: int) -> None:
+        """Base later snapshots on this one (`notifyCheckpointComplete`)."""
+        if checkpoint_id in self._uploaded and checkpoint_id > self._completed:
+            self._completed = checkpoint_id
+            self._uploaded = {each: known for each, known in self._uploaded.items() if each >= checkpoint_id}
+
+    def abort(self, checkpoint_id: int) -> None:
+        """Forget a snapshot that was not completed; its files are removed by whoever counts references."""
+        if checkpoint_id != self._completed:
+            self._uploaded.pop(checkpoint_id, None)
+
+    def _upload(self, paths: Sequence[Path], targets: Sequence[Location]) -> list[int]:
+        with ThreadPoolExecutor(max(1, self._store.options.transfer_threads)) as pool:
+            return list(pool.map(_upload_file, paths, targets))
+
+    def _write_meta(self, target: Location) -> int:
+        writer = Writer()
+        # RocksDB compresses its own blocks.
+        write_keyed_header(writer, replace(self._backend.as_file().header, compressed=False))
+        with create_file(target) as output:
+            return output.write(writer.getvalue())
+
+
+def _upload_file(path: Path, target: Location) -> int:
+    with path.open("rb") as source, create_file(target) as output:
+        while piece := source.read(_PIECE):
+            output.write(piece)
+    return path.stat().st_size

@@ -1,0 +1,129 @@
+"""Real Flink restores what live backends write: keyed state, timers and operator state, in every format.
+
+The state is that of a snapshot of Flink, restored into live backends, touched there, and written again.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state_pipelines.backends.heap_store import HeapStore
+from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
+from state_pipelines.backends.keyed_backend import KeyedStateBackend
+from state_pipelines.backends.keyed_snapshots import write_full_snapshot
+from state_pipelines.backends.operator_backend import OperatorStateBackend
+from state_pipelines.backends.rocksdb_store import RocksStore
+from state_pipelines.errors import UnsupportedError
+from state_pipelines.metadata import write_metadata
+from state_pipelines.operations.convert.conversion import convert
+from state_pipelines.operations.convert.conversion_tasks import Format
+from state_pipelines.serializers.state_meta_info import StateKind
+from state_pipelines.snapshot.handle_readers import HandleReader
+from state_pipelines.storage import PathMapping, resolve
+from tests.flink import harness
+from tests.flink.make_data import job_of_case
+from tests.flink.test_converted_savepoints import find_case, line_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.snapshot import Operator, Snapshot
+    from tests.snapshots import Case
+
+pytestmark = pytest.mark.flink
+
+INCREMENTAL = "incremental"
+WRITTEN = {
+    "canonical": ("rocksdb-incremental", "hashmap"),
+    "heap": ("rocksdb-native", "hashmap"),
+    "rocksdb": ("heap-native", "rocksdb"),
+    INCREMENTAL: ("heap-native", "rocksdb"),
+}
+"""Format -> the snapshot that is restored into live backends, and the backend of Flink."""
+
+
+def open_backend(operator: Operator, subtask: int, store: HeapStore | RocksStore) -> KeyedStateBackend | None:
+    """The live keyed state of one subtask, every value of which was written again."""
+    files = [file for index, file in operator.keyed_files if index == subtask and not file.holds_raw_timers]
+    if not files:
+        return None
+    context, key = operator.record_context, files[0].header.key_serializer
+    key_groups = files[0].key_groups
+    backend = KeyedStateBackend(store, key, key_groups, operator.max_parallelism, context.layouts)
+    backend.restore(files, context)
+    for info in backend.states:
+        if info.kind is StateKind.PRIORITY_QUEUE:
+            backend.register_timers(info)
+            continue
+        table = backend.register(info)
+        for key, namespace in list(table.keys_and_namespaces()):
+            # Keys of user classes have a hash that nothing here knows.
+            with suppress(UnsupportedError):
+                backend.set_current_key(key)
+                table.put(table.get(namespace), namespace)
+    return backend
+
+
+def write_keyed(backend: KeyedStateBackend, file_format: str, target: Path, name: str) -> KeyedStateHandle | None:
+    directory = resolve(str(target))
+    if file_format != INCREMENTAL:
+        return write_full_snapshot(backend, Format(file_format), directory, name, 7).handle
+    assert isinstance(backend.store, RocksStore)
+    (target / "shared").mkdir(exist_ok=True)
+    snapshots = IncrementalSnapshots(backend, backend.store)
+    return snapshots.write(7, directory, resolve(str(target / "shared"))).handle
+
+
+def write_live(snapshot: Snapshot, file_format: str, target: Path, scratch: Path) -> None:
+    """Replace the managed state of a snapshot at `target` by what live backends make of it."""
+    reader = HandleReader(resolve(str(target)), PathMapping())
+    states = []
+    for operator in snapshot.operators:
+        old = [reader.open_operator(each.managed_operator_state) for each in operator.metadata.subtasks]
+        subtasks = []
+        for subtask in operator.metadata.subtasks:
+            name = f"live-{operator.metadata.operator_id.hex()}-{subtask.index}"
+            prefix = operator.record_context.prefix
+            store = HeapStore(prefix) if file_format in ("canonical", "heap") else RocksStore(prefix, scratch / name)
+            backend = open_backend(operator, subtask.index, store)
+            if backend is not None:
+                subtask = replace(subtask, managed_keyed_state=write_keyed(backend, file_format, target, name))
+            if operator.metadata.parallelism == len(old):
+                lists = OperatorStateBackend(operator.record_context.layouts)
+                lists.restore(old, subtask.index, len(old))
+                handle = lists.snapshot(resolve(str(target)), f"{name}-lists")
+                subtask = replace(subtask, managed_operator_state=handle)
+            subtasks.append(subtask)
+            store.close()
+        states.append(replace(operator.metadata, subtasks=tuple(subtasks)))
+    metadata = replace(snapshot.metadata, operator_states=tuple(states))
+    (target / "_metadata").write_bytes(write_metadata(metadata))
+
+
+def make_live(case: Case, file_format: str, tmp_path: Path) -> Path:
+    target = tmp_path / "live"
+    # A copy that stands alone, with all that no backend holds.
+    convert(case.open_told(), str(target), "keep")
+    write_live(open_copy(case, target), file_format, target, tmp_path)
+    return target
+
+
+def open_copy(case: Case, target: Path) -> Snapshot:
+    return replace(case, path=target, folder=target).open_told()
+
+
+@pytest.mark.parametrize("file_format", WRITTEN)
+def test_flink_restores_what_a_live_backend_wrote(version: str, file_format: str, tmp_path: Path) -> None:
+    name, backend = WRITTEN[file_format]
+    case = find_case(line_of(version), name)
+    target = make_live(case, file_format, tmp_path)
+    result = harness.restore(version, target, job_of_case(case), backend=backend, parallelism=3)
+
+    assert result.ok, result.error
+    difference = harness.diff_entries(case.entries(), result.entries)
+    assert not difference, str(difference)
