@@ -33,10 +33,13 @@ from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of, ma
 from state_pipelines.serializers.state_meta_info import keyed_state
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.splits import StateOptions, split_state
+from state_pipelines.storage import join as join_location
+from state_pipelines.storage.reading import BUDGET, REQUESTS
 from tests.keyed.canonical_files import Run, make_canonical, make_header, make_section
 from tests.rocksdb.databases import list_streams, to_entries
 from tests.snapshot.savepoints import orders
 from tests.snapshots import CASES, Case
+from tests.storages import CountedFileSystem, empty_counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -189,6 +192,45 @@ def test_a_piece_is_read_in_windows(compressed: bool) -> None:
     assert len(pieces) > (8 if compressed else 100)
     assert max(len(piece.data) for piece in pieces) <= (5000 + (1 << 16) if compressed else 5000)
     assert len(rows(pieces)) == 20_000
+
+
+def store_remotely(file: CanonicalFile) -> CanonicalFile:
+    """The same file on a storage that counts requests; none is counted yet."""
+    place = join_location(empty_counted(), "file")
+    place.filesystem.pipe_file(place.path, file.stream.data)
+    CountedFileSystem.requests.clear()
+    return replace(file, stream=StateStream("file", file.stream.size, location=place))
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_windows_of_a_large_key_group_are_read_ahead(compressed: bool) -> None:
+    file = make_skewed(compressed=compressed)
+    remote = store_remotely(file)
+
+    def wait(number: int, operation: str, path: str) -> None:
+        # The first ones are read while the number ahead still grows.
+        if number == 2 * REQUESTS:
+            CountedFileSystem.gather = {"read": REQUESTS}
+
+    CountedFileSystem.rule = wait
+    large = KeyGroupRange(2, 1)
+    found = rows(records for _, records in remote.scan([0], CONTEXT, large, window=2000))
+    assert found == rows(records for _, records in file.scan([0], CONTEXT, large, window=2000))
+    assert CountedFileSystem.most == REQUESTS
+    (section,) = (each for each in file.sections if each.key_group == 2)
+    spans = sorted((start, end) for _, start, end in CountedFileSystem.reads)
+    assert [spans[0][0], *(end for _, end in spans)] == [*range(section.start, section.end, 2000), section.end]
+    assert BUDGET.held == 0
+
+
+def test_a_reader_that_stops_has_read_two_blocks_at_most() -> None:
+    file = make_skewed()
+    remote = store_remotely(file)
+    found = remote.scan([0], CONTEXT, KeyGroupRange(2, 1), window=2000)
+    assert len(next(found)[1])
+    del found
+    assert len(CountedFileSystem.requests) <= 2
+    assert BUDGET.held == 0
 
 
 def test_every_truncation_is_told_with_file_and_offset() -> None:

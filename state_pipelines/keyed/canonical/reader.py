@@ -175,7 +175,7 @@ def _scan_large(
     file: CanonicalFile, section: Section, wanted: npt.NDArray[np.bool_], prefix: int, window: int
 ) -> Iterator[tuple[int, KeyedRecords]]:
     """A section, or piece of one, that is read in several windows, each from the first record not in the last one."""
-    reader = SectionReader(file.stream, section, compressed=file.header.compressed)
+    reader = SectionReader(file.stream, section, compressed=file.header.compressed, block=window)
     piece, exact = section.piece, not section.is_open
     cursor = _begin() if piece is None else np.array([0, 0, piece.state_id, 0], np.int64)
     groups = np.array([section.key_group], np.int32)

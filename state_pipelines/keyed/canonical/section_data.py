@@ -6,9 +6,10 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from state_pipelines.binary.snappy_frames import BLOCK_SIZE, iter_chunks
+from state_pipelines.binary.snappy_frames import iter_chunks
 from state_pipelines.errors import StateError, Where
-from state_pipelines.keyed.canonical.sections import read_sections
+from state_pipelines.keyed.canonical.sections import WINDOW, read_sections
+from state_pipelines.storage.reading import read_ahead
 
 if TYPE_CHECKING:
     from state_pipelines.keyed.canonical.sections import Section
@@ -44,9 +45,10 @@ class _Chunk(NamedTuple):
 
 
 class SectionReader:
-    """Sequential reader of a section, or of its piece.
+    """Sequential reader of a section, or of its piece; on a remote storage it reads ahead (`storage.reading`).
 
-    Memory: what `advance` is asked for, and of a compressed section as many bytes of chunks beside that.
+    Memory: what `advance` is asked for, a block of the file, and what is read ahead; of a compressed section as many
+    bytes of chunks beside that.
 
     Attributes:
         data: the bytes in memory.
@@ -54,7 +56,9 @@ class SectionReader:
         complete: `data` reaches the end of the section.
     """
 
-    def __init__(self, stream: StateStream, section: Section, *, compressed: bool, head: int = 0) -> None:
+    def __init__(
+        self, stream: StateStream, section: Section, *, compressed: bool, head: int = 0, block: int = WINDOW
+    ) -> None:
         """Open a section; nothing is read yet.
 
         Args:
@@ -62,6 +66,7 @@ class SectionReader:
             section: the section.
             compressed: its bytes are snappy streams.
             head: bytes at its start that are not part of the data, nor compressed.
+            block: bytes of the file per request.
         """
         piece = section.piece
         self.data = b""
@@ -76,6 +81,13 @@ class SectionReader:
         if not compressed:
             self._next += self._skip
             self.position, self._skip = self._skip, 0
+        self._blocks = read_ahead(
+            range(self._next, section.end, block),
+            lambda start: read_sections(stream, start, min(start + block, section.end)),
+            stream.location,
+            lambda start: min(start + block, section.end) - start,
+        )
+        self._rest = memoryview(b"")
         self._raw = b""
         self._taken = 0
         self._chunks: list[_Chunk] = []
@@ -95,12 +107,12 @@ class SectionReader:
         Raises:
             FormatError: the stream ends before the section does, or a chunk is damaged.
         """
-        pieces = [self.data[used:]]
+        pieces: list[bytes | memoryview] = [self.data[used:]]
         self.position += used
         size += self._skip
         held = len(pieces[0])
         while held < size and not self.complete:
-            found = self._decompress(size - held, size) if self._compressed else self._read(size - held)
+            found = self._decompress(size - held) if self._compressed else self._read(size - held)
             held += len(found)
             pieces.append(found)
         self.data = b"".join(pieces)[self._skip :]
@@ -124,15 +136,21 @@ class SectionReader:
         share = chunk.start + (chunk.end - chunk.start) * inside // chunk.size
         return Place(position, chunk.start, chunk.position, before.end, share)
 
-    def _read(self, size: int) -> bytes:
-        end = min(self._next + size, self._section.end)
-        found = read_sections(self._stream, self._next, end)
-        self._next = end
-        self.complete = end == self._section.end
+    def _read(self, size: int) -> memoryview:
+        """Take at most `size` bytes from the block at hand, or from the next one."""
+        if not self._rest:
+            self._rest = self._next_block()
+        found, self._rest = self._rest[:size], self._rest[size:]
+        self._next += len(found)
+        self.complete = self._next == self._section.end
         return found
 
-    def _decompress(self, size: int, ahead: int) -> bytes:
-        """The data of chunks, `size` bytes or a little more; reads on, `ahead` bytes, when no whole chunk is there."""
+    def _next_block(self) -> memoryview:
+        """The next bytes of the file; none after the end of the section."""
+        return memoryview(next((data for _, data in self._blocks), b""))
+
+    def _decompress(self, size: int) -> bytes:
+        """The data of chunks, `size` bytes or a little more; reads a block when no whole chunk is there."""
         first = self._next - len(self._raw) + self._taken
         ends = self._taken
         while True:
@@ -144,9 +162,9 @@ class SectionReader:
             if ends - self._taken >= size:
                 break
         if ends == self._taken and self._next < self._section.end:
-            end = min(self._next + max(ahead, BLOCK_SIZE), self._section.end)
-            self._raw = self._raw[self._taken :] + read_sections(self._stream, self._next, end)
-            self._next, self._taken = end, 0
+            block = self._next_block()
+            self._raw = b"".join((self._raw[self._taken :], block))
+            self._next, self._taken = self._next + len(block), 0
             return b""
         # Bytes left at the end of the section are a truncated chunk, or follow an open section.
         if ends == self._taken:
