@@ -1,6 +1,6 @@
 """Works on an S3 store that takes 30 ms for each request: requests and bytes, counted outside of the product.
 
-    python -m benchmarks.remote [--latency 0.03] [--keys 1000000] [WORK...]
+    python -m benchmarks.remote [--latency 0.03] [--keys 1000000] [--max-parallelism 128] [WORK...]
 
 The store is `benchmarks.s3_server.start_objects` in this process, which delays and counts requests; each operation runs
 in its own process. Seconds are an upper bound: the server is Python and has the same processors. Roots of many objects
@@ -161,18 +161,19 @@ WORKS: dict[str, tuple[str, Callable[[str], str], str]] = {
 }
 
 
-def prepare(keys: int, works: Sequence[str]) -> tuple[dict[str, Content], str, str]:
+def prepare(keys: int, max_parallelism: int, works: Sequence[str]) -> tuple[dict[str, Content], str, str]:
     """The objects for some works, by key; a state of the snapshots with many keys, and a key that they hold.
 
     Args:
         keys: of the large snapshots.
+        max_parallelism: of the large snapshots; few key groups are large ones.
         works: names of the works.
     """
     wanted = {name for work in works for name in WORKS[work][2].split("+")}
     objects: dict[str, Content] = {}
     found = ("", "")
     for name in sorted(wanted & _FORMATS.keys()):
-        source = _generate(keys, Shape(format=_FORMATS[name]))
+        source = _generate(keys, Shape(format=_FORMATS[name], max_parallelism=max_parallelism))
         objects |= _map_files(name, source)
         state = open_snapshot(str(source)).operator("bench").keyed_states[0]
         batch = next(state.batches(TableOptions(columns=("state_key",)), KeyGroupRange(0, 1)))
@@ -197,7 +198,7 @@ def prepare(keys: int, works: Sequence[str]) -> tuple[dict[str, Content], str, s
 
 
 def _generate(keys: int, shape: Shape) -> Path:
-    source = _CACHE / f"remote-{keys}-{shape.format}-{shape.parallelism}"
+    source = _CACHE / f"remote-{keys}-{shape.format}-{shape.parallelism}-{shape.max_parallelism}"
     if not source.exists():
         generate(str(source), keys, shape)
     return source
@@ -250,13 +251,14 @@ def main() -> None:
     parser.add_argument("works", nargs="*", metavar="WORK", help=", ".join(WORKS))
     parser.add_argument("--latency", type=float, default=0.03)
     parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--max-parallelism", type=int, default=128)
     parser.add_argument("--run", choices=WORKS)
     arguments = parser.parse_args()
     if arguments.run:
         run(arguments.run)
         return
     works = arguments.works or list(WORKS)
-    objects, state, key = prepare(arguments.keys, works)
+    objects, state, key = prepare(arguments.keys, arguments.max_parallelism, works)
     with start_objects({f"{BUCKET}/{name}": content for name, content in objects.items()}) as server:
         server.latency = arguments.latency
         print("| work | result | requests | MB down | of the files | MB up | in flight | CPU s | s | MiB |")  # noqa: T201
