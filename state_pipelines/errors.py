@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from state_pipelines.redaction import redact
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -15,7 +17,7 @@ class Where:
     """The place in a snapshot that an error speaks of; every part may be unknown.
 
     Attributes:
-        file: path or URL of the file (or the name of an inlined handle).
+        file: path or URL of the file (or the name of an inlined handle), without secrets.
         offset: byte offset inside `file`.
         operator: uid, or the 32-digit operator id.
         state: state name.
@@ -27,6 +29,10 @@ class Where:
     operator: str | None = None
     state: str | None = None
     path: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.file is not None:
+            object.__setattr__(self, "file", redact(self.file))
 
     def __str__(self) -> str:
         parts = (
@@ -49,10 +55,11 @@ class StateError(Exception):
     """
 
     def __init__(self, what: str, *, where: Where | None = None, hint: str = "") -> None:
-        self.what = what
+        # Paths, options and the words of storage clients may hold secrets.
+        self.what = redact(what)
         self.where = where or Where()
-        self.hint = hint
-        super().__init__(what)
+        self.hint = redact(hint)
+        super().__init__(self.what)
 
     def __str__(self) -> str:
         place = str(self.where)

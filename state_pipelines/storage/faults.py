@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from fsspec.implementations.local import LocalFileSystem
 
 from state_pipelines.errors import MissingFileError, StateError, StorageError, Where
-from state_pipelines.storage.redaction import redact
+from state_pipelines.redaction import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fsspec.implementations.local import LocalFileSystem
 
-from state_pipelines.storage.redaction import redact
+from state_pipelines.redaction import redact
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from state_pipelines.errors import FormatError, OutOfReachError, Where
+from state_pipelines.redaction import redact
 from state_pipelines.storage.locations import Location, is_local, is_plain_name, join, parent, protocols
 from state_pipelines.storage.options import canonicalize
-from state_pipelines.storage.redaction import redact
 from state_pipelines.storage.resolution import find_scheme, normalize, resolve, resolve_beside
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import Any
 from fsspec.core import url_to_fs
 
 from state_pipelines.errors import StorageError, UsageError, Where
+from state_pipelines.redaction import redact
 from state_pipelines.storage.faults import client_errors, leave_retries_to_us
 from state_pipelines.storage.locations import Location, is_s3, protocols
 from state_pipelines.storage.options import find_storage_options
-from state_pipelines.storage.redaction import redact
 from state_pipelines.storage.s3_listing import parse_times_fast
 
 _SINGLE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import FormatError, MissingFileError, StorageError
+from state_pipelines.redaction import redact
 from state_pipelines.storage import (
     Location,
     create_file,
@@ -23,7 +24,6 @@ from state_pipelines.storage import (
 )
 from state_pipelines.storage.faults import ATTEMPTS, is_transient, request
 from state_pipelines.storage.files import remove_file
-from state_pipelines.storage.redaction import redact
 from tests.storages import CountedFileSystem, empty_counted
 
 if TYPE_CHECKING:

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from state_pipelines.errors import StateError, StorageError, Where, at
+from state_pipelines.redaction import redact
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://token@host/a", "https://…@host/a"),
+        ("https://host/a#access_token=abc", "https://host/a?…"),
+        ("abfs://container@account/a", "abfs://container@account/a"),
+        ("{'key': 'AKIA', 'secret': 'abc', 'token': 'abc'}", "{'key': 'AKIA', 'secret': '…', 'token': '…'}"),
+        ("aws_secret_access_key=abc&session_token=abc", "aws_secret_access_key=…&session_token=…"),
+        ("unexpected token: end", "unexpected token: end"),
+        ("/data/savepoint-1a2b/_metadata", "/data/savepoint-1a2b/_metadata"),
+    ],
+)
+def test_secrets_are_removed_from_texts(text: str, shown: str) -> None:
+    assert redact(text) == shown
+    assert redact(shown) == shown
+
+
+def test_errors_say_no_secrets() -> None:
+    url = "s3://AKIA:hunter2@host/a?signature=hunter2"
+    error = StorageError(f"no answer of {url}", where=Where(file=url), hint=f"Look at {url}")
+    with pytest.raises(StateError) as caught, at(operator="orders"):
+        raise error
+    assert "hunter2" not in "".join((str(caught.value), repr(caught.value), caught.value.what, str(error.where.file)))
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
