@@ -1,7 +1,7 @@
 """The commands, and what they have in common: exit codes and errors.
 
 Exit code 0 is fine, 1 means that the answer is no (incompatible, a check failed), 2 wrong use or unreadable input, 3
-that there is no definite answer: with --strict also that something could not be shown.
+that there is no definite answer: with --strict also that something could not be shown; 130 that it was interrupted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from importlib import import_module
 import click
 
 from state_pipelines import __version__
+from state_pipelines.cli.interrupts import INTERRUPTED, keep_interrupts
 from state_pipelines.errors import IncompatibleError, ProofError, StateError
 
 # A command imports what it needs, and some need Spark: only the module of the called one is loaded.
@@ -76,7 +77,11 @@ class CommandGroup(click.Group):
         # through them again and again finds nothing.
         gc.set_threshold(_NEW_OBJECTS)
         try:
-            return super().invoke(ctx)
+            with keep_interrupts():
+                return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)
         except StateError as error:
             if ctx.meta.get("debug"):
                 traceback.print_exc()

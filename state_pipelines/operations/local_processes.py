@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -108,7 +109,9 @@ class Processes:
                 return _share(threads, pieces, report)
         if self._pool is None:
             # Forked processes would share the threads of Arrow and of storage clients, which do not survive that.
-            self._pool = ProcessPoolExecutor(self._count, mp_context=multiprocessing.get_context("spawn"))
+            self._pool = ProcessPoolExecutor(
+                self._count, mp_context=multiprocessing.get_context("spawn"), initializer=_leave_interrupts
+            )
         try:
             return _share(self._pool, pieces, report)
         except BrokenProcessPool as error:
@@ -154,6 +157,11 @@ def _share(pool: Executor, pieces: Sequence[Work[Result]], report: Report | None
         # Nothing may be written any more when files are removed after a failure.
         wait(futures)
     return [future.result() for future in futures]
+
+
+def _leave_interrupts() -> None:
+    # A terminal interrupts every process of a command; the one that has started the others ends them.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _run(piece: Work[Result]) -> Result:
