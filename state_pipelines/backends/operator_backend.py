@@ -136,7 +136,8 @@ OperatorTable: TypeAlias = OperatorList | BroadcastTable
 class OperatorStateBackend:
     """Operator states of one subtask.
 
-    States that are restored and never registered are kept, and are part of the next snapshot.
+    States that are restored and never registered are kept, and are part of the next snapshot. Every subtask gets all
+    elements of union state, so that a function must write its own share only: else they multiply, as in Flink.
 
     Args:
         layouts: what layouts depend on.

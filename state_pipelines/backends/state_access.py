@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.backends.entry_store import DELIMITER, EntryKind, find_entry_kind
-from state_pipelines.backends.value_codecs import Value, make_codec, make_list_functions
+from state_pipelines.backends.value_codecs import Value, make_codec, make_head_measure, make_list_functions
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.scalar.codec import read_value
@@ -52,7 +52,7 @@ class StateTable:
             map_key, map_value = make_codec(fields["map_key"]), make_codec(layout.value)
             self._encode_map_key, self._decode_map_key = map_key.encode, map_key.decode
             self._encode, self._decode = map_value.encode, map_value.decode
-            self._map = store.open_map(info.name, self._measure_head)
+            self._map = store.open_map(info.name, make_head_measure(self._head_layout, layout.prefix))
             return
         if self.kind is EntryKind.LIST:
             self._encode, self._decode = make_list_functions(layout.value)
@@ -202,11 +202,6 @@ class StateTable:
             raise UsageError("Provided namespace is null.", where=Where(state=self.name))
         with at(state=self.name):
             return head + self._encode_namespace(namespace)
-
-    def _measure_head(self, record_key: bytes) -> int:
-        reader = Reader(record_key, None, self._layout.prefix)
-        read_value(self._head_layout, reader, tail=False)
-        return reader.position
 
     def _join(self, values: Iterable[Value]) -> bytes:
         if values is None:

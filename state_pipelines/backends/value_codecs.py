@@ -21,6 +21,8 @@ from state_pipelines.errors import StateError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from state_pipelines.backends.entry_store import MeasureHead
+
 Value: TypeAlias = Any
 Encode: TypeAlias = "Callable[[Value], bytes]"
 Decode: TypeAlias = "Callable[[bytes], Value]"
@@ -87,6 +89,36 @@ def make_list_functions(layout: lay.Layout) -> tuple[Encode, Decode]:
         return [decode_element(data[start : start + width]) for start in range(0, len(data), step)]
 
     return codec.encode, decode
+
+
+def make_head_measure(head: lay.Struct, prefix: int) -> MeasureHead:
+    """A function that finds the length of the head of a record key of map state.
+
+    Args:
+        head: layout of key and namespace.
+        prefix: bytes of the key-group prefix.
+    """
+    (_, key), (_, namespace) = head.fields
+    width, rest = lay.fixed_width(key), lay.fixed_width(namespace)
+
+    def measure(record_key: bytes) -> int:
+        reader = Reader(record_key, None, prefix)
+        read_value(head, reader, tail=False)
+        return reader.position
+
+    def measure_text(record_key: bytes) -> int:
+        # The first byte of a short text is its length + 1, and every ASCII character is one byte.
+        end = prefix + record_key[prefix]
+        if prefix < end and record_key[prefix] <= _SHORT and record_key[prefix:end].isascii():
+            return end + (rest or 0)
+        return measure(record_key)
+
+    if rest is None:
+        return measure
+    if width is not None:
+        fixed = prefix + width + rest
+        return lambda record_key: fixed
+    return measure_text if key == lay.Text() else measure
 
 
 def _generic(layout: lay.Layout) -> tuple[Encode, Decode]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from state_pipelines.backends.value_codecs import make_codec
+from state_pipelines.backends.value_codecs import make_codec, make_head_measure
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
@@ -90,3 +90,17 @@ def test_a_value_that_does_not_fit_is_refused_with_its_field(layout: lay.Layout,
 def test_bytes_that_are_too_few_or_too_many_are_an_error(layout: lay.Layout, data: bytes) -> None:
     with pytest.raises(FormatError):
         make_codec(layout).decode(data)
+
+
+@pytest.mark.parametrize("prefix", [1, 2])
+@pytest.mark.parametrize("key", [lay.Text(), I64, lay.Sized()], ids=str)
+@pytest.mark.parametrize("namespace", [lay.Constant(b"\0"), I64], ids=str)
+def test_the_head_of_a_record_key_ends_before_the_map_key(prefix: int, key: lay.Layout, namespace: lay.Layout) -> None:
+    head = lay.Struct((("state_key", key), ("state_namespace", namespace)))
+    measure = make_head_measure(head, prefix)
+    texts: list[Any] = ["", "a", "ä", "a" * 126, "a" * 127, "ab\U0001f600"]
+    numbers: list[Any] = [0, -1]
+    blobs: list[Any] = [b"", b"abc"]
+    for value in texts if key == lay.Text() else numbers if key == I64 else blobs:
+        data = bytes(prefix) + write(head, {"state_key": value, "state_namespace": None if namespace != I64 else 5})
+        assert measure(data + b"map key") == len(data)

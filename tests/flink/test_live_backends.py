@@ -96,6 +96,10 @@ def write_live(snapshot: Snapshot, file_format: str, target: Path, scratch: Path
             if operator.metadata.parallelism == len(old):
                 lists = OperatorStateBackend(operator.record_context.layouts)
                 lists.restore(old, subtask.index, len(old))
+                for info in lists.states:
+                    # Every subtask has all elements of union state; a function writes its own only.
+                    if info.distribution_mode == "UNION" and subtask.index:
+                        lists.register_list(info).clear()
                 handle = lists.snapshot(resolve(str(target)), f"{name}-lists")
                 subtask = replace(subtask, managed_operator_state=handle)
             subtasks.append(subtask)
