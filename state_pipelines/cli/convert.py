@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
-from state_pipelines.cli.options import AS_JSON, Source, source_options
+from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, Source, discard_left_over, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.convert.conversion import ConversionResult, run_conversion
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 @click.option("--no-verify", is_flag=True, help="Do not read the result back before it is published.")
 @PROCESSES
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and what the format cannot carry.")
+@DISCARD_PARTIAL
 @AS_JSON
 @source_options
 def command(
@@ -82,6 +83,7 @@ def command(
     no_verify: bool,
     processes: int | None,
     dry_run: bool,
+    discard_partial: bool,
     as_json: bool,
     source: Source,
 ) -> None:
@@ -112,6 +114,8 @@ def command(
         else:
             _show_plan(plan, make_console(), "--dry-run" if dry_run else "--move without --apply")
         return
+    if discard_partial:
+        discard_left_over(target)
     with Processes(processes or choose_processes(plan.snapshot.file_size)) as shared:
         result = run_conversion(plan, partial(run_with_bar, shared, progress))
     if as_json:

@@ -10,7 +10,7 @@ import click
 
 from state_pipelines.cli.commands import ANSWER_IS_NO, CANNOT_BE_TOLD
 from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural
-from state_pipelines.cli.options import AS_JSON, Source, source_options
+from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, Source, discard_left_over, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.keys.key_values import KeyText
@@ -39,6 +39,7 @@ _ROW_SIZE = 400
 @click.option("--also", metavar="SQL", help="Tell in which rows of which states this predicate holds; they stay.")
 @click.option("--strict", is_flag=True, help="Exit with 3 where some state cannot be searched.")
 @PROCESSES
+@DISCARD_PARTIAL
 @AS_JSON
 @source_options
 @click.pass_context
@@ -52,6 +53,7 @@ def command(
     also: str | None,
     strict: bool,
     processes: int | None,
+    discard_partial: bool,
     as_json: bool,
     source: Source,
 ) -> None:
@@ -69,6 +71,8 @@ def command(
     searches: list[KeySearch] = []
     rows: list[FoundRows] = []
     opened = None if snapshot is None else source.open(snapshot)
+    if discard_partial and target is not None:
+        discard_left_over(target)
     with Processes(processes or choose_processes(0 if opened is None else opened.file_size)) as shared:
         run = partial(run_with_bar, shared, progress)
         if opened is not None:

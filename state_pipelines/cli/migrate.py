@@ -13,7 +13,15 @@ import click
 
 from state_pipelines.cli.changes import StateChange, list_changes, show_states
 from state_pipelines.cli.display import echo, make_console, plural
-from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, SCRATCH, Source, source_options
+from state_pipelines.cli.options import (
+    ALLOW_PYTHON,
+    AS_JSON,
+    DISCARD_PARTIAL,
+    SCRATCH,
+    Source,
+    discard_left_over,
+    source_options,
+)
 from state_pipelines.cli.proofs import show_proof
 from state_pipelines.errors import ProofError, UsageError, Where
 from state_pipelines.operations.migration import DOWNGRADE, UPGRADE, load_migration
@@ -81,6 +89,7 @@ class Route:
 )
 @ALLOW_PYTHON
 @SCRATCH
+@DISCARD_PARTIAL
 @AS_JSON
 @source_options
 @click.pass_context
@@ -100,6 +109,7 @@ def command(
     allow_sql: bool,
     allow_python: bool,
     scratch: str | None,
+    discard_partial: bool,
     as_json: bool,
     source: Source,
 ) -> None:
@@ -121,6 +131,8 @@ def command(
     if not route.chain:
         _show_nothing(route, as_json=as_json)
         return
+    if discard_partial:
+        discard_left_over(target)
     try:
         result = _run(
             old,

@@ -15,7 +15,9 @@ from state_pipelines.cli.display import echo
 from state_pipelines.snapshot import Declarations, Snapshot, declare, open_snapshot
 from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.snapshot.declared_names import check_declared_names
+from state_pipelines.storage import resolve
 from state_pipelines.storage.options import VARIABLE, load_storage_options, use_storage_options
+from state_pipelines.storage.snapshot_writer import discard_partial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,6 +60,11 @@ SCRATCH = click.option(
 )
 ALLOW_PYTHON = click.option(
     "--allow-python", is_flag=True, help="Run Python files among the migrations, and functions that they name."
+)
+DISCARD_PARTIAL = click.option(
+    "--discard-partial",
+    is_flag=True,
+    help="Remove first what a command that was killed has left at TARGET. It must not run any more.",
 )
 STRICT = click.option("--strict", is_flag=True, help="Exit code 3 when something could not be shown decoded.")
 
@@ -138,3 +145,10 @@ def finish_with_notes(notes: Sequence[str], *, strict: bool, damage: Sequence[st
         context.exit(WRONG_USE)
     if notes and strict:
         context.exit(CANNOT_BE_TOLD)
+
+
+def discard_left_over(target: str) -> None:
+    """Remove what a killed command has left at a target (`discard_partial`), and say how much that was."""
+    removed = discard_partial(resolve(target))
+    if removed:
+        echo(f"note: {removed} files and directories of a killed command were removed", err=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from state_pipelines.cli.display import echo, format_bytes, indent, make_console, make_table, plural
-from state_pipelines.cli.options import AS_JSON, SCRATCH, Source, source_options
+from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, SCRATCH, Source, discard_left_over, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.errors import UsageError, at
 from state_pipelines.operations.local_processes import Processes, choose_processes
@@ -64,6 +64,7 @@ def _several(name: str, metavar: str, help: str) -> Callable[..., Any]:
 @PROCESSES
 @SCRATCH
 @click.option("--dry-run", is_flag=True, help="Check everything and say what would be done; nothing is kept.")
+@DISCARD_PARTIAL
 @AS_JSON
 @source_options
 def command(
@@ -78,6 +79,7 @@ def command(
     processes: int | None,
     scratch: str | None,
     dry_run: bool,
+    discard_partial: bool,
     as_json: bool,
     source: Source,
     **wishes: tuple[str, ...],
@@ -115,6 +117,8 @@ def command(
             _show_changes(plan, make_console())
             echo("nothing was written (--dry-run)")
         return
+    if discard_partial and target is not None:
+        discard_left_over(target)
     with Processes(processes or choose_processes(plan.size)) as shared:
         result = run_rescale(plan, partial(run_with_bar, shared, progress), prove=not no_proof, scratch=scratch)
     if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +20,12 @@ from state_pipelines.storage import Location, exists, is_directory, join, list_f
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from os import PathLike
+
+_DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError)
+"""Errors of `zipfile` about jars that are damaged or in forms that it does not read."""
+
+MAX_CLASS_SIZE = 16 << 20
+"""Bytes of a class file in a jar; those of compilers have some KiB, seldom a MiB."""
 
 _CLASS_FILE, _JAR = b"\xca\xfe\xba\xbe", b"PK\x03\x04"
 _SUFFIX = ".class"
@@ -173,7 +180,7 @@ class _Jar:
     def open(cls, raw: bytes, path: str) -> _Jar:
         try:
             archive = zipfile.ZipFile(io.BytesIO(raw))
-        except zipfile.BadZipFile as error:
+        except _DAMAGED as error:
             raise UsageError(f"the jar is damaged: {error}", where=Where(file=path)) from None
         return cls(archive, path, frozenset(archive.namelist()))
 
@@ -188,11 +195,16 @@ class _Jar:
                 yield from read_super_classes(self._read(entry), f"{self.path}!{entry}")
 
     def _read(self, entry: str) -> bytes:
+        where = Where(file=self.path)
         try:
-            return self.archive.read(entry)
-        except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError) as error:
-            where = Where(file=self.path)
+            with self.archive.open(entry) as file:
+                # What the directory of a jar says of its sizes need not be true.
+                content = file.read(MAX_CLASS_SIZE + 1)
+        except _DAMAGED as error:
             raise UsageError(f"{entry} of the jar cannot be read: {error}", where=where) from None
+        if len(content) > MAX_CLASS_SIZE:
+            raise UsageError(f"{entry} of the jar has more than {MAX_CLASS_SIZE >> 20} MiB", where=where)
+        return content
 
 
 def _split_name(name: str) -> tuple[str, ...]:

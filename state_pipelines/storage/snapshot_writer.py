@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import StateError, TargetExistsError, Where
 from state_pipelines.storage.faults import request
-from state_pipelines.storage.files import create_file, exists, is_directory, list_directory, remove_file, replace_file
-from state_pipelines.storage.locations import Location, has_directories, join
+from state_pipelines.storage.files import (
+    create_file,
+    exists,
+    is_directory,
+    list_directory,
+    remove_directory,
+    remove_file,
+    replace_file,
+)
+from state_pipelines.storage.locations import Location, has_directories, join, parent
 from state_pipelines.storage.snapshot_location import METADATA_FILE, SnapshotLocation
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 _PENDING_SUFFIX = ".pending"
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 class SnapshotWriter:
@@ -51,6 +61,12 @@ class SnapshotWriter:
         filesystem, path = self.target.filesystem, self.target.path
         self._existed = exists(self.target)
         if self._existed and (not is_directory(self.target) or list_directory(self.target)):
+            if _is_partial(self.target):
+                raise TargetExistsError(
+                    "the target holds the files of a command that was killed, or still runs; it is no snapshot",
+                    where=Where(file=str(self.target)),
+                    hint="If that command does not run any more, remove them first with --discard-partial",
+                )
             raise _target_exists(self.target)
         if has_directories(filesystem):
             try:
@@ -123,6 +139,40 @@ class SnapshotWriter:
             filesystem.rm(self.target.path, recursive=True)
         if self._existed:
             filesystem.makedirs(self.target.path, exist_ok=True)
+
+
+def discard_partial(target: Location) -> int:
+    """Remove what a writer that was killed has left: the files in `target`, and its scratch directories beside it.
+
+    A directory is recognized by the file that `SnapshotWriter` creates first and renames last. Nothing is removed
+    where it is missing, `_metadata` is there, or a directory is inside, which no writer creates.
+
+    Returns:
+        Number of files and directories that were removed.
+
+    Raises:
+        StorageError: the storage refuses.
+    """
+    removed: list[Location] = []
+    if _is_partial(target):
+        removed += [each.location for each in list_directory(target)]
+        remove_directory(target)
+    scratch = re.compile(rf"\.{re.escape(target.name)}-{_UUID}")
+    if is_directory(parent(target)):
+        for each in list_directory(parent(target)):
+            if each.is_directory and scratch.fullmatch(each.location.name):
+                removed.append(each.location)
+                remove_directory(each.location)
+    return len(removed)
+
+
+def _is_partial(target: Location) -> bool:
+    if not is_directory(target):
+        return False
+    entries = list_directory(target)
+    names = {each.location.name for each in entries}
+    marked = METADATA_FILE + _PENDING_SUFFIX in names and METADATA_FILE not in names
+    return marked and not any(each.is_directory for each in entries)
 
 
 def _target_exists(target: Location) -> TargetExistsError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import zipfile
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.codecs.kryo.field_lists import OBJECT_NAME, ClassDeclaration, JavaType, load_classes
-from state_pipelines.errors import UsageError
+from state_pipelines.errors import StateError, UsageError
 from state_pipelines.javaclasses import load_field_lists
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass
 from state_pipelines.javaclasses.field_lists import ClassDeclarations, ClassFieldLists, describe_class
@@ -152,3 +153,23 @@ def test_super_classes_in_a_line_are_bounded() -> None:
     lines = [f"C{number} extends C{number + 1}: []" for number in range(3000)]
     with pytest.raises(UsageError, match="has more than 256 super classes"):
         load_classes("\n".join(lines))
+
+
+def test_a_class_file_in_a_jar_is_bounded(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "bomb.jar", "w", zipfile.ZIP_DEFLATED) as jar, jar.open("A.class", "w") as file:
+        for _ in range(64):
+            file.write(bytes(1 << 20))
+    with pytest.raises(UsageError, match=r"A.class of the jar has more than 16 MiB"):
+        load_field_lists([str(tmp_path / "bomb.jar")]).find("A")
+
+
+def test_every_flipped_byte_of_a_jar_is_an_error_of_the_jar_or_none(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "good.jar", "w", zipfile.ZIP_DEFLATED) as jar:
+        jar.writestr("A.class", b"\xca\xfe\xba\xbe" + bytes(range(256)))
+    good = (tmp_path / "good.jar").read_bytes()
+    for place in range(len(good)):
+        flipped = bytearray(good)
+        flipped[place] ^= 1 << place % 8
+        (tmp_path / "x.jar").write_bytes(flipped)
+        with contextlib.suppress(StateError):
+            load_field_lists([str(tmp_path / "x.jar")]).find("A")
