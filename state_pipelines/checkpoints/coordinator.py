@@ -40,7 +40,7 @@ from state_pipelines.storage import METADATA_FILE, SnapshotLocation, join, resol
 from state_pipelines.storage.locations import parent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from state_pipelines.checkpoints.directories import CheckpointDirectories
     from state_pipelines.checkpoints.owner import CheckpointOwner
@@ -301,7 +301,7 @@ class CheckpointCoordinator:
     def acknowledge(self, task: TaskCheckpoint) -> Acknowledgement:
         """Take the snapshot of a subtask; the last one completes the checkpoint.
 
-        Files of a snapshot that comes twice or too late are deleted, unless something references them.
+        Files of a snapshot that comes too late are deleted, unless something references them.
 
         Raises:
             UsageError: the checkpoint does not wait for this subtask, or no such checkpoint was triggered.
@@ -312,7 +312,7 @@ class CheckpointCoordinator:
         files = list_subtask_files(task.state, pending.trigger.directory, self._beside)
         answer = pending.acknowledge(task)
         if answer is Acknowledgement.DUPLICATE:
-            self._delete_unknown(files)
+            # Its files stay, as in Flink: the attempt that lives on may take them for the base of the next checkpoint.
             return answer
         self.files.register(task.checkpoint_id, files)
         if not pending.awaiting:
@@ -341,13 +341,10 @@ class CheckpointCoordinator:
         if self._next_id is None or task.checkpoint_id >= self._next_id:
             raise UsageError(f"checkpoint {task.checkpoint_id} was not triggered")
         for number, directory in self._aborted:
-            if number == task.checkpoint_id:
-                self._delete_unknown(list_subtask_files(task.state, directory, self._beside))
+            if number == task.checkpoint_id and not self.files.frozen_by:
+                files = list_subtask_files(task.state, directory, self._beside)
+                self.disposal.delete(file for file in files if file not in self.files)
         return Acknowledgement.LATE
-
-    def _delete_unknown(self, files: Collection[Location]) -> None:
-        if not self.files.frozen_by:
-            self.disposal.delete(file for file in files if file not in self.files)
 
     # Ends
 

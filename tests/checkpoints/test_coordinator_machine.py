@@ -52,7 +52,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.ended: list[int] = []
         self.kinds: dict[int, bool] = {}
         self.next_id = 1
-        self.was_killed = False
+        self.has_orphans = False
 
     def teardown(self) -> None:
         self.directory.cleanup()
@@ -112,6 +112,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         number = data.draw(st.sampled_from(sorted(self.missing)))
         answer = self.job.coordinator.acknowledge(self.job.tasks[subtask].take(self.job.owner.triggers[number]))
         assert (answer is Acknowledgement.SUCCESS) == (subtask in self.missing[number])
+        self.has_orphans |= answer is Acknowledgement.DUPLICATE
         self.missing[number].discard(subtask)
         if not self.missing[number]:
             if self.kinds[number]:
@@ -149,7 +150,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         """The process was killed: what was pending is gone, its remains are not used again."""
-        before, self.was_killed = self.job, True
+        before, self.has_orphans = self.job, True
         self.job = Job(before.root, replace(OPTIONS), clock=before.clock, tasks=before.tasks)
         restored = self.job.coordinator.recover()
         checkpoints = [number for number, is_savepoint in self.retained if not is_savepoint]
@@ -190,9 +191,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         needed = {file for each in found for file in list_files(each.metadata, each.location.directory)}
         shared = self.job.directories.shared
         files = {each.location for each in list_directory(shared)} if is_directory(shared) else set()
-        # What a killed run has left is for retention.
-        assert self.was_killed or files == {file for file in needed if file.path.startswith(shared.path)}
+        # What a killed run, or a second attempt of a subtask, has left is for retention.
+        assert self.has_orphans or files == {file for file in needed if file.path.startswith(shared.path)}
 
 
 TestCoordinatorMachine = CoordinatorMachine.TestCase
-TestCoordinatorMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestCoordinatorMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
