@@ -28,10 +28,10 @@ from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.tables.row_encoding import RecordEncoder
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id
 from state_pipelines.operations.convert.conversion import convert
-from state_pipelines.operations.convert.conversion_tasks import Format
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.keyed_rewrite import FileRewrite, PartFile, write_part
 from state_pipelines.operations.write.publication import NewFile, place_rewrites
+from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.storage import join, resolve
 

@@ -15,8 +15,8 @@ from state_pipelines.dagster.assets import (
 )
 from state_pipelines.dagster.jobs import APPLY_RETENTION, AUDIT, CONVERT, MIGRATE, PLAN_RETENTION, RESCALE
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.convert.conversion_tasks import Format
 from state_pipelines.operations.requests import Operation
+from state_pipelines.operations.write.state_formats import Format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -71,7 +71,21 @@ class RecordContext:
         return key_group_prefix_size(self.max_parallelism)
 
 
-class KeyedFile(Protocol):
+class KeyGroupSource(Protocol):
+    """Records of one subtask by key group, as writers of native formats take them."""
+
+    @property
+    def name(self) -> str:
+        """Name for errors."""
+
+    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
+        """All records, one key group after the other, ascending; a state may come in several pieces.
+
+        A key group comes whole: all its records are held at once, those of every state.
+        """
+
+
+class KeyedFile(KeyGroupSource, Protocol):
     """Keyed state of one subtask; can be sent to other processes. Formats inherit the defaults of `KeyedFormat`."""
 
     format: ClassVar[FileFormat]
@@ -94,10 +108,6 @@ class KeyedFile(Protocol):
     def key_groups(self) -> KeyGroupRange:
         """Range of the handle."""
 
-    @property
-    def name(self) -> str:
-        """Name of the file, for errors."""
-
     def scan(
         self, state_ids: Sequence[int], context: RecordContext, key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[int, KeyedRecords]]:
@@ -113,12 +123,6 @@ class KeyedFile(Protocol):
 
         Raises:
             FormatError: the bytes are not what the format says; names file and offset.
-        """
-
-    def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
-        """All records, one key group after the other, ascending; a state may come in several pieces.
-
-        A key group comes whole: all its records are held at once, those of every state.
         """
 
     def split(self, size: int, context: RecordContext, key_groups: KeyGroupRange | None = None) -> Iterator[KeyedFile]:

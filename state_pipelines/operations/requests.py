@@ -22,9 +22,9 @@ import yaml
 
 from state_pipelines.errors import UsageError, Where, at
 from state_pipelines.operations.convert.conversion_plan import InFlight
-from state_pipelines.operations.convert.conversion_tasks import Format
 from state_pipelines.operations.rescale.rescale_request import parse_request as parse_rescale_request
 from state_pipelines.operations.write.publication import FileMode
+from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.storage import Location, join, parent, read_file
 from state_pipelines.storage.files import is_directory, list_directory
 from state_pipelines.storage.yaml_documents import parse_yaml

@@ -9,16 +9,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult
+    from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
     from state_pipelines.operations.proofs.proof_reports import ProofCheck, ProofReport
+    from state_pipelines.spark.bootstrap import bootstrap
     from state_pipelines.spark.migration_run import MigrationResult, migrate
     from state_pipelines.spark.registration import register
     from state_pipelines.spark.session import create_session
     from state_pipelines.spark.writer import write_state
 
 __all__ = [
+    "BootstrapResult",
     "MigrationResult",
+    "NewOperator",
+    "NewState",
     "ProofCheck",
     "ProofReport",
+    "bootstrap",
     "create_session",
     "migrate",
     "register",
@@ -26,6 +33,10 @@ __all__ = [
 ]
 
 _PLACES = {
+    "BootstrapResult": "state_pipelines.operations.bootstrap.bootstrap",
+    "NewOperator": "state_pipelines.operations.bootstrap.new_states",
+    "NewState": "state_pipelines.operations.bootstrap.new_states",
+    "bootstrap": "state_pipelines.spark.bootstrap",
     "MigrationResult": "state_pipelines.spark.migration_run",
     "ProofCheck": "state_pipelines.operations.proofs.proof_reports",
     "ProofReport": "state_pipelines.operations.proofs.proof_reports",

@@ -15,8 +15,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from state_pipelines.errors import TargetExistsError, UsageError, Where
 from state_pipelines.keyed.tables.row_encoding import RecordEncoder
-from state_pipelines.operations.write.state_write import StateDescription, WritePlan, plan_write
+from state_pipelines.operations.write.savepoint_plan import EncodedStates, SavepointPlan, plan_savepoint
+from state_pipelines.operations.write.state_descriptions import OperatorDescription, StateDescription
 from state_pipelines.operations.write.transaction import SnapshotTransaction
+from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.text import parse
 from state_pipelines.spark.record_encoding import PartWriter, encode_frame
 from state_pipelines.spark.splits import open_with
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from state_pipelines.operations.write.keyed_rewrite import PartFile
+    from state_pipelines.storage import Location
 
 
 @dataclass
@@ -67,8 +70,7 @@ class StateWriter(DataSourceArrowWriter):
             raise TargetExistsError("there is something at the target", where=Where(file=path))
         self.plan = plan_options(options)
         self.parts = name_scratch(self.target, options.get("scratch") or None)
-        description = parse_description(options)
-        self.writer = PartWriter(RecordEncoder(self.plan.layout, description.name), self.parts, description.operator)
+        self.writer = _make_writer(self.plan, self.parts)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Encode the rows of one task."""
@@ -83,7 +85,7 @@ class StateWriter(DataSourceArrowWriter):
         found = (each.part for each in messages if isinstance(each, PartMessage))
         parts = tuple(part for part in found if part is not None)
         with SnapshotTransaction(self.target) as transaction:
-            self.plan.write(transaction, parts)
+            self.plan.write(transaction, _name_parts(self.plan, parts))
             # Before the savepoint is published, so that a failed commit has published nothing; `abort` tries again.
             remove_directory(self.parts)
             transaction.commit()
@@ -108,25 +110,37 @@ def write_state(frame: DataFrame, target: str, **options: str) -> str:
         StateError: see `StateWriter`.
     """
     spark = frame.sparkSession
-    description = parse_description(options)
     plan = plan_options(options)
-    encoder = RecordEncoder(plan.layout, description.name)
     is_shared, run = uses_other_machines(spark), partial(run_tasks, spark)
     with SnapshotTransaction(resolve(target), run, scratch=options.get("scratch"), is_shared=is_shared) as transaction:
-        parts = encode_frame(frame, PartWriter(encoder, transaction.scratch, description.operator)).parts
-        plan.write(transaction, parts)
+        parts = encode_frame(frame, _make_writer(plan, transaction.scratch)).parts
+        plan.write(transaction, _name_parts(plan, parts))
         transaction.commit()
     return target
 
 
-def plan_options(options: Mapping[str, str]) -> WritePlan:
+def plan_options(options: Mapping[str, str]) -> SavepointPlan:
     """The plan that writer options ask for."""
     base = options.get("base")
     snapshot = open_with(base, options) if base else None
-    return plan_write(snapshot, parse_description(options))
+    return plan_savepoint(snapshot, [parse_description(options)])
 
 
-def parse_description(options: Mapping[str, str]) -> StateDescription:
+def _make_writer(plan: SavepointPlan, directory: Location) -> PartWriter:
+    """What encodes the one state of a plan."""
+    (writing,) = plan.operators
+    ((name, layout),) = writing.layouts.items()
+    return PartWriter(RecordEncoder(layout, name), directory, writing.description.operator)
+
+
+def _name_parts(plan: SavepointPlan, parts: tuple[PartFile, ...]) -> EncodedStates:
+    """The parts of the one state of a plan."""
+    (writing,) = plan.operators
+    (name,) = writing.layouts
+    return EncodedStates({(writing.description.operator, name): parts})
+
+
+def parse_description(options: Mapping[str, str]) -> OperatorDescription:
     """The state that writer options describe.
 
     Raises:
@@ -135,22 +149,17 @@ def parse_description(options: Mapping[str, str]) -> StateDescription:
     operator, state = options.get("operatorId"), options.get("stateVarName")
     if not operator or not state:
         raise UsageError(f"the option {'stateVarName' if operator else 'operatorId'} is missing")
-    serializers = {
-        name: parse(options[option])
-        for name, option in (
-            ("key", "keySerializer"),
-            ("value", "valueSerializer"),
-            ("namespace", "namespaceSerializer"),
-        )
-        if option in options
-    }
-    return StateDescription(
-        operator=operator,
-        name=state,
-        state_type=options.get("stateType"),
+    key, value, namespace = (
+        parse(options[option]) if option in options else None
+        for option in ("keySerializer", "valueSerializer", "namespaceSerializer")
+    )
+    described = StateDescription(state, options.get("stateType"), value, namespace or VOID_NAMESPACE)
+    return OperatorDescription(
+        operator,
+        (described,),
+        key=key,
         parallelism=_number(options, "parallelism"),
         max_parallelism=_number(options, "maxParallelism"),
-        **serializers,
     )
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from state_pipelines.operations.write.state_write import StateDescription
 from state_pipelines.serializers.build import basic
 from state_pipelines.snapshot import open_snapshot
 from tests.operations.comparing.test_diff import write, write_totals
+from tests.operations.one_state import OneState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +115,7 @@ def test_a_state_that_may_be_in_a_damaged_file_is_no_difference(
 def test_diff_with_strict_is_3_where_something_was_not_compared(
     call: Callable[..., Called], whole: str, tmp_path: Path
 ) -> None:
-    text = StateDescription("totals", "total", "VALUE", key=basic("String"), value=basic("String"), parallelism=2)
+    text = OneState("totals", "total", "VALUE", key=basic("String"), value=basic("String"), parallelism=2)
     other = write(tmp_path / "text", pa.table({"state_key": ["a"], "value": ["x"]}), text).path
     assert call("diff", whole, other).code == 1
     assert call("diff", whole, other, "--strict").code == 3

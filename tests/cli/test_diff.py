@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from state_pipelines.operations.write.state_write import StateDescription
 from state_pipelines.serializers.build import basic
 from tests.operations.comparing.test_diff import write, write_totals
+from tests.operations.one_state import OneState
 from tests.snapshot.savepoints import orders
 from tests.snapshots import select
 
@@ -75,7 +75,7 @@ def test_metadata_only(call: Callable[..., Called], totals: tuple[str, str]) -> 
 
 
 def test_another_serializer(call: Callable[..., Called], totals: tuple[str, str], tmp_path: Path) -> None:
-    text = StateDescription("totals", "total", "VALUE", key=basic("String"), value=basic("String"), parallelism=2)
+    text = OneState("totals", "total", "VALUE", key=basic("String"), value=basic("String"), parallelism=2)
     write(tmp_path / "text", pa.table({"state_key": ["a"], "value": ["x"]}), text)
     called = call("diff", totals[0], tmp_path / "text")
     assert called.code == 1

@@ -38,12 +38,12 @@ from state_pipelines.metadata.properties import CheckpointType, SavepointFormatT
 from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
 from state_pipelines.operations.convert.conversion import ConversionResult, convert, run_conversion
 from state_pipelines.operations.convert.conversion_plan import InFlight, plan_conversion
-from state_pipelines.operations.convert.conversion_tasks import Format
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.local_processes import run_pieces
 from state_pipelines.operations.proofs.proof_reports import ProofReport
 from state_pipelines.operations.write.keyed_rewrite import complete_rewrites, copy_states
 from state_pipelines.operations.write.publication import FileMode
+from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot import Declarations, Snapshot, open_snapshot
 from state_pipelines.storage import Location, PathMapping, SnapshotLocation, exists, file_size, join, read_file, resolve
 from tests.flink.harness import diff_entries

@@ -1,66 +1,83 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from state_pipelines.errors import UsageError
 from state_pipelines.metadata import compute_operator_id
-from state_pipelines.operations.write.state_write import NEW_METADATA_VERSION, StateDescription, plan_write
+from state_pipelines.operations.write.savepoint_plan import (
+    NEW_METADATA_VERSION,
+    OperatorWriting,
+    SavepointPlan,
+    plan_savepoint,
+)
 from state_pipelines.serializers.build import basic, list_of, map_of
+from tests.operations.one_state import OneState
 from tests.snapshot.savepoints import orders
 
+if TYPE_CHECKING:
+    from state_pipelines.snapshot import Snapshot
+
 STRING, LONG = basic("String"), basic("Long")
-NEW = StateDescription("totals", "total", "VALUE", key=STRING, value=LONG, parallelism=2)
+NEW = OneState("totals", "total", "VALUE", key=STRING, value=LONG, parallelism=2)
+
+
+def plan_one(base: Snapshot | None, state: OneState) -> tuple[SavepointPlan, OperatorWriting]:
+    """The plan, and what it says of the one operator."""
+    plan = plan_savepoint(base, [state.description])
+    (writing,) = plan.operators
+    return plan, writing
 
 
 def test_without_a_base_there_is_one_operator_with_one_state() -> None:
-    plan = plan_write(None, NEW)
+    plan, writing = plan_one(None, NEW)
     assert plan.metadata.version == NEW_METADATA_VERSION
-    assert plan.metadata.operator_states == (plan.operator,)
-    assert plan.operator.operator_id == compute_operator_id("totals")
-    assert (plan.operator.parallelism, plan.operator.max_parallelism) == (2, 128)
-    assert [(subtask, file, position) for subtask, file, _, position in plan.files] == [(0, None, 0), (1, None, 0)]
-    assert {header.states[0].name for _, _, header, _ in plan.files} == {"total"}
+    assert plan.metadata.operator_states == (writing.metadata,)
+    assert writing.metadata.operator_id == compute_operator_id("totals")
+    assert (writing.metadata.parallelism, writing.metadata.max_parallelism) == (2, 128)
+    assert [(subtask, file) for subtask, file, _ in writing.files] == [(0, None), (1, None)]
+    assert {tuple(info.name for info in header.states) for _, _, header in writing.files} == {("total",)}
 
 
 def test_the_max_parallelism_is_what_flink_would_choose() -> None:
-    assert plan_write(None, replace(NEW, parallelism=200)).operator.max_parallelism == 512
-    assert plan_write(None, replace(NEW, max_parallelism=1024)).operator.max_parallelism == 1024
+    assert plan_one(None, replace(NEW, parallelism=200))[1].metadata.max_parallelism == 512
+    assert plan_one(None, replace(NEW, max_parallelism=1024))[1].metadata.max_parallelism == 1024
 
 
 def test_an_operator_may_be_given_by_its_id() -> None:
     operator_id = compute_operator_id("totals")
-    assert plan_write(None, replace(NEW, operator=operator_id.hex())).operator.operator_id == operator_id
+    assert plan_one(None, replace(NEW, operator=operator_id.hex()))[1].metadata.operator_id == operator_id
 
 
 def test_a_state_of_the_base_keeps_its_place_and_serializers() -> None:
     base = orders().open()
-    plan = plan_write(base, StateDescription("orders", "order"))
+    plan, writing = plan_one(base, OneState("orders", "order"))
     assert plan.metadata == base.metadata
-    for _, file, header, position in plan.files:
+    for _, file, header in writing.files:
         assert file is not None
         assert header == file.header
-        assert header.states[position].name == "order"
 
 
 def test_a_new_state_stands_behind_those_of_the_base() -> None:
-    plan = plan_write(orders().open(), StateDescription("orders", "amount", "VALUE", value=LONG))
-    for _, file, header, position in plan.files:
+    _, writing = plan_one(orders().open(), OneState("orders", "amount", "VALUE", value=LONG))
+    for _, file, header in writing.files:
         assert file is not None
-        assert header.states[:position] == file.header.states
-        assert [state.name for state in header.states[position:]] == ["amount"]
+        assert header.states[:-1] == file.header.states
+        assert header.states[-1].name == "amount"
 
 
 def test_a_state_of_the_base_may_get_another_serializer() -> None:
-    plan = plan_write(orders().open(), StateDescription("orders", "order", value=LONG))
-    assert {header.states[position].value_serializer for _, _, header, position in plan.files} == {LONG}
+    _, writing = plan_one(orders().open(), OneState("orders", "order", value=LONG))
+    states = [info for _, _, header in writing.files for info in header.states if info.name == "order"]
+    assert {info.value_serializer for info in states} == {LONG}
 
 
 def test_an_operator_stands_beside_those_of_the_base() -> None:
     base = orders().open()
-    plan = plan_write(base, NEW)
-    assert plan.metadata.operator_states == (*base.metadata.operator_states, plan.operator)
+    plan, writing = plan_one(base, NEW)
+    assert plan.metadata.operator_states == (*base.metadata.operator_states, writing.metadata)
 
 
 @pytest.mark.parametrize(
@@ -79,24 +96,24 @@ def test_an_operator_stands_beside_those_of_the_base() -> None:
         (replace(NEW, max_parallelism=99_999), "99999"),
     ],
 )
-def test_what_is_missing_or_wrong_is_told(description: StateDescription, message: str) -> None:
+def test_what_is_missing_or_wrong_is_told(description: OneState, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        plan_write(None, description)
+        plan_one(None, description)
 
 
 @pytest.mark.parametrize(
     ("description", "message"),
     [
-        (StateDescription("orders", "order", parallelism=3), "parallelism 2 in the base, not 3"),
-        (StateDescription("orders", "order", max_parallelism=64), "max parallelism 128 in the base, not 64"),
-        (StateDescription("orders", "order", key=LONG), "keys are String in the base, not Long"),
-        (StateDescription("orders", "amount"), "the state type"),
-        (StateDescription("orders", "amount", "VALUE"), "the serializer of the value"),
-        (StateDescription("order-counter", "counts"), "counts is operator state"),
-        (StateDescription("orders", "_timer_state/event_user-timers", "VALUE", value=LONG), "is timers"),
-        (StateDescription("totals", "total"), "the parallelism"),
+        (OneState("orders", "order", parallelism=3), "parallelism 2 in the base, not 3"),
+        (OneState("orders", "order", max_parallelism=64), "max parallelism 128 in the base, not 64"),
+        (OneState("orders", "order", key=LONG), "keys are String in the base, not Long"),
+        (OneState("orders", "amount"), "the state type"),
+        (OneState("orders", "amount", "VALUE"), "the serializer of the value"),
+        (OneState("order-counter", "counts"), "counts is operator state"),
+        (OneState("orders", "_timer_state/event_user-timers", "VALUE", value=LONG), "is timers in the base"),
+        (OneState("totals", "total"), "the parallelism"),
     ],
 )
-def test_what_contradicts_the_base_is_told(description: StateDescription, message: str) -> None:
+def test_what_contradicts_the_base_is_told(description: OneState, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        plan_write(orders().open(), description)
+        plan_one(orders().open(), description)

@@ -19,9 +19,9 @@ from state_pipelines.dagster.written_savepoints import WrittenSavepoint, materia
 from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.convert.conversion_plan import InFlight
 from state_pipelines.operations.convert.conversion_proof import DESCRIPTION, READS_BACK
-from state_pipelines.operations.convert.conversion_tasks import Format
 from state_pipelines.operations.proofs.proof_reports import DESCRIPTIONS, SOURCE_WHOLE
 from state_pipelines.operations.write.publication import FileMode
+from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.escaping import escape_markdown
 

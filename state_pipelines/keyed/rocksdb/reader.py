@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.keyed_file import Counts, KeyedFile, RecordContext, Runs
+    from state_pipelines.keyed.keyed_file import Counts, KeyGroupSource, RecordContext, Runs
     from state_pipelines.keyed.keys.key_filter import KeySeeks
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.rocksdb.manifest import TableFile
@@ -269,7 +269,7 @@ class RocksWriter:
     header: KeyedHeader
     context: RecordContext
 
-    def write(self, file: KeyedFile, key_groups: KeyGroupRange) -> dict[int, int]:
+    def write(self, file: KeyGroupSource, key_groups: KeyGroupRange) -> dict[int, int]:
         """Write all records of `file` in some key groups, and return their number by state.
 
         Raises:

@@ -35,11 +35,13 @@ class EncodedRows:
         key_groups: i32[n].
         keys: keys without prefix.
         values: values.
+        batch: the rows that were encoded; those of a list state are whole lists.
     """
 
     key_groups: npt.NDArray[np.int32]
     keys: Encoded
     values: Encoded
+    batch: pa.RecordBatch
 
 
 @dataclass(frozen=True)
@@ -80,16 +82,16 @@ class RecordEncoder:
                 yield self._encode_batch(batch)
 
     def _encode_batch(self, batch: pa.RecordBatch) -> EncodedRows:
-        return EncodedRows(self._key_groups(batch), self._encode_keys(batch), self._encode_values(batch))
+        return EncodedRows(self._key_groups(batch), self._encode_keys(batch), self._encode_values(batch), batch)
 
     def _encode_values(self, batch: pa.RecordBatch) -> Encoded:
         """Values, or the bytes of those that could not be decoded (column `value_bytes`) as they are."""
         columns = plan_columns(self.layout.value)
         kept = self._kept(batch)
         if kept is None:
-            return columns.encode(self._values(batch))
+            return columns.encode(self.read_values(batch))
         raw = plan_columns(lay.Rest()).encode(batch.column("value_bytes").filter(pa.array(kept)))
-        encoded = columns.encode(self._values(batch.filter(pa.array(~kept))))
+        encoded = columns.encode(self.read_values(batch.filter(pa.array(~kept))))
         data = np.concatenate([encoded.data, raw.data])
         starts, stops = np.empty(len(batch), np.int64), np.empty(len(batch), np.int64)
         starts[~kept], stops[~kept] = encoded.starts, encoded.stops
@@ -116,7 +118,7 @@ class RecordEncoder:
                     f"only some of the rows for state {self.state} have key_bytes",
                     hint="Read the state with the key as bytes for every row, or leave such rows out",
                 )
-        return plan_columns(self.layout.key).encode(self._keys(batch))
+        return plan_columns(self.layout.key).encode(self.read_keys(batch))
 
     def _key_groups(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
         names = batch.schema.names
@@ -148,7 +150,13 @@ class RecordEncoder:
             )
         return groups
 
-    def _keys(self, batch: pa.RecordBatch) -> pa.Array:
+    def read_keys(self, batch: pa.RecordBatch) -> pa.StructArray:
+        """The keys of rows in the exact type of their layout: `state_key`, `state_namespace`, `map_key`.
+
+        Raises:
+            UsageError: a column is missing.
+            ValueRangeError: a key is null or has no place in its serializer.
+        """
         target = plan_columns(self.layout.key).type
         columns = []
         for each in target:
@@ -164,7 +172,13 @@ class RecordEncoder:
                 )
         return pa.StructArray.from_arrays(columns, fields=list(target))
 
-    def _values(self, batch: pa.RecordBatch) -> pa.Array:
+    def read_values(self, batch: pa.RecordBatch) -> pa.Array:
+        """The values of rows in the exact type of their layout; those of timers are null.
+
+        Raises:
+            UsageError: a column is missing.
+            ValueRangeError: a value has no place in its serializer.
+        """
         target = plan_columns(self.layout.value).type
         if self.layout.state_type == "TIMER":
             return pa.nulls(len(batch))

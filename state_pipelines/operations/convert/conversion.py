@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 from state_pipelines.errors import StateError, UsageError
 from state_pipelines.operations.convert.conversion_plan import ConversionPlan, InFlight, plan_conversion
 from state_pipelines.operations.convert.conversion_proof import prove_conversion, sum_states
-from state_pipelines.operations.convert.conversion_tasks import Format
 from state_pipelines.operations.local_processes import choose_runner
 from state_pipelines.operations.write.publication import (
     FileMode,
 )
+from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.storage import resolve

@@ -13,17 +13,19 @@ from state_pipelines.keyed.keyed_file import FileFormat
 from state_pipelines.metadata import CheckpointMetadata, CheckpointProperties
 from state_pipelines.metadata.keyed_handles import KeyedStateHandle, KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
-from state_pipelines.operations.convert.conversion_tasks import Format, SubtaskConversion, WrittenState
+from state_pipelines.operations.convert.conversion_tasks import SubtaskConversion, WrittenState
 from state_pipelines.operations.convert.source_removal import Removal, plan_removal
 from state_pipelines.operations.inspect.keyed_formats import FORST, find_keyed_formats
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.publication import (
     FIRST_RELATIVE_VERSION,
     FileMode,
+    choose_properties,
     note_files,
     place_keyed_state,
     plan_copies,
 )
+from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.state_meta_info import StateKind
 from state_pipelines.snapshot.held_key_groups import check_held_key_groups, explain_older_ranges
 
@@ -338,10 +340,3 @@ def _choose_properties(
     return make_savepoint_properties(
         SavepointFormatType.NATIVE if format in _BACKENDS else SavepointFormatType.CANONICAL
     )
-
-
-def choose_properties(metadata: CheckpointMetadata) -> CheckpointProperties:
-    """Properties of a savepoint with these files: canonical when all of its keyed state is."""
-    handles = [each.managed_keyed_state for operator in metadata.operator_states for each in operator.subtasks]
-    native = any(each is not None and not isinstance(each, KeyGroupsSavepointStateHandle) for each in handles)
-    return make_savepoint_properties(SavepointFormatType.NATIVE if native else SavepointFormatType.CANONICAL)

@@ -2,50 +2,23 @@
 
 from __future__ import annotations
 
-import tempfile
-import uuid
 from dataclasses import dataclass
-from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import UnsupportedError, Where, at
+from state_pipelines.errors import at
 from state_pipelines.keyed.digests.file_digests import digest_states
-from state_pipelines.keyed.heap.null_timestamps import holds_null_timestamp, may_hold_timestamps
-from state_pipelines.keyed.heap.reader import HeapWriter
-from state_pipelines.keyed.record_layout import derive_keyed_layout
-from state_pipelines.keyed.rocksdb.reader import RocksWriter
-from state_pipelines.metadata.keyed_handles import (
-    HandleAndLocalPath,
-    IncrementalRemoteKeyedStateHandle,
-    KeyedStateHandle,
-    KeyGroupsSavepointStateHandle,
-)
-from state_pipelines.metadata.stream_handles import KeyGroupsStateHandle, RelativeFileStateHandle
-from state_pipelines.operations.write.keyed_rewrite import align_key_groups, copy_states
+from state_pipelines.metadata.keyed_handles import KeyedStateHandle, KeyGroupsSavepointStateHandle
+from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
+from state_pipelines.operations.write.keyed_rewrite import copy_states
+from state_pipelines.operations.write.state_formats import Format, NativeFiles
 from state_pipelines.snapshot.handle_readers import HandleReader
-from state_pipelines.storage import Location, PathMapping, create_file, exists, join
-from state_pipelines.storage.files import remove_file
+from state_pipelines.storage import Location, PathMapping, join
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from state_pipelines.keyed.digests.record_digests import RecordDigest
     from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext, Runs
-    from state_pipelines.keyed.record_layout import KeyedLayout
+    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.metadata.key_groups import KeyGroupRange
-
-_PIECE = 8 << 20
-
-
-class Format(Enum):
-    """Formats that can be written, by the word that users say."""
-
-    CANONICAL = "canonical"
-    HEAP = "heap"
-    ROCKSDB = "rocksdb"
-    KEEP = "keep"
 
 
 @dataclass(frozen=True)
@@ -119,6 +92,13 @@ class SubtaskConversion:
         """Write it and read nothing again: the handle, and bytes written; errors as `run`."""
         return _WRITERS[self.format](self)
 
+    @property
+    def native_files(self) -> NativeFiles:
+        """The new files, where the new format is a native one."""
+        return NativeFiles(
+            self.source, self.header, self.key_groups, self.context, self.target, self.name, self.checkpoint_id
+        )
+
     def open_written(self, handle: KeyedStateHandle) -> KeyedFile | None:
         """The new file, before it is published."""
         return HandleReader(self.target, PathMapping()).open_keyed(handle)
@@ -132,79 +112,11 @@ def _write_canonical(task: SubtaskConversion) -> tuple[KeyedStateHandle, int]:
 
 
 def _write_heap(task: SubtaskConversion) -> tuple[KeyedStateHandle, int]:
-    place = join(task.target, task.name)
-    key = task.header.key_serializer
-    doubtful = {
-        state_id: derive_keyed_layout(info, key, task.context.max_parallelism, task.context.layouts)
-        for state_id, info in enumerate(task.header.states)
-        if may_hold_timestamps(info, key)
-    }
-    # Remove leftovers of a failed attempt; the name is unique to this task.
-    with create_file(place, replace=True) as output:
-        writer = HeapWriter(output, task.header, task.key_groups, task.context)
-        for key_group, runs in align_key_groups(task.source, task.context, task.key_groups):
-            if doubtful and runs:
-                _refuse_null_timestamps(task, runs, doubtful)
-            writer.write_key_group(key_group, runs)
-    stream = RelativeFileStateHandle(place.name, writer.size)
-    handle = KeyGroupsStateHandle(task.key_groups, writer.offsets, stream, state_handle_id=str(uuid.uuid4()))
-    return handle, writer.size
-
-
-def _refuse_null_timestamps(task: SubtaskConversion, runs: Runs, layouts: Mapping[int, KeyedLayout]) -> None:
-    for state_id, records in runs:
-        if state_id in layouts and holds_null_timestamp(records, layouts[state_id]):
-            raise UnsupportedError(
-                "a SQL timestamp is null, and Flink cannot restore that from heap native state "
-                "(SqlTimestampSerializer writes 12 bytes and reads 8)",
-                where=Where(state=task.header.states[state_id].name),
-                hint="Convert to canonical or rocksdb, which say where a record ends",
-            )
+    return task.native_files.write_heap()
 
 
 def _write_rocksdb(task: SubtaskConversion) -> tuple[KeyedStateHandle, int]:
-    with tempfile.TemporaryDirectory() as directory:
-        writer = RocksWriter(Path(directory, "db"), task.header, task.context)
-        writer.write(task.source, task.key_groups)
-        meta = _put(join(task.target, f"{task.name}-meta"), writer.meta)
-        paths = writer.files
-        places = [join(task.target, f"{task.name}-{number}") for number in range(len(paths))]
-        files = tuple(
-            HandleAndLocalPath(path.name, _upload(path, place)) for path, place in zip(paths, places, strict=True)
-        )
-    _remove_rest(task, len(paths))
-    size = meta.size + sum(file.handle.size for file in files if isinstance(file.handle, RelativeFileStateHandle))
-    handle = IncrementalRemoteKeyedStateHandle(
-        checkpoint_id=task.checkpoint_id,
-        backend_identifier=str(uuid.uuid4()),
-        key_groups=task.key_groups,
-        meta_data_state=meta,
-        shared_state=(),
-        private_state=files,
-        persisted_size=size,
-        state_handle_id=str(uuid.uuid4()),
-    )
-    return handle, size
+    return task.native_files.write_rocksdb()
 
 
 _WRITERS = {Format.CANONICAL: _write_canonical, Format.HEAP: _write_heap, Format.ROCKSDB: _write_rocksdb}
-
-
-def _put(place: Location, data: bytes) -> RelativeFileStateHandle:
-    with create_file(place, replace=True) as output:
-        output.write(data)
-    return RelativeFileStateHandle(place.name, len(data))
-
-
-def _upload(path: Path, place: Location) -> RelativeFileStateHandle:
-    with path.open("rb") as source, create_file(place, replace=True) as output:
-        while piece := source.read(_PIECE):
-            output.write(piece)
-    return RelativeFileStateHandle(place.name, path.stat().st_size)
-
-
-def _remove_rest(task: SubtaskConversion, number: int) -> None:
-    """Remove the files from `number` on, which an attempt that made more of them has left; it wrote them in order."""
-    while exists(place := join(task.target, f"{task.name}-{number}")):
-        remove_file(place)
-        number += 1

@@ -11,7 +11,6 @@ from state_pipelines.errors import ProofError, TargetExistsError, UnsupportedErr
 from state_pipelines.keyed.digests.record_digests import sum_digests
 from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
-from state_pipelines.operations.convert.conversion_plan import choose_properties
 from state_pipelines.operations.erase.key_search import search_keys
 from state_pipelines.operations.local_processes import choose_runner, run_pieces
 from state_pipelines.operations.rescale.operator_edits import edit_operators
@@ -28,7 +27,13 @@ from state_pipelines.operations.rescale.rescale_proof import (
     count_keyed,
 )
 from state_pipelines.operations.rescale.rescale_request import RescaleRequest, load_request
-from state_pipelines.operations.write.publication import FileMode, note_files, place_keyed_state, plan_copies
+from state_pipelines.operations.write.publication import (
+    FileMode,
+    choose_properties,
+    note_files,
+    place_keyed_state,
+    plan_copies,
+)
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.snapshot.opening import ensure_open

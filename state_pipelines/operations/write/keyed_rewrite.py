@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from state_pipelines.errors import FormatError, Where
+from state_pipelines.codecs.columns import plan_columns
+from state_pipelines.errors import FormatError, IncompatibleError, Where
+from state_pipelines.keyed.canonical.distinct_keys import KeySet
 from state_pipelines.keyed.canonical.kernels import END_OF_KEY_GROUP, FLAG
 from state_pipelines.keyed.canonical.reader import CanonicalWriter
 from state_pipelines.keyed.canonical.sections import select_sections
 from state_pipelines.keyed.canonical.sorted_runs import (
     Block,
+    FramedRuns,
     RecordBuffer,
     gather_runs,
     join_runs,
@@ -26,6 +29,7 @@ from state_pipelines.keyed.canonical.sorted_runs import (
     sum_runs,
 )
 from state_pipelines.keyed.digests.record_digests import RecordDigest, sum_digests
+from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
@@ -34,14 +38,14 @@ from state_pipelines.operations.write.spills import BATCH, BLOCK, create_spill
 from state_pipelines.storage import Location, create_file, join
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
     import pyarrow as pa
 
     from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext, Runs
-    from state_pipelines.keyed.tables.row_encoding import RecordEncoder
+    from state_pipelines.keyed.keyed_file import KeyedFile, KeyGroupSource, RecordContext, Runs
+    from state_pipelines.keyed.tables.row_encoding import EncodedRows, RecordEncoder
     from state_pipelines.snapshot import Operator
 
 
@@ -77,6 +81,7 @@ class FileRewrite:
         key_groups: range of the subtask.
         context: what finding the records of the old file takes.
         target: the new file.
+        distinct: make sure that no key occurs twice in a state that is encoded anew.
     """
 
     subtask: int
@@ -87,6 +92,7 @@ class FileRewrite:
     key_groups: KeyGroupRange
     context: RecordContext
     target: Location
+    distinct: bool = False
 
     def run(self) -> WrittenFile:
         """Write it."""
@@ -150,13 +156,19 @@ class WrittenFile:
     duplicates: dict[str, RecordDigest] = field(default_factory=dict)
 
 
-def write_part(encoder: RecordEncoder, batches: Iterable[pa.RecordBatch], target: Location) -> PartFile:
+def write_part(
+    encoder: RecordEncoder,
+    batches: Iterable[pa.RecordBatch],
+    target: Location,
+    report: Callable[[EncodedRows], None] | None = None,
+) -> PartFile:
     """Encode rows of one state into a part file.
 
     Args:
         encoder: knows the layouts.
         batches: rows in any order; the rows of one list follow each other inside one task.
         target: the file; what an attempt that died has left is replaced.
+        report: gets the rows as they are encoded.
 
     Raises:
         ValueRangeError: a value has no place in the state's serializer.
@@ -167,6 +179,8 @@ def write_part(encoder: RecordEncoder, batches: Iterable[pa.RecordBatch], target
     with create_spill(target, RecordBuffer(encoder.prefix, maps, BLOCK), max_parallelism) as spill:
         for rows in encoder.encode(batches):
             spill.add(0, join_sides(rows.key_groups, rows.keys, rows.values))
+            if report is not None:
+                report(rows)
             records += len(rows.key_groups)
             first, last = min(first, int(rows.key_groups.min())), max(last, int(rows.key_groups.max()))
     return PartFile(target, records, KeyGroupRange(first, last - first + 1) if records else KeyGroupRange(0, 0))
@@ -176,10 +190,11 @@ def merge_parts(rewrite: FileRewrite) -> WrittenFile:
     """Write the file of one subtask, some key groups at a time.
 
     Raises:
+        IncompatibleError: a key occurs twice, where that matters.
         FormatError: the old file gives a key group twice or out of order.
         StateError: the old file cannot be read, or the new one cannot be written.
     """
-    merging = _Merging(rewrite)
+    merging = Merging(rewrite)
     # Remove leftovers of a failed attempt; the name is unique to this task.
     with create_file(rewrite.target, replace=True) as output:
         writer = CanonicalWriter(output, rewrite.header, rewrite.key_groups, rewrite.context.prefix)
@@ -187,7 +202,8 @@ def merge_parts(rewrite: FileRewrite) -> WrittenFile:
             if is_large:
                 merging.stream(writer, key_groups)
             else:
-                merging.join(writer, key_groups)
+                for sections in merging.join(key_groups):
+                    writer.write_sections(sections.key_groups, sections.ends, sections.data)
     counts = tuple((number, merging.states[info.name].records) for number, info in enumerate(rewrite.header.states))
     return WrittenFile(rewrite.subtask, writer.offsets, writer.size, counts, merging.states)
 
@@ -204,8 +220,30 @@ def _cut_large(sizes: npt.NDArray[np.int64], key_groups: KeyGroupRange) -> Itera
         yield KeyGroupRange(first, key_groups.end + 1 - first), False
 
 
-class _Merging:
-    """State of a running `merge_parts`."""
+@dataclass(frozen=True)
+class Sections:
+    """Whole sections of canonical files, in memory.
+
+    Attributes:
+        key_groups: i32[s], ascending.
+        ends: i64[s], where each section ends in `data`.
+        data: u8, the sections.
+        records: how many records they hold.
+    """
+
+    key_groups: npt.NDArray[np.int32]
+    ends: npt.NDArray[np.int64]
+    data: npt.NDArray[np.uint8]
+    records: int
+
+
+class Merging:
+    """Merges the parts of a subtask with its old file.
+
+    Attributes:
+        sizes: i64[key groups of the range], bytes of each.
+        states: digests of what was merged so far, by name of the state.
+    """
 
     def __init__(self, rewrite: FileRewrite) -> None:
         self.rewrite = rewrite
@@ -231,23 +269,55 @@ class _Merging:
                 self.sizes[section.key_group - self.start] += section.size
         self.states = dict.fromkeys(self.names.values(), RecordDigest())
 
-    def join(self, writer: CanonicalWriter, key_groups: KeyGroupRange) -> None:
-        """Write the sections of some key groups, about `BATCH` bytes at a time."""
+    def join(self, key_groups: KeyGroupRange) -> Iterator[Sections]:
+        """Make the sections of some key groups, about `BATCH` bytes at a time."""
         first = key_groups.start
         for key_group, old in align_key_groups(self.rewrite.base, self.rewrite.context, key_groups):
             spilled = self.bounds[key_group - self.start] - self.bounds[first - self.start]
             if first < key_group and self.buffer.size + int(spilled) >= BATCH:
-                self._write(writer, KeyGroupRange(first, key_group - first))
+                yield self._join(KeyGroupRange(first, key_group - first))
                 first = key_group
             for old_id, records in old:
                 if old_id in self.copied:
                     self.buffer.add(self.copied[old_id], records)
-        self._write(writer, KeyGroupRange(first, key_groups.end + 1 - first))
+        yield self._join(KeyGroupRange(first, key_groups.end + 1 - first))
 
-    def _write(self, writer: CanonicalWriter, key_groups: KeyGroupRange) -> None:
+    def _join(self, key_groups: KeyGroupRange) -> Sections:
         blocks = [self.buffer.sort(key_groups), *self._read_parts(key_groups)]
         self._count(blocks)
-        writer.write_sections(*join_runs(gather_runs([(0, block) for block in blocks])))
+        runs = gather_runs([(0, block) for block in blocks])
+        if self.rewrite.distinct:
+            self._require_distinct(runs)
+        return Sections(*join_runs(runs), int(runs.records.sum()))
+
+    def _require_distinct(self, runs: FramedRuns) -> None:
+        """Make sure that the keys of encoded states differ; `runs` ascend by key group and state."""
+        mine = runs.select(np.flatnonzero(np.isin(runs.states, [state_id for state_id, _ in self.rewrite.encoded])))
+        if not len(mine.sizes):
+            return
+        begins = np.ones(len(mine.sizes), np.bool_)
+        begins[1:] = (np.diff(mine.key_groups) != 0) | (np.diff(mine.states) != 0)
+        most = int(np.add.reduceat(mine.records, np.flatnonzero(begins)).max())
+        repeated = KeySet(most).find_repeated(mine.addresses, mine.sizes, begins)
+        if repeated is not None:
+            run, address = repeated
+            block = next(each for each in mine.held if 0 <= address - each.ctypes.data < len(each))
+            raise self._refuse_repeated(int(mine.states[run]), block[address - block.ctypes.data :])
+
+    def _refuse_repeated(self, state_id: int, record: npt.NDArray[np.uint8]) -> IncompatibleError:
+        """The error for a key that occurs twice, in a record that `record` begins with."""
+        info, prefix = self.rewrite.header.states[state_id], self.rewrite.context.prefix
+        size = int.from_bytes(record[:4].tobytes(), "big")
+        key = record[4 + prefix : 4 + size]
+        context = self.rewrite.context
+        layout = derive_keyed_layout(info, self.rewrite.header.key_serializer, context.max_parallelism, context.layouts)
+        found = plan_columns(layout.key).decode(key, np.zeros(1, np.int64), np.full(1, len(key), np.int64)).array
+        shown = {name: value for name, value in found[0].as_py().items() if value is not None}
+        return IncompatibleError(
+            f"several rows of the state have the key {shown}",
+            where=Where(state=info.name),
+            hint="State holds one entry per key: aggregate the rows by key first, or leave the others out",
+        )
 
     def stream(self, writer: CanonicalWriter, key_groups: KeyGroupRange) -> None:
         """Write the section of a large key group, block after block; no section where no state has records."""
@@ -258,12 +328,29 @@ class _Merging:
 
     def _find_blocks(self, key_groups: KeyGroupRange) -> Iterator[Block]:
         """The framed records of one key group, of one state each."""
+        encoded: dict[int, KeySet] = {}
         if self.rewrite.base is not None and self.copied:
             found = self.rewrite.base.scan([*self.copied], self.rewrite.context, key_groups)
             for old_id, records in found:
                 self.buffer.add(self.copied[old_id], records)
                 yield self.buffer.sort(key_groups)
-        yield from self._read_parts(key_groups)
+        for block in self._read_parts(key_groups):
+            if self.rewrite.distinct and len(block.runs):
+                self._require_new(block, encoded)
+            yield block
+
+    def _require_new(self, block: Block, known: dict[int, KeySet]) -> None:
+        """Make sure that the keys of a block of one key group and state differ from those `known` by state."""
+        state_id = int(block.runs["state"][0])
+        if state_id not in known:
+            ranges = (each for number, each in self.parts if number == state_id)
+            rows = (each.runs[each.runs["key_group"] == block.runs["key_group"][0]] for each in ranges)
+            known[state_id] = KeySet(sum(int(runs["records"].sum()) for runs in rows))
+        addresses = block.runs["offset"].astype(np.int64) + block.data.ctypes.data
+        sizes = block.runs["size"].astype(np.int64)
+        repeated = known[state_id].find_repeated(addresses, sizes, np.zeros(len(sizes), np.bool_))
+        if repeated is not None:
+            raise self._refuse_repeated(state_id, block.data[repeated[1] - block.data.ctypes.data :])
 
     def _make_section(self, block: Block, rest: Iterator[Block]) -> Iterator[bytes | memoryview]:
         yield _name_state(block)
@@ -302,7 +389,7 @@ def _end_state(block: Block) -> memoryview:
 
 
 def align_key_groups(
-    file: KeyedFile | None, context: RecordContext, key_groups: KeyGroupRange
+    file: KeyGroupSource | None, context: RecordContext, key_groups: KeyGroupRange
 ) -> Iterator[tuple[int, Runs]]:
     """Every key group of a range in ascending order, and what a file has of it: nothing where it has none.
 

@@ -26,14 +26,20 @@ from state_pipelines.errors import UsageError, Where, at
 from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
 from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operatorstate.state_files import find_entries, gather_elements, lay_out_entry, write_operator_file
+from state_pipelines.operatorstate.header import OperatorHeader
+from state_pipelines.operatorstate.state_files import (
+    OperatorStateFile,
+    find_entries,
+    gather_elements,
+    lay_out_entry,
+    write_operator_file,
+)
 from state_pipelines.serializers.state_meta_info import StateKind, StateMetaInfo
 from state_pipelines.storage import Location, create_file, join, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from state_pipelines.operatorstate.header import OperatorHeader
     from state_pipelines.operatorstate.unread_state import OperatorStateSource
     from state_pipelines.snapshot.list_state import OperatorPart
 
@@ -186,7 +192,7 @@ class OperatorRewrite:
 
     Attributes:
         subtask: index of the subtask.
-        base: the old file.
+        base: the old file; None where there was none.
         header: of the new file.
         copied: old names by new names of the states that are copied as bytes.
         encoded: element files by new names of the states that are encoded again; of other subtasks too for broadcast
@@ -195,7 +201,7 @@ class OperatorRewrite:
     """
 
     subtask: int
-    base: OperatorStateSource
+    base: OperatorStateSource | None
     header: OperatorHeader
     copied: tuple[tuple[str, str], ...]
     encoded: tuple[tuple[str, tuple[ElementFile, ...]], ...]
@@ -209,8 +215,12 @@ class OperatorRewrite:
         """
         if not (self.header.lists or self.header.broadcasts):
             return WrittenOperatorState(self.subtask, None)
-        file = self.base.read()
-        named = {each.state_name for each in self.base.handle.states}
+        file = (
+            OperatorStateFile("", OperatorHeader(), np.zeros(0, np.uint8), {})
+            if self.base is None
+            else self.base.read()
+        )
+        named = set[str]() if self.base is None else {each.state_name for each in self.base.handle.states}
         olds, files = dict(self.copied), dict(self.encoded)
         lists: dict[str, Encoded] = {}
         broadcasts: dict[str, tuple[int, bytes]] = {}

@@ -50,7 +50,7 @@ from state_pipelines.storage.links import can_link, link_file
 from state_pipelines.storage.locations import is_local
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from state_pipelines.metadata.references import StreamReference
     from state_pipelines.operations.write.keyed_rewrite import FileRewrite, WrittenFile
@@ -157,15 +157,19 @@ def place_keyed_state(
 
 
 def _place(operator: OperatorState, handles: Mapping[int, KeyedStateHandle | None]) -> OperatorState:
-    known = {subtask.index for subtask in operator.subtasks}
-    added = tuple(SubtaskState(index) for index in sorted(handles) if index not in known)
     return replace(
         operator,
         subtasks=tuple(
             replace(each, managed_keyed_state=handles.get(each.index, each.managed_keyed_state))
-            for each in (*operator.subtasks, *added)
+            for each in _add_subtasks(operator, handles)
         ),
     )
+
+
+def _add_subtasks(operator: OperatorState, indices: Iterable[int]) -> tuple[SubtaskState, ...]:
+    """The subtasks of an operator, and those of `indices` that it does not mention."""
+    known = {subtask.index for subtask in operator.subtasks}
+    return (*operator.subtasks, *(SubtaskState(index) for index in sorted(indices) if index not in known))
 
 
 def place_operator_state(
@@ -176,13 +180,13 @@ def place_operator_state(
     Args:
         metadata: the old metadata.
         operator_id: the operator.
-        handles: by subtask; None where no operator state is left.
+        handles: by subtask, None where no operator state is left; a subtask that the metadata do not mention is added.
     """
 
     def place(operator: OperatorState) -> OperatorState:
         subtasks = (
             replace(each, managed_operator_state=handles[each.index]) if each.index in handles else each
-            for each in operator.subtasks
+            for each in _add_subtasks(operator, handles)
         )
         return replace(operator, subtasks=tuple(subtasks))
 
@@ -255,6 +259,13 @@ def plan_copies(
             relocated, properties=properties or make_savepoint_properties(SavepointFormatType.CANONICAL)
         )
     return relocated, copies
+
+
+def choose_properties(metadata: CheckpointMetadata) -> CheckpointProperties:
+    """Properties of a savepoint with these files: canonical when all of its keyed state is."""
+    handles = [each.managed_keyed_state for operator in metadata.operator_states for each in operator.subtasks]
+    native = any(each is not None and not isinstance(each, KeyGroupsSavepointStateHandle) for each in handles)
+    return make_savepoint_properties(SavepointFormatType.NATIVE if native else SavepointFormatType.CANONICAL)
 
 
 def note_files(files: FileMode) -> str | None:

@@ -25,7 +25,7 @@ from state_pipelines.operations.diff.diff_report import ContentsDiff, ExampleKin
 from state_pipelines.operations.local_processes import Processes
 from state_pipelines.operations.rescale.rescale_request import parse_request
 from state_pipelines.operations.write.keyed_rewrite import write_part
-from state_pipelines.operations.write.state_write import StateDescription, plan_write
+from state_pipelines.operations.write.savepoint_plan import EncodedStates, plan_savepoint
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.operatorstate.header import OperatorHeader
 from state_pipelines.operatorstate.state_files import write_operator_file
@@ -33,6 +33,7 @@ from state_pipelines.serializers.build import basic, list_of
 from state_pipelines.serializers.state_meta_info import broadcast_state
 from state_pipelines.serializers.tree import Kryo
 from state_pipelines.storage import resolve
+from tests.operations.one_state import OneState
 from tests.snapshot.built import build_snapshot, list_operator, operator, write_raw_keyed, write_raw_operator
 from tests.snapshot.savepoints import orders
 from tests.snapshots import OWN, Case, select
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Snapshot
 
 STRING, LONG = basic("String"), basic("Long")
-TOTALS = StateDescription("totals", "total", "VALUE", key=STRING, value=LONG, parallelism=2)
+TOTALS = OneState("totals", "total", "VALUE", key=STRING, value=LONG, parallelism=2)
 
 
 def find(name: str) -> Case:
@@ -51,13 +52,14 @@ def find(name: str) -> Case:
     return case
 
 
-def write(target: Path, table: pa.Table, description: StateDescription, base: Snapshot | None = None) -> Snapshot:
+def write(target: Path, table: pa.Table, description: OneState, base: Snapshot | None = None) -> Snapshot:
     """A savepoint with the rows of a table in one state, beside what the base has."""
-    plan = plan_write(base, description)
+    plan = plan_savepoint(base, [description.description])
+    layout = plan.operators[0].layouts[description.name]
     with SnapshotTransaction(resolve(str(target))) as transaction, TemporaryDirectory() as directory:
-        encoder = RecordEncoder(plan.layout, description.name)
+        encoder = RecordEncoder(layout, description.name)
         part = write_part(encoder, table.to_batches(), resolve(str(Path(directory, "part"))))
-        plan.write(transaction, (part,))
+        plan.write(transaction, EncodedStates({(description.operator, description.name): (part,)}))
         transaction.commit()
     return sp.open_snapshot(str(target), uids=[description.operator])
 
@@ -202,7 +204,7 @@ def test_one_state_of_many_changed(tmp_path: Path) -> None:
     base = orders().open()
     state = base.operator("orders").state("quantities")
     table = state.to_arrow()
-    write(tmp_path / "new", table.slice(5), StateDescription("orders", "quantities"), base)
+    write(tmp_path / "new", table.slice(5), OneState("orders", "quantities"), base)
     report = diff(base, sp.open_snapshot(str(tmp_path / "new")), limit=3)
     assert {each.label for each in report.operators if not each.same} == {"orders"}
     contents = contents_of(report, "quantities")
@@ -262,7 +264,7 @@ def test_another_serializer_is_not_compared(tmp_path: Path) -> None:
     base = orders().open()
     rows = base.operator("orders").state("order").to_arrow().select(["key_group", "state_key"])
     table = rows.append_column("value", pa.array(range(rows.num_rows), pa.int64()))
-    other = write(tmp_path / "new", table, StateDescription("orders", "order", value=LONG), base)
+    other = write(tmp_path / "new", table, OneState("orders", "order", value=LONG), base)
     report = diff(base, other)
     state = state_of(report, "order")
     assert not state.same
@@ -467,7 +469,7 @@ def test_neither_spark_nor_dagster_is_imported() -> None:
 def test_records_and_operator_state_are_compared_in_processes_too(tmp_path: Path) -> None:
     base = orders().open()
     table = base.operator("orders").state("quantities").to_arrow()
-    write(tmp_path / "new", table.slice(5), StateDescription("orders", "quantities"), base)
+    write(tmp_path / "new", table.slice(5), OneState("orders", "quantities"), base)
     sp.convert(str(tmp_path / "new"), str(tmp_path / "heap"), format="heap")
     with Processes(5) as shared:  # More than threads share such work.
         report = diff(base, sp.open_snapshot(str(tmp_path / "heap")), run=shared.run)

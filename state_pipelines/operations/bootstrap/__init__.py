@@ -1,0 +1,1 @@
+"""Bootstrapping: rows of tables into a savepoint that Flink starts from."""

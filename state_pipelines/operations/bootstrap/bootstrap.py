@@ -1,0 +1,276 @@
+"""Bootstrapping a savepoint: new states of some operators, alone or on top of a snapshot.
+
+The steps are the same for every engine that gives rows (`RowEngine`): types of the columns, descriptions, plan,
+encoding in tasks, merging in tasks, proof, publication.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from state_pipelines.errors import UsageError, at
+from state_pipelines.keyed.digests.column_digests import Sums, add_sums
+from state_pipelines.keyed.keys.key_hashes import make_key_hasher
+from state_pipelines.keyed.tables.row_encoding import RecordEncoder
+from state_pipelines.metadata import find_operator_id
+from state_pipelines.operations.bootstrap.bootstrap_proof import ExpectedRows, prove_bootstrap
+from state_pipelines.operations.bootstrap.encoding import ElementEncoding, EncodedElements, EncodedPart, KeyedEncoding
+from state_pipelines.operations.bootstrap.kafka_offsets import assign_splits, make_coordinator, read_offsets
+from state_pipelines.operations.bootstrap.new_states import KAFKA
+from state_pipelines.operations.bootstrap.row_shapes import KEY_GROUP, RowShape
+from state_pipelines.operations.bootstrap.state_digests import combine_digests
+from state_pipelines.operations.write.publication import FileMode, note_files
+from state_pipelines.operations.write.savepoint_plan import EncodedStates, StateName, plan_savepoint
+from state_pipelines.operations.write.state_formats import Format
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from state_pipelines.connectors.kafka_source import KafkaSplit
+    from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
+    from state_pipelines.operations.bootstrap.state_digests import StateDigests
+    from state_pipelines.operations.proofs.proof_reports import ProofReport
+    from state_pipelines.operations.write.keyed_rewrite import PartFile
+    from state_pipelines.operations.write.operator_rewrite import ElementFile
+    from state_pipelines.operations.write.savepoint_plan import OperatorWriting, SavepointPlan
+    from state_pipelines.operations.write.transaction import SnapshotTransaction
+    from state_pipelines.serializers.tree import Serializer
+    from state_pipelines.snapshot import Snapshot
+    from state_pipelines.storage import Location
+
+
+class RowEngine(Protocol):
+    """Gives the rows of new states, and runs the tasks that encode them."""
+
+    @property
+    def from_source(self) -> Callable[[pa.Array, pa.DataType], pa.Array] | None:
+        """See `RowShape`."""
+
+    def find_schema(self, state: NewState) -> pa.Schema:
+        """Types of the columns of the rows of a state, after its `columns`.
+
+        Raises:
+            UsageError: there are no such rows or columns.
+        """
+
+    def read_rows(self, state: NewState) -> pa.Table:
+        """All rows of a small state."""
+
+    def encode_keyed(self, state: NewState, encoding: KeyedEncoding) -> list[EncodedPart]:
+        """Encode the rows of a keyed state in tasks."""
+
+    def encode_elements(self, state: NewState, encoding: ElementEncoding) -> list[EncodedElements]:
+        """Encode the rows of a list or broadcast state in tasks."""
+
+
+@dataclass(frozen=True)
+class BootstrapResult:
+    """Result of a bootstrap.
+
+    Attributes:
+        path: the new savepoint.
+        snapshot: the new savepoint, opened.
+        entries: of each new state, by operator and name.
+        bytes: of keys and values of the new keyed states.
+        proof: comparison of the new files with the rows; None when it was not asked for.
+        seconds: wall time.
+        notes: what users should know.
+    """
+
+    path: str
+    snapshot: Snapshot
+    entries: Mapping[tuple[str, str], int]
+    bytes: int
+    proof: ProofReport | None
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BootstrapPlan:
+    """What a bootstrap will write; everything that can be refused without reading rows has been checked.
+
+    Attributes:
+        operators: as users describe them.
+        plan: of the savepoint.
+        engine: gives the rows.
+        target: directory of the new savepoint.
+        prove: whether the result is read back before it is published.
+        files: what becomes of the files of the base.
+        schemas: types of the rows of each state.
+        offsets: splits of Kafka, by uid of the source.
+        accessed: time of the last access of values with TTL whose rows have none, in milliseconds since 1970.
+    """
+
+    operators: Sequence[NewOperator]
+    plan: SavepointPlan
+    engine: RowEngine
+    target: Location
+    prove: bool
+    files: FileMode
+    schemas: Mapping[StateName, pa.Schema]
+    offsets: Mapping[str, Sequence[KafkaSplit]]
+    accessed: int
+
+    def run(self, transaction: SnapshotTransaction) -> BootstrapResult:
+        """Encode the rows, merge them into files, prove and publish.
+
+        Args:
+            transaction: of the new savepoint, entered; its tasks run where it says.
+
+        Raises:
+            IncompatibleError: a key occurs twice in a state.
+            ProofError: the new files do not hold the rows; nothing is left at the target.
+            StateError: rows cannot be read or encoded, or the storage refuses.
+        """
+        started = time.monotonic()
+        parts: dict[StateName, tuple[PartFile, ...]] = {}
+        elements: dict[StateName, tuple[ElementFile, ...]] = {}
+        keyed: dict[StateName, StateDigests] = {}
+        listed: dict[StateName, Sums] = {}
+        counts: dict[StateName, int] = {}
+        for new, writing in zip(self.operators, self.plan.operators, strict=True):
+            for state in new.keyed:
+                place = new.uid, state.stored_name
+                encoding = self._encode_keyed(writing, state, transaction.scratch)
+                found = self.engine.encode_keyed(state, encoding)
+                parts[place] = tuple(part for each in found for part in each.parts)
+                keyed[place] = combine_digests(each.digests for each in found)
+                counts[place] = sum(part.records for part in parts[place])
+            for state in new.unkeyed:
+                place = new.uid, state.stored_name
+                written = self._write_elements(new, writing, state, transaction.scratch)
+                elements[place] = tuple(file for task in written for file in task.files)
+                listed[place] = {}
+                for task in written:
+                    add_sums(listed[place], task.sums)
+                counts[place] = sum(file.records for file in elements[place])
+        snapshot, digests = self.plan.write(transaction, EncodedStates(parts, elements), self.files)
+        proof = None
+        if self.prove:
+            proof = prove_bootstrap(self.plan, snapshot, ExpectedRows(keyed, listed), transaction.run)
+        transaction.commit(proof, hint="Please report this")
+        size = sum(each.bytes for each in digests.values())
+        return BootstrapResult(
+            str(transaction.target), snapshot, counts, size, proof, time.monotonic() - started, self.notes
+        )
+
+    def _write_elements(
+        self, new: NewOperator, writing: OperatorWriting, state: NewState, directory: Location
+    ) -> list[EncodedElements]:
+        encoding = self._encode_elements(writing, state, directory)
+        if state.kind == KAFKA:
+            return [encoding.write([assign_splits(self.offsets[new.uid], encoding.parallelism)])]
+        return self.engine.encode_elements(state, encoding)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What users should know of the result."""
+        notes = []
+        if self.plan.format is Format.HEAP:
+            notes.append("the native format restores with state.backend.type: hashmap and Flink 1.15 or newer only")
+        if self.plan.format is Format.ROCKSDB:
+            notes.append("the native format restores with state.backend.type: rocksdb and Flink 1.15 or newer only")
+        told = note_files(self.files) if self.plan.base is not None else None
+        return (*notes, *([told] if told else []))
+
+    def check_types(self) -> None:
+        """Refuse columns whose types do not fit their serializers, and keys without a known key group.
+
+        Raises:
+            UsageError: a column is missing.
+            ValueRangeError: a type does not fit.
+            UnsupportedError: the hash of a class is not known.
+        """
+        for new, writing in zip(self.operators, self.plan.operators, strict=True):
+            for state in new.keyed:
+                schema = self.schemas[new.uid, state.stored_name]
+                encoding = self._encode_keyed(writing, state, self.target)
+                encoding.check_types(schema)
+                if KEY_GROUP not in schema.names:
+                    with at(operator=new.uid, state=state.name):
+                        key = encoding.encoder.layout.key_serializer
+                        make_key_hasher(key, self.plan.context, dict(writing.description.hashes))
+            for state in new.unkeyed:
+                if state.kind != KAFKA:
+                    encoder = self._encode_elements(writing, state, self.target)
+                    encoder.check_types(self.schemas[new.uid, state.stored_name])
+
+    def _encode_keyed(self, writing: OperatorWriting, state: NewState, directory: Location) -> KeyedEncoding:
+        layout = writing.layouts[state.stored_name]
+        encoder = RecordEncoder(layout, state.stored_name, writing.description.hashes)
+        shape = RowShape(layout, self.accessed, self.engine.from_source)
+        return KeyedEncoding(writing.description.operator, encoder, shape, directory, self.prove)
+
+    def _encode_elements(self, writing: OperatorWriting, state: NewState, directory: Location) -> ElementEncoding:
+        return ElementEncoding(
+            writing.description.operator,
+            writing.elements[state.stored_name],
+            directory,
+            writing.metadata.parallelism,
+            self.prove,
+            None if state.kind == KAFKA else self.engine.from_source,
+        )
+
+
+def plan_bootstrap(
+    target: Location,
+    operators: Sequence[NewOperator],
+    engine: RowEngine,
+    *,
+    base: Snapshot | None = None,
+    format: Format = Format.CANONICAL,
+    files: FileMode = FileMode.COPY,
+    prove: bool = True,
+) -> BootstrapPlan:
+    """Decide what is written, and refuse what can be refused without reading rows.
+
+    Args:
+        target: directory of the new savepoint.
+        operators: the new states.
+        engine: gives the rows.
+        base: snapshot that all other state is taken from.
+        format: of keyed state.
+        files: what becomes of the files of the base.
+        prove: read the result back before it is published.
+
+    Raises:
+        UsageError: the descriptions lack something, or contradict the base or each other.
+        ValueRangeError: the type of a column does not fit its serializer.
+        UnsupportedError: a serializer has no layout, or the hash of a key is not known.
+        IncompatibleError: a Kafka partition has several offsets.
+    """
+    if not operators:
+        raise UsageError("there is nothing to write", hint="Describe at least one operator with a state")
+    schemas: dict[StateName, pa.Schema] = {}
+    offsets: dict[str, list[KafkaSplit]] = {}
+    descriptions = []
+    for new in operators:
+        coordinator = None
+        for state in new.states:
+            with at(operator=new.uid, state=state.name):
+                schemas.setdefault((new.uid, state.stored_name), engine.find_schema(state))
+                if state.kind == KAFKA:
+                    offsets[new.uid] = read_offsets(engine.read_rows(state))
+                    coordinator = make_coordinator(offsets[new.uid])
+        types = {
+            name: {each.name: each.type for each in schema} for (uid, name), schema in schemas.items() if uid == new.uid
+        }
+        descriptions.append(new.describe(types, _find_key(base, new), coordinator))
+    plan = plan_savepoint(base, descriptions, format)
+    found = BootstrapPlan(operators, plan, engine, target, prove, files, schemas, offsets, int(time.time() * 1000))
+    found.check_types()
+    return found
+
+
+def _find_key(base: Snapshot | None, new: NewOperator) -> Serializer | None:
+    """The serializer of the keys of an operator of the base."""
+    wanted = find_operator_id(new.uid)
+    for operator in base.operators if base is not None else ():
+        if operator.metadata.operator_id == wanted:
+            return next((file.header.key_serializer for _, file in operator.keyed_files), None)
+    return None

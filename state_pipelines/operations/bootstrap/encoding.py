@@ -1,0 +1,232 @@
+"""Tasks that encode the rows of one new state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_pipelines.codecs.arrow_coercion import conform
+from state_pipelines.codecs.columns import plan_columns
+from state_pipelines.codecs.serializer_layouts import derive_layout
+from state_pipelines.errors import IncompatibleError, UsageError, at
+from state_pipelines.keyed.digests.column_digests import Sums, add_sums
+from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, SUBTASK
+from state_pipelines.operations.bootstrap.row_shapes import RowShape, name_fields
+from state_pipelines.operations.bootstrap.state_digests import StateDigester, StateDigests, digest_elements
+from state_pipelines.operations.write.file_names import make_file_name
+from state_pipelines.operations.write.keyed_rewrite import PartFile, write_part
+from state_pipelines.operations.write.operator_rewrite import ElementEncoder, ElementFile, write_elements
+from state_pipelines.serializers.state_meta_info import StateKind
+from state_pipelines.storage import Location, join
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from state_pipelines.keyed.tables.row_encoding import EncodedRows, RecordEncoder
+
+
+@dataclass(frozen=True)
+class EncodedPart:
+    """What a task has encoded of a keyed state.
+
+    Attributes:
+        parts: one file, or none without rows.
+        digests: of its rows; empty when nothing is to be proven.
+    """
+
+    parts: tuple[PartFile, ...] = ()
+    digests: StateDigests = field(default_factory=StateDigests)
+
+
+@dataclass(frozen=True)
+class KeyedEncoding:
+    """Encodes rows of one keyed state, or of timers.
+
+    Attributes:
+        operator: label, for errors.
+        encoder: knows the layouts.
+        shape: brings rows into the columns of the state.
+        directory: of the part files.
+        digests: also digest the rows, for the proof.
+    """
+
+    operator: str
+    encoder: RecordEncoder
+    shape: RowShape
+    directory: Location
+    digests: bool
+
+    @property
+    def failure(self) -> str:
+        """Description of the task for errors."""
+        return f"state {self.encoder.state} of operator {self.operator} cannot be written"
+
+    def check_types(self, schema: pa.Schema) -> None:
+        """Refuse columns whose types do not fit, before anything runs.
+
+        Raises:
+            UsageError: a column is missing.
+            ValueRangeError: a type does not fit.
+        """
+        with at(operator=self.operator, state=self.encoder.state):
+            self.shape.shape(pa.RecordBatch.from_pylist([], schema=schema))
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> EncodedPart:
+        """Encode the rows of one task into one part file.
+
+        Raises:
+            StateError: a row cannot be encoded.
+        """
+        digester = StateDigester(self.shape.layout) if self.digests else None
+
+        def report(rows: EncodedRows) -> None:
+            if digester is not None:
+                keys, values = self.encoder.read_keys(rows.batch), self.encoder.read_values(rows.batch)
+                digester.add(rows.key_groups, keys, values)
+
+        with at(operator=self.operator, state=self.encoder.state):
+            shaped = (self.shape.shape(batch) for batch in batches if len(batch))
+            filled = (batch for batch in shaped if len(batch))
+            first = next(filled, None)
+            if first is None:
+                return EncodedPart()
+            target = join(self.directory, make_file_name())
+            part = write_part(self.encoder, chain([first], filled), target, report)
+        return EncodedPart((part,), StateDigests() if digester is None else StateDigests(digester.sums))
+
+
+@dataclass(frozen=True)
+class EncodedElements:
+    """What a task has encoded of a list or broadcast state.
+
+    Attributes:
+        files: the element files.
+        sums: digests of the rows by subtask; empty when nothing is to be proven.
+    """
+
+    files: tuple[ElementFile, ...] = ()
+    sums: Sums = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ElementEncoding:
+    """Encodes rows of one list or broadcast state; of a broadcast state all of them in one task.
+
+    Attributes:
+        operator: label, for errors.
+        encoder: knows the layouts.
+        directory: of the element files.
+        parallelism: number of subtasks.
+        digests: also digest the rows, for the proof.
+        from_source: see `RowShape`.
+    """
+
+    operator: str
+    encoder: ElementEncoder
+    directory: Location
+    parallelism: int
+    digests: bool
+    from_source: Callable[[pa.Array, pa.DataType], pa.Array] | None = None
+
+    @property
+    def failure(self) -> str:
+        """Description of the task for errors."""
+        return f"state {self.encoder.info.name} of operator {self.operator} cannot be written"
+
+    @property
+    def is_broadcast(self) -> bool:
+        """Whether every subtask gets all entries."""
+        return self.encoder.info.kind is StateKind.BROADCAST
+
+    def check_types(self, schema: pa.Schema) -> None:
+        """Refuse columns whose types do not fit, before anything runs; errors as of `KeyedEncoding.check_types`."""
+        with at(operator=self.operator, state=self.encoder.info.name):
+            self._shape(pa.RecordBatch.from_pylist([], schema=schema))
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> EncodedElements:
+        """Encode the rows of one task; those of one subtask follow each other.
+
+        Raises:
+            IncompatibleError: a key of a broadcast state occurs twice.
+            StateError: a row cannot be encoded.
+        """
+        sums: Sums = {}
+
+        def shape() -> Iterator[pa.RecordBatch]:
+            seen: set[bytes] = set()
+            for batch in batches:
+                rows = pa.RecordBatch.from_pydict(self._shape(batch) | self._place(batch))
+                if self.is_broadcast:
+                    self._require_new_keys(rows, seen)
+                if self.digests and len(rows):
+                    keys = rows.column("map_key") if self.is_broadcast else None
+                    values = rows.column("map_value" if self.is_broadcast else "value")
+                    subtasks = rows.column(SUBTASK).to_numpy()
+                    add_sums(sums, digest_elements(subtasks, keys, values, self.parallelism))
+                yield rows
+
+        with at(operator=self.operator, state=self.encoder.info.name):
+            files = tuple(write_elements(self.encoder, shape(), self.directory))
+        return EncodedElements(files, sums)
+
+    def _shape(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """The columns of the values, and of the keys of a broadcast state."""
+        columns: dict[str, pa.Array] = {}
+        for name, kind in self.encoder.types.items():
+            array = name_fields(_find_column(batch, name), kind)
+            columns[name] = conform(array if self.from_source is None else self.from_source(array, kind), kind, name)
+        return columns
+
+    def _place(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """The columns that say where each row goes."""
+        if self.is_broadcast:
+            return {SUBTASK: pa.array(np.zeros(len(batch), np.int32))}
+        columns = {
+            SUBTASK: _find_column(batch, SUBTASK).cast(pa.int32()),
+            LIST_INDEX: _find_column(batch, LIST_INDEX).cast(pa.int64()),
+        }
+        for name, column in columns.items():
+            if column.null_count:
+                raise UsageError(f"{name} is null in some rows")
+        subtasks = columns[SUBTASK].to_numpy()
+        if len(subtasks) and not 0 <= subtasks.min() <= subtasks.max() < self.parallelism:
+            raise UsageError(f"a subtask lies outside 0 to {self.parallelism - 1}")
+        return columns
+
+    def _require_new_keys(self, rows: pa.RecordBatch, seen: set[bytes]) -> None:
+        layout = derive_layout(self.encoder.info.key_serializer, self.encoder.keys)
+        if rows.column("map_key").null_count:
+            raise UsageError("a key of the broadcast state is null")
+        encoded = plan_columns(layout).encode(rows.column("map_key"))
+        data = encoded.data.tobytes()
+        for row, (start, stop) in enumerate(zip(encoded.starts.tolist(), encoded.stops.tolist(), strict=True)):
+            key = data[start:stop]
+            if key in seen:
+                raise IncompatibleError(
+                    f"several rows of the broadcast state have the key {rows.column('map_key')[row].as_py()!r}",
+                    hint="A broadcast state is a map: leave the others out",
+                )
+            seen.add(key)
+
+
+def _find_column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    index = batch.schema.get_field_index(name)
+    if index < 0:
+        raise UsageError(f"the rows have no column {name}", hint=f"they have {', '.join(batch.schema.names)}")
+    return batch.column(index)
+
+
+def deal_rows(table: pa.Table, parallelism: int) -> pa.RecordBatch:
+    """Rows of a list state that name no subtask, dealt to subtasks in turn, those of a subtask together."""
+    batch = table.combine_chunks().to_batches()[0] if len(table) else pa.RecordBatch.from_pylist([], table.schema)
+    if SUBTASK not in batch.schema.names:
+        turns = (np.arange(len(batch)) % parallelism).astype(np.int32)
+        batch = batch.append_column(SUBTASK, pa.array(turns))
+    if LIST_INDEX not in batch.schema.names:
+        batch = batch.append_column(LIST_INDEX, pa.array(np.arange(len(batch))))
+    return batch.take(pc.sort_indices(batch, sort_keys=[(SUBTASK, "ascending"), (LIST_INDEX, "ascending")]))

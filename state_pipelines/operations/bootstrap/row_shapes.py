@@ -1,0 +1,166 @@
+"""Rows as users have them, as rows that `RecordEncoder` takes: structs by position, times of access, timestamps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_pipelines.codecs.arrow_coercion import conform, dense_offsets, flatten_entries
+from state_pipelines.codecs.columns import column_type, plan_columns
+from state_pipelines.codecs.layout import ROW_KINDS
+from state_pipelines.errors import UsageError, ValueRangeError
+from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TTL_TYPE
+from state_pipelines.snapshot.keyed_state import TIMER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from state_pipelines.keyed.record_layout import KeyedLayout
+
+FromSource = "Callable[[pa.Array, pa.DataType], pa.Array]"
+
+KEY_GROUP, STATE_KEY, NAMESPACE, TIMESTAMP = "key_group", "state_key", "state_namespace", "timestamp"
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """Brings batches into the columns and types of one keyed state.
+
+    Attributes:
+        layout: of the state.
+        accessed: milliseconds since 1970: time of the last access of rows that do not have it, of a state with TTL.
+        from_source: undoes how the engine that gives the rows holds values without a type of its own (Spark); it takes
+            an array and the type that the value should have.
+    """
+
+    layout: KeyedLayout
+    accessed: int
+    from_source: Callable[[pa.Array, pa.DataType], pa.Array] | None = None
+
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        """Exact types of the columns, by name; lists are whole."""
+        layout = self.layout
+        found = {each.name: each.type for each in plan_columns(layout.key).type}
+        if layout.state_type == TIMER:
+            return found
+        value = column_type(layout.value)
+        if layout.state_type == "LIST":
+            element = value.value_type
+            return found | {"value": pa.list_(element.field("value").type if layout.ttl else element)}
+        name = "map_value" if layout.state_type == "MAP" else "value"
+        return found | {name: value.field("value").type if layout.ttl else value}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns that a row needs."""
+        return tuple(name for name, kind in self.types.items() if name != NAMESPACE or not pa.types.is_null(kind))
+
+    @property
+    def optional_names(self) -> tuple[str, ...]:
+        """Names of the columns that a row may have besides."""
+        return (KEY_GROUP, TTL_COLUMN) if self.layout.ttl else (KEY_GROUP,)
+
+    def shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Bring rows into the columns of the state; rows with an empty list, which Flink does not store, are left out.
+
+        Raises:
+            UsageError: a column is missing.
+            ValueRangeError: a value has no place in its serializer, or a list is null.
+        """
+        columns: dict[str, pa.Array] = {}
+        if self.layout.state_type == "LIST":
+            batch = self._drop_empty(batch)
+        for name, kind in self.types.items():
+            if name in self.names:
+                columns[name] = self._shape_column(batch, name, kind)
+        if KEY_GROUP in batch.schema.names:
+            columns[KEY_GROUP] = batch.column(KEY_GROUP)
+        if self.layout.ttl:
+            accessed = self._find_access(batch)
+            if self.layout.state_type == "LIST":
+                columns["value"] = _stamp_elements(columns["value"], accessed)
+            else:
+                columns[TTL_COLUMN] = accessed
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _shape_column(self, batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+        index = batch.schema.get_field_index(name)
+        if index < 0:
+            raise UsageError(f"the rows have no column {name}", hint=f"they have {', '.join(batch.schema.names)}")
+        array = batch.column(index)
+        if name == TIMESTAMP and pa.types.is_timestamp(array.type):
+            array = array.cast(pa.timestamp("ms", array.type.tz)).cast(pa.int64())
+        array = name_fields(array, kind)
+        if self.from_source is not None:
+            array = self.from_source(array, kind)
+        return conform(array, kind, name)
+
+    def _drop_empty(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        index = batch.schema.get_field_index("value")
+        if index < 0:
+            return batch
+        lists = batch.column(index)
+        if lists.null_count:
+            raise ValueRangeError(
+                "a list is null", hint="Flink has no such state (`ListState.update(null)` fails); leave the row out"
+            )
+        empty = pc.equal(pc.list_value_length(lists), 0)
+        return batch.filter(pc.invert(empty)) if pc.any(empty).as_py() else batch
+
+    def _find_access(self, batch: pa.RecordBatch) -> pa.Array:
+        index = batch.schema.get_field_index(TTL_COLUMN)
+        if index < 0:
+            return pa.array(np.full(len(batch), self.accessed, np.int64)).cast(TTL_TYPE)
+        found = batch.column(index)
+        if found.null_count:
+            raise ValueRangeError(f"{TTL_COLUMN} is null", hint="State with time to live has a time for every value")
+        if pa.types.is_integer(found.type):
+            return found.cast(pa.int64()).cast(TTL_TYPE)
+        return conform(found, TTL_TYPE, TTL_COLUMN)
+
+
+def name_fields(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Structs with the names of a Row or tuple (`f0`, `f1`, …) where they have others; a Row is an insert (`+I`)."""
+    source = array.type
+    if source == target or pa.types.is_null(source) or pa.types.is_null(target):
+        return array
+    mask = array.is_null() if array.null_count else None
+    if pa.types.is_struct(target) and pa.types.is_struct(source):
+        wanted, given = [each.name for each in target], [each.name for each in source]
+        children = dict(zip(given, array.flatten(), strict=True))
+        plain = [name for name in wanted if name not in ("row_kind", "class")]
+        if len(plain) != len(given) or plain != [f"f{index}" for index in range(len(plain))]:
+            plain = given
+        made = {
+            new: name_fields(children[old], target.field(new).type) if new in wanted else children[old]
+            for new, old in zip(plain, given, strict=True)
+        }
+        if wanted[:1] == ["row_kind"] and "row_kind" not in made:
+            made = {"row_kind": pa.array([ROW_KINDS[0]] * len(array), pa.string()), **made}
+        return pa.StructArray.from_arrays([*made.values()], names=[*made], mask=mask)
+    if pa.types.is_list(target) and pa.types.is_list(source):
+        values = name_fields(array.flatten(), target.value_type)
+        return pa.ListArray.from_arrays(dense_offsets(array), values, mask=mask)
+    if pa.types.is_map(target) and pa.types.is_map(source):
+        entries = flatten_entries(array)
+        keys, items = (
+            name_fields(entries.field(each), kind) for each, kind in ((0, target.key_type), (1, target.item_type))
+        )
+        return pa.MapArray.from_arrays(dense_offsets(array), keys, items, mask=mask)
+    return array
+
+
+def _stamp_elements(lists: pa.ListArray, accessed: pa.Array) -> pa.ListArray:
+    """Lists whose elements have the time of the last access of their row."""
+    offsets = dense_offsets(lists)
+    lengths = np.diff(offsets.to_numpy())
+    rows = pa.array(np.repeat(np.arange(len(lists)), lengths))
+    stamped = pa.StructArray.from_arrays(
+        [accessed.take(rows).cast(pa.int64()), lists.flatten()], names=["last_access", "value"]
+    )
+    return pa.ListArray.from_arrays(offsets, stamped)

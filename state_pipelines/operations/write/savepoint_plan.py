@@ -1,0 +1,372 @@
+"""Writing new state of some operators into one savepoint: beside the states of a base snapshot, or alone.
+
+`plan_savepoint` decides what is written where; tasks encode rows into parts (`keyed_rewrite.write_part`) and element
+files (`operator_rewrite.write_elements`), then `SavepointPlan.write` merges them into the files of the subtasks.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from state_pipelines.codecs.serializer_layouts import LayoutContext
+from state_pipelines.errors import UnsupportedError, UsageError, Where, at
+from state_pipelines.keyed.header import KeyedHeader
+from state_pipelines.keyed.key_group_assignment import compute_default_max_parallelism, compute_key_group_range
+from state_pipelines.keyed.keyed_file import RecordContext
+from state_pipelines.keyed.keys.key_hashes import make_key_hasher
+from state_pipelines.keyed.record_layout import KeyedLayout, derive_keyed_layout
+from state_pipelines.metadata import CheckpointMetadata, OperatorState
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
+from state_pipelines.operations.write.file_names import make_file_name
+from state_pipelines.operations.write.keyed_rewrite import FileRewrite
+from state_pipelines.operations.write.operator_rewrite import ElementEncoder, OperatorRewrite
+from state_pipelines.operations.write.publication import (
+    FileMode,
+    choose_properties,
+    place_keyed_state,
+    place_operator_state,
+)
+from state_pipelines.operations.write.state_descriptions import (
+    BROADCAST,
+    OperatorDescription,
+    require_distinct_names,
+)
+from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.subtask_writing import SubtaskWriting
+from state_pipelines.operatorstate.header import OperatorHeader
+from state_pipelines.serializers.text import describe
+from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
+from state_pipelines.storage import Location, join
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from state_pipelines.keyed.digests.record_digests import RecordDigest
+    from state_pipelines.keyed.keyed_file import KeyedFile
+    from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.operations.write.keyed_rewrite import PartFile
+    from state_pipelines.operations.write.operator_rewrite import ElementFile
+    from state_pipelines.operations.write.transaction import SnapshotTransaction
+    from state_pipelines.operatorstate.unread_state import OperatorStateSource
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
+    from state_pipelines.serializers.tree import Serializer
+    from state_pipelines.snapshot import Operator, Snapshot
+
+NEW_METADATA_VERSION = 3
+"""Metadata version of savepoints without a base: readable by every Flink from 1.11 on."""
+
+StateName = tuple[str, str]
+"""(operator as it was described, state name)."""
+
+
+@dataclass(frozen=True)
+class EncodedStates:
+    """What tasks have encoded, by state.
+
+    Attributes:
+        parts: of keyed states and timers.
+        elements: of list and broadcast states.
+    """
+
+    parts: Mapping[StateName, tuple[PartFile, ...]] = field(default_factory=dict)
+    elements: Mapping[StateName, tuple[ElementFile, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OperatorWriting:
+    """What is written of one operator.
+
+    Attributes:
+        description: the new states.
+        metadata: what the metadata say of the operator.
+        layouts: layouts of the records, by name of the keyed state.
+        elements: encoders of the list and broadcast states, by name.
+        context: what finding the records of the base takes.
+        files: per subtask the old file of keyed state or None, and the new header.
+        sources: per subtask the old operator state or None, and the new header.
+    """
+
+    description: OperatorDescription
+    metadata: OperatorState
+    layouts: Mapping[str, KeyedLayout]
+    elements: Mapping[str, ElementEncoder]
+    context: RecordContext
+    files: tuple[tuple[int, KeyedFile | None, KeyedHeader], ...]
+    sources: tuple[tuple[int, OperatorStateSource | None, OperatorHeader], ...]
+
+    def plan_files(
+        self, format: Format, parts: Mapping[StateName, tuple[PartFile, ...]], target: Location, checkpoint_id: int
+    ) -> Iterator[SubtaskWriting]:
+        """The new file, or database, of every subtask.
+
+        Args:
+            format: of the new files.
+            parts: encoded records of the new states.
+            target: directory of the new snapshot.
+            checkpoint_id: of the snapshot.
+        """
+        label = self.description.operator
+        for subtask, file, header in self.files:
+            places = {info.name: state_id for state_id, info in enumerate(header.states)}
+            encoded = {places[name]: parts[label, name] for name in self.layouts}
+            rewrite = FileRewrite(
+                subtask=subtask,
+                base=file,
+                header=header,
+                copied=tuple((each, each) for each in places.values() if each not in encoded),
+                encoded=tuple(encoded.items()),
+                key_groups=self._key_groups(subtask, file),
+                context=self.context,
+                target=join(target, make_file_name()),
+                distinct=True,
+            )
+            yield SubtaskWriting(label, rewrite, format, checkpoint_id)
+
+    def plan_operator_files(
+        self, elements: Mapping[StateName, tuple[ElementFile, ...]], target: Location
+    ) -> Iterator[OperatorRewrite]:
+        """The new operator state of every subtask."""
+        label = self.description.operator
+        for subtask, source, header in self.sources:
+            held = () if source is None else (*source.header.lists, *source.header.broadcasts)
+            encoded = []
+            for name, encoder in self.elements.items():
+                everywhere = encoder.info.distribution_mode == BROADCAST
+                files = elements[label, name]
+                encoded.append((name, tuple(each for each in files if everywhere or each.subtask == subtask)))
+            copied = tuple((info.name, info.name) for info in held if info.name not in self.elements)
+            yield OperatorRewrite(subtask, source, header, copied, tuple(encoded), join(target, make_file_name()))
+
+    def _key_groups(self, subtask: int, file: KeyedFile | None) -> KeyGroupRange:
+        if file is not None:
+            return file.key_groups
+        return compute_key_group_range(subtask, self.metadata.parallelism, self.metadata.max_parallelism)
+
+
+@dataclass(frozen=True)
+class SavepointPlan:
+    """What is written where.
+
+    Attributes:
+        base: the base snapshot; None for a savepoint of its own.
+        metadata: of the base, with operators added that it does not have.
+        operators: those whose state is written.
+        format: of their keyed state.
+    """
+
+    base: Snapshot | None
+    metadata: CheckpointMetadata
+    operators: tuple[OperatorWriting, ...]
+    format: Format
+
+    @property
+    def context(self) -> LayoutContext:
+        """What layouts depend on beyond serializers."""
+        return self.base.layout_context if self.base is not None else LayoutContext()
+
+    def write(
+        self, transaction: SnapshotTransaction, encoded: EncodedStates, files: FileMode = FileMode.COPY
+    ) -> tuple[Snapshot, dict[StateName, RecordDigest]]:
+        """Write the new files of every subtask in tasks of a transaction, and stage the new savepoint.
+
+        Args:
+            transaction: of the new savepoint.
+            encoded: the new states.
+            files: what becomes of the files of the base.
+
+        Returns:
+            (the new savepoint, which is not published yet; the records of each new keyed state).
+
+        Raises:
+            IncompatibleError: a key occurs twice in a state.
+            StateError: the storage refuses, or the base cannot be read.
+        """
+        metadata, target = self.metadata, transaction.target
+        tasks = [
+            task
+            for each in self.operators
+            for task in each.plan_files(self.format, encoded.parts, target, metadata.checkpoint_id)
+        ]
+        digests: dict[StateName, RecordDigest] = {}
+        written = iter(transaction.run(tasks, "the new files cannot be written"))
+        for each in self.operators:
+            results = [next(written) for _ in each.files]
+            handles = {result.subtask: result.handle for result in results}
+            metadata = place_keyed_state(metadata, each.metadata.operator_id, handles)
+            for name in each.layouts:
+                first, *rest = (result.states[name] for result in results)
+                digests[each.description.operator, name] = sum(rest, start=first)
+        rewrites = [(each, [*each.plan_operator_files(encoded.elements, target)]) for each in self.operators]
+        done = iter(transaction.run([one for _, found in rewrites for one in found], "the new files cannot be written"))
+        for each, found in rewrites:
+            states = {result.subtask: result.handle for result in (next(done) for _ in found)}
+            metadata = place_operator_state(metadata, each.metadata.operator_id, states)
+        return transaction.stage(metadata, self.base, choose_properties(metadata), files=files), digests
+
+
+def plan_savepoint(
+    base: Snapshot | None, operators: Sequence[OperatorDescription], format: Format = Format.CANONICAL
+) -> SavepointPlan:
+    """Decide what is written.
+
+    Args:
+        base: the snapshot that all other state is taken from.
+        operators: the new states.
+        format: of their keyed state.
+
+    Raises:
+        UsageError: the descriptions lack what the base does not know, or contradict it or each other.
+        UnsupportedError: the base holds keyed state of a format that cannot be rewritten, or a serializer has no
+            layout.
+    """
+    require_distinct_names(operators)
+    if format is Format.KEEP:
+        raise UsageError("new state has no format to keep", hint="Choose canonical, heap or rocksdb")
+    metadata = CheckpointMetadata(NEW_METADATA_VERSION, 1) if base is None else base.metadata
+    context = base.layout_context if base is not None else LayoutContext()
+    planned = []
+    for description in operators:
+        with at(operator=description.operator):
+            each = _plan_operator(base, description, context)
+        rest = [one for one in metadata.operator_states if one.operator_id != each.metadata.operator_id]
+        known = [one.operator_id for one in metadata.operator_states]
+        if len(rest) < len(known):
+            rest.insert(known.index(each.metadata.operator_id), each.metadata)
+            metadata = replace(metadata, operator_states=tuple(rest))
+        else:
+            metadata = replace(metadata, operator_states=(*rest, each.metadata))
+        planned.append(each)
+    return SavepointPlan(base, metadata, tuple(planned), format)
+
+
+def _plan_operator(base: Snapshot | None, description: OperatorDescription, context: LayoutContext) -> OperatorWriting:
+    operator = _find_operator(base, description)
+    state = _new_operator(description) if operator is None else operator.metadata
+    files: dict[int, KeyedFile] = {}
+    sources: dict[int, OperatorStateSource] = {}
+    if operator is not None and base is not None:
+        _check_unchanged(state, description)
+        if description.keyed:
+            opened = {each.index: base.handles.open_keyed(each.managed_keyed_state) for each in state.subtasks}
+            files = {index: file for index, file in opened.items() if file is not None}
+        if description.unkeyed:
+            held = {each.index: base.handles.open_operator(each.managed_operator_state) for each in state.subtasks}
+            sources = {index: source for index, source in held.items() if source is not None}
+    if description.coordinator is not None:
+        name = f"coordinator-{state.operator_id.hex()}"
+        state = replace(state, coordinator_state=ByteStreamStateHandle(name, description.coordinator))
+    layouts: dict[str, KeyedLayout] = {}
+    headers: list[KeyedHeader] = []
+    if description.keyed:
+        known = {each.name: _find_state(operator, each.name, each.state_type) for each in description.keyed}
+        key = _find_key(files, description)
+        infos = []
+        for each in description.keyed:
+            with at(state=each.name):
+                info = each.make_info(key, known[each.name])
+                layouts[each.name] = derive_keyed_layout(info, key, state.max_parallelism, context)
+            infos.append(info)
+        headers = [_place_states(files.get(subtask), key, infos) for subtask in range(state.parallelism)]
+    encoders = {each.name: ElementEncoder(each.make_info(), context, context) for each in description.unkeyed}
+    for encoder in encoders.values():
+        with at(state=encoder.info.name):
+            _ = encoder.types  # Raises where a serializer has no layout.
+    unkeyed = [encoder.info for encoder in encoders.values()]
+    return OperatorWriting(
+        description,
+        state,
+        layouts,
+        encoders,
+        RecordContext(state.max_parallelism, context),
+        tuple((subtask, files.get(subtask), header) for subtask, header in enumerate(headers)),
+        tuple(
+            (subtask, sources.get(subtask), _place_operator_states(sources.get(subtask), unkeyed))
+            for subtask in (range(state.parallelism) if unkeyed else ())
+        ),
+    )
+
+
+def _find_key(files: Mapping[int, KeyedFile], description: OperatorDescription) -> Serializer:
+    """The serializer of the keys.
+
+    Raises:
+        UsageError: it is not known, another one in the base, or values of it cannot be keys.
+    """
+    key = next((file.header.key_serializer for file in files.values()), None)
+    if key is None:
+        if description.key is None:
+            raise UsageError("the serializer of the keys is not known and must be given")
+        # The key groups of keys whose hash is not known can only come with their rows (column `key_group`).
+        with suppress(UnsupportedError):
+            make_key_hasher(description.key, LayoutContext(), dict(description.hashes))
+        return description.key
+    if description.key is not None and describe(description.key) != describe(key):
+        raise UsageError(f"the keys are {describe(key)} in the base, not {describe(description.key)}")
+    return key
+
+
+def _place_states(file: KeyedFile | None, key: Serializer, infos: Sequence[StateMetaInfo]) -> KeyedHeader:
+    """The header of a subtask with new states: in the places of those that they replace, or last."""
+    if file is None:
+        return KeyedHeader(key_serializer=key, states=tuple(infos))
+    new = {info.name: info for info in infos}
+    kept = [new.pop(each.name, each) for each in file.header.states]
+    return replace(file.header, states=(*kept, *new.values()))
+
+
+def _place_operator_states(source: OperatorStateSource | None, infos: Sequence[StateMetaInfo]) -> OperatorHeader:
+    header = OperatorHeader() if source is None else source.header
+    if header.raw:
+        raise UnsupportedError(
+            "the operator state of the base cannot be read completely, so that nothing can be added to it",
+            where=Where(file=None if source is None else source.name),
+        )
+    held = {info.name: info for info in (*header.lists, *header.broadcasts)}
+    for info in infos:
+        known = held.get(info.name, info)
+        if (known.distribution_mode == BROADCAST) != (info.distribution_mode == BROADCAST):
+            raise UsageError("the base has a list state where a broadcast state is, or the other way round")
+        held[info.name] = info
+    lists = {name: info for name, info in held.items() if info.distribution_mode != BROADCAST}
+    broadcasts = {name: info for name, info in held.items() if info.distribution_mode == BROADCAST}
+    return replace(header, lists=tuple(lists.values()), broadcasts=tuple(broadcasts.values()))
+
+
+def _find_operator(base: Snapshot | None, description: OperatorDescription) -> Operator | None:
+    if base is None:
+        return None
+    wanted = description.operator_id
+    return next((each for each in base.operators if each.metadata.operator_id == wanted), None)
+
+
+def _new_operator(description: OperatorDescription) -> OperatorState:
+    if description.parallelism is None:
+        raise UsageError("the parallelism is not known and must be given")
+    most = description.max_parallelism or compute_default_max_parallelism(description.parallelism)
+    compute_key_group_range(0, description.parallelism, most)
+    return OperatorState(description.operator_id, description.parallelism, most)
+
+
+def _check_unchanged(state: OperatorState, description: OperatorDescription) -> None:
+    for name, wanted, has in (
+        ("parallelism", description.parallelism, state.parallelism),
+        ("max parallelism", description.max_parallelism, state.max_parallelism),
+    ):
+        if wanted is not None and wanted != has:
+            raise UsageError(f"the operator has {name} {has} in the base, not {wanted}", hint="Leave the option out")
+
+
+def _find_state(operator: Operator | None, name: str, state_type: str | None) -> StateMetaInfo | None:
+    """What the base says of a keyed state; None when it does not have it."""
+    if operator is None:
+        return None
+    state = next((each for each in operator.states if each.name == name), None)
+    if state is None:
+        return None
+    if not isinstance(state, KeyedState):
+        raise UsageError(f"{name} is operator state in the base")
+    if (state.kind == TIMER) != (state_type == TIMER):
+        raise UsageError(f"{name} is {'timers' if state.kind == TIMER else 'no timers'} in the base")
+    return state.info
