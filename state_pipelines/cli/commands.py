@@ -29,6 +29,7 @@ COMMANDS = {
     "history": ("history", "List the revisions of a directory."),
     "current": ("current", "Tell which revision a snapshot is at."),
     "revision": ("revision", "Write a new revision file, empty or drafted."),
+    "bootstrap": ("bootstrap", "Write a savepoint out of Parquet files."),
     "convert": ("convert", "Write a snapshot in another format, or at another place."),
     "rescale": ("rescale", "Write a snapshot for other parallelism, key groups or operators."),
     "erase": ("erase", "Write a snapshot without some keys, or tell where they are."),

@@ -170,9 +170,7 @@ def _select(state: NewState) -> DataFrame:
         return selected
 
 
-def _evaluate(source: str | Column | Sequence[str] | Mapping[str, str]) -> Column:
-    if isinstance(source, Column):
-        return source
+def _evaluate(source: str | Sequence[str] | Mapping[str, str]) -> Column:
     if isinstance(source, str):
         return F.expr(source)
     fields = dict(source) if hasattr(source, "keys") else {each: each for each in source}

@@ -468,6 +468,8 @@ def make_snapshot(
     checkpoint_type: str = "CONFIGURED",
     pause_ms: int = 0,
     written: str | None = None,
+    start: Path | None = None,
+    records: int | None = None,
 ) -> tuple[Path, list[Entry]]:
     """Runs a job to the end of its input and takes a snapshot below `target`.
 
@@ -481,6 +483,8 @@ def make_snapshot(
         checkpoint_type: Flink's `CheckpointType`.
         pause_ms: how long the job rests after the first round.
         written: absolute path that Flink takes for `target`, and which the snapshot names; `target` itself by default.
+        start: snapshot that the job starts from; none by default.
+        records: what its sources then emit; by default what the job says.
 
     Returns:
         The snapshot and its entries as the operators of the running job see them.
@@ -492,6 +496,8 @@ def make_snapshot(
         entries = Path(scratch) / "entries.jsonl"
         options = {"backend": backend, "parallelism": parallelism, "directory": path, "entries": entries, "kind": kind}
         options |= {"checkpoint-type": checkpoint_type, "pause-ms": pause_ms}
+        options |= {} if start is None else {"snapshot": start}
+        options |= {} if records is None else {"records": records}
         if kind == "checkpoint":
             options["checkpoints"] = path
         code, output = _run_job(home, "MakeSnapshot", job, Path(scratch), {path: target}, options)

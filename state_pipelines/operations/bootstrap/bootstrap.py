@@ -250,7 +250,7 @@ def plan_bootstrap(
     offsets: dict[str, list[KafkaSplit]] = {}
     descriptions = []
     for new in operators:
-        coordinator = None
+        coordinator = new.coordinator
         for state in new.states:
             with at(operator=new.uid, state=state.name):
                 schemas.setdefault((new.uid, state.stored_name), engine.find_schema(state))

@@ -16,7 +16,7 @@ from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import IncompatibleError, UsageError, at
 from state_pipelines.keyed.digests.column_digests import Sums, add_sums
 from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, SUBTASK
-from state_pipelines.operations.bootstrap.row_shapes import RowShape, name_fields
+from state_pipelines.operations.bootstrap.row_shapes import RowShape, name_fields, require_kind
 from state_pipelines.operations.bootstrap.state_digests import StateDigester, StateDigests, digest_elements
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.keyed_rewrite import PartFile, write_part
@@ -179,7 +179,9 @@ class ElementEncoding:
         columns: dict[str, pa.Array] = {}
         for name, kind in self.encoder.types.items():
             array = name_fields(_find_column(batch, name), kind)
-            columns[name] = conform(array if self.from_source is None else self.from_source(array, kind), kind, name)
+            array = array if self.from_source is None else self.from_source(array, kind)
+            require_kind(array.type, kind, name)
+            columns[name] = conform(array, kind, name)
         return columns
 
     def _place(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:

@@ -197,6 +197,7 @@ class NewOperator:
         parallelism: number of subtasks; needed for an operator that the base does not have.
         max_parallelism: number of key groups; by default what Flink would choose.
         hashes: `hashCode` of user classes in the key, by class name, such as `objects(a, b)`.
+        coordinator: state of the operator coordinator, as it stores it; of a Kafka source it follows from the offsets.
     """
 
     uid: str
@@ -205,6 +206,7 @@ class NewOperator:
     parallelism: int | None = None
     max_parallelism: int | None = None
     hashes: Mapping[str, str] = field(default_factory=dict)
+    coordinator: bytes | None = None
 
     def __post_init__(self) -> None:
         """Refuse an operator without states, and numbers that are none."""

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from state_pipelines.codecs.arrow_coercion import conform, dense_offsets, flatten_entries
 from state_pipelines.codecs.columns import column_type, plan_columns
 from state_pipelines.codecs.layout import ROW_KINDS
-from state_pipelines.errors import UsageError, ValueRangeError
+from state_pipelines.errors import UsageError, ValueRangeError, Where
 from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TTL_TYPE
 from state_pipelines.snapshot.keyed_state import TIMER
 
@@ -98,6 +98,7 @@ class RowShape:
         array = name_fields(array, kind)
         if self.from_source is not None:
             array = self.from_source(array, kind)
+        require_kind(array.type, kind, name)
         return conform(array, kind, name)
 
     def _drop_empty(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -122,6 +123,33 @@ class RowShape:
         if pa.types.is_integer(found.type):
             return found.cast(pa.int64()).cast(TTL_TYPE)
         return conform(found, TTL_TYPE, TTL_COLUMN)
+
+
+def require_kind(source: pa.DataType, target: pa.DataType, path: str) -> None:
+    """Refuse text where numbers or truth values are wanted, and one of these for the other, whatever the values are.
+
+    Raises:
+        ValueRangeError: names the path.
+    """
+    if pa.types.is_struct(source) and pa.types.is_struct(target):
+        for each in source:
+            if (index := target.get_field_index(each.name)) >= 0:
+                require_kind(each.type, target.field(index).type, f"{path}.{each.name}")
+    elif pa.types.is_list(source) and pa.types.is_list(target):
+        require_kind(source.value_type, target.value_type, f"{path}[]")
+    elif pa.types.is_map(source) and pa.types.is_map(target):
+        require_kind(source.key_type, target.key_type, f"{path}{{key}}")
+        require_kind(source.item_type, target.item_type, f"{path}{{value}}")
+    elif (one := _find_kind(source)) != (other := _find_kind(target)) and one and other and other != "text":
+        raise ValueRangeError(f"{source} does not fit {target}", where=Where(path=path))
+
+
+def _find_kind(of: pa.DataType) -> str:
+    if pa.types.is_integer(of) or pa.types.is_floating(of):
+        return "number"
+    if pa.types.is_boolean(of):
+        return "boolean"
+    return "text" if pa.types.is_string(of) or pa.types.is_large_string(of) else ""
 
 
 def name_fields(array: pa.Array, target: pa.DataType) -> pa.Array:

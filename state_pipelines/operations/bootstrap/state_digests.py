@@ -12,6 +12,7 @@ import pyarrow as pa
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.digests.column_digests import ColumnDigest, Sums, add_sums, identify_rows
+from state_pipelines.operations.local_processes import count_kernel_threads
 from state_pipelines.operatorstate.state_files import read_broadcast_state, read_list_state
 from state_pipelines.serializers.state_meta_info import StateKind
 from state_pipelines.snapshot.keyed_state import TIMER
@@ -118,6 +119,11 @@ class FileDigests:
     layouts: Mapping[str, KeyedLayout]
     context: RecordContext
     hashes: KeyHasher
+
+    @property
+    def threads(self) -> int:
+        """See `local_processes.Work`."""
+        return count_kernel_threads([self.file])
 
     def run(self) -> dict[str, StateDigests]:
         """Do the work.

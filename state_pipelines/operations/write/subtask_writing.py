@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import at
 from state_pipelines.metadata.keyed_handles import KeyedStateHandle, KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
+from state_pipelines.operations.local_processes import count_kernel_threads
 from state_pipelines.operations.write.merged_records import MergedRecords
 from state_pipelines.operations.write.state_formats import Format, NativeFiles
 from state_pipelines.storage.locations import parent
@@ -50,6 +51,12 @@ class SubtaskWriting:
     rewrite: FileRewrite
     format: Format
     checkpoint_id: int
+
+    @property
+    def threads(self) -> int:
+        """See `local_processes.Work`."""
+        base = self.rewrite.base
+        return count_kernel_threads([] if base is None else [base]) if self.format is Format.CANONICAL else 1
 
     def run(self) -> WrittenSubtask:
         """Write it.

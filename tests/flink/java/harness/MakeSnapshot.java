@@ -7,6 +7,7 @@ import java.nio.file.Path;
  * Runs a job through all its rounds and takes a snapshot at the end.
  * --job CLASS --backend NAME --parallelism N --max-parallelism N --directory DIR --kind canonical|native|checkpoint
  * --checkpoint-type CONFIGURED|FULL|INCREMENTAL --pause-ms N --entries FILE [-D key=value]...
+ * With --snapshot PATH the job starts from that snapshot, and with --records N its sources emit so many records after it.
  * FILE gets the entries as the running job itself sees them. After every round but the last there is a checkpoint, and
  * after the first one a pause.
  */
@@ -17,7 +18,7 @@ public final class MakeSnapshot {
         int code = 0;
         Args args = Args.parse(words);
         String kind = args.get("kind");
-        try (RunningJob job = new RunningJob(args, null)) {
+        try (RunningJob job = new RunningJob(args, args.values.get("snapshot"))) {
             for (int round = 1; round <= job.rounds(); round++) {
                 job.runRound(round);
                 if (round < job.rounds()) {

@@ -44,11 +44,14 @@ final class RunningJob implements AutoCloseable {
     private final Map<OperatorID, String> uids = new LinkedHashMap<>();
     private final Class<?> job;
     private final String checkpoints;
+    /** What the sources emit, where the options say it: a restored job emits fewer than one that starts empty. */
+    private final String expectedRecords;
     private JobID id;
 
     /** {@code restorePath} is null for a job that starts empty. */
     RunningJob(Args args, String restorePath) throws Exception {
         int parallelism = args.number("parallelism");
+        expectedRecords = args.values.get("records");
         checkpoints = args.values.containsKey("checkpoints")
                 ? args.get("checkpoints")
                 : Files.createTempDirectory("checkpoints").toString();
@@ -166,7 +169,9 @@ final class RunningJob implements AutoCloseable {
         if (number("ROUNDS") > 0) {
             job.getMethod("open", int.class).invoke(null, round);
         }
-        long records = round * number("RECORDS") + number("FIRST_RECORDS");
+        long records = expectedRecords != null
+                ? Long.parseLong(expectedRecords)
+                : round * number("RECORDS") + number("FIRST_RECORDS");
         boolean ending = round == rounds() && number("FINISHED") > 0;
         long end = System.currentTimeMillis() + PATIENCE_MS;
         while (ending ? finished() < number("FINISHED") : emitted(end) < records) {

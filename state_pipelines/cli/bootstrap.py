@@ -1,0 +1,123 @@
+"""`bootstrap`: rows of Parquet files into a savepoint that Flink starts from."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from state_pipelines.cli.display import format_bytes, indent, make_console, make_table
+from state_pipelines.cli.options import AS_JSON, Source, source_options
+from state_pipelines.cli.progress import PROCESSES, run_with_bar
+from state_pipelines.cli.proofs import show_proof
+from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult, plan_bootstrap
+from state_pipelines.operations.bootstrap.bootstrap_files import load_bootstrap
+from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows, choose_row_processes
+from state_pipelines.operations.local_processes import Processes
+from state_pipelines.operations.write.publication import FileMode
+from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.transaction import SnapshotTransaction
+from state_pipelines.storage import resolve
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@click.command("bootstrap")
+@click.argument("file")
+@click.option(
+    "--out", "target", metavar="TARGET", required=True, help="Directory of the new savepoint; it must not exist."
+)
+@click.option("--base", metavar="SNAPSHOT", help="Take all other state from this snapshot.")
+@click.option(
+    "--format",
+    type=click.Choice([each.value for each in Format if each is not Format.KEEP]),
+    default=Format.CANONICAL.value,
+    show_default=True,
+    help="Format of keyed state.",
+)
+@click.option(
+    "--files",
+    type=click.Choice([each.value for each in FileMode]),
+    default=FileMode.COPY.value,
+    show_default=True,
+    help="Copy the files of the base, or link them (on one local volume), or reference them where they lie.",
+)
+@click.option("--no-proof", is_flag=True, help="Do not read the result back before it is published.")
+@PROCESSES
+@click.option("--dry-run", is_flag=True, help="Only check the description against the files.")
+@AS_JSON
+@source_options
+def command(
+    file: str,
+    *,
+    target: str,
+    base: str | None,
+    format: str,
+    files: str,
+    no_proof: bool,
+    processes: int | None,
+    dry_run: bool,
+    as_json: bool,
+    source: Source,
+) -> None:
+    """Write a savepoint with the states that FILE describes, out of Parquet files.
+
+    FILE is YAML: operators with uid, key type and parallelism, their states, and which columns of which files they
+    get. Types, names and the base are checked before anything is written; the result is read back and compared with
+    the rows before it is published.
+    """
+    progress = make_console(stderr=True)
+    operators = load_bootstrap(file)
+    with Processes(processes or choose_row_processes(operators)) as shared:
+        run = partial(run_with_bar, shared, progress)
+        plan = plan_bootstrap(
+            resolve(target),
+            operators,
+            ParquetRows(run),
+            base=None if base is None else source.open(base),
+            format=Format(format),
+            files=FileMode(files),
+            prove=not no_proof,
+        )
+        for note in plan.notes:
+            progress.print(f"note: {note}", soft_wrap=True)
+        if dry_run:
+            message = f"nothing was written to {plan.target} (--dry-run)"
+            click.echo(json.dumps({"path": None}) if as_json else message)
+            return
+        with SnapshotTransaction(plan.target, run) as transaction:
+            result = plan.run(transaction)
+    if as_json:
+        click.echo(json.dumps(_to_json(result), indent=2))
+    else:
+        _show(result, make_console())
+
+
+def _show(result: BootstrapResult, console: Console) -> None:
+    table = make_table("operator", "state", "entries", right=("entries",))
+    for (operator, state), count in result.entries.items():
+        table.add_row(operator, state, f"{count:,}")
+    console.print(indent(table))
+    if result.proof is not None:
+        show_proof(result.proof, console)
+    else:
+        console.print("not read back (--no-proof)")
+    console.print(f"{format_bytes(result.bytes)} of keys and values in {result.seconds:.1f} s")
+    console.print(f"new savepoint: {result.path}", style="bold", soft_wrap=True)
+
+
+def _to_json(result: BootstrapResult) -> dict[str, object]:
+    return {
+        "path": result.path,
+        "states": [
+            {"operator": operator, "state": state, "entries": count}
+            for (operator, state), count in result.entries.items()
+        ],
+        "bytes": result.bytes,
+        "proof": None if result.proof is None else result.proof.to_json(),
+        "notes": list(result.notes),
+        "seconds": result.seconds,
+    }

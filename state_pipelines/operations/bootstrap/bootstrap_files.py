@@ -1,0 +1,79 @@
+"""Descriptions of a bootstrap in YAML: operators, their states, and the Parquet files with the rows."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from state_pipelines.errors import UsageError, Where, at
+from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
+from state_pipelines.operations.bootstrap.parquet_rows import ParquetFiles
+from state_pipelines.storage import resolve
+from state_pipelines.storage.files import read_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_OPERATOR = {"uid": str, "states": list, "key": str, "parallelism": int, "max_parallelism": int, "hashes": dict}
+_STATE = {
+    "name": str,
+    "rows": str,
+    "kind": str,
+    "type": str,
+    "key_type": str,
+    "namespace": str,
+    "ttl": bool,
+    "columns": dict,
+}
+
+
+def load_bootstrap(path: str) -> list[NewOperator]:
+    """Read a description; relative paths of Parquet files are relative to it.
+
+    Raises:
+        UsageError: it is no YAML, has an unknown word, or lacks one.
+    """
+    with at(file=path):
+        try:
+            content = yaml.safe_load(read_file(resolve(path)))
+        except yaml.YAMLError as error:
+            raise UsageError(f"the file is no YAML: {' '.join(str(error).split())}") from None
+        _check(content, {"operators": list}, ("operators",), "the description")
+        return [_read_operator(each, path) for each in content["operators"]]
+
+
+def _read_operator(content: Any, path: str) -> NewOperator:
+    _check(content, _OPERATOR, ("uid", "states"), "an operator")
+    with at(operator=content["uid"]):
+        given = {name: value for name, value in content.items() if name != "states"}
+        return NewOperator(states=[_read_state(each, path) for each in content["states"]], **given)
+
+
+def _read_state(content: Any, path: str) -> NewState:
+    _check(content, _STATE, ("name", "rows"), "a state")
+    with at(state=content["name"]):
+        for name, source in content.get("columns", {}).items():
+            parts = source.values() if isinstance(source, dict) else source if isinstance(source, list) else [source]
+            if not isinstance(name, str) or not all(isinstance(each, str) for each in parts):
+                raise UsageError(f"the column {name} is {source!r}, not a name, a list of names or names by field")
+        rows = content["rows"]
+        if "://" not in rows and not PurePosixPath(rows).is_absolute():
+            rows = str(PurePosixPath(path).parent / rows)
+        return NewState(**(content | {"rows": ParquetFiles(rows)}))
+
+
+def _check(content: Any, known: Mapping[str, type], needed: tuple[str, ...], what: str) -> None:
+    """Refuse what is not a mapping of known words to values of their types."""
+    if not isinstance(content, dict):
+        raise UsageError(f"{what} is {content!r:.80}, not a mapping of {', '.join(known)}")
+    where = Where(operator=str(content["uid"])) if "uid" in content else Where()
+    for name, value in content.items():
+        if name not in known:
+            raise UsageError(f"{what} has no {name!r}", where=where, hint=f"It has {', '.join(known)}")
+        if not isinstance(value, known[name]) or (known[name] is int and isinstance(value, bool)):
+            raise UsageError(f"{name} of {what} is {value!r:.80}, not of type {known[name].__name__}", where=where)
+    for name in needed:
+        if not content.get(name):
+            raise UsageError(f"{what} lacks {name!r}", where=where)
