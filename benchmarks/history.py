@@ -21,7 +21,9 @@ from benchmarks.shapes import Shape
 ROW_GROUP = 1_000_000
 DESCRIPTION = "bootstrap.yaml"
 
-_YAML = """\
+PROFILE = "Pojo<bench.Profile>(active: Boolean, age: Int, id: Long, name: String, score: Double)"
+
+_YAML = f"""\
 operators:
   - uid: bench
     key: String
@@ -30,11 +32,11 @@ operators:
       - name: total
         rows: rows.parquet
         type: Long
-        columns: {state_key: key, value: total}
+        columns: {{state_key: key, value: total}}
       - name: profile
         rows: rows.parquet
-        type: "Pojo<bench.Profile>(active: Boolean, age: Int, id: Long, name: String, score: Double)"
-        columns: {state_key: key, value: [active, age, id, name, score]}
+        type: "{PROFILE}"
+        columns: {{state_key: key, value: [active, age, id, name, score]}}
 """
 
 

@@ -12,16 +12,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PeerFigure:
-    """Seconds, start-up included."""
+    """Seconds, start-up included; `wall` is None where only CPU was measured."""
 
     cpu: float
-    wall: float
+    wall: float | None = None
 
 
 START = PeerFigure(4.5, 2.6)
 """An empty job."""
 
 READ, MIGRATE, MAX_PARALLELISM = "read", "migrate", "max parallelism"
+BOOTSTRAP, BOOTSTRAP_ROCKSDB = "bootstrap", "bootstrap for RocksDB"
+"""The peer writes canonical savepoints only: from its heap backend, or from its RocksDB backend."""
 
 FIGURES = {
     (READ, "canonical", 1_000_000): PeerFigure(12.8, 7.0),
@@ -38,6 +40,8 @@ FIGURES = {
     (MIGRATE, "rocksdb", 5_000_000): PeerFigure(101.0, 51.8),
     (MAX_PARALLELISM, "canonical", 5_000_000): PeerFigure(57.0, 30.6),
     (MAX_PARALLELISM, "rocksdb", 5_000_000): PeerFigure(104.9, 54.6),
+    (BOOTSTRAP, "canonical", 5_000_000): PeerFigure(41.0, 21.5),
+    (BOOTSTRAP_ROCKSDB, "canonical", 5_000_000): PeerFigure(55.0),
 }
 """By what it does, the snapshot, and the number of keys."""
 
@@ -51,6 +55,10 @@ SAME_WORK = {
     "spark-migrate-proven": MIGRATE,
     "cli-migrate": MIGRATE,
     "cli-migrate-proven": MIGRATE,
+    "spark-bootstrap": BOOTSTRAP,
+    "cli-bootstrap": BOOTSTRAP,
+    "cli-bootstrap-proven": BOOTSTRAP,
+    "cli-bootstrap-rocksdb": BOOTSTRAP_ROCKSDB,
     "cli-rescale": MAX_PARALLELISM,
     "cli-rescale-max": MAX_PARALLELISM,
     "cli-rescale-max-proven": MAX_PARALLELISM,

@@ -92,6 +92,7 @@ def run_case(case: Case, snapshots: Snapshots, run: int) -> Measurement:
         command = case.work.fill(
             snapshot=snapshots.find(case.shape, case.keys),
             parquet=snapshots.find_parquet(case.shape, case.keys),
+            history=snapshots.name("history", case.keys),
             target=Path(directory, "target"),
             other=snapshots.name(OTHER.get(case.shape, case.shape), case.keys),
             repeat=2 if case.mode == WARM else 1,
@@ -122,6 +123,8 @@ def prepare(cases: Sequence[Case], snapshots: Snapshots) -> None:
     for shape, keys in dict.fromkeys(chain(needed, others)):
         snapshots.find(shape, keys)
     for case in cases:
+        if any("{history}" in each for each in case.work.arguments):
+            snapshots.find_history(case.keys)
         parquet = snapshots.find_parquet(case.shape, case.keys)
         if "{parquet}" in case.work.arguments and not parquet.exists():
             snapshots.report(f"making {parquet}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.generate import generate
+from benchmarks.history import DESCRIPTION, write_history
 from benchmarks.shapes import Shape
 
 if TYPE_CHECKING:
@@ -66,3 +67,13 @@ class Snapshots:
     def find_parquet(self, shape: str, keys: int) -> Path:
         """The place of the rows of the same snapshot as Parquet files."""
         return self.name(f"{shape}-parquet", keys)
+
+    def find_history(self, keys: int) -> Path:
+        """The rows of so many keys as a lake has them (see `history`), made now unless they are there."""
+        place = self.name("history", keys)
+        if not (place / DESCRIPTION).exists():
+            self.report(f"making {place}")
+            # What a run that was killed has left.
+            shutil.rmtree(place, ignore_errors=True)
+            write_history(place, keys)
+        return place

@@ -13,6 +13,7 @@ COMMAND_LINE = ("-m", "state_pipelines")
 
 UPGRADE = str(Path(__file__).with_name("upgrade.yaml"))
 _DATA = ("--snapshot", "{snapshot}", "--target", "{target}")
+_BOOTSTRAP = (*COMMAND_LINE, "bootstrap", "{history}/bootstrap.yaml", "--out", "{target}")
 _MIGRATE = ("migrate", "{snapshot}", "--migration", UPGRADE, "--out", "{target}")
 
 
@@ -23,7 +24,8 @@ class Work:
     Attributes:
         name: for results and for choosing.
         title: for people.
-        arguments: of the Python interpreter; `{snapshot}`, `{parquet}`, `{target}` and `{other}` are filled in.
+        arguments: of the Python interpreter; `{snapshot}`, `{parquet}`, `{history}`, `{target}` and `{other}` are
+            filled in.
         snapshots: names of shapes, see `snapshots.SHAPES`.
         warm: it is also measured a second time in the same process.
     """
@@ -39,17 +41,20 @@ class Work:
         """Whether it is what a user types, not a program of the benchmarks."""
         return self.arguments[:2] == COMMAND_LINE
 
-    def fill(self, *, snapshot: Path, parquet: Path, target: Path, other: Path, repeat: int = 1) -> list[str]:
+    def fill(
+        self, *, snapshot: Path, parquet: Path, history: Path, target: Path, other: Path, repeat: int = 1
+    ) -> list[str]:
         """Its command.
 
         Args:
             snapshot: the snapshot.
             parquet: the same rows as Parquet files.
+            history: the same rows as a lake has them, with the description of a bootstrap.
             target: a path at which nothing lies.
             other: a snapshot of the same content with other files.
             repeat: how often it is done in the process.
         """
-        given = {"snapshot": snapshot, "parquet": parquet, "target": target, "other": other}
+        given = {"snapshot": snapshot, "parquet": parquet, "history": history, "target": target, "other": other}
         command = [sys.executable, *(each.format(**given) for each in self.arguments)]
         return command if repeat == 1 else [*command, "--repeat", str(repeat)]
 
@@ -87,6 +92,19 @@ WORKS = (
     ),
     Work("spark-migrate", "migrate the POJO", (*SPARK, "migrate", *_DATA), warm=True),
     Work("spark-migrate-proven", "migrate the POJO, proven", (*SPARK, "migrate-proven", *_DATA), warm=True),
+    Work(
+        "spark-bootstrap",
+        "Spark: bootstrap both states from Parquet",
+        (*SPARK, "bootstrap", "--snapshot", "{history}", "--target", "{target}"),
+        warm=True,
+    ),
+    Work("cli-bootstrap", "bootstrap --no-proof", (*_BOOTSTRAP, "--no-proof")),
+    Work("cli-bootstrap-proven", "bootstrap", _BOOTSTRAP),
+    Work(
+        "cli-bootstrap-rocksdb",
+        "bootstrap --format rocksdb --no-proof",
+        (*_BOOTSTRAP, "--format", "rocksdb", "--no-proof"),
+    ),
     Work("cli-migrate", "migrate --no-proof", (*COMMAND_LINE, *_MIGRATE, "--no-proof")),
     Work("cli-migrate-proven", "migrate", (*COMMAND_LINE, *_MIGRATE)),
     Work(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import runpy
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
@@ -35,13 +35,9 @@ def sum_counts(entries: Iterable[harness.Entry]) -> Counter[str]:
     total: Counter[str] = Counter()
     for entry in entries:
         if entry.get("state") == "counts":
-            status, count = values(entry["value"])
+            status, count = entry["value"]["@tuple"]
             total[status] += count
     return total
-
-
-def values(value: Any) -> tuple[Any, ...]:
-    return tuple(value.values()) if isinstance(value, dict) else tuple(value)
 
 
 def without_counts(entries: Iterable[harness.Entry]) -> list[harness.Entry]:

@@ -53,7 +53,7 @@ class ParquetFiles:
             if any(each in self.path for each in "*?["):
                 found = files.glob(place.path)
             elif files.isdir(place.path):
-                found = files.glob(f"{place.path.rstrip('/')}/**.parquet")
+                found = files.glob(f"{place.path.rstrip('/')}/**/*.parquet")
             else:
                 found = [place.path] if files.exists(place.path) else []
         if not found:
