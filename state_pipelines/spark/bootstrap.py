@@ -11,9 +11,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from state_pipelines.errors import UsageError
+from state_pipelines.errors import MigrationError, UsageError
 from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult, plan_bootstrap
 from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, SUBTASK, NewOperator, NewState
+from state_pipelines.operations.choices import parse_choice
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.operations.write.transaction import SnapshotTransaction
@@ -93,8 +94,8 @@ def bootstrap(
         operators,
         FrameRows(),
         base=None if base is None else ensure_open(base),
-        format=Format(format),
-        files=FileMode(files),
+        format=parse_choice(Format, format, "format"),
+        files=parse_choice(FileMode, files, "choice for files"),
         prove=prove,
     )
     is_shared, run = uses_other_machines(session), partial(run_tasks, session)
@@ -164,10 +165,13 @@ def _select(state: NewState) -> DataFrame:
                 f"the rows have no column {name}, and `columns` does not say where it comes from",
                 hint=f"They have {', '.join(frame.columns)}",
             )
-    with translate_failures("the columns cannot be computed"):
-        selected = frame.select(*chosen)
-        _ = selected.schema  # Spark resolves expressions when it is asked for the schema.
-        return selected
+    try:
+        with translate_failures("the columns cannot be computed"):
+            selected = frame.select(*chosen)
+            _ = selected.schema  # Spark resolves expressions when it is asked for the schema.
+            return selected
+    except MigrationError as error:
+        raise UsageError(error.what) from None
 
 
 def _evaluate(source: str | Sequence[str] | Mapping[str, str]) -> Column:

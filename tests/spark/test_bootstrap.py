@@ -294,7 +294,7 @@ def test_rows_that_do_not_fit_leave_nothing(
             ValueRangeError,
             "string does not fit bool",
         ),
-        ({"columns": {"state_key": "id", "value": "no_such_column"}}, StateError, "no_such_column"),
+        ({"columns": {"state_key": "id", "value": "no_such_column"}}, UsageError, "no_such_column"),
         ({"columns": {"value": "total"}}, UsageError, "no column state_key"),
         (
             {"columns": {"state_key": "id", "value": "seen"}},
@@ -352,6 +352,13 @@ def test_keys_of_a_class_take_its_hash(people: DataFrame, tmp_path: Path) -> Non
     )
     result = bootstrap(str(tmp_path / "new"), [new])
     assert {row["state_key"]["name"] for row in rows(result, "total")} == {f"näme {i}" for i in range(KEYS)}
+
+
+def test_words_that_are_no_choice_are_refused(people: DataFrame, tmp_path: Path) -> None:
+    new = NewOperator("people", [total(people)], parallelism=1)
+    for choice in ({"format": "parquet"}, {"files": "move"}, {"format": "keep"}):
+        with pytest.raises(UsageError, match="Choose"):
+            bootstrap(str(tmp_path / "new"), [new], **choice)  # type: ignore[arg-type]
 
 
 def test_names_that_are_used_twice_are_refused(people: DataFrame, tmp_path: Path) -> None:

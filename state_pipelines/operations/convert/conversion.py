@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from state_pipelines.errors import StateError, UsageError
+from state_pipelines.errors import StateError
+from state_pipelines.operations.choices import parse_choice
 from state_pipelines.operations.convert.conversion_plan import ConversionPlan, InFlight, plan_conversion
 from state_pipelines.operations.convert.conversion_proof import prove_conversion, sum_states
 from state_pipelines.operations.local_processes import choose_runner
@@ -61,9 +62,6 @@ class ConversionResult:
     proof: ProofReport | None = None
 
 
-_Choice = TypeVar("_Choice", Format, InFlight, FileMode)
-
-
 def convert(
     snapshot: Snapshot | str,
     target: str,
@@ -103,7 +101,10 @@ def convert(
             unchecked or referenced.
         StateError: the snapshot cannot be read.
     """
-    chosen, kept = _parse(Format, format, "format"), _parse(InFlight, in_flight, "choice for in-flight data")
+    chosen, kept = (
+        parse_choice(Format, format, "format"),
+        parse_choice(InFlight, in_flight, "choice for in-flight data"),
+    )
     plan = plan_conversion(
         ensure_open(snapshot),
         resolve(target),
@@ -111,7 +112,7 @@ def convert(
         compress=compress,
         in_flight=kept,
         verify=verify,
-        files=_parse(FileMode, files, "choice for files"),
+        files=parse_choice(FileMode, files, "choice for files"),
         checksums=checksums,
         move=move,
     )
@@ -128,14 +129,6 @@ def _remove_source(plan: ConversionPlan) -> int | None:
     except StateError as error:
         error.hint = f"The new snapshot {plan.target} is complete; remove what is left of the old one"
         raise
-
-
-def _parse(choices: type[_Choice], value: _Choice | str, what: str) -> _Choice:
-    try:
-        return choices(value)
-    except ValueError:
-        known = ", ".join(str(each.value) for each in choices)
-        raise UsageError(f"{value!r} is no {what}", hint=f"Choose from {known}") from None
 
 
 def run_conversion(plan: ConversionPlan, run: Runner | None = None) -> ConversionResult:

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from state_pipelines.connectors.connector_state import ConnectorState
+from state_pipelines.connectors.detection import read_coordinator
+from state_pipelines.errors import StateError
+from state_pipelines.operations.bootstrap.kafka_offsets import assign_splits, make_coordinator, read_offsets
+
+
+def offsets(**columns: Any) -> pa.Table:
+    return pa.table({"topic": ["orders", "orders"], "partition": [0, 1], "offset": [7, -2]} | columns)
+
+
+def test_splits_go_to_the_readers_that_the_enumerator_would_choose() -> None:
+    # "orders".hashCode() is -1008770331; times 31, without the sign, modulo 3 is 1.
+    rows = assign_splits(read_offsets(offsets()), 3)
+    start = (-1008770331 * 31 & 0x7FFFFFFF) % 3
+    expected = sorted([start, (start + 1) % 3])
+    assert rows.column("subtask").to_pylist() == expected
+
+
+def test_the_coordinator_knows_every_partition_as_assigned() -> None:
+    state = read_coordinator(make_coordinator(read_offsets(offsets()))).state
+    assert isinstance(state, ConnectorState)
+    assert state.connector == "kafka"
+    assert [(row["partition"], row["status"]) for rows in state.rows for row in rows] == [
+        (0, "assigned"),
+        (1, "assigned"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"partition": [1, 1]}, "several offsets for partition 1 of topic orders"),
+        ({"partition": [0, -1]}, "there is no partition -1"),
+        ({"partition": [0, None]}, "there is no partition None"),
+        ({"topic": ["orders", None]}, "of topic None"),
+        ({"offset": [7, None]}, "None is no offset"),
+        ({"offset": [7, -9]}, "-9 is no offset"),
+    ],
+)
+def test_wrong_offsets_are_refused(columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(StateError, match=message):
+        read_offsets(offsets(**columns))
+
+
+def test_no_offsets_are_refused() -> None:
+    with pytest.raises(StateError, match="there are no offsets"):
+        read_offsets(offsets().slice(2))
+    with pytest.raises(StateError, match="no column offset"):
+        read_offsets(offsets().drop_columns(["offset"]))
