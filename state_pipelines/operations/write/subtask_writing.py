@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from state_pipelines.operations.write.keyed_rewrite import FileRewrite
 
 
+_WORTH_PROCESSES = 30_000_000
+"""Records, of about half a microsecond each in a native format."""
+
+
 @dataclass(frozen=True)
 class WrittenSubtask:
     """New keyed state of one subtask.
@@ -54,9 +58,14 @@ class SubtaskWriting:
 
     @property
     def threads(self) -> int:
-        """See `local_processes.Work`."""
+        """See `local_processes.Work`: native formats hold the interpreter for a while per record, so that only many
+        records are worth the start of processes.
+        """
         base = self.rewrite.base
-        return count_kernel_threads([] if base is None else [base]) if self.format is Format.CANONICAL else 1
+        records = sum(part.records for _, parts in self.rewrite.encoded for part in parts)
+        if self.format is not Format.CANONICAL and records > _WORTH_PROCESSES:
+            return 1
+        return count_kernel_threads([] if base is None else [base])
 
     def run(self) -> WrittenSubtask:
         """Write it.
