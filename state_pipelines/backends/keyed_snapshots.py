@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from state_pipelines.operations.convert.conversion_tasks import Format, SubtaskConversion
+from state_pipelines.operations.convert.conversion_tasks import SubtaskConversion
+from state_pipelines.operations.write.state_formats import Format
 
 if TYPE_CHECKING:
     from state_pipelines.backends.keyed_backend import KeyedStateBackend

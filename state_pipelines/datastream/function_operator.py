@@ -22,7 +22,7 @@ from state_pipelines.datastream.task_info import TaskInfo
 from state_pipelines.datastream.timer_service import LOWEST_WATERMARK
 from state_pipelines.errors import UsageError
 from state_pipelines.metadata import SubtaskState
-from state_pipelines.operations.convert.conversion_tasks import Format
+from state_pipelines.operations.write.state_formats import Format
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id, with_version
 from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
-from state_pipelines.operations.convert.conversion_tasks import Format
+from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import resolve

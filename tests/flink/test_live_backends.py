@@ -20,7 +20,7 @@ from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.metadata import write_metadata
 from state_pipelines.operations.convert.conversion import convert
-from state_pipelines.operations.convert.conversion_tasks import Format
+from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.state_meta_info import StateKind
 from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import PathMapping, resolve

@@ -13,7 +13,7 @@ from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
-from state_pipelines.operations.convert.conversion_tasks import Format
+from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import PathMapping, resolve
 

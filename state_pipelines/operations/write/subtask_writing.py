@@ -58,8 +58,9 @@ class SubtaskWriting:
 
     @property
     def threads(self) -> int:
-        """See `local_processes.Work`: native formats hold the interpreter for a while per record, so that only many
-        records are worth the start of processes.
+        """See `local_processes.Work`.
+
+        Native formats hold the interpreter for a while per record; only many are worth the start of processes.
         """
         base = self.rewrite.base
         records = sum(part.records for _, parts in self.rewrite.encoded for part in parts)
