@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from state_pipelines.operations.convert.conversion_tasks import SubtaskConversion
-from state_pipelines.operations.write.state_formats import Format
 
 if TYPE_CHECKING:
     from state_pipelines.backends.keyed_backend import KeyedStateBackend
     from state_pipelines.metadata.keyed_handles import KeyedStateHandle
+    from state_pipelines.operations.write.state_formats import Format
     from state_pipelines.storage import Location
 
 

@@ -127,7 +127,7 @@ def plan_options(options: Mapping[str, str]) -> SavepointPlan:
 
 
 def _make_writer(plan: SavepointPlan, directory: Location) -> PartWriter:
-    """What encodes the one state of a plan."""
+    """The writer of the one state of a plan."""
     (writing,) = plan.operators
     ((name, layout),) = writing.layouts.items()
     return PartWriter(RecordEncoder(layout, name), directory, writing.description.operator)

@@ -92,7 +92,7 @@ class BootstrapResult:
 
 @dataclass(frozen=True)
 class BootstrapPlan:
-    """What a bootstrap will write; everything that can be refused without reading rows has been checked.
+    """Plan of a bootstrap; everything that can be refused without reading rows has been checked.
 
     Attributes:
         operators: as users describe them.
@@ -169,7 +169,7 @@ class BootstrapPlan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What users should know of the result."""
+        """Facts about the result that users should know."""
         notes = []
         if self.plan.format is Format.HEAP:
             notes.append("the native format restores with state.backend.type: hashmap and Flink 1.15 or newer only")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EncodedPart:
-    """What a task has encoded of a keyed state.
+    """Encoded rows of a keyed state, of one task.
 
     Attributes:
         parts: one file, or none without rows.
@@ -102,7 +102,7 @@ class KeyedEncoding:
 
 @dataclass(frozen=True)
 class EncodedElements:
-    """What a task has encoded of a list or broadcast state.
+    """Encoded rows of a list or broadcast state, of one task.
 
     Attributes:
         files: the element files.

@@ -259,7 +259,7 @@ def _files(state: NewState) -> ParquetFiles:
 
 
 def choose_row_processes(operators: Sequence[NewOperator]) -> int:
-    """How many processes suit the files of new states.
+    """Number of processes that suits the files of new states.
 
     Raises:
         UsageError: a state has no files.

@@ -98,7 +98,7 @@ class StateDigester:
 
     @property
     def sums(self) -> Sums:
-        """What was added."""
+        """Digests of the rows that were added."""
         return self._digest.sums
 
 

@@ -15,7 +15,7 @@ from state_pipelines.serializers.text import parse
 from state_pipelines.serializers.tree import Serializer
 
 GivenType = Serializer | str | type
-"""What users give as a type: a serializer, its readable text, or a dataclass with the attribute `java_class`."""
+"""A type as users give it: a serializer, its readable text, or a dataclass with the attribute `java_class`."""
 
 JAVA_CLASS = "java_class"
 """Attribute of a dataclass: the binary name of the POJO class that it stands for."""

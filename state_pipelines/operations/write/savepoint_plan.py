@@ -63,7 +63,7 @@ StateName = tuple[str, str]
 
 @dataclass(frozen=True)
 class EncodedStates:
-    """What tasks have encoded, by state.
+    """Files of encoded rows, by state.
 
     Attributes:
         parts: of keyed states and timers.
@@ -76,7 +76,7 @@ class EncodedStates:
 
 @dataclass(frozen=True)
 class OperatorWriting:
-    """What is written of one operator.
+    """New state of one operator.
 
     Attributes:
         description: the new states.
@@ -147,7 +147,7 @@ class OperatorWriting:
 
 @dataclass(frozen=True)
 class SavepointPlan:
-    """What is written where.
+    """Plan of a savepoint: operators, files and their content.
 
     Attributes:
         base: the base snapshot; None for a savepoint of its own.
@@ -163,7 +163,7 @@ class SavepointPlan:
 
     @property
     def context(self) -> LayoutContext:
-        """What layouts depend on beyond serializers."""
+        """Context of the layouts."""
         return self.base.layout_context if self.base is not None else LayoutContext()
 
     def write(
@@ -359,7 +359,7 @@ def _check_unchanged(state: OperatorState, description: OperatorDescription) -> 
 
 
 def _find_state(operator: Operator | None, name: str, state_type: str | None) -> StateMetaInfo | None:
-    """What the base says of a keyed state; None when it does not have it."""
+    """The meta info of a keyed state in the base; None when it does not have it."""
     if operator is None:
         return None
     state = next((each for each in operator.states if each.name == name), None)

@@ -35,7 +35,7 @@ SPLIT, UNION, BROADCAST = "SPLIT_DISTRIBUTE", "UNION", "BROADCAST"
 """Distribution modes of operator state, as `_metadata` names them."""
 
 TIMER_STATE = "_timer_state/"
-"""What the name of a timer state begins with (`InternalTimeServiceManagerImpl.TIMER_STATE_PREFIX`)."""
+"""Prefix of the name of a timer state (`InternalTimeServiceManagerImpl.TIMER_STATE_PREFIX`)."""
 
 
 @dataclass(frozen=True)
