@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from state_pipelines.backends.avro_resolution import make_resolution
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import UnsupportedError, ValueRangeError
 from state_pipelines.serializers import tree
@@ -86,6 +87,8 @@ class ValueConversion:
                 )
             case tree.Pojo(), tree.Pojo():
                 return self._find_pojo(old, new)
+            case tree.Avro(), tree.Avro():
+                return make_resolution(old.schema_json, new.schema_json).convert
             case (tree.Enum(), tree.Enum()) | (tree.Kryo(), tree.Kryo()):
                 # The values are the same; a constant that is gone has no place in the new serializer.
                 return _keep

@@ -182,7 +182,7 @@ def _index(reader: Reader, size: int) -> int:
 def _read_union(reader: Reader, schema: AvroSchema, node: list[object], depth: int) -> object:
     index = _index(reader, len(node))
     value = _read(reader, schema, node[index], depth + 1)
-    return value if _branch(schema, node, value) == index else AvroBranch(index, value)
+    return value if find_branch(schema, node, value) == index else AvroBranch(index, value)
 
 
 def _read_blocks(reader: Reader) -> list[int]:
@@ -213,7 +213,7 @@ def _write(writer: Writer, schema: AvroSchema, reference: object, value: object)
     node = schema.resolve(reference)
     if isinstance(node, list):
         index, content = (value.index, value.value) if isinstance(value, AvroBranch) else (None, value)
-        index = _branch(schema, node, content) if index is None else index
+        index = find_branch(schema, node, content) if index is None else index
         if index is None or not 0 <= index < len(node):
             raise ValueRangeError(f"{value!r} fits no branch of the union {[_name(schema, each) for each in node]}")
         writer.i32(index)
@@ -281,7 +281,7 @@ def _write_primitive(writer: Writer, kind: str, value: object) -> None:
             writer.bytes32(value.encode("utf-8"))
 
 
-def _branch(schema: AvroSchema, node: list[object], value: object) -> int | None:
+def find_branch(schema: AvroSchema, node: list[object], value: object) -> int | None:
     """Return the first branch of a union that a value fits."""
     return next((index for index, each in enumerate(node) if _fits(schema, each, value)), None)
 
