@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any
 
@@ -13,6 +14,10 @@ from state_pipelines.storage.faults import client_errors, leave_retries_to_us
 from state_pipelines.storage.locations import Location, is_s3, protocols
 from state_pipelines.storage.options import find_storage_options
 from state_pipelines.storage.s3_listing import parse_times_fast
+
+# Clients of storages log the faults that they raise, with tracebacks; without a handler Python prints them.
+for _name in ("adlfs", "fsspec", "gcsfs", "s3fs"):
+    logging.getLogger(_name).addHandler(logging.NullHandler())
 
 _SINGLE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 # Schemes of Flink's file systems that fsspec knows under another name.

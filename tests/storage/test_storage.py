@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -349,3 +351,10 @@ def test_path_mapping_is_written_from_to() -> None:
 def test_other_text_is_no_path_mapping(text: str) -> None:
     with pytest.raises(UsageError, match="FROM=TO"):
         parse_path_mapping([text])
+
+
+@pytest.mark.parametrize("name", ["adlfs", "gcsfs", "s3fs"])
+def test_storage_clients_print_nothing_by_themselves(name: str) -> None:
+    code = f"import logging, state_pipelines.storage; logging.getLogger('{name}').error('a traceback')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
