@@ -11,6 +11,8 @@ import pyarrow as pa
 from state_pipelines.codecs.kernels import opcodes as op
 from state_pipelines.errors import ValueRangeError
 
+_NOTHING = np.empty(0, np.uint8)
+
 
 @dataclass(frozen=True)
 class ColumnKind:
@@ -41,14 +43,11 @@ class OutputColumns:
     def __init__(self, kinds: tuple[ColumnKind, ...], rows: int, size: int) -> None:
         self.kinds = kinds
         self.table = np.zeros((op.COLUMN_ROWS, max(1, len(kinds))), np.int64)
-        self._values: list[npt.NDArray[np.uint8]] = []
-        self._validity: list[npt.NDArray[np.uint8]] = []
-        self._data: list[npt.NDArray[np.uint8]] = []
+        self._values = [_NOTHING] * len(kinds)
+        self._validity = [_NOTHING] * len(kinds)
+        self._data = [_NOTHING] * len(kinds)
         for index, kind in enumerate(kinds):
             capacity = rows * 2 + 64 if kind.nested else rows
-            self._values.append(np.empty(0, np.uint8))
-            self._validity.append(np.empty(0, np.uint8))
-            self._data.append(np.empty(0, np.uint8))
             self.table[op.WIDTH, index] = kind.width
             self._allocate(index, capacity, 2 * size + 64 if kind.data else 0)
 
@@ -56,16 +55,20 @@ class OutputColumns:
         kind = self.kinds[index]
         capacity = max(1, capacity)
         size = capacity * kind.width if kind.width > 0 else 4 * (capacity + 1) if kind.width == 0 else 0
-        self._values[index] = np.empty(size, np.uint8)
+        # Small batches are frequent, and most columns have neither nulls nor data.
+        if size:
+            self._values[index] = np.empty(size, np.uint8)
+            self.table[op.VALUES, index] = self._values[index].ctypes.data
         if kind.width == 0:
             self._values[index][:4] = 0
-        self._validity[index] = np.empty(capacity if kind.nullable else 0, np.uint8)
+        if kind.nullable:
+            self._validity[index] = np.empty(capacity, np.uint8)
+            self.table[op.VALIDITY, index] = self._validity[index].ctypes.data
         data = min(data, op.MAX_OFFSET)
-        self._data[index] = np.empty(data, np.uint8)
-        self.table[op.VALUES, index] = self._values[index].ctypes.data
+        if data:
+            self._data[index] = np.empty(data, np.uint8)
+            self.table[op.DATA, index] = self._data[index].ctypes.data
         self.table[op.CAPACITY, index] = capacity
-        self.table[op.VALIDITY, index] = self._validity[index].ctypes.data if kind.nullable else 0
-        self.table[op.DATA, index] = self._data[index].ctypes.data
         self.table[op.DATA_CAPACITY, index] = data
 
     def enlarge(self, index: int) -> None:
