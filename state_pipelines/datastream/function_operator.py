@@ -234,7 +234,7 @@ class FunctionOperator(ABC):
 
         Args:
             directory: of the snapshot.
-            name: begin of the names of the files, unique to the operator and the subtask.
+            name: begin of the names of the files; no file of an older snapshot that is carried over may have it.
             checkpoint_id: id of the checkpoint or savepoint.
             file_format: of the keyed state: canonical, heap or rocksdb.
             compressed: compress the state (`execution.checkpointing.snapshot-compression`).

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id, with_version
 from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
+from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.snapshot import open_snapshot
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from state_pipelines.datastream.function_operator import FunctionOperator
+    from state_pipelines.metadata import CheckpointProperties
     from state_pipelines.snapshot import Snapshot
 
 METADATA_VERSION = 4
@@ -26,7 +29,8 @@ def write_savepoint(
     path: str,
     operators: Mapping[str, Sequence[FunctionOperator]],
     *,
-    checkpoint_id: int = 1,
+    base: Snapshot | None = None,
+    checkpoint_id: int | None = None,
     format: str = "canonical",
     compressed: bool = False,
 ) -> Snapshot:
@@ -35,7 +39,9 @@ def write_savepoint(
     Args:
         path: a directory that does not exist yet or is empty.
         operators: uid -> all subtasks of the operator, open, ascending.
-        checkpoint_id: id of the savepoint; the next checkpoint of the job has a larger one.
+        base: a snapshot whose other operators are copied; operators of the same uid are replaced.
+        checkpoint_id: id of the savepoint; the next checkpoint of the job has a larger one. Default that after the
+            base, else 1.
         format: of the keyed state: canonical, heap or rocksdb.
         compressed: compress the state.
 
@@ -52,6 +58,8 @@ def write_savepoint(
         raise UsageError(f"{format!r} is not a format of savepoints", hint=f"Choose one of {', '.join(names)}")
     for uid, subtasks in operators.items():
         _require_all(uid, subtasks)
+    if checkpoint_id is None:
+        checkpoint_id = 1 if base is None else base.checkpoint_id + 1
     is_canonical = format == Format.CANONICAL.value
     properties = make_savepoint_properties(
         SavepointFormatType.CANONICAL if is_canonical else SavepointFormatType.NATIVE
@@ -65,7 +73,7 @@ def write_savepoint(
                 tuple(
                     each.snapshot(
                         transaction.target,
-                        f"{compute_operator_id(uid).hex()}-{each.task.index}",
+                        make_file_name(),
                         checkpoint_id,
                         file_format=Format(format),
                         compressed=compressed,
@@ -75,10 +83,20 @@ def write_savepoint(
             )
             for uid, subtasks in operators.items()
         )
-        metadata = with_version(CheckpointMetadata(7, checkpoint_id, (), states, properties), METADATA_VERSION)
-        transaction.stage(metadata, None)
+        transaction.stage(_make_metadata(base, checkpoint_id, states, properties), base, properties)
         transaction.commit()
-    return open_snapshot(path, uids=tuple(operators))
+    return open_snapshot(path, uids=(*operators, *(base.uids if base is not None else ())))
+
+
+def _make_metadata(
+    base: Snapshot | None, checkpoint_id: int, states: tuple[OperatorState, ...], properties: CheckpointProperties
+) -> CheckpointMetadata:
+    if base is None:
+        return with_version(CheckpointMetadata(7, checkpoint_id, (), states, properties), METADATA_VERSION)
+    own = {each.operator_id for each in states}
+    kept = tuple(each for each in base.metadata.operator_states if each.operator_id not in own)
+    made = replace(base.metadata, checkpoint_id=checkpoint_id, operator_states=(*kept, *states), properties=properties)
+    return with_version(made, base.metadata.version)
 
 
 def _require_all(uid: str, subtasks: Sequence[FunctionOperator]) -> None:

@@ -27,6 +27,8 @@ from state_pipelines.keyed.key_group_assignment import compute_operator_index
 from state_pipelines.operations.dump import dump
 from state_pipelines.snapshot import open_snapshot
 from tests.datastream.test_states import Add
+from tests.flink.harness import diff_entries
+from tests.snapshots import select
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -183,3 +185,20 @@ def test_a_savepoint_does_not_overwrite_another(tmp_path: Path) -> None:
     write_savepoint(str(tmp_path / "savepoint"), {"visits": operators})
     with pytest.raises(TargetExistsError):
         write_savepoint(str(tmp_path / "savepoint"), {"visits": operators})
+
+
+def test_other_operators_are_copied_from_a_base(tmp_path: Path) -> None:
+    (case,) = select("2.2", "heap-checkpoint")
+    base = case.open_told()
+    operators = start(2)
+    visit(operators, 1000)
+    written = write_savepoint(str(tmp_path / "savepoint"), {"visits": operators}, base=base)
+    assert written.checkpoint_id == base.checkpoint_id + 1
+    lines = list(dump(written))
+    assert {"numbers", "few-states", "visits"} <= {line["op"] for line in lines}
+    difference = diff_entries(case.entries(), [line for line in lines if line["op"] != "visits"])
+    assert not difference, difference
+
+    replaced = write_savepoint(str(tmp_path / "replaced"), {"visits": start(1)}, base=written)
+    assert replaced.checkpoint_id == base.checkpoint_id + 2
+    assert not [line for line in dump(replaced) if line["op"] == "visits"]
