@@ -1,0 +1,141 @@
+"""Counts and sums by key in two batches: declared aggregates against PySpark's `transformWithStateInPandas`.
+
+    python -m benchmarks.aggregates --events 10000000 --keys 1000000
+
+Both run over the same Parquet files, half of the events each, in one session: ours writes a savepoint after each
+batch and starts the second from the first; the peer keeps its state in Spark's RocksDB state store and takes the files
+one per micro-batch. CPU is that of the process, its JVM and its Python workers. The results are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from benchmarks.processes import Clock
+from state_pipelines.spark.keyed_aggregates import count_of, keyed_aggregate, sum_of
+from state_pipelines.spark.session import create_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+STATES = {"count": count_of(), "sum": sum_of("amount")}
+SUMS = ("sum(count)", "sum(total)", "sum(hash(user, count, total))")
+
+
+class Totals(StatefulProcessor):
+    """Count and sum of each key."""
+
+    def init(self, handle: Any) -> None:
+        """Declare the state."""
+        self.totals = handle.getValueState("totals", "count bigint, total bigint")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        """Add the rows of a batch."""
+        count, total = self.totals.get() if self.totals.exists() else (0, 0)
+        for frame in rows:
+            count, total = count + len(frame), total + int(frame["amount"].sum())
+        self.totals.update((count, total))
+        yield pd.DataFrame({"user": [key[0]], "count": [count], "total": [total]})
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def make_events(spark: SparkSession, directory: Path, events: int, keys: int) -> list[str]:
+    """Write two Parquet files with half of the events each."""
+    paths = []
+    for number in range(2):
+        rows = spark.range(number * events // 2, (number + 1) * events // 2).selectExpr(
+            f"concat('user-', pmod(hash(id), {keys})) AS user", "id * 31 % 1000 AS amount"
+        )
+        paths.append(str(directory / f"events-{number}"))
+        rows.coalesce(1).write.parquet(paths[-1])
+    return paths
+
+
+def run_ours(spark: SparkSession, paths: list[str], directory: Path) -> tuple[Any, ...]:
+    """Two savepoints; the sums of the second."""
+    snapshot = None
+    for number, path in enumerate(paths):
+        target = str(directory / f"savepoint-{number}")
+        result = keyed_aggregate(
+            spark.read.parquet(path),
+            target,
+            "users",
+            "user",
+            STATES,
+            snapshot=snapshot,
+            parallelism=None if number else 2,
+        )
+        snapshot = result.snapshot
+    options = {"path": str(directory / "savepoint-1"), "uids": "users", "operatorId": "users", "states": "count,sum"}
+    frame = spark.read.format("flink-state").options(**options).load()
+    (row,) = frame.selectExpr("state_key AS user", "count", "sum AS total").selectExpr(*SUMS).collect()
+    return tuple(row)
+
+
+def run_peer(spark: SparkSession, paths: list[str], directory: Path) -> tuple[Any, ...]:
+    """Two micro-batches; the sums of the last values."""
+    source = directory / "stream"
+    source.mkdir()
+    for number, path in enumerate(paths):
+        (file,) = Path(path).glob("*.parquet")
+        (source / f"{number}.parquet").symlink_to(file)
+    stream = spark.readStream.schema("user string, amount bigint").option("maxFilesPerTrigger", 1).parquet(str(source))
+    output = stream.groupBy("user").transformWithStateInPandas(
+        Totals(), "user string, count bigint, total bigint", "Update", "None"
+    )
+    sink = str(directory / "peer")
+
+    def keep(batch: Any, number: int) -> None:
+        batch.write.parquet(f"{sink}/{number}")
+
+    query = output.writeStream.foreachBatch(keep).outputMode("update").trigger(availableNow=True)
+    query.option("checkpointLocation", str(directory / "checkpoint")).start().awaitTermination()
+    last = spark.read.parquet(*(f"{sink}/{number}" for number in range(len(paths))))
+    last = last.groupBy("user").agg(F.max("count").alias("count"), F.max_by("total", "count").alias("total"))
+    (row,) = last.selectExpr(*SUMS).collect()
+    return tuple(row)
+
+
+def main() -> None:
+    """Measure both."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=10_000_000)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--cores", type=int, default=2)
+    given = parser.parse_args()
+    spark = create_session("benchmark", cores=given.cores)
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", STORE)
+    spark.conf.set("spark.sql.shuffle.partitions", given.cores)
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch)
+        paths = make_events(spark, directory, given.events, given.keys)
+        with clock.measure("ours"):
+            ours = run_ours(spark, paths, directory)
+        with clock.measure("peer"):
+            peer = run_peer(spark, paths, directory)
+    spark.stop()
+    if ours != peer:
+        sys.exit(f"the results differ: {ours} and {peer}")
+    seconds = {name: (cpu.total, wall) for name, (cpu, wall) in clock.seconds.items()}
+    sys.stdout.write("| way | CPU s | s |\n|---|---|---|\n")
+    for name, (cpu, wall) in seconds.items():
+        sys.stdout.write(f"| {name} | {cpu:.1f} | {wall:.1f} |\n")
+    sys.stdout.write(f"\nratio of CPU: {seconds['peer'][0] / seconds['ours'][0]:.1f}\n")
+
+
+if __name__ == "__main__":
+    main()
