@@ -13,12 +13,23 @@ if TYPE_CHECKING:
     from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
     from state_pipelines.operations.proofs.proof_reports import ProofCheck, ProofReport
     from state_pipelines.spark.bootstrap import bootstrap
+    from state_pipelines.spark.keyed_aggregates import (
+        Aggregate,
+        collect_of,
+        count_of,
+        keyed_aggregate,
+        last_of,
+        max_of,
+        min_of,
+        sum_of,
+    )
     from state_pipelines.spark.migration_run import MigrationResult, migrate
     from state_pipelines.spark.registration import register
     from state_pipelines.spark.session import create_session
     from state_pipelines.spark.writer import write_state
 
 __all__ = [
+    "Aggregate",
     "BootstrapResult",
     "MigrationResult",
     "NewOperator",
@@ -26,9 +37,16 @@ __all__ = [
     "ProofCheck",
     "ProofReport",
     "bootstrap",
+    "collect_of",
+    "count_of",
     "create_session",
+    "keyed_aggregate",
+    "last_of",
+    "max_of",
     "migrate",
+    "min_of",
     "register",
+    "sum_of",
     "write_state",
 ]
 
@@ -37,6 +55,14 @@ _PLACES = {
     "NewOperator": "state_pipelines.operations.bootstrap.new_states",
     "NewState": "state_pipelines.operations.bootstrap.new_states",
     "bootstrap": "state_pipelines.spark.bootstrap",
+    "Aggregate": "state_pipelines.spark.keyed_aggregates",
+    "collect_of": "state_pipelines.spark.keyed_aggregates",
+    "count_of": "state_pipelines.spark.keyed_aggregates",
+    "keyed_aggregate": "state_pipelines.spark.keyed_aggregates",
+    "last_of": "state_pipelines.spark.keyed_aggregates",
+    "max_of": "state_pipelines.spark.keyed_aggregates",
+    "min_of": "state_pipelines.spark.keyed_aggregates",
+    "sum_of": "state_pipelines.spark.keyed_aggregates",
     "MigrationResult": "state_pipelines.spark.migration_run",
     "ProofCheck": "state_pipelines.operations.proofs.proof_reports",
     "ProofReport": "state_pipelines.operations.proofs.proof_reports",
