@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         min_of,
         sum_of,
     )
+    from state_pipelines.spark.keyed_process import KeyedProcessResult, keyed_process
     from state_pipelines.spark.migration_run import MigrationResult, migrate
     from state_pipelines.spark.registration import register
     from state_pipelines.spark.session import create_session
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Aggregate",
     "BootstrapResult",
+    "KeyedProcessResult",
     "MigrationResult",
     "NewOperator",
     "NewState",
@@ -41,6 +43,7 @@ __all__ = [
     "count_of",
     "create_session",
     "keyed_aggregate",
+    "keyed_process",
     "last_of",
     "max_of",
     "migrate",
@@ -63,10 +66,12 @@ _PLACES = {
     "max_of": "state_pipelines.spark.keyed_aggregates",
     "min_of": "state_pipelines.spark.keyed_aggregates",
     "sum_of": "state_pipelines.spark.keyed_aggregates",
+    "KeyedProcessResult": "state_pipelines.spark.keyed_process",
     "MigrationResult": "state_pipelines.spark.migration_run",
     "ProofCheck": "state_pipelines.operations.proofs.proof_reports",
     "ProofReport": "state_pipelines.operations.proofs.proof_reports",
     "create_session": "state_pipelines.spark.session",
+    "keyed_process": "state_pipelines.spark.keyed_process",
     "migrate": "state_pipelines.spark.migration_run",
     "register": "state_pipelines.spark.registration",
     "write_state": "state_pipelines.spark.writer",

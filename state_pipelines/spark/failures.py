@@ -6,6 +6,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
@@ -23,24 +24,28 @@ _RAISED = re.compile(r"state_pipelines\.errors\.(\w+): (.*)")
 
 
 @contextmanager
-def translate_failures(what: str) -> Iterator[None]:
+def translate_failures(what: str, kind: type[StateError] = MigrationError) -> Iterator[None]:
     """Turn what Spark raises into a `StateError`.
 
     An error of this package that a worker raised comes back under its own class; anything else that Spark refuses (an
-    expression with a mistake, an overflow) becomes a `MigrationError`.
+    expression with a mistake, an overflow), and a worker that dies, become `kind`.
 
     Args:
         what: what was being done, for the message.
+        kind: of errors that are not of this package.
     """
     try:
         yield
     except PySparkException as error:
         text = str(error)
         if found := _RAISED.search(text):
-            kind = getattr(errors, found[1], StateError)
-            raise kind(found[2].strip()) from error
+            raised = getattr(errors, found[1], StateError)
+            raise raised(found[2].strip()) from error
         if error.getCondition() == "USER_RAISED_EXCEPTION":
             message = (error.getMessageParameters() or {}).get("errorMessage") or text
-            raise MigrationError(message) from error
+            raise kind(message) from error
         first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-        raise MigrationError(f"{what}: Spark says {first.strip()}") from error
+        raise kind(f"{what}: Spark says {first.strip()}") from error
+    except Py4JJavaError as error:
+        lines = str(error.java_exception.getMessage()).splitlines()
+        raise kind(f"{what}: Spark says {lines[0].strip()}") from error

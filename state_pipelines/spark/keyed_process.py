@@ -1,0 +1,352 @@
+"""A keyed function with Flink's state as a batch step of Spark, from a snapshot and to one."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+from state_pipelines.backends.heap_store import HeapStore
+from state_pipelines.backends.rocksdb_options import read_rocksdb_options
+from state_pipelines.checkpoints.coordinator import CheckpointCoordinator
+from state_pipelines.checkpoints.directories import CheckpointDirectories
+from state_pipelines.checkpoints.options import CheckpointOptions, Retention, parse_options
+from state_pipelines.checkpoints.restoring import DeclaredOperator, assign_operators
+from state_pipelines.checkpoints.shared_files import list_subtask_files
+from state_pipelines.checkpoints.task_checkpoint import read_task_checkpoint
+from state_pipelines.codecs.layout_context import LayoutContext
+from state_pipelines.datastream import RestoredState, Types
+from state_pipelines.datastream.derived_types import derive_type
+from state_pipelines.errors import StateError, UnsupportedError, UsageError, Where
+from state_pipelines.keyed.key_group_assignment import compute_default_max_parallelism
+from state_pipelines.metadata.properties import SavepointFormatType, SavepointType
+from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.snapshot.opening import ensure_open, open_location
+from state_pipelines.spark.failures import translate_failures
+from state_pipelines.spark.key_partitioning import SUBTASK, KeyPartitioner
+from state_pipelines.spark.keyed_tasks import ACKNOWLEDGEMENT, KeyedTask, MakeRocksStore, TaskSnapshot
+from state_pipelines.storage import METADATA_FILE, list_directory, resolve
+from state_pipelines.storage.deletion import delete_files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from state_pipelines.checkpoints.pending_checkpoint import CheckpointTrigger
+    from state_pipelines.checkpoints.requests import CheckpointRequest
+    from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint
+    from state_pipelines.datastream import KeyedProcessFunction, TypeInformation
+    from state_pipelines.keyed.hashing import HashExpression
+    from state_pipelines.snapshot import Snapshot
+
+_NATIVE = {"hashmap": Format.HEAP, "rocksdb": Format.ROCKSDB}
+_DEFAULTS = {"execution.checkpointing.externalized-checkpoint-retention": Retention.RETAIN_ON_CANCELLATION}
+
+
+@dataclass(frozen=True)
+class KeyedProcessResult:
+    """The results of a keyed function.
+
+    Attributes:
+        output: what the function emitted, computed already; None where no output was declared.
+        snapshot: the checkpoint or savepoint that was taken; None where none was asked for.
+        duration: milliseconds from its trigger to its publication.
+        state_size: bytes of its state.
+    """
+
+    output: DataFrame | None
+    snapshot: Snapshot | None
+    duration: int = 0
+    state_size: int = 0
+
+
+def keyed_process(
+    df: DataFrame,
+    *,
+    key: str | Sequence[str],
+    function: KeyedProcessFunction,
+    uid: str,
+    output: str | StructType | None = None,
+    key_type: Any = None,
+    from_snapshot: Snapshot | str | None = None,
+    checkpoint: str | None = None,
+    savepoint: str | None = None,
+    savepoint_format: SavepointFormatType = SavepointFormatType.CANONICAL,
+    job_id: str | None = None,
+    parallelism: int | None = None,
+    max_parallelism: int | None = None,
+    order_by: Sequence[str] = (),
+    timestamp: str | None = None,
+    watermark: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    hashes: Mapping[str, HashExpression] | None = None,
+    parameters: Mapping[str, str] | None = None,
+) -> KeyedProcessResult:
+    """Run a keyed function over the rows of a DataFrame, with the state of a snapshot, and take a snapshot of the end.
+
+    Tasks are subtasks with ranges of key groups, as in Flink, which restores the snapshot and goes on. The function
+    gets each row as a `Row` with the names of the columns. It runs at once, not when the output is read.
+
+    Args:
+        df: the rows.
+        key: column of the key; several are the fields of a tuple.
+        function: a `KeyedProcessFunction`, as one writes it for PyFlink.
+        uid: of the operator, by which state is found.
+        output: columns of what the function emits, as a schema or its DDL; default none, what it emits is dropped.
+        key_type: type of the keys (see `Types.of`); default that of the snapshot, else that of the columns.
+        from_snapshot: the state to start from; default none.
+        checkpoint: directory of checkpoints (`execution.checkpointing.dir`); a checkpoint is taken at the end.
+        savepoint: directory of savepoints; a savepoint is taken at the end.
+        savepoint_format: canonical or native.
+        job_id: 32 hexadecimal digits, which name the directory of the job below `checkpoint`; default derived from
+            `uid`, so that the next run finds what this one has left.
+        parallelism: number of subtasks; default as many as Spark runs tasks.
+        max_parallelism: number of key groups; default that of the snapshot, else Flink's.
+        order_by: columns by which the rows of a subtask are ordered; without them their order is Spark's, and another
+            attempt of a task may see another one.
+        timestamp: column of event time, whole milliseconds since 1970.
+        watermark: event time after the last row; timers up to it fire. Default none, so that they stay in the state.
+        options: Flink's options by key.
+        hashes: `hashCode` of user classes among the keys, by class name.
+        parameters: job parameters.
+
+    Raises:
+        UsageError: arguments contradict each other, a column is missing, Flink rejects the type of the keys, or there
+            are more subtasks than key groups.
+        IncompatibleError: the snapshot does not fit, in Flink's words.
+        StateError: the function, a task, or the checkpoint failed; nothing was published.
+    """
+    if checkpoint is not None and savepoint is not None:
+        raise UsageError("both a checkpoint and a savepoint are asked for", hint="Choose one of them")
+    parsed = parse_options(_DEFAULTS | dict(options or {}))
+    if parsed.backend == "rocksdb" and parsed.incremental:
+        raise UnsupportedError(
+            "incremental checkpoints are not taken here yet", hint="Set execution.checkpointing.incremental to false"
+        )
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    _require_columns(df, (*keys, *order_by, *([timestamp] if timestamp else [])))
+    snapshot = None if from_snapshot is None else ensure_open(from_snapshot)
+    wanted = _choose_parallelism(df, uid, snapshot, parallelism, max_parallelism)
+    (assigned,) = assign_operators([wanted], snapshot, allow_non_restored_state=parsed.allow_non_restored_state)
+    restored = None
+    if snapshot is not None and assigned.state is not None:
+        restored = RestoredState.of(snapshot.operator(uid))
+    known_type = derive_type(key_type) if key_type is not None else _find_key_type(df, keys, restored)
+    columns = _parse_output(output)
+    task = KeyedTask(
+        function=function,
+        operator=assigned.operator,
+        columns=tuple(df.columns),
+        key_columns=keys,
+        key_type=known_type,
+        timestamp=timestamp,
+        watermark=watermark,
+        output=columns,
+        restored=restored,
+        snapshot=None,
+        hashes=dict(hashes or {}),
+        parameters=dict(parameters or {}),
+        make_store=HeapStore
+        if parsed.backend == "hashmap"
+        else MakeRocksStore(read_rocksdb_options(_to_texts(options))),
+    )
+    run = _KeyedRun(df, task, tuple(order_by), parsed)
+    directory = checkpoint or savepoint
+    if directory is None:
+        rows, _ = run.process(None)
+        return KeyedProcessResult(rows if output is not None else None, None)
+    number = job_id or hashlib.md5(uid.encode(), usedforsecurity=False).hexdigest()
+    directories = CheckpointDirectories(resolve(directory), number, parsed.create_subdirectory)
+    coordinator = CheckpointCoordinator(directories, [assigned.operator], run, parsed)
+    run.coordinator = coordinator
+    _restore(coordinator, snapshot, is_checkpoint=checkpoint is not None)
+    if checkpoint is not None:
+        request = coordinator.trigger_checkpoint()
+    else:
+        request = coordinator.trigger_savepoint(resolve(directory), savepoint_format)
+    return run.finish(request, has_output=output is not None)
+
+
+def _to_texts(options: Mapping[str, Any] | None) -> dict[str, str]:
+    """Write values as a configuration file has them."""
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in (options or {}).items()
+    }
+
+
+def _restore(coordinator: CheckpointCoordinator, snapshot: Snapshot | None, *, is_checkpoint: bool) -> None:
+    """Take over the checkpoints of earlier runs of the job, and the restored snapshot."""
+    latest = coordinator.recover() if is_checkpoint else None
+    known = {each.location for each in coordinator.completed.all}
+    if snapshot is None and latest is not None:
+        raise UsageError(
+            "the job has completed checkpoints, which the first one of a job that starts empty would replace",
+            where=Where(file=str(latest.location.directory)),
+            hint="Start from it (from_snapshot), or give the new job another job_id",
+        )
+    if snapshot is not None and snapshot.location not in known:
+        coordinator.restore(snapshot)
+
+
+def _parse_output(output: str | StructType | None) -> pa.Schema:
+    """Columns of the output, all of which may be null: the row of an acknowledgement has none."""
+    if output is None:
+        return to_arrow_schema(StructType([]))
+    schema = StructType.fromDDL(output) if isinstance(output, str) else output
+    fields = schema.fields if isinstance(schema, StructType) else []
+    if not fields:
+        raise UsageError("the output has no columns", hint="Leave it out where nothing is wanted")
+    return to_arrow_schema(StructType([StructField(each.name, each.dataType, True) for each in fields]))
+
+
+def _require_columns(df: DataFrame, names: Sequence[str]) -> None:
+    missing = [name for name in names if name not in df.columns]
+    if missing:
+        raise UsageError(
+            f"the input has no column {', '.join(missing)}", hint=f"Its columns are {', '.join(df.columns)}"
+        )
+
+
+def _choose_parallelism(
+    df: DataFrame, uid: str, snapshot: Snapshot | None, parallelism: int | None, max_parallelism: int | None
+) -> DeclaredOperator:
+    if parallelism is None:
+        parallelism = df.sparkSession.sparkContext.defaultParallelism
+        stored = None if snapshot is None else {each.operator_id: each for each in snapshot.metadata.operator_states}
+        known = None if stored is None else stored.get(DeclaredOperator(uid, 1).operator_id)
+        most = known.max_parallelism if known is not None else max_parallelism
+        parallelism = min(parallelism, most or compute_default_max_parallelism(parallelism))
+    return DeclaredOperator(uid, parallelism, max_parallelism)
+
+
+def _find_key_type(df: DataFrame, keys: Sequence[str], restored: RestoredState | None) -> TypeInformation:
+    if restored is not None and restored.keyed_files:
+        stored = restored.keyed_files[0].header.key_serializer
+        if stored is not None:
+            return derive_type(stored)
+    schema = to_arrow_schema(df.select(*keys).schema)
+    found = [derive_type(field.type) for field in schema]
+    return found[0] if len(found) == 1 else Types.TUPLE(found)
+
+
+class _KeyedRun:
+    """Runs the tasks when the coordinator triggers the snapshot: the owner of `CheckpointCoordinator`."""
+
+    def __init__(
+        self,
+        df: DataFrame,
+        task: KeyedTask,
+        order_by: tuple[str, ...],
+        options: CheckpointOptions,
+    ) -> None:
+        self.coordinator: CheckpointCoordinator | None = None
+        self._df, self._task, self._order_by, self._options = df, task, order_by, options
+        self._rows: DataFrame | None = None
+        self._error: StateError | None = None
+
+    def process(self, snapshot: TaskSnapshot | None) -> tuple[DataFrame, list[TaskCheckpoint]]:
+        """Run all subtasks; what they emit, and their acknowledgements."""
+        task, operator = replace(self._task, snapshot=snapshot), self._task.operator
+        partitioner = KeyPartitioner(
+            task.key_columns,
+            task.key_type.serializer,
+            operator.parallelism,
+            operator.max_parallelism,
+            LayoutContext(),
+            tuple(task.hashes.items()),
+        )
+        placed = StructType([*self._df.schema.fields, StructField(SUBTASK, IntegerType(), False)])
+        emitted = StructType([*from_arrow_schema(task.output), StructField(ACKNOWLEDGEMENT, BinaryType(), True)])
+        with translate_failures(f"operator {operator.label} cannot run", StateError):
+            rows = self._df.mapInArrow(partitioner.add_subtasks, placed).union(self._make_markers(operator.parallelism))
+            rows = rows.repartitionById(operator.parallelism, sql.col(SUBTASK))
+            if self._order_by:
+                rows = rows.sortWithinPartitions(*self._order_by)
+            # Computed once: a second computation would take another snapshot.
+            results = rows.mapInArrow(task.run, emitted).localCheckpoint(eager=True)
+            marked = results.where(sql.col(ACKNOWLEDGEMENT).isNotNull()).select(ACKNOWLEDGEMENT).collect()
+        taken = [read_task_checkpoint(bytes(row[0])) for row in marked]
+        return results.where(sql.col(ACKNOWLEDGEMENT).isNull()).drop(ACKNOWLEDGEMENT), taken
+
+    def _make_markers(self, parallelism: int) -> DataFrame:
+        """Make a row per subtask, so that those without rows run too; the number of its subtask is negative."""
+        nulls = [sql.lit(None).cast(each.dataType).alias(each.name) for each in self._df.schema.fields]
+        numbers = self._df.sparkSession.range(0, parallelism, 1, 1)
+        return numbers.select(*nulls, (sql.col("id") - parallelism).cast("int").alias(SUBTASK))
+
+    def finish(self, request: CheckpointRequest, *, has_output: bool) -> KeyedProcessResult:
+        """Return the results, or raise what has failed."""
+        assert self.coordinator is not None
+        if self._error is not None:
+            raise self._error
+        if request.failure is not None:
+            described = request.failure.describe()
+            raise StateError(described["message"], hint=described["remedy"])
+        assert request.location is not None
+        taken = self.coordinator.completed.latest
+        assert taken is not None
+        return KeyedProcessResult(
+            self._rows if has_output else None, open_location(request.location), taken.duration, taken.state_size
+        )
+
+    def is_running(self) -> bool:
+        """Return true: the tasks start with the trigger."""
+        return True
+
+    def trigger_checkpoint(self, trigger: CheckpointTrigger) -> None:
+        """Run all subtasks, and acknowledge their snapshots."""
+        assert self.coordinator is not None
+        kind = trigger.properties.checkpoint_type
+        is_canonical = isinstance(kind, SavepointType) and kind.format_type is SavepointFormatType.CANONICAL
+        wanted = TaskSnapshot(
+            trigger.checkpoint_id,
+            trigger.directory,
+            Format.CANONICAL if is_canonical else _NATIVE[self._options.backend],
+            self._options.compression,
+            self._options.inline_threshold,
+        )
+        try:
+            self._rows, taken = self.process(wanted)
+        except StateError as error:
+            self._error = error
+            self.coordinator.fail_tasks(str(error))
+            return
+        except BaseException:
+            self.coordinator.fail_tasks("the driver was interrupted")
+            raise
+        _remove_leftovers(trigger, taken)
+        for each in taken:
+            self.coordinator.acknowledge(each)
+        if len(taken) < self._task.operator.parallelism:
+            self._error = StateError(
+                f"only {len(taken)} of {self._task.operator.parallelism} subtasks have run", hint="Please report this"
+            )
+            self.coordinator.fail_tasks(str(self._error))
+
+    def notify_complete(self, checkpoint_id: int) -> None:
+        """Do nothing: the tasks have ended."""
+
+    def notify_aborted(self, checkpoint_id: int) -> None:
+        """Do nothing: the tasks have ended."""
+
+    def notify_subsumed(self, checkpoint_id: int) -> None:
+        """Do nothing: the tasks have ended."""
+
+    def fail_job(self, message: str) -> None:
+        """Do nothing: the step fails with its request."""
+
+
+def _remove_leftovers(trigger: CheckpointTrigger, taken: Sequence[TaskCheckpoint]) -> None:
+    """Remove the files of attempts that failed; the stage is over, so that nobody writes any more."""
+    needed = {file.name for each in taken for file in list_subtask_files(each.state, trigger.directory, ())}
+    files = [each.location for each in list_directory(trigger.directory) if not each.is_directory]
+    left = [each for each in files if each.name not in needed and not each.name.startswith(METADATA_FILE)]
+    for error in delete_files(left):
+        if error is not None:
+            raise error

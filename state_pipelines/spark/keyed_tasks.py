@@ -1,0 +1,238 @@
+"""One subtask of a keyed function in a task of Spark: restore, process rows, take a snapshot."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from state_pipelines.backends.heap_store import HeapStore
+from state_pipelines.backends.rocksdb_store import RocksStore
+from state_pipelines.checkpoints.inlining import inline_small_files, measure_state
+from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint, write_task_checkpoint
+from state_pipelines.datastream import KeyedProcessOperator, Row, TaskInfo
+from state_pipelines.errors import StateError, UsageError, ValueRangeError, Where, at
+from state_pipelines.operations.write.file_names import make_file_name
+from state_pipelines.spark.key_partitioning import SUBTASK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from state_pipelines.backends.entry_store import EntryStore
+    from state_pipelines.backends.rocksdb_options import RocksOptions
+    from state_pipelines.checkpoints.pending_checkpoint import CheckpointedOperator
+    from state_pipelines.datastream import KeyedProcessFunction, RestoredState, TypeInformation
+    from state_pipelines.keyed.hashing import HashExpression
+    from state_pipelines.operations.write.state_formats import Format
+    from state_pipelines.storage import Location
+
+ACKNOWLEDGEMENT = "__acknowledgement"
+"""Column of the last row of each subtask: its `TaskCheckpoint`."""
+
+_OUTPUT_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class TaskSnapshot:
+    """The snapshot that the tasks take.
+
+    Attributes:
+        checkpoint_id: its id.
+        directory: where files of state go.
+        format: of keyed state.
+        compressed: files are compressed.
+        inline_threshold: size of the largest file that is inlined.
+    """
+
+    checkpoint_id: int
+    directory: Location
+    format: Format
+    compressed: bool
+    inline_threshold: int
+
+
+@dataclass(frozen=True)
+class KeyedTask:
+    """Runs a function in one subtask; sent to the workers.
+
+    Attributes:
+        function: that the user wrote.
+        operator: the operator.
+        columns: names of the columns of the input.
+        key_columns: those of the key; several are the fields of a tuple.
+        key_type: type of the keys.
+        timestamp: column of event time, milliseconds since 1970, or None.
+        watermark: watermark after the last row; None for none.
+        output: columns of what the function emits; None where nothing is wanted.
+        restored: the state to start from; None without.
+        snapshot: the snapshot to take; None for none.
+        hashes: `hashCode` of user classes among the keys.
+        parameters: job parameters.
+        make_store: makes the store of the state, given the bytes of a key-group prefix.
+    """
+
+    function: KeyedProcessFunction
+    operator: CheckpointedOperator
+    columns: tuple[str, ...]
+    key_columns: tuple[str, ...]
+    key_type: TypeInformation
+    timestamp: str | None
+    watermark: int | None
+    output: pa.Schema
+    restored: RestoredState | None
+    snapshot: TaskSnapshot | None
+    hashes: Mapping[str, HashExpression]
+    parameters: Mapping[str, str]
+    make_store: Callable[[int], EntryStore] = HeapStore
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Process the rows of one partition, which is one subtask.
+
+        Yields:
+            What the function emits, then the acknowledgement.
+        """
+        context = TaskContext.get()
+        assert context is not None
+        subtask = context.partitionId()
+        info = TaskInfo(
+            task_name=self.operator.uid or self.operator.label,
+            index=subtask,
+            parallelism=self.operator.parallelism,
+            max_parallelism=self.operator.max_parallelism,
+            attempt=context.attemptNumber(),
+            job_parameters=dict(self.parameters),
+        )
+        running = KeyedProcessOperator(
+            self.function,
+            self._make_key_selector(),
+            self.key_type,
+            task=info,
+            hashes=dict(self.hashes),
+            make_store=self.make_store,
+        )
+        with at(operator=self.operator.label):
+            try:
+                running.open(self.restored)
+                yield from self._process(running, subtask, batches)
+                if self.snapshot is not None:
+                    yield self._acknowledge(self._take_snapshot(running, subtask, self.snapshot))
+            finally:
+                running.close()
+
+    def _make_key_selector(self) -> Callable[[Any], Any]:
+        places = [self.columns.index(name) for name in self.key_columns]
+        if len(places) == 1:
+            (place,) = places
+            return lambda row: row[place]
+        return lambda row: tuple(row[place] for place in places)
+
+    def _process(
+        self, running: KeyedProcessOperator, subtask: int, batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        make_row = Row(*self.columns)
+        emitted: list[Any] = running.advance_processing_time()
+        for batch in batches:
+            own = self._take_own(batch, subtask)
+            columns = [own.column(name).to_pylist() for name in self.columns]
+            times = [None] * len(own) if self.timestamp is None else own.column(self.timestamp).to_pylist()
+            for values, timestamp in zip(zip(*columns, strict=True), times, strict=True):
+                emitted += running.process(make_row(*values), timestamp)
+                if len(emitted) >= _OUTPUT_ROWS:
+                    yield from self._emit(emitted)
+                    emitted = []
+        if self.watermark is not None:
+            emitted += running.advance_watermark(self.watermark)
+        emitted += running.advance_processing_time()
+        yield from self._emit(emitted)
+
+    def _take_own(self, batch: pa.RecordBatch, subtask: int) -> pa.RecordBatch:
+        """Leave out the row that only makes the subtask run."""
+        found = batch.column(SUBTASK)
+        if set(found.unique().to_pylist()) - {subtask, subtask - self.operator.parallelism}:
+            raise StateError(
+                f"subtask {subtask} received rows of the subtasks {sorted(set(found.to_pylist()))}",
+                hint="Spark has merged partitions; please report this",
+            )
+        return batch.filter(pc.greater_equal(found, 0))
+
+    def _emit(self, values: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+        if not values or not self.output.names:
+            return
+        rows = [_to_fields(value, self.output.names) for value in values]
+        try:
+            arrays = [
+                pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), self.output, strict=True)
+            ]
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise ValueRangeError(
+                f"what the function emits does not fit its output: {error}",
+                hint="Give the types of its values as output",
+            ) from error
+        yield self._extend(arrays, [None] * len(values))
+
+    def _acknowledge(self, taken: TaskCheckpoint) -> pa.RecordBatch:
+        return self._extend([pa.nulls(1, field.type) for field in self.output], [write_task_checkpoint(taken)])
+
+    def _extend(self, arrays: Iterable[pa.Array], acknowledgements: Sequence[bytes | None]) -> pa.RecordBatch:
+        names = [*self.output.names, ACKNOWLEDGEMENT]
+        return pa.RecordBatch.from_arrays([*arrays, pa.array(acknowledgements, pa.binary())], names=names)
+
+    def _take_snapshot(self, running: KeyedProcessOperator, subtask: int, wanted: TaskSnapshot) -> TaskCheckpoint:
+        started = time.monotonic_ns()
+        # Unique to this attempt: another one of the same subtask may run at the same time.
+        state = running.snapshot(
+            wanted.directory,
+            make_file_name(),
+            wanted.checkpoint_id,
+            file_format=wanted.format,
+            compressed=wanted.compressed,
+        )
+        size = measure_state(state)
+        return TaskCheckpoint(
+            wanted.checkpoint_id,
+            self.operator.operator_id,
+            inline_small_files(state, wanted.directory, wanted.inline_threshold),
+            state_size=size,
+            persisted_size=size,
+            sync_millis=(time.monotonic_ns() - started) // 1_000_000,
+        )
+
+
+@dataclass(frozen=True)
+class MakeRocksStore:
+    """Makes a database in a local directory of its own.
+
+    Attributes:
+        options: of the database.
+    """
+
+    options: RocksOptions
+
+    def __call__(self, prefix: int) -> RocksStore:
+        """Make it; its `close` removes the directory."""
+        directory = tempfile.mkdtemp(prefix="state-pipelines-", dir=self.options.local_directory or None)
+        return RocksStore(prefix, Path(directory), self.options)
+
+
+def _to_fields(value: Any, names: Sequence[str]) -> Sequence[Any]:
+    """Split a value that a function emits into the columns of the output."""
+    if isinstance(value, dict):
+        fields: Sequence[Any] = [value.get(name) for name in names]
+        unknown = set(value) - set(names)
+    elif isinstance(value, Row | tuple):
+        fields, unknown = list(value), set()
+    else:
+        fields, unknown = [value], set()
+    if len(fields) != len(names) or unknown:
+        raise UsageError(
+            f"the function emits {value!r:.200}, and its output has the columns {', '.join(names)}",
+            where=Where(path="output"),
+            hint="Emit a tuple, a Row or a dict with a value for each column",
+        )
+    return fields
