@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         min_of,
         sum_of,
     )
-    from state_pipelines.spark.keyed_process import KeyedProcessResult, keyed_process
+    from state_pipelines.spark.keyed_step import KeyedProcessResult, keyed_process
     from state_pipelines.spark.migration_run import MigrationResult, migrate
     from state_pipelines.spark.registration import register
     from state_pipelines.spark.session import create_session
@@ -66,12 +66,12 @@ _PLACES = {
     "max_of": "state_pipelines.spark.keyed_aggregates",
     "min_of": "state_pipelines.spark.keyed_aggregates",
     "sum_of": "state_pipelines.spark.keyed_aggregates",
-    "KeyedProcessResult": "state_pipelines.spark.keyed_process",
+    "KeyedProcessResult": "state_pipelines.spark.keyed_step",
     "MigrationResult": "state_pipelines.spark.migration_run",
     "ProofCheck": "state_pipelines.operations.proofs.proof_reports",
     "ProofReport": "state_pipelines.operations.proofs.proof_reports",
     "create_session": "state_pipelines.spark.session",
-    "keyed_process": "state_pipelines.spark.keyed_process",
+    "keyed_process": "state_pipelines.spark.keyed_step",
     "migrate": "state_pipelines.spark.migration_run",
     "register": "state_pipelines.spark.registration",
     "write_state": "state_pipelines.spark.writer",

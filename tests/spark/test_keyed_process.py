@@ -16,7 +16,7 @@ import state_pipelines as sp
 from state_pipelines.datastream import KeyedProcessFunction, ListStateDescriptor, Types, ValueStateDescriptor
 from state_pipelines.errors import IncompatibleError, StateError, UnsupportedError, UsageError
 from state_pipelines.metadata.properties import SavepointFormatType
-from state_pipelines.spark.keyed_process import KeyedProcessResult, keyed_process
+from state_pipelines.spark.keyed_step import KeyedProcessResult, keyed_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
