@@ -12,6 +12,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from state_pipelines import spark
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -137,6 +139,12 @@ def test_modules_are_short() -> None:
     lines = {name: len(path.read_text().splitlines()) for name, path in list_modules().items()}
     assert {name: number for name, number in lines.items() if number > MOST_LINES and name not in KERNELS} == {}
     assert all(lines[name] > MOST_LINES for name in KERNELS)
+
+
+def test_no_module_hides_a_public_name() -> None:
+    # A module that is imported becomes an attribute of its package, in place of what the package would give by name.
+    modules = {path.stem for path in (ROOT / "state_pipelines" / "spark").glob("*.py")}
+    assert not modules & set(spark.__all__)
 
 
 def test_docstrings_begin_with_a_noun_or_an_imperative() -> None:

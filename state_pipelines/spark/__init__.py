@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult
     from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
     from state_pipelines.operations.proofs.proof_reports import ProofCheck, ProofReport
-    from state_pipelines.spark.bootstrap import bootstrap
+    from state_pipelines.spark.bootstrap_run import bootstrap
     from state_pipelines.spark.keyed_aggregates import (
         Aggregate,
         collect_of,
@@ -57,7 +57,7 @@ _PLACES = {
     "BootstrapResult": "state_pipelines.operations.bootstrap.bootstrap",
     "NewOperator": "state_pipelines.operations.bootstrap.new_states",
     "NewState": "state_pipelines.operations.bootstrap.new_states",
-    "bootstrap": "state_pipelines.spark.bootstrap",
+    "bootstrap": "state_pipelines.spark.bootstrap_run",
     "Aggregate": "state_pipelines.spark.keyed_aggregates",
     "collect_of": "state_pipelines.spark.keyed_aggregates",
     "count_of": "state_pipelines.spark.keyed_aggregates",

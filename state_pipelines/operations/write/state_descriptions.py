@@ -1,6 +1,6 @@
 """Descriptions of new state: the operators of a savepoint, their keyed states, timers, list and broadcast states.
 
-They say what the state is; its rows come beside them (`operations.bootstrap`, `spark.bootstrap`).
+They say what the state is; its rows come beside them (`operations.bootstrap`, `spark.bootstrap_run`).
 """
 
 from __future__ import annotations
