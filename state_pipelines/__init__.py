@@ -15,6 +15,7 @@
     sp.convert(snapshot, "s3://bucket/canonical", format="canonical")
     sp.rescale(snapshot, "s3://bucket/rescaled", max_parallelism=1024)
     sp.erase(snapshot, ["order-0001"], "s3://bucket/without")
+    sp.bootstrap("s3://bucket/bootstrapped", [sp.spark.NewOperator("orders", states)])
     sp.verify(snapshot).findings
     sp.verify_all("s3://bucket/checkpoints").newest_restorable
     sp.plan_retention(["s3://bucket/checkpoints", "s3://bucket/savepoints"])
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.retention import plan_retention
     from state_pipelines.operations.state_rows import read
     from state_pipelines.snapshot import Declarations, Operator, Snapshot, State, declare, open_snapshot
+    from state_pipelines.spark.bootstrap_run import bootstrap
     from state_pipelines.spark.migration_run import migrate
     from state_pipelines.storage import use_storage_options
 
@@ -59,6 +61,7 @@ __all__ = [
     "State",
     "__version__",
     "balance",
+    "bootstrap",
     "check",
     "convert",
     "declare",
@@ -88,6 +91,7 @@ _DEFINITIONS = {
     "Snapshot": "snapshot.Snapshot",
     "State": "snapshot.State",
     "balance": "operations.balance.balance.measure_balance",
+    "bootstrap": "spark.bootstrap_run.bootstrap",
     "check": "operations.check.check.check",
     "convert": "operations.convert.conversion.convert",
     "declare": "snapshot.declare",

@@ -123,6 +123,11 @@ class _Edit:
     tables: list[tuple[int, int, int, bytes, bytes, int, int]] = field(default_factory=list)
 
 
+def is_database_file(name: str) -> bool:
+    """Return whether `read_database`, or a scan of its tables, looks at a file of a database directory."""
+    return name == CURRENT or name.startswith("MANIFEST-") or name.endswith((".sst", ".log"))
+
+
 def read_database(files: Mapping[str, StateStream]) -> Database:
     """Read the column families and tables of a database directory; only CURRENT and the MANIFEST are read.
 

@@ -28,6 +28,7 @@ from state_pipelines.metadata.keyed_handles import (
 from state_pipelines.metadata.stream_handles import EmptySegmentFileStateHandle, KeyGroupsStateHandle
 from state_pipelines.metadata.streams import open_stream, read_stream_range
 from state_pipelines.operatorstate.unread_state import OperatorStateSource, open_operator_state
+from state_pipelines.rocksdb.manifest import is_database_file
 from state_pipelines.serializers.body_ends import OpenBodyError
 from state_pipelines.snapshot.raw_key_groups import RawKeyedPart
 from state_pipelines.storage.locations import is_local
@@ -122,7 +123,9 @@ class HandleReader:
                 )
             case IncrementalRemoteKeyedStateHandle():
                 files = (*handle.shared_state, *handle.private_state)
-                tables = {each.local_path: self.open_stream(each.handle) for each in files}
+                # Options and logs of a database are never read, so that it does not matter where they are.
+                read = (each for each in files if is_database_file(each.local_path))
+                tables = {each.local_path: self.open_stream(each.handle) for each in read}
                 meta = self.open_stream(handle.meta_data_state)
                 return open_rocksdb(meta, handle.key_groups, tables, declared=self.declared)
             case ChangelogStateBackendHandle():

@@ -47,7 +47,8 @@ def make_older_ranges(snapshot: Snapshot, target: Path, format: str) -> Snapshot
 
 def reopen(path: str, snapshot: Snapshot) -> Snapshot:
     """Another snapshot of the same job, with the same declarations."""
-    return open_snapshot(path, snapshot.declarations)
+    # With `files=REFERENCE` it names files of the snapshot it comes from.
+    return open_snapshot(path, snapshot.declarations, allow_roots=[path.rpartition("/")[0]])
 
 
 def _spread(operator: OperatorState) -> OperatorState:

@@ -264,7 +264,7 @@ IN_ONE_ROW = "CASE WHEN state_key = 'user-4' THEN {} ELSE {} END"
 
 def test_windows_see_all_rows(spark: SparkSession, users: Snapshot, tmp_path: Path) -> None:
     steps = [{"add": {"field": "rows", "type": "long", "expression": "count(*) OVER ()"}}]
-    result = migrate(users, make(steps, [{"drop": {"field": "rows"}}]), str(tmp_path / "up"))
+    result = migrate(users, make(steps, [{"drop": {"field": "rows"}}]), str(tmp_path / "up"), allow_sql=True)
     table = result.snapshot.operator("users").state("profile").to_arrow()
     assert set(table.column("value").combine_chunks().field("rows").drop_null().to_pylist()) == {ROWS}
 

@@ -94,8 +94,9 @@ def test_some_key_groups_are_read(spark: SparkSession) -> None:
     )
 
 
-def test_key_groups_that_nobody_has_give_no_rows(spark: SparkSession) -> None:
-    assert load(spark, "orders", "order", keyGroups="500-600").count() == 0
+def test_key_groups_that_nobody_has_are_refused(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException, match="there are no key groups 500-600"):
+        load(spark, "orders", "order", keyGroups="500-600")
 
 
 def test_some_columns_are_read(spark: SparkSession) -> None:
@@ -203,7 +204,8 @@ def test_operators_of_every_kind_of_state_are_tables(spark: SparkSession, operat
 def test_key_groups_and_a_key_of_an_operator_are_read(spark: SparkSession) -> None:
     (row,) = collect(load_operator(spark, "orders", key='"order-0064"'))
     assert row["order"]["id"] == "order-0064"
-    assert load_operator(spark, "orders", keyGroups="500-600").count() == 0
+    with pytest.raises(PySparkException, match="there are no key groups 500-600"):
+        load_operator(spark, "orders", keyGroups="500-600")
 
 
 @pytest.mark.parametrize(

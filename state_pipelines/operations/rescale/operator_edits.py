@@ -18,7 +18,7 @@ from state_pipelines.snapshot import Declarations, Operator, Snapshot
 from state_pipelines.storage import PathMapping
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from state_pipelines.metadata import OperatorState
     from state_pipelines.metadata.references import StreamReference
@@ -123,7 +123,7 @@ def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[
     edited = Snapshot(
         snapshot.location,
         replace(start, operator_states=tuple(states)),
-        _allow_files(replace(start, operator_states=tuple(states))) if others else snapshot.path_mapping,
+        _allow_files([start, *absolute.values()]) if others else snapshot.path_mapping,
         _follow(snapshot, request, requests, others),
     )
     operators = []
@@ -215,7 +215,7 @@ def _check_merged(snapshot: Snapshot, request: RescaleRequest, others: Mapping[s
 
 def _stand_in(other: Snapshot, metadata: CheckpointMetadata) -> Snapshot:
     """Another snapshot with handles that any reader opens."""
-    return Snapshot(other.location, metadata, _allow_files(metadata), other.declarations)
+    return Snapshot(other.location, metadata, _allow_files([metadata]), other.declarations)
 
 
 def _make_absolute(snapshot: Snapshot) -> CheckpointMetadata:
@@ -233,9 +233,9 @@ def _make_absolute(snapshot: Snapshot) -> CheckpointMetadata:
     return replace_stream_handles(snapshot.metadata, locate)
 
 
-def _allow_files(metadata: CheckpointMetadata) -> PathMapping:
+def _allow_files(located: Iterable[CheckpointMetadata]) -> PathMapping:
     """Allow the directories of the files that `_make_absolute` has located in reach of their snapshots."""
-    handles = (reference.handle for reference in list_references(metadata))
+    handles = (reference.handle for metadata in located for reference in list_references(metadata))
     paths = (each.path for each in handles if isinstance(each, FileStateHandle | SegmentFileStateHandle))
     return PathMapping().allow(path.rpartition("/")[0] for path in paths)
 

@@ -66,7 +66,10 @@ def run(snapshot: Snapshot, target: Path, **content: Any) -> RescaleResult:
 
 
 def reopen(result: RescaleResult, snapshot: Snapshot) -> Snapshot:
-    return open_snapshot(result.path, snapshot.declarations, uids=["renamed"])
+    # With `files=REFERENCE` the result names files of the snapshot it comes from.
+    return open_snapshot(
+        result.path, snapshot.declarations, uids=["renamed"], allow_roots=[result.path.rpartition("/")[0]]
+    )
 
 
 @pytest.fixture
