@@ -138,7 +138,7 @@ class IncrementalSnapshots:
             self._uploaded = {each: known for each, known in self._uploaded.items() if each >= checkpoint_id}
 
     def abort(self, checkpoint_id: int) -> None:
-        """Forget a snapshot that was not completed; its files are removed by whoever counts references."""
+        """Forget a snapshot that was not completed; the shared-file registry removes its files."""
         if checkpoint_id != self._completed:
             self._uploaded.pop(checkpoint_id, None)
 

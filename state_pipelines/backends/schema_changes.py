@@ -97,7 +97,7 @@ def resolve_keyed(old: StateMetaInfo, new: StateMetaInfo, *, is_heap: bool) -> C
     if isinstance(before, MapOf) and isinstance(after, MapOf):
         keys = _judge(before.key, after.key, "map_key")
         if keys is not Outcome.AS_IS:
-            # The heap of Flink holds objects and writes their keys anew; here both backends hold bytes.
+            # The heap of Flink holds objects and rewrites their keys; here both backends hold bytes.
             raise _refuse(keys, MAP_KEY_WORDS, old.name)
     return Change.REWRITE
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _TIMESTAMP = 8
 _SLACK = 64
-"""Removed timers that the index holds at least before it is made anew."""
+"""Removed timers that the index holds at least before it is rebuilt."""
 
 
 class TimeDomain(Enum):

@@ -207,7 +207,7 @@ class CheckpointFailure:
     Attributes:
         reason: the reason.
         checkpoint_id: its id; None where it failed before it had one.
-        detail: the error behind the reason, or nothing.
+        detail: the error that caused the failure, or nothing.
     """
 
     reason: FailureReason

@@ -174,7 +174,7 @@ def _parse_backend(value: Any, key: str) -> str:
 def _parse_claim_mode(value: Any, key: str) -> ClaimMode:
     if str(value).strip().upper() == "LEGACY":
         raise UsageError(
-            f"{key} is LEGACY, under which nobody owns the restored snapshot; Flink 2 has removed it",
+            f"{key} is LEGACY, under which no side owns the restored snapshot; Flink 2 has removed it",
             hint="Choose CLAIM or NO_CLAIM",
         )
     return parse_word(ClaimMode)(value, key)

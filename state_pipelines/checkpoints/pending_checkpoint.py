@@ -91,7 +91,7 @@ class PendingCheckpoint:
 
     Args:
         trigger: the call to the tasks.
-        request: the request behind it.
+        request: the request that triggered it.
         operators: the operators of the job.
         finished: subtasks that had finished before, by operator id; they do not acknowledge.
         transaction: the transaction of its directory, entered.

@@ -22,7 +22,7 @@ class Publication:
     """The result of a publication that was not refused.
 
     Attributes:
-        error: None for a published checkpoint, else the error after which nobody knows whether it was published.
+        error: None for a published checkpoint, else the error that leaves open whether it was published.
     """
 
     error: StateError | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.datastream.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
+from state_pipelines.datastream.element_contexts import KeyedElement
 from state_pipelines.errors import UsageError, Where
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from state_pipelines.datastream.keyed_states import BackendKeyedStates
     from state_pipelines.datastream.operator_states import TableBroadcastState
     from state_pipelines.datastream.states import BroadcastState, ReadOnlyBroadcastState
-    from state_pipelines.datastream.timer_service import TimeDomain, TimerService
+    from state_pipelines.datastream.timer_service import TimerService
     from state_pipelines.datastream.type_information import TypeInformation
 
 
@@ -77,7 +78,7 @@ class BroadcastContext(_Times, BroadcastProcessFunction.Context):
         return self._find_state(state_descriptor)
 
 
-class KeyedReadOnlyContext(_Times, KeyedBroadcastProcessFunction.OnTimerContext):
+class KeyedReadOnlyContext(KeyedElement, _Times, KeyedBroadcastProcessFunction.OnTimerContext):
     """Context of an element with a key, or of a timer.
 
     Args:
@@ -89,36 +90,12 @@ class KeyedReadOnlyContext(_Times, KeyedBroadcastProcessFunction.OnTimerContext)
     def __init__(
         self, operator: FunctionOperator, states: Mapping[str, TableBroadcastState], timers: TimerService
     ) -> None:
-        super().__init__(operator, states)
-        self._timers = timers
-        self._key: Any = None
-        self._domain: TimeDomain | None = None
-
-    def set_key(self, key: Any, timestamp: int | None, domain: TimeDomain | None = None) -> None:
-        """Set key and timestamp of an element or timer, and what a timer has waited for."""
-        self._key, self._timestamp, self._domain = key, timestamp, domain
+        _Times.__init__(self, operator, states)
+        KeyedElement.__init__(self, timers)
 
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState[Any, Any]:
         """Return a broadcast state for reading."""
         return self._find_state(state_descriptor).for_reading()
-
-    def timer_service(self) -> TimerService:
-        """Return current times, and the timers of the key."""
-        return self._timers
-
-    def get_current_key(self) -> Any:
-        """Return the key."""
-        return self._key
-
-    def time_domain(self) -> TimeDomain:
-        """Return the time that the timer has waited for.
-
-        Raises:
-            UsageError: no timer fires.
-        """
-        if self._domain is None:
-            raise UsageError("time_domain is called outside of on_timer")
-        return self._domain
 
 
 class KeyedBroadcastContext(_Times, KeyedBroadcastProcessFunction.Context):

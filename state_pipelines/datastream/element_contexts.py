@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from state_pipelines.datastream.timer_service import TimeDomain, TimerService
 
 
-class ElementContext(KeyedProcessFunction.OnTimerContext, KeyedCoProcessFunction.OnTimerContext):
-    """Key, timestamp and timers of the element or timer at hand.
+class KeyedElement:
+    """Key, timestamp and timers of the element or timer at hand: the part that contexts of keyed inputs share.
 
     Args:
         timers: of the subtask.
@@ -24,7 +24,7 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, KeyedCoProcessFunction
         self._timestamp: int | None = None
         self._domain: TimeDomain | None = None
 
-    def set(self, key: Any, timestamp: int | None, domain: TimeDomain | None = None) -> None:
+    def set_key(self, key: Any, timestamp: int | None, domain: TimeDomain | None = None) -> None:
         """Set key and timestamp of an element or timer, and what a timer has waited for."""
         self._key, self._timestamp, self._domain = key, timestamp, domain
 
@@ -49,3 +49,7 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, KeyedCoProcessFunction
         if self._domain is None:
             raise UsageError("time_domain is called outside of on_timer")
         return self._domain
+
+
+class ElementContext(KeyedElement, KeyedProcessFunction.OnTimerContext, KeyedCoProcessFunction.OnTimerContext):
+    """Context of an element or a timer of a keyed input."""

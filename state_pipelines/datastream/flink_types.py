@@ -127,7 +127,7 @@ class Types:
             UnsupportedError: always.
         """
         raise UnsupportedError(
-            "Types.PICKLED_BYTE_ARRAY() is not supported: loading a pickle runs the code of whoever wrote it",
+            "Types.PICKLED_BYTE_ARRAY() is not supported: loading a pickle runs code that its writer chose",
             hint="Name the type of the values, or use Types.PRIMITIVE_ARRAY(Types.BYTE()) and convert bytes yourself",
         )
 

@@ -195,11 +195,11 @@ class KeyedProcessOperator(KeyedOperator):
         """
         key = self._get_key(value)
         self._set_key(key)
-        self._context.set(key, timestamp)
+        self._context.set_key(key, timestamp)
         return self._collect(self.function.process_element(value, self._context), [])
 
     def _on_timer(self, timer: Timer, key: Any, domain: TimeDomain) -> Output:
-        self._context.set(key, timer.timestamp, domain)
+        self._context.set_key(key, timer.timestamp, domain)
         return self.function.on_timer(timer.timestamp, self._context)
 
 
@@ -236,18 +236,18 @@ class KeyedCoProcessOperator(KeyedOperator):
         """Process an element of the first input; as `KeyedProcessOperator.process`."""
         key = self._get_key1(value)
         self._set_key(key)
-        self._context.set(key, timestamp)
+        self._context.set_key(key, timestamp)
         return self._collect(self.function.process_element1(value, self._context), [])
 
     def process2(self, value: Any, timestamp: int | None = None) -> list[Any]:
         """Process an element of the second input; as `KeyedProcessOperator.process`."""
         key = self._get_key2(value)
         self._set_key(key)
-        self._context.set(key, timestamp)
+        self._context.set_key(key, timestamp)
         return self._collect(self.function.process_element2(value, self._context), [])
 
     def _on_timer(self, timer: Timer, key: Any, domain: TimeDomain) -> Output:
-        self._context.set(key, timer.timestamp, domain)
+        self._context.set_key(key, timer.timestamp, domain)
         return self.function.on_timer(timer.timestamp, self._context)
 
 

@@ -1,4 +1,4 @@
-"""Metrics that functions count (`pyflink.metrics`); they are kept in the process, and reported by nobody."""
+"""Metrics that functions count (`pyflink.metrics`); they are kept in the process, and are not reported."""
 
 from __future__ import annotations
 

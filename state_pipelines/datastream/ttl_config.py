@@ -57,7 +57,7 @@ class StateTtlConfig:
         """
 
         class Strategies(Enum):
-            """Ways to remove expired values that nobody accesses."""
+            """Ways to remove expired values that are not accessed."""
 
             FULL_STATE_SCAN_SNAPSHOT = 0
             INCREMENTAL_CLEANUP = 1

@@ -5,6 +5,7 @@ Source: `TtlValueState`, `TtlListState`, `TtlMapState`, `TtlReducingState`, `Ttl
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.datastream.states import AggregatingState, ListState, MapState, ReducingState, ValueState
@@ -235,14 +236,46 @@ class TtlMapState(TtlState, MapState[Any, Any]):
         return None if value is None else self._value.from_internal_type(value)
 
 
-class TtlReducingState(TtlState, ReducingState[Any]):
+class _TtlCombinedState(TtlState):
+    """State of one value per key and namespace that new values are combined with."""
+
+    def __init__(
+        self,
+        descriptor: ReducingStateDescriptor | AggregatingStateDescriptor,
+        table: StateTable,
+        backend: KeyedStateBackend,
+        clock: Clock,
+    ) -> None:
+        super().__init__(descriptor, table, backend, clock)
+        self._type = descriptor.type_info
+
+    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
+        """Merge the visible values of the sources, then that of the target, into the target."""
+        merged: Any = None
+        for namespace in (*sources, target):
+            stored = self._find_visible(namespace)
+            self._table.remove(namespace)
+            if stored is not None:
+                value = self._type.from_internal_type(stored["value"])
+                merged = value if merged is None else self._merge(merged, value)
+        if merged is not None:
+            self._put(merged, target)
+
+    @abstractmethod
+    def _merge(self, first: Any, second: Any) -> Any:
+        """Combine two stored values."""
+
+    def _put(self, value: Any, namespace: Any) -> None:
+        self._table.put(self._rules.stamp(convert(self._type, value, self.descriptor.name)), namespace)
+
+
+class TtlReducingState(_TtlCombinedState, ReducingState[Any]):
     """`ReducingState` with TTL: an expired value does not count for the next one."""
 
     def __init__(
         self, descriptor: ReducingStateDescriptor, table: StateTable, backend: KeyedStateBackend, clock: Clock
     ) -> None:
         super().__init__(descriptor, table, backend, clock)
-        self._type = descriptor.type_info
         self._reduce = descriptor.get_reduce_function().reduce
 
     def get(self) -> Any:
@@ -261,30 +294,17 @@ class TtlReducingState(TtlState, ReducingState[Any]):
             value = self._reduce(self._type.from_internal_type(before["value"]), value)
         self._put(value, self._namespace)
 
-    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
-        """Combine the values of the sources that are visible, then with that of the target."""
-        merged: Any = None
-        for namespace in (*sources, target):
-            stored = self._find_visible(namespace)
-            self._table.remove(namespace)
-            if stored is not None:
-                value = self._type.from_internal_type(stored["value"])
-                merged = value if merged is None else self._reduce(merged, value)
-        if merged is not None:
-            self._put(merged, target)
-
-    def _put(self, value: Any, namespace: Any) -> None:
-        self._table.put(self._rules.stamp(convert(self._type, value, self.descriptor.name)), namespace)
+    def _merge(self, first: Any, second: Any) -> Any:
+        return self._reduce(first, second)
 
 
-class TtlAggregatingState(TtlState, AggregatingState[Any, Any]):
+class TtlAggregatingState(_TtlCombinedState, AggregatingState[Any, Any]):
     """`AggregatingState` with TTL: an expired accumulator is replaced by a new one."""
 
     def __init__(
         self, descriptor: AggregatingStateDescriptor, table: StateTable, backend: KeyedStateBackend, clock: Clock
     ) -> None:
         super().__init__(descriptor, table, backend, clock)
-        self._type = descriptor.type_info
         self._function = descriptor.get_agg_function()
 
     def get(self) -> Any:
@@ -305,17 +325,5 @@ class TtlAggregatingState(TtlState, AggregatingState[Any, Any]):
             accumulator = self._type.from_internal_type(before["value"])
         self._put(self._function.add(value, accumulator), self._namespace)
 
-    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
-        """Merge the accumulators of the sources that are visible, then with that of the target."""
-        merged: Any = None
-        for namespace in (*sources, target):
-            stored = self._find_visible(namespace)
-            self._table.remove(namespace)
-            if stored is not None:
-                accumulator = self._type.from_internal_type(stored["value"])
-                merged = accumulator if merged is None else self._function.merge(merged, accumulator)
-        if merged is not None:
-            self._put(merged, target)
-
-    def _put(self, accumulator: Any, namespace: Any) -> None:
-        self._table.put(self._rules.stamp(convert(self._type, accumulator, self.descriptor.name)), namespace)
+    def _merge(self, first: Any, second: Any) -> Any:
+        return self._function.merge(first, second)

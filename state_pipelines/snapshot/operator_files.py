@@ -100,7 +100,7 @@ class OperatorFiles:
         return types.get(name, types.get(info.name)) if name else None
 
     def require_key_groups(self, key_groups: KeyGroupRange) -> None:
-        """Refuse a range that begins behind the last key group.
+        """Refuse a range that begins after the last key group.
 
         Raises:
             UsageError: it does; says which key groups there are.

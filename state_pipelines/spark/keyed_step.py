@@ -343,7 +343,7 @@ class _KeyedRun:
 
 
 def _remove_leftovers(trigger: CheckpointTrigger, taken: Sequence[TaskCheckpoint]) -> None:
-    """Remove the files of attempts that failed; the stage is over, so that nobody writes any more."""
+    """Remove the files of attempts that failed; the stage is over, so that no task writes any more."""
     needed = {file.name for each in taken for file in list_subtask_files(each.state, trigger.directory, ())}
     files = [each.location for each in list_directory(trigger.directory) if not each.is_directory]
     left = [each for each in files if each.name not in needed and not each.name.startswith(METADATA_FILE)]

@@ -1,4 +1,4 @@
-"""Names in a snapshot are texts of whoever wrote it; in a terminal and in Markdown they stay texts."""
+"""Names in a snapshot are texts that its writer chose; in a terminal and in Markdown they stay texts."""
 
 from __future__ import annotations
 

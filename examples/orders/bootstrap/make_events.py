@@ -1,4 +1,4 @@
-"""Makes the lake of the example anew: `python examples/orders/bootstrap/make_events.py`.
+"""Makes the lake of the example: `python examples/orders/bootstrap/make_events.py`.
 
 `events.parquet` has the events that the source of the job emits (`OrderEvents.java`), `prices.parquet` its price list.
 """

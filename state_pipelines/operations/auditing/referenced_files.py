@@ -152,7 +152,7 @@ def collect_files(snapshot: Snapshot, findings: Findings) -> ReferencedFiles:
 
 
 def _name_refused(use: FileUse, snapshot: Snapshot) -> Location:
-    """The path of a refused handle as it is shown; nobody opens it."""
+    """The path of a refused handle for reports; it is never opened."""
     found = name_file(use.handle, snapshot.location.directory, snapshot.path_mapping)
     if found is not None or isinstance(use.handle, RelativeFileStateHandle):
         return found or snapshot.location.directory

@@ -81,7 +81,7 @@ class FileRewrite:
         key_groups: range of the subtask.
         context: what finding the records of the old file takes.
         target: the new file.
-        distinct: make sure that no key occurs twice in a state that is encoded anew.
+        distinct: make sure that no key occurs twice in a state that is encoded again.
     """
 
     subtask: int
