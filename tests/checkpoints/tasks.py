@@ -157,7 +157,7 @@ class Job:
 
 def missing_files(snapshot: Snapshot) -> list[Location]:
     """Files that a snapshot needs and that are not there."""
-    listed = list_files(snapshot.metadata, snapshot.location.directory)
+    listed = list_files(snapshot.metadata, snapshot.location.directory, snapshot.path_mapping)
     return [file for file in listed if not exists(file)]
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import uuid
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from fsspec.config import conf
 
 import state_pipelines as sp
-from state_pipelines.errors import ProofError
+from state_pipelines.errors import OutOfReachError, ProofError
 from state_pipelines.metadata import (
     CheckpointMetadata,
     OperatorState,
@@ -38,7 +39,6 @@ from tests.snapshots import MADE, OWN, Case, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 CHECKPOINTS = [case for case in OWN if case.kind == "checkpoint" and not case.drained]
 MADE_CHECKPOINTS = [case for case in MADE if case.kind == "checkpoint"]
@@ -160,3 +160,14 @@ def test_a_checkpoint_moves_into_another_bucket(buckets: tuple[Location, Locatio
     content = copy.location.metadata.filesystem.cat_file(copy.location.metadata.path)
     assert old.path.encode() not in content
     assert read_metadata(content) == copy.metadata
+
+
+def test_files_of_other_allowed_directories_may_be_named(tmp_path: Path) -> None:
+    # Those of a claimed checkpoint, which may be below another root.
+    directory, claimed = resolve(str(tmp_path / "chk-2")), resolve(str(tmp_path / "elsewhere" / "shared"))
+    for each in (directory, claimed):
+        Path(each.path).mkdir(parents=True)
+    metadata = refer(FileStateHandle(join(claimed, "table").url, 1))
+    require_own_files(metadata, directory, {claimed})
+    with pytest.raises(OutOfReachError):
+        require_own_files(metadata, directory, {resolve(str(tmp_path / "shared"))})

@@ -15,6 +15,7 @@ from state_pipelines.metadata.stream_handles import (
     SegmentFileStateHandle,
 )
 from state_pipelines.metadata.streams import locate_file
+from state_pipelines.storage import PathMapping
 from state_pipelines.storage.files import list_directory
 from state_pipelines.storage.locations import parent
 
@@ -38,9 +39,11 @@ def require_own_files(
             are not looked for: the tasks that wrote them have said so.
 
     Raises:
+        OutOfReachError: a handle names a file elsewhere, although other directories are allowed.
         ProofError: a handle names a file elsewhere, a file that is not there, or one that is too short; names the
             handle.
     """
+    allowed = PathMapping().allow(each.url for each in beside)
     references = [each for each in list_references(metadata) if not isinstance(each.handle, _INLINED)]
     sizes = {entry.location.name: entry.size for entry in list_directory(directory)} if references else {}
     for reference in references:
@@ -54,7 +57,7 @@ def require_own_files(
                 if sizes[name] < size and reference.part is not StreamPart.CHANGES:
                     raise _refuse(reference, f"{size:,} bytes of {name}, which has {sizes[name]:,}")
             case FileStateHandle(path=path) | SegmentFileStateHandle(path=path) as handle:
-                if beside and parent(locate_file(handle, directory)) in beside:
+                if beside and parent(locate_file(handle, directory, allowed)) in beside:
                     continue
                 raise _refuse(reference, f"{path}, which may lie elsewhere")
             case other:
