@@ -17,13 +17,13 @@ OLD, NEW = "1.20.5", "2.2.1"
 def main() -> None:
     """Makes the savepoint and the file beside it."""
     sys.path.insert(0, str(HERE.parents[1]))
-    from tests.flink import harness
+    from tests.flink import harness, jobs
 
     folder = HERE / "savepoint"
     shutil.rmtree(folder, ignore_errors=True)
-    harness.make_snapshot(OLD, harness.shop_job("v1"), folder)
+    harness.make_snapshot(OLD, jobs.shop_job("v1"), folder)
     with tempfile.TemporaryDirectory() as scratch:
-        _, entries = harness.make_snapshot(NEW, harness.shop_job("v2"), Path(scratch))
+        _, entries = harness.make_snapshot(NEW, jobs.shop_job("v2"), Path(scratch))
     harness.write_entries(HERE / "expected.jsonl.gz", entries)
 
 

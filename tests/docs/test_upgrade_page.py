@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.flink import harness
+from tests.flink import harness, jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ def test_the_result_is_what_the_new_job_would_have_written(upgraded: Path) -> No
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 @pytest.mark.parametrize("version", [each for each in harness.VERSIONS if not each.startswith("1.")])
 def test_flink_2_restores_the_result(upgraded: Path, version: str, backend: str) -> None:
-    job = harness.shop_job("v2")
+    job = jobs.shop_job("v2")
     result = harness.restore(version, upgraded / "savepoint-2.3", job, backend=backend, parallelism=3)
     assert result.ok, result.error
     difference = harness.diff_entries(harness.read_entries(EXAMPLE / EXPECTED), result.entries)
@@ -66,4 +66,4 @@ def test_flink_2_restores_the_result(upgraded: Path, version: str, backend: str)
 @pytest.mark.flink
 def test_flink_2_refuses_the_savepoint_as_it_was() -> None:
     (savepoint,) = (EXAMPLE / "savepoint").iterdir()
-    assert not harness.restore("2.3.0", savepoint, harness.shop_job("v2")).ok
+    assert not harness.restore("2.3.0", savepoint, jobs.shop_job("v2")).ok

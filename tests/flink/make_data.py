@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.flink import harness
+from tests.flink import harness, jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,18 +24,18 @@ DATA = harness.ROOT / "tests" / "data"
 WRITTEN = "/flink-data"
 # RocksDB works here, and writes the path into its OPTIONS files; it must exist under this very name.
 LOCAL = Path("/flink-data/local")
-JOBS: dict[str, Callable[[int], harness.Job]] = {
-    "types": harness.types_job,
-    "rounds": harness.rounds_job,
-    "few-states": harness.few_states_job,
-    "in-flight": harness.in_flight_job,
-    "finished": harness.finished_job,
-    "async": harness.async_job,
-    "conflict": harness.conflict_job,
-    "rescaling": harness.rescaling_job,
-    "unknown": harness.unknown_job,
-    "orders": lambda _: harness.orders_job(),
-    "shop": lambda _: harness.shop_job(),
+JOBS: dict[str, Callable[[int], jobs.Job]] = {
+    "types": jobs.types_job,
+    "rounds": jobs.rounds_job,
+    "few-states": jobs.few_states_job,
+    "in-flight": jobs.in_flight_job,
+    "finished": jobs.finished_job,
+    "async": jobs.async_job,
+    "conflict": jobs.conflict_job,
+    "rescaling": jobs.rescaling_job,
+    "unknown": jobs.unknown_job,
+    "orders": lambda _: jobs.orders_job(),
+    "shop": lambda _: jobs.shop_job(),
 }
 
 FILES_ONLY = {"execution.checkpointing.data-inline-threshold": "0"}
@@ -182,19 +182,19 @@ VARIANTS = (
 )
 
 
-def job_of(variant: Variant) -> harness.Job:
+def job_of(variant: Variant) -> jobs.Job:
     """The job with the settings of the variant."""
     job = JOBS[variant.job](variant.max_parallelism)
     return replace(job, settings={**job.settings, **variant.settings})
 
 
-def job_of_case(case: Case) -> harness.Job:
+def job_of_case(case: Case) -> jobs.Job:
     """The job that wrote a snapshot of this tree, with the options that it needs to be restored."""
     job = JOBS[case.job](case.max_parallelism)
     return replace(job, settings={**job.settings, **case.settings})
 
 
-def _making_job(variant: Variant) -> harness.Job:
+def _making_job(variant: Variant) -> jobs.Job:
     job = job_of(variant)
     directories = {
         "state.backend.rocksdb.localdir": str(LOCAL),

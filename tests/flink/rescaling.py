@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from state_pipelines.snapshot import open_snapshot
-from tests.flink import harness
+from tests.flink import harness, jobs
 from tests.flink.make_data import FILES_ONLY, INCREMENTAL
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Maker:
         """A snapshot of a backend and a kind; `first` is the number of the first key."""
         name = (version, backend, kind, first)
         if name not in self.made:
-            job = harness.rescaling_job(first=first, settings=FILES_ONLY | INCREMENTAL)
+            job = jobs.rescaling_job(first=first, settings=FILES_ONLY | INCREMENTAL)
             target = self.directory / "-".join(map(str, name))
             path, entries = harness.make_snapshot(version, job, target, backend=backend, kind=kind)
             self.made[name] = Made(version, path, entries)

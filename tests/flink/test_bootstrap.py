@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from state_pipelines.spark import bootstrap
-from tests.flink import harness
+from tests.flink import harness, jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,7 +55,7 @@ def test_a_bootstrapped_job_ends_with_the_state_of_one_that_saw_everything(
     assert 0 < rest < 300
 
     _, entries = harness.make_snapshot(
-        version, harness.orders_job("v1"), tmp_path / "after", backend=backend, start=start, records=rest
+        version, jobs.orders_job("v1"), tmp_path / "after", backend=backend, start=start, records=rest
     )
 
     expected = harness.read_entries(orders / "expected.jsonl.gz")

@@ -8,7 +8,7 @@ import pytest
 
 from state_pipelines.datastream import write_savepoint
 from tests.datastream.same_jobs import run_jobs
-from tests.flink import harness
+from tests.flink import harness, jobs
 from tests.snapshots import select
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def test_flink_restores_the_state_of_functions(version: str, tmp_path: Path, for
     operators = run_jobs(2, 128)
     savepoint = tmp_path / "savepoint"
     write_savepoint(str(savepoint), {"few-states": operators["few-states"]}, format=format)
-    result = harness.restore(version, savepoint, harness.few_states_job(), backend=backend, parallelism=3)
+    result = harness.restore(version, savepoint, jobs.few_states_job(), backend=backend, parallelism=3)
 
     assert result.ok, result.error
     (case,) = select("2.2", "heap-checkpoint")
@@ -38,7 +38,7 @@ def test_flink_restores_every_kind_of_state(version: str, tmp_path: Path) -> Non
     replaced = {uid: operators[uid] for uid in ("state-kinds", "ttl-states")}
     # The other operators, so that the sources do not begin anew.
     write_savepoint(str(savepoint), replaced, base=case.open_told())
-    result = harness.restore(version, savepoint, harness.types_job(), parallelism=3)
+    result = harness.restore(version, savepoint, jobs.types_job(), parallelism=3)
 
     assert result.ok, result.error
     difference = harness.diff_entries(case.entries(), result.entries)

@@ -12,7 +12,7 @@ import pytest
 
 from state_pipelines.operations.migration import parse_migration
 from state_pipelines.snapshot import open_snapshot
-from tests.flink import harness
+from tests.flink import harness, jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,11 +61,11 @@ CHANGES = (
 )
 
 
-def job(main: str, side: str, *, compressed: bool = False) -> harness.Job:
+def job(main: str, side: str, *, compressed: bool = False) -> jobs.Job:
     folders = (f"tests/flink/java/operator-state/{each}" for each in ("job", side))
     orders = ("examples/orders/java/v1", "examples/orders/java/job")
     settings = {"execution.checkpointing.snapshot-compression": "true"} if compressed else {}
-    return harness.Job(main, (*folders, *orders), settings=settings)
+    return jobs.Job(main, (*folders, *orders), settings=settings)
 
 
 class Migrated(NamedTuple):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.flink import harness
+from tests.flink import harness, jobs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,14 +31,14 @@ def migrated(orders: Path, tmp_path: Path) -> Path:
 def test_migrated_savepoint_restores_with_evolved_class(
     version: str, orders: Path, migrated: Path, backend: str, parallelism: int
 ) -> None:
-    result = harness.restore(version, migrated, harness.orders_job("v2"), backend=backend, parallelism=parallelism)
+    result = harness.restore(version, migrated, jobs.orders_job("v2"), backend=backend, parallelism=parallelism)
 
     assert result.ok, result.error
     assert not harness.diff_entries(harness.read_entries(orders / "expected-migrated.jsonl.gz"), result.entries)
 
 
 def test_flink_refuses_migrated_savepoint_with_old_class(version: str, migrated: Path, backend: str) -> None:
-    result = harness.restore(version, migrated, harness.orders_job("v1"), backend=backend)
+    result = harness.restore(version, migrated, jobs.orders_job("v1"), backend=backend)
 
     # The heap backend reads every value on restore and fails on the first amount, before it compares serializers.
     refusals = {"hashmap": "Can not set long field", "rocksdb": "must not be incompatible"}

@@ -14,7 +14,7 @@ import pytest
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.operations.migration import parse_migration
 from state_pipelines.snapshot import open_snapshot
-from tests.flink import harness
+from tests.flink import harness, jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,12 +46,12 @@ steps.Spot extends steps.Place: [angle: long]
 """
 
 
-def job(main: str, side: str) -> harness.Job:
+def job(main: str, side: str) -> jobs.Job:
     folders = (f"tests/flink/java/steps/{each}" for each in ("job", side))
     # Collections of POJOs go through Kryo in 1.20.
     settings = {"pipeline.generic-types": "true"}
     orders = ("examples/orders/java/v1", "examples/orders/java/job")
-    return harness.Job(main, (*folders, *orders), settings=settings)
+    return jobs.Job(main, (*folders, *orders), settings=settings)
 
 
 def change(operator: str, state: str | None, *upgrade: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.flink import harness
+from tests.flink import harness, jobs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.flink
 
 OLD = "1.20.5"
-JOB = harness.Job(
+JOB = jobs.Job(
     "com.acme.shop.HouseholdJob",
     ("tests/flink/java/nested-collections", "examples/orders/java/v1", "examples/orders/java/job"),
     settings={"pipeline.generic-types": "true"},

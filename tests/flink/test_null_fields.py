@@ -9,7 +9,7 @@ import pytest
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.operations.migration import parse_migration
 from state_pipelines.snapshot import open_snapshot
-from tests.flink import harness
+from tests.flink import harness, jobs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ def test_null_for_a_primitive_does_not_restore(spark: SparkSession, version: str
     snapshot = open_snapshot(str(savepoint), uids=["orders"], classes=load_classes(WRONG))
     migrate(snapshot, parse_migration(content), str(tmp_path / "new"))
 
-    result = harness.restore(version, tmp_path / "new", harness.orders_job("v1"))
+    result = harness.restore(version, tmp_path / "new", jobs.orders_job("v1"))
 
     assert not result.ok
     assert "Can not set int field com.acme.orders.Order.quantity to null value" in result.error

@@ -8,7 +8,7 @@ import pytest
 
 from state_pipelines.operations.migration import parse_migration
 from state_pipelines.snapshot import Declarations, open_snapshot
-from tests.flink import harness
+from tests.flink import harness, jobs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,10 +33,10 @@ PARCEL = [
 STATES = ("parcel", "parcels", "by-number")
 
 
-def job(main: str, side: str) -> harness.Job:
+def job(main: str, side: str) -> jobs.Job:
     folders = ("tests/flink/java/steps/job", f"tests/flink/java/parcels/{side}")
     orders = ("examples/orders/java/v1", "examples/orders/java/job")
-    return harness.Job(main, (*folders, *orders), settings={"pipeline.generic-types": "true"})
+    return jobs.Job(main, (*folders, *orders), settings={"pipeline.generic-types": "true"})
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.flink import harness
+from tests.flink import harness, jobs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.flink
 def test_original_savepoint_restores_entry_by_entry(version: str, orders: Path, backend: str, parallelism: int) -> None:
     (snapshot,) = orders.glob("savepoint-*")
 
-    result = harness.restore(version, snapshot, harness.orders_job("v1"), backend=backend, parallelism=parallelism)
+    result = harness.restore(version, snapshot, jobs.orders_job("v1"), backend=backend, parallelism=parallelism)
 
     assert result.ok, result.error
     assert not harness.diff_entries(harness.read_entries(orders / "expected.jsonl.gz"), result.entries)
@@ -24,7 +24,7 @@ def test_original_savepoint_restores_entry_by_entry(version: str, orders: Path, 
 def test_flink_refuses_original_savepoint_with_evolved_class(version: str, orders: Path, backend: str) -> None:
     (snapshot,) = orders.glob("savepoint-*")
 
-    result = harness.restore(version, snapshot, harness.orders_job("v2"), backend=backend)
+    result = harness.restore(version, snapshot, jobs.orders_job("v2"), backend=backend)
 
     assert not result.ok
     assert "StateMigrationException" in result.error

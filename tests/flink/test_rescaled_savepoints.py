@@ -10,7 +10,7 @@ import pytest
 
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.operations.rescale import KeyChoice, OperatorRequest, RescaleRequest, TakeRequest, rescale
-from tests.flink import harness
+from tests.flink import harness, jobs
 from tests.flink.rescaling import ANY_KEY_GROUP, BY_SUBTASK, OPERATORS, OTHER_REGION, Made, Maker, check, open_path
 
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ def test_parallelism_2_3_1_7(maker: Maker, version: str, backend: str, kind: str
     for parallelism in (3, 1, 7):
         path = rescale_path(path, tmp_path / str(parallelism), RescaleRequest(parallelism=parallelism))
         if kind == "canonical" or parallelism == 7:
-            result = harness.restore(version, path, harness.rescaling_job(), backend=backend, parallelism=parallelism)
+            result = harness.restore(version, path, jobs.rescaling_job(), backend=backend, parallelism=parallelism)
             check(result, made.entries, parallelism)
 
 
 def test_canonical_savepoint_of_seven_on_rocksdb(made: Made, tmp_path: Path) -> None:
     path = rescale_path(made.path, tmp_path / "7", RescaleRequest(parallelism=7))
-    result = harness.restore(made.version, path, harness.rescaling_job(), backend="rocksdb", parallelism=7)
+    result = harness.restore(made.version, path, jobs.rescaling_job(), backend="rocksdb", parallelism=7)
 
     check(result, made.entries, 7)
 
@@ -71,7 +71,7 @@ def test_max_parallelism_128_1024_96(maker: Maker, version: str, backend: str, k
     for number in (1024, 96):
         path = rescale_path(path, tmp_path / str(number), RescaleRequest(max_parallelism=number))
         if kind == "canonical" or number == 96:
-            result = harness.restore(version, path, harness.rescaling_job(number), backend=backend)
+            result = harness.restore(version, path, jobs.rescaling_job(number), backend=backend)
             check(result, made.entries, 2, ANY_KEY_GROUP)
 
 
@@ -80,7 +80,7 @@ def test_both_at_once(made: Made, backend: str, tmp_path: Path) -> None:
     for parallelism, number in ((3, 1024), (7, 96)):
         request = RescaleRequest(parallelism=parallelism, max_parallelism=number)
         path = rescale_path(path, tmp_path / str(parallelism), request)
-    result = harness.restore(made.version, path, harness.rescaling_job(96), backend=backend, parallelism=7)
+    result = harness.restore(made.version, path, jobs.rescaling_job(96), backend=backend, parallelism=7)
 
     check(result, made.entries, 7, ANY_KEY_GROUP)
 
@@ -88,7 +88,7 @@ def test_both_at_once(made: Made, backend: str, tmp_path: Path) -> None:
 def test_flink_itself_rescales_what_was_rescaled(made: Made, backend: str, tmp_path: Path) -> None:
     request = RescaleRequest(parallelism=3, max_parallelism=1024)
     path = rescale_path(made.path, tmp_path / "rescaled", request)
-    result = harness.restore(made.version, path, harness.rescaling_job(1024), backend=backend, parallelism=5)
+    result = harness.restore(made.version, path, jobs.rescaling_job(1024), backend=backend, parallelism=5)
 
     check(result, made.entries, 5, ANY_KEY_GROUP)
 
@@ -98,7 +98,7 @@ def test_operator_state_lies_where_flink_puts_it(made: Made, parallelism: int, t
     path = rescale_path(made.path, tmp_path / "rescaled", RescaleRequest(parallelism=parallelism))
     sides: list[list[harness.Entry]] = []
     for each in (made.path, path):
-        result = harness.restore(made.version, each, harness.rescaling_job(), parallelism=parallelism)
+        result = harness.restore(made.version, each, jobs.rescaling_job(), parallelism=parallelism)
         assert result.ok, result.error
         sides.append([entry for entry in result.entries if entry["kind"] in ("operator", "broadcast")])
     difference = harness.diff_entries(sides[0], sides[1], BY_SUBTASK)
@@ -112,7 +112,7 @@ def test_way_there_and_back(made: Made, tmp_path: Path) -> None:
     for _, (parallelism, number) in pairwise(steps):
         request = RescaleRequest(parallelism=parallelism, max_parallelism=number)
         path = rescale_path(path, tmp_path / str(number), request)
-    result = harness.restore(made.version, path, harness.rescaling_job())
+    result = harness.restore(made.version, path, jobs.rescaling_job())
 
     check(result, made.entries, 2)
 
@@ -121,7 +121,7 @@ def test_other_uids(made: Made, tmp_path: Path) -> None:
     uids = {"string": "words", "row-data": "rows", "operator-states": "lists"}
     operators = tuple(OperatorRequest(operator=old, uid=new) for old, new in uids.items())
     path = rescale_path(made.path, tmp_path / "renamed", RescaleRequest(operators=operators))
-    result = harness.restore(made.version, path, harness.rescaling_job(uids=uids))
+    result = harness.restore(made.version, path, jobs.rescaling_job(uids=uids))
 
     check(result, [entry | {"op": uids.get(entry["op"], entry["op"])} for entry in made.entries], 2)
 
@@ -131,7 +131,7 @@ def test_dropped_operators(made: Made, tmp_path: Path) -> None:
     operators = tuple(OperatorRequest(operator=uid, drop=True) for uid in gone)
     path = rescale_path(made.path, tmp_path / "dropped", RescaleRequest(operators=operators))
     # Flink refuses a snapshot with state of an operator that the job does not have.
-    job = harness.rescaling_job(operators=[uid for uid in OPERATORS if uid not in gone])
+    job = jobs.rescaling_job(operators=[uid for uid in OPERATORS if uid not in gone])
     assert not harness.restore(made.version, made.path, job).ok
     result = harness.restore(made.version, path, job)
 
@@ -146,7 +146,7 @@ def test_dropped_states(made: Made, tmp_path: Path) -> None:
         )
     )
     path = rescale_path(made.path, tmp_path / "dropped", request)
-    result = harness.restore(made.version, path, harness.rescaling_job())
+    result = harness.restore(made.version, path, jobs.rescaling_job())
     gone = {("string", "map"), ("string", "living"), ("operator-states", "few"), ("operator-states", "names")}
 
     check(result, [entry for entry in made.entries if (entry["op"], entry.get("state")) not in gone], 2)
@@ -160,7 +160,7 @@ def test_two_regions_become_one(maker: Maker, version: str, tmp_path: Path) -> N
     with pytest.raises(UnsupportedError, match="different broadcast state"):
         rescale_path(made.path, tmp_path / "refused", plain)
     path = rescale_path(made.path, tmp_path / "merged", replace(plain, operators=(different,)))
-    result = harness.restore(version, path, harness.rescaling_job(1024), backend="rocksdb", parallelism=3)
+    result = harness.restore(version, path, jobs.rescaling_job(1024), backend="rocksdb", parallelism=3)
 
     both = made.entries + other.entries
     check(result, [entry for entry in both if entry.get("state") not in BROADCAST], 3, ANY_KEY_GROUP)
@@ -172,7 +172,7 @@ def test_operator_of_another_snapshot(maker: Maker, version: str, tmp_path: Path
     path = rescale_path(made.path, tmp_path / "dropped", dropped)
     taken = RescaleRequest(take=(TakeRequest(uid="record", snapshot=str(other.path), operator="record"),))
     path = rescale_path(path, tmp_path / "taken", taken)
-    result = harness.restore(version, path, harness.rescaling_job())
+    result = harness.restore(version, path, jobs.rescaling_job())
 
     check(result, but_of(made, "record") + of_operators(other, "record"), 2)
 
@@ -182,6 +182,6 @@ def test_only_some_keys(made: Made, uid: str, keep: bool, tmp_path: Path) -> Non
     keys = sorted({entry["key"] for entry in of_operators(made, uid)})[::3]
     chosen = OperatorRequest(operator=uid, keys=KeyChoice(keys=tuple(keys), keep=keep))
     path = rescale_path(made.path, tmp_path / "chosen", RescaleRequest(parallelism=3, operators=(chosen,)))
-    result = harness.restore(made.version, path, harness.rescaling_job(), parallelism=3)
+    result = harness.restore(made.version, path, jobs.rescaling_job(), parallelism=3)
 
     check(result, [entry for entry in made.entries if entry["op"] != uid or (entry["key"] in keys) == keep], 3)

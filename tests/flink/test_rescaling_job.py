@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.flink import harness
+from tests.flink import harness, jobs
 from tests.flink.make_data import job_of_case
 from tests.flink.rescaling import BY_SUBTASK, Maker, check
 from tests.snapshots import RESCALING, Case
@@ -38,13 +38,13 @@ def test_stored_snapshot_restores_with_more_subtasks(case: Case) -> None:
 
 def test_flink_itself_changes_the_parallelism(maker: Maker, version: str, backend: str) -> None:
     made = maker.make(version)
-    result = harness.restore(version, made.path, harness.rescaling_job(), backend=backend, parallelism=7)
+    result = harness.restore(version, made.path, jobs.rescaling_job(), backend=backend, parallelism=7)
 
     check(result, made.entries, 7)
 
 
 def test_flink_refuses_another_max_parallelism(maker: Maker, version: str) -> None:
-    result = harness.restore(version, maker.make(version).path, harness.rescaling_job(1024))
+    result = harness.restore(version, maker.make(version).path, jobs.rescaling_job(1024))
 
     assert not result.ok
     assert "Max parallelism mismatch" in result.error
@@ -52,7 +52,7 @@ def test_flink_refuses_another_max_parallelism(maker: Maker, version: str) -> No
 
 def test_keys_with_another_hash_are_missed(maker: Maker, version: str) -> None:
     made = maker.make(version)
-    job = harness.rescaling_job(wrong_hash=True)
+    job = jobs.rescaling_job(wrong_hash=True)
     result = harness.restore(version, made.path, job, parallelism=1)
 
     assert result.ok, result.error

@@ -12,7 +12,8 @@ import pytest
 from state_pipelines.errors import IncompatibleError
 from state_pipelines.operations.retention import ApplyLimits, apply_plan, open_audit_log, plan_retention
 from state_pipelines.storage import resolve
-from tests.flink.harness import few_states_job, restore, running_job, steady_job
+from tests.flink.harness import restore, running_job
+from tests.flink.jobs import few_states_job, steady_job
 from tests.operations.retention.tree import BASE, identify, job_directory, make_tree
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import yaml
 
 from benchmarks.s3_server import S3Server, start_s3
 from state_pipelines.storage import list_files, options, read_file, resolve, use_storage_options
-from tests.flink import harness
+from tests.flink import harness, jobs
 from tests.flink.test_migrated_savepoint import MIGRATION
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def changed(server: S3Server, orders: Path, tmp_path: Path, monkeypatch: pytest.
 def test_flink_restores_what_was_migrated_and_rescaled_on_s3(
     version: str, orders: Path, changed: Path, backend: str
 ) -> None:
-    result = harness.restore(version, changed, harness.orders_job("v2"), backend=backend, parallelism=PARALLELISM)
+    result = harness.restore(version, changed, jobs.orders_job("v2"), backend=backend, parallelism=PARALLELISM)
 
     assert result.ok, result.error
     assert not harness.diff_entries(harness.read_entries(orders / "expected-migrated.jsonl.gz"), result.entries)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.spark import register
-from tests.flink import harness
+from tests.flink import harness, jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ def change(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_flink_restores_what_spark_wrote(version: str, orders: Path, written: Path) -> None:
-    result = harness.restore(version, written, harness.orders_job("v1"), backend="hashmap", parallelism=3)
+    result = harness.restore(version, written, jobs.orders_job("v1"), backend="hashmap", parallelism=3)
 
     assert result.ok, result.error
     expected = map(change, harness.read_entries(orders / "expected.jsonl.gz"))
