@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,6 +81,18 @@ def spark() -> Iterator[SparkSession]:
     session = create_session("tests", cores=2, memory="1g")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leave_no_table() -> Iterator[None]:
+    """Fail where a module leaves a table or view in the session, which all modules of a process share."""
+    yield
+    if "pyspark" in sys.modules:
+        from pyspark.sql import SparkSession
+
+        session = SparkSession.getActiveSession()
+        if session is not None:
+            assert [each.name for each in session.catalog.listTables()] == []
 
 
 @pytest.fixture(scope="session")

@@ -36,29 +36,46 @@ def describe_operators(spark: SparkSession) -> list[NewOperator]:
     """Every operator of the job, with its states as queries."""
     events = spark.read.parquet(str(HERE / "events.parquet")).where(f"at.epoch_second < {CUT}")
     events = events.withColumn("millis", events.at.epoch_second * 1000 + (events.at.nano / 1_000_000).cast("int"))
-    events.createOrReplaceTempView("events")
-    spark.read.parquet(str(HERE / "prices.parquet")).createOrReplaceTempView("prices")
+    prices = spark.read.parquet(str(HERE / "prices.parquet"))
 
-    orders = spark.sql("""
+    orders = spark.sql(
+        """
         SELECT order_id AS state_key, max_by(struct(address, cents AS amount, customer, order_id AS id, note, quantity,
             status, at AS updatedAt), position) AS value, max(millis) AS millis
-        FROM events GROUP BY order_id""")
-    history = spark.sql("""
+        FROM {events} GROUP BY order_id""",
+        events=events,
+    )
+    history = spark.sql(
+        """
         SELECT order_id AS state_key, transform(array_sort(collect_list(struct(position,
             concat(status, ' ', article, ', ', customer) AS line))), each -> each.line) AS value
-        FROM events GROUP BY order_id""")
-    quantities = spark.sql("""
+        FROM {events} GROUP BY order_id""",
+        events=events,
+    )
+    quantities = spark.sql(
+        """
         SELECT order_id AS state_key, article AS map_key, sum(quantity) AS map_value
-        FROM events GROUP BY order_id, article""")
-    windows = spark.sql("""
+        FROM {events} GROUP BY order_id, article""",
+        events=events,
+    )
+    windows = spark.sql(
+        """
         SELECT customer AS state_key, struct(minute AS start, minute + 60000 AS end) AS state_namespace,
             struct(sum(cents) AS f0, CAST(count(*) AS INT) AS f1) AS value, minute + 60000 - 1 AS timestamp
-        FROM (SELECT *, millis - millis % 60000 AS minute FROM events) GROUP BY customer, minute""")
-    positions = spark.sql("""
+        FROM (SELECT *, millis - millis % 60000 AS minute FROM {events}) GROUP BY customer, minute""",
+        events=events,
+    )
+    positions = spark.sql(
+        """
         SELECT unhex(concat('0000000100000008', lpad(hex(split), 8, '0'), lpad(hex(count(*)), 8, '0'))) AS value
-        FROM events GROUP BY split""")
-    price_position = spark.sql("""
-        SELECT unhex(concat('000000010000000800000000', lpad(hex(count(*)), 8, '0'))) AS value FROM prices""")
+        FROM {events} GROUP BY split""",
+        events=events,
+    )
+    price_position = spark.sql(
+        """
+        SELECT unhex(concat('000000010000000800000000', lpad(hex(count(*)), 8, '0'))) AS value FROM {prices}""",
+        prices=prices,
+    )
 
     unpaid = orders.where("value.status IN ('NEW', 'CANCELLED')")
     due = {"timestamp": f"millis + {PAYMENT_TERM}"}
@@ -90,10 +107,17 @@ def describe_operators(spark: SparkSession) -> list[NewOperator]:
         NewOperator(
             "order-counter",
             [
-                NewState("returns", spark.sql("SELECT order_id AS value FROM events WHERE quantity < 0"), "SPLIT"),
+                NewState(
+                    "returns",
+                    spark.sql("SELECT order_id AS value FROM {events} WHERE quantity < 0", events=events),
+                    "SPLIT",
+                ),
                 NewState(
                     "counts",
-                    spark.sql("SELECT struct(status AS f0, count(*) AS f1) AS value FROM events GROUP BY status"),
+                    spark.sql(
+                        "SELECT struct(status AS f0, count(*) AS f1) AS value FROM {events} GROUP BY status",
+                        events=events,
+                    ),
                     "UNION",
                     type="Tuple2<String, Long>",
                 ),
@@ -102,7 +126,7 @@ def describe_operators(spark: SparkSession) -> list[NewOperator]:
         ),
         NewOperator(
             "pricing",
-            [NewState("prices", spark.table("prices"), "BROADCAST", columns=listed)],
+            [NewState("prices", prices, "BROADCAST", columns=listed)],
             parallelism=2,
         ),
         NewOperator(
