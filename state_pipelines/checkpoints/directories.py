@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import TargetExistsError, UsageError, Where
-from state_pipelines.operations.retention.flink_names import CHECKPOINT_DIRECTORY, JOB_DIRECTORY, SHARED, TASK_OWNED
+from state_pipelines.operations.retention.flink_names import SHARED, TASK_OWNED
 from state_pipelines.storage import exists, is_directory, join, list_directory
+from state_pipelines.storage.written_names import CHECKPOINT_DIRECTORY, JOB_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable

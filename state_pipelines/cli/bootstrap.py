@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table
-from state_pipelines.cli.options import AS_JSON, Source, source_options
+from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, Source, discard_left_over, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.cli.proofs import show_proof
 from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult, plan_bootstrap
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 @click.option("--no-proof", is_flag=True, help="Do not read the result back before it is published.")
 @PROCESSES
 @click.option("--dry-run", is_flag=True, help="Only check the description against the files.")
+@DISCARD_PARTIAL
 @AS_JSON
 @source_options
 def command(
@@ -60,6 +61,7 @@ def command(
     no_proof: bool,
     processes: int | None,
     dry_run: bool,
+    discard_partial: bool,
     as_json: bool,
     source: Source,
 ) -> None:
@@ -71,13 +73,16 @@ def command(
     """
     progress = make_console(stderr=True)
     operators = load_bootstrap(file)
+    opened = None if base is None else source.open(base)
+    if discard_partial:
+        discard_left_over(target, dry_run=dry_run)
     with Processes(processes or choose_row_processes(operators)) as shared:
         run = partial(run_with_bar, shared, progress)
         plan = plan_bootstrap(
             resolve(target),
             operators,
             ParquetRows(run),
-            base=None if base is None else source.open(base),
+            base=opened,
             format=Format(format),
             files=FileMode(files),
             prove=not no_proof,

@@ -94,8 +94,11 @@ def command(
     """
     if apply and not move:
         raise UsageError("--apply belongs to --move", hint="Without --move nothing is removed: leave --apply out")
+    opened = source.open(snapshot)
+    if discard_partial:
+        discard_left_over(target, dry_run=dry_run or (move and not apply))
     plan = plan_conversion(
-        source.open(snapshot),
+        opened,
         resolve(target),
         Format(format),
         compress=compress,
@@ -114,8 +117,6 @@ def command(
         else:
             _show_plan(plan, make_console(), "--dry-run" if dry_run else "--move without --apply")
         return
-    if discard_partial:
-        discard_left_over(target)
     with Processes(processes or choose_processes(plan.snapshot.file_size)) as shared:
         result = run_conversion(plan, partial(run_with_bar, shared, progress))
     if as_json:

@@ -12,6 +12,7 @@ import click
 
 from state_pipelines.cli.commands import CANNOT_BE_TOLD, WRONG_USE, set_debug
 from state_pipelines.cli.display import echo
+from state_pipelines.errors import UsageError
 from state_pipelines.snapshot import Declarations, Snapshot, declare, open_snapshot
 from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.snapshot.declared_names import check_declared_names
@@ -147,8 +148,17 @@ def finish_with_notes(notes: Sequence[str], *, strict: bool, damage: Sequence[st
         context.exit(CANNOT_BE_TOLD)
 
 
-def discard_left_over(target: str) -> None:
-    """Remove what a killed command has left at a target (`discard_partial`), and say how much that was."""
+def discard_left_over(target: str, *, dry_run: bool = False) -> None:
+    """Remove what a killed command has left at a target (`discard_partial`), and say how much that was.
+
+    Raises:
+        UsageError: the command is a dry run.
+    """
+    if dry_run:
+        raise UsageError(
+            "a dry run removes nothing, not even what a killed command has left",
+            hint="Leave out the dry run, or the option that removes",
+        )
     removed = discard_partial(resolve(target))
     if removed:
         echo(f"note: {removed} files and directories of a killed command were removed", err=True)

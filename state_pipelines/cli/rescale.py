@@ -20,6 +20,7 @@ from state_pipelines.operations.rescale.rescale_request import parse_request, re
 from state_pipelines.operations.rescale.snapshot_merge import MergeRule
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.storage import resolve
+from state_pipelines.storage.scratch import name_scratch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -97,9 +98,12 @@ def command(
     content = _add_wishes(content, wishes, on_equal)
     if allow_idle_sources:
         content["allow_idle_sources"] = True
+    if discard_partial and target is not None:
+        discard_left_over(target, dry_run=dry_run)
     plan = plan_rescale(
         source.open_unchecked(snapshot) if {"merge", "take"} & set(content) else source.open(snapshot),
-        resolve(target or "rescaled"),
+        # A dry run needs a directory in name only, one that is not there.
+        name_scratch(resolve("rescaled")) if target is None else resolve(target),
         parse_request(content, directory),
         open_other=source.open_unchecked,
         files=FileMode(files),
@@ -117,8 +121,6 @@ def command(
             _show_changes(plan, make_console())
             echo("nothing was written (--dry-run)")
         return
-    if discard_partial and target is not None:
-        discard_left_over(target)
     with Processes(processes or choose_processes(plan.size)) as shared:
         result = run_rescale(plan, partial(run_with_bar, shared, progress), prove=not no_proof, scratch=scratch)
     if as_json:

@@ -134,8 +134,7 @@ def locate_file(
 
     Whatever is done with the files of a snapshot begins here: `locate_named` refuses those that are out of reach.
     """
-    relative = isinstance(handle, RelativeFileStateHandle)
-    path = handle.relative_path if isinstance(handle, RelativeFileStateHandle) else handle.path
+    path, relative = _get_path(handle)
     return locate_named(path, exclusive_directory, path_mapping, relative=relative, handle=type(handle).__name__)
 
 
@@ -145,9 +144,15 @@ def name_file(
     path_mapping: PathMapping = _NO_MAPPING,
 ) -> Location | None:
     """Return the file that a handle names, in reach or not, for comparisons only; None on another storage."""
-    relative = isinstance(handle, RelativeFileStateHandle)
-    path = handle.relative_path if isinstance(handle, RelativeFileStateHandle) else handle.path
+    path, relative = _get_path(handle)
     return name_named(path, exclusive_directory, path_mapping, relative=relative)
+
+
+def _get_path(handle: FileStateHandle | RelativeFileStateHandle | SegmentFileStateHandle) -> tuple[str, bool]:
+    """The path of a handle, and whether it is relative to the directory of the snapshot."""
+    if isinstance(handle, RelativeFileStateHandle):
+        return handle.relative_path, True
+    return handle.path, False
 
 
 def measure_stream_file(stream: StateStream) -> int:

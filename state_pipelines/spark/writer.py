@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from state_pipelines.errors import TargetExistsError, UsageError, Where
+from state_pipelines.errors import UsageError
 from state_pipelines.keyed.tables.row_encoding import RecordEncoder
 from state_pipelines.operations.write.savepoint_plan import EncodedStates, SavepointPlan, plan_savepoint
 from state_pipelines.operations.write.state_descriptions import OperatorDescription, StateDescription
@@ -24,8 +24,9 @@ from state_pipelines.spark.record_encoding import PartWriter, encode_frame
 from state_pipelines.spark.splits import open_with
 from state_pipelines.spark.tasks import run_tasks, uses_other_machines
 from state_pipelines.storage import resolve
-from state_pipelines.storage.files import exists, remove_directory
+from state_pipelines.storage.files import remove_directory
 from state_pipelines.storage.scratch import name_scratch
+from state_pipelines.storage.snapshot_writer import require_free
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -66,8 +67,7 @@ class StateWriter(DataSourceArrowWriter):
         if not path:
             raise UsageError("the option path is missing", hint="Give the directory of the new savepoint")
         self.target = resolve(path)
-        if exists(self.target):
-            raise TargetExistsError("there is something at the target", where=Where(file=path))
+        require_free(self.target)
         self.plan = plan_options(options)
         self.parts = name_scratch(self.target, options.get("scratch") or None)
         self.writer = _make_writer(self.plan, self.parts)

@@ -75,6 +75,11 @@ def join(location: Location, *names: str) -> Location:
     return Location(location.filesystem, "/".join((location.path.rstrip("/"), *names)))
 
 
+def is_below(path: str, directory: str) -> bool:
+    """Return whether a path is that of a directory or of something below it; both are in one form."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
 def parent(location: Location) -> Location:
     """The directory that holds `location`."""
     return Location(location.filesystem, location.path.rstrip("/").rpartition("/")[0] or "/")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UsageError
+from state_pipelines.storage.locations import is_below
 from state_pipelines.storage.resolution import normalize
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class PathMapping:
         if not self.rules:
             return path
         plain = _to_plain(path)
-        fitting = [(old, new) for old, new in self.rules if _is_below(plain, _to_plain(old))]
+        fitting = [(old, new) for old, new in self.rules if is_below(plain, _to_plain(old))]
         if not fitting:
             return path
         old, new = max(fitting, key=lambda rule: len(_to_plain(rule[0])))
@@ -66,7 +67,3 @@ def _to_plain(path: str) -> str:
     # Flink writes file:/a, users write file:///a or /a; all mean the same directory.
     path = normalize(path).removeprefix("file://").removeprefix("local://")
     return path.rstrip("/") or "/"
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory.rstrip("/") + "/")

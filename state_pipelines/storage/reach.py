@@ -15,7 +15,6 @@ opened, measured or copied. Allowed are
 from __future__ import annotations
 
 import os
-import re
 import stat
 from functools import lru_cache
 from pathlib import Path
@@ -24,20 +23,15 @@ from urllib.parse import unquote
 
 from state_pipelines.errors import FormatError, OutOfReachError, Where
 from state_pipelines.redaction import redact
-from state_pipelines.storage.locations import Location, is_local, is_plain_name, join, parent, protocols
+from state_pipelines.storage.locations import Location, is_below, is_local, is_plain_name, join, parent, protocols
 from state_pipelines.storage.options import canonicalize
 from state_pipelines.storage.resolution import find_scheme, normalize, resolve, resolve_beside
+from state_pipelines.storage.written_names import CHECKPOINT_DIRECTORY, JOB_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from state_pipelines.storage.path_mapping import PathMapping
-
-CHECKPOINT = re.compile(r"chk-\d+")
-"""Name of the directory of a checkpoint."""
-
-JOB_ID = re.compile(r"[0-9a-f]{32}")
-"""Name of the directory of a job."""
 
 COMMON = ("shared", "taskowned", "dstl")
 """Directories of a job whose files belong to several checkpoints (`FsStateChangelogStorage` writes `dstl`)."""
@@ -183,30 +177,26 @@ def _follow(root: str) -> str:
 
 def _require_below(path: str, own: str | None, roots: Iterable[str], *, is_refused: bool = False) -> None:
     if is_refused or not (
-        any(_is_below(path, each) for each in roots) or (own is not None and _is_own(path, own.rstrip("/")))
+        any(is_below(path, each) for each in roots) or (own is not None and _is_own(path, own.rstrip("/")))
     ):
         raise _Refused("a file outside the directories that this snapshot may name", _HINT)
 
 
 def _is_own(path: str, own: str) -> bool:
     """Return whether a file belongs to the snapshot in the directory `own`, or to its job or the jobs beside it."""
-    if _is_below(path, own):
+    if is_below(path, own):
         return True
     job, _, name = own.rpartition("/")
-    if not CHECKPOINT.fullmatch(name):
+    if not CHECKPOINT_DIRECTORY.fullmatch(name):
         return False
     root, _, job_id = job.rpartition("/")
-    if job and _is_below(path, job):
+    if job and is_below(path, job):
         return _is_layout(path[len(job) + 1 :].split("/"))
-    if root and JOB_ID.fullmatch(job_id) and _is_below(path, root):
+    if root and JOB_DIRECTORY.fullmatch(job_id) and is_below(path, root):
         other, *rest = path[len(root) + 1 :].split("/")
-        return JOB_ID.fullmatch(other) is not None and _is_layout(rest)
+        return JOB_DIRECTORY.fullmatch(other) is not None and _is_layout(rest)
     return False
 
 
 def _is_layout(parts: Sequence[str]) -> bool:
-    return len(parts) > 1 and (parts[0] in COMMON or CHECKPOINT.fullmatch(parts[0]) is not None)
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
+    return len(parts) > 1 and (parts[0] in COMMON or CHECKPOINT_DIRECTORY.fullmatch(parts[0]) is not None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -19,12 +18,13 @@ from state_pipelines.storage.files import (
 )
 from state_pipelines.storage.locations import Location, has_directories, join, parent
 from state_pipelines.storage.snapshot_location import METADATA_FILE, SnapshotLocation
+from state_pipelines.storage.written_names import PENDING_METADATA, find_scratch_target, is_own_file
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from types import TracebackType
 
 _PENDING_SUFFIX = ".pending"
-_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 class SnapshotWriter:
@@ -59,15 +59,7 @@ class SnapshotWriter:
 
     def _enter(self) -> None:
         filesystem, path = self.target.filesystem, self.target.path
-        self._existed = exists(self.target)
-        if self._existed and (not is_directory(self.target) or list_directory(self.target)):
-            if _is_partial(self.target):
-                raise TargetExistsError(
-                    "the target holds the files of a command that was killed, or still runs; it is no snapshot",
-                    where=Where(file=str(self.target)),
-                    hint="If that command does not run any more, remove them first with --discard-partial",
-                )
-            raise _target_exists(self.target)
+        self._existed = require_free(self.target)
         if has_directories(filesystem):
             try:
                 filesystem.makedirs(path, exist_ok=self._existed)
@@ -141,11 +133,39 @@ class SnapshotWriter:
             filesystem.makedirs(self.target.path, exist_ok=True)
 
 
+def require_free(target: Location) -> bool:
+    """Refuse a target that holds something; nothing is written.
+
+    Returns:
+        Whether the target is there: an empty directory.
+
+    Raises:
+        TargetExistsError: it is a file, or a directory that is not empty. The error says where its files are those of
+            a writer that was killed.
+        StorageError: the storage refuses.
+    """
+    if not exists(target):
+        return False
+    if is_directory(target):
+        names = _list_names(target)
+        if names is not None and not names:
+            return True
+        if names is not None and _are_partial(names):
+            raise TargetExistsError(
+                "the target holds the files of a command that was killed, or still runs; it is no snapshot",
+                where=Where(file=str(target)),
+                hint="If that does not run any more, remove the directory; the commands that write snapshots do so "
+                "with --discard-partial",
+            )
+    raise _target_exists(target)
+
+
 def discard_partial(target: Location) -> int:
     """Remove what a writer that was killed has left: the files in `target`, and its scratch directories beside it.
 
     A directory is recognized by the file that `SnapshotWriter` creates first and renames last. Nothing is removed
-    where it is missing, `_metadata` is there, or a directory is inside, which no writer creates.
+    where that is missing, or anything else is inside that no writer creates: `_metadata`, a directory, a file of
+    another name. Scratch directories are removed only where the target is free afterwards.
 
     Returns:
         Number of files and directories that were removed.
@@ -153,26 +173,32 @@ def discard_partial(target: Location) -> int:
     Raises:
         StorageError: the storage refuses.
     """
-    removed: list[Location] = []
-    if _is_partial(target):
-        removed += [each.location for each in list_directory(target)]
-        remove_directory(target)
-    scratch = re.compile(rf"\.{re.escape(target.name)}-{_UUID}")
+    removed = 0
+    if exists(target):
+        names = _list_names(target) if is_directory(target) else None
+        if names is None or (names and not _are_partial(names)):
+            return 0
+        if names:
+            removed += len(names)
+            remove_directory(target)
     if is_directory(parent(target)):
         for each in list_directory(parent(target)):
-            if each.is_directory and scratch.fullmatch(each.location.name):
-                removed.append(each.location)
+            if each.is_directory and find_scratch_target(each.location.name) == target.name:
+                removed += 1
                 remove_directory(each.location)
-    return len(removed)
+    return removed
 
 
-def _is_partial(target: Location) -> bool:
-    if not is_directory(target):
-        return False
-    entries = list_directory(target)
-    names = {each.location.name for each in entries}
-    marked = METADATA_FILE + _PENDING_SUFFIX in names and METADATA_FILE not in names
-    return marked and not any(each.is_directory for each in entries)
+def _list_names(directory: Location) -> set[str] | None:
+    """Names of the files in a directory; None where another directory is inside, which no writer creates."""
+    entries = list_directory(directory)
+    return None if any(each.is_directory for each in entries) else {each.location.name for each in entries}
+
+
+def _are_partial(names: Collection[str]) -> bool:
+    """Return whether files are those of a writer that was killed before it published."""
+    others = [name for name in names if not PENDING_METADATA.fullmatch(name)]
+    return len(others) < len(names) and all(map(is_own_file, others))
 
 
 def _target_exists(target: Location) -> TargetExistsError:

@@ -8,8 +8,8 @@ import pytest
 
 from state_pipelines.checkpoints.directories import CheckpointDirectories, make_job_id, name_savepoint
 from state_pipelines.errors import TargetExistsError, UsageError
-from state_pipelines.operations.retention.flink_names import JOB_DIRECTORY, SAVEPOINT_DIRECTORY
 from state_pipelines.storage import resolve
+from state_pipelines.storage.written_names import JOB_DIRECTORY, SAVEPOINT_DIRECTORY
 
 if TYPE_CHECKING:
     from pathlib import Path

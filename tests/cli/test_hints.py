@@ -40,7 +40,7 @@ OPENING = {name for name, options in OPTIONS.items() if {"--map", "--uid"} <= op
 
 PRINTED_BY: tuple[tuple[str, set[str]], ...] = (
     ("operations/rescale/", {"rescale"}),
-    ("storage/snapshot_writer.py", {"convert", "erase", "migrate", "rescale"}),
+    ("storage/snapshot_writer.py", {"bootstrap", "convert", "erase", "migrate", "rescale"}),
     ("operations/migration/migration_files.py", {"migrate", "history", "current", "revision"}),
     ("spark/migration_permissions.py", {"migrate"}),
     ("spark/expectations.py", {"migrate"}),

@@ -6,11 +6,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from state_pipelines.metadata.references import StreamPart
-from state_pipelines.operations.auditing.ownership import SAVEPOINT
 from state_pipelines.operations.auditing.report import Finding, Property, Severity
 from state_pipelines.storage import Location
 from state_pipelines.storage.locations import parent
-from state_pipelines.storage.reach import CHECKPOINT
+from state_pipelines.storage.written_names import CHECKPOINT_DIRECTORY, SAVEPOINT_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -126,7 +125,7 @@ class MissingFiles:
                 for name, size in self._listings.list(directory).items():
                     if size >= 0:
                         self._found.setdefault(name, []).append((directory, size))
-                    elif SAVEPOINT.fullmatch(name) or CHECKPOINT.fullmatch(name):
+                    elif SAVEPOINT_DIRECTORY.fullmatch(name) or CHECKPOINT_DIRECTORY.fullmatch(name):
                         waiting.append(_below(directory, name))
         return self._found
 

@@ -6,16 +6,16 @@ in `<base>/<job id>/dstl` (`FsStateChangelogStorage`).
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from state_pipelines.storage.locations import parent
-from state_pipelines.storage.reach import CHECKPOINT, COMMON, JOB_ID
+from state_pipelines.storage.locations import is_below, parent
+from state_pipelines.storage.reach import COMMON
+from state_pipelines.storage.written_names import CHECKPOINT_DIRECTORY, JOB_DIRECTORY, SAVEPOINT_DIRECTORY
 
 if TYPE_CHECKING:
-    from state_pipelines.storage import Location
+    import re
 
-SAVEPOINT = re.compile(r"savepoint-[0-9a-f]{6}-[0-9a-f]{12}")
+    from state_pipelines.storage import Location
 
 
 def find_owner(directory: str, exclusive: Location) -> str:
@@ -26,28 +26,24 @@ def find_owner(directory: str, exclusive: Location) -> str:
         exclusive: directory of the snapshot.
     """
     own = str(exclusive).rstrip("/")
-    if _is_below(directory, own):
+    if is_below(directory, own):
         return ""
-    checkpoint = _find_part(directory, CHECKPOINT)
-    savepoint = _find_part(directory, SAVEPOINT)
+    checkpoint = _find_part(directory, CHECKPOINT_DIRECTORY)
+    savepoint = _find_part(directory, SAVEPOINT_DIRECTORY)
     if savepoint:
         return f"the savepoint {savepoint}"
     job_directory = str(parent(exclusive)).rstrip("/")
     job = exclusive.path.rstrip("/").rpartition("/")[0].rpartition("/")[2]
     parts = directory.split("/")
-    ours = _is_below(directory, job_directory) or (JOB_ID.fullmatch(job) is not None and job in parts)
+    ours = is_below(directory, job_directory) or (JOB_DIRECTORY.fullmatch(job) is not None and job in parts)
     if checkpoint:
         return f"the directory of checkpoint {checkpoint}" + ("" if ours else " of another job")
     if ours and any(part in COMMON for part in parts):
         return ""
     if ours:
         return "a directory beside the snapshot"
-    other = _find_part(directory, JOB_ID)
+    other = _find_part(directory, JOB_DIRECTORY)
     return f"a directory of another job ({other})" if other else "a directory outside that of its job"
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory + "/")
 
 
 def _find_part(path: str, pattern: re.Pattern[str]) -> str:

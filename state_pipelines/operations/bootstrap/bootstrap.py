@@ -24,6 +24,7 @@ from state_pipelines.operations.bootstrap.state_digests import combine_digests
 from state_pipelines.operations.write.publication import FileMode, note_files
 from state_pipelines.operations.write.savepoint_plan import EncodedStates, StateName, plan_savepoint
 from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.storage.snapshot_writer import require_free
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -239,6 +240,7 @@ def plan_bootstrap(
         prove: read the result back before it is published.
 
     Raises:
+        TargetExistsError: there is something at the target.
         UsageError: the descriptions lack something, or contradict the base or each other.
         ValueRangeError: the type of a column does not fit its serializer.
         UnsupportedError: a serializer has no layout, or the hash of a key is not known.
@@ -246,6 +248,7 @@ def plan_bootstrap(
     """
     if not operators:
         raise UsageError("there is nothing to write", hint="Describe at least one operator with a state")
+    require_free(target)
     schemas: dict[StateName, pa.Schema] = {}
     offsets: dict[str, list[KafkaSplit]] = {}
     descriptions = []

@@ -28,6 +28,7 @@ from state_pipelines.operations.write.publication import (
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.state_meta_info import StateKind
 from state_pipelines.snapshot.held_key_groups import check_held_key_groups, explain_older_ranges
+from state_pipelines.storage.snapshot_writer import require_free
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -112,6 +113,7 @@ def plan_conversion(
         move: see `convert`.
 
     Raises:
+        TargetExistsError: there is something at the target.
         UnsupportedError: the snapshot holds what the format cannot carry, or cannot be moved.
         UsageError: the format does not let one choose about compression, the files cannot be linked, or a move is to
             leave something unchecked or referenced.
@@ -122,6 +124,7 @@ def plan_conversion(
             "a move removes the old snapshot, so that nothing may stay unchecked or be referenced there",
             hint="Verify and copy (or link) the files, or do not move",
         )
+    require_free(target)
     removal = plan_removal(snapshot, target) if move else None
     if compress is not None and format not in (Format.CANONICAL, Format.HEAP):
         raise UsageError(

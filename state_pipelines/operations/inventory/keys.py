@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from state_pipelines.errors import UsageError
+from state_pipelines.storage.written_names import CHECKPOINT_DIRECTORY, JOB_DIRECTORY, SAVEPOINT_DIRECTORY
 
 if TYPE_CHECKING:
     from state_pipelines.storage import Location
@@ -17,11 +18,6 @@ LONG = 16
 """Digits in the key of a snapshot whose short key another one has already."""
 
 _NAME_SIZE = 40
-# `AbstractFsCheckpointStorageAccess.CHECKPOINT_DIR_PREFIX`, and the id of the job as the directory above.
-_CHECKPOINT = re.compile(r"chk-\d+")
-_JOB_ID = re.compile(r"[0-9a-f]{32}")
-# `AbstractFsCheckpointStorageAccess.initializeLocationForSavepoint`: six digits of the job's id, then random ones.
-_SAVEPOINT = re.compile(r"(savepoint-([0-9a-f]{6}))-[0-9a-f]{12}")
 _KEY = re.compile(rf"(.+)@([0-9a-f]{{{SHORT}}}|[0-9a-f]{{{LONG}}})")
 
 
@@ -56,14 +52,14 @@ def name_snapshot(directory: Location) -> SnapshotName:
         directory: the exclusive directory of the snapshot.
     """
     name = directory.name
-    if _CHECKPOINT.fullmatch(name):
+    if CHECKPOINT_DIRECTORY.fullmatch(name):
         above = directory.path.rstrip("/").split("/")[-2:-1]
-        if above and _JOB_ID.fullmatch(above[0]):
+        if above and JOB_DIRECTORY.fullmatch(above[0]):
             return SnapshotName(f"{name}-{above[0][:6]}", above[0])
         return SnapshotName(name, None)
-    savepoint = _SAVEPOINT.fullmatch(name)
-    if savepoint:
-        return SnapshotName(savepoint[1], savepoint[2])
+    savepoint = SAVEPOINT_DIRECTORY.fullmatch(name)
+    if savepoint and savepoint[1]:
+        return SnapshotName(f"savepoint-{savepoint[1]}", savepoint[1])
     plain = re.sub(r"\.{2,}", ".", re.sub(r"[^\w.~+=-]+", "-", name))
     return SnapshotName(plain[:_NAME_SIZE] or "snapshot", None)
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import ProofError, TargetExistsError, UnsupportedError, UsageError, Where
+from state_pipelines.errors import ProofError, UnsupportedError, UsageError, Where
 from state_pipelines.keyed.digests.record_digests import sum_digests
 from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
@@ -38,7 +38,7 @@ from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.storage import Location, resolve
-from state_pipelines.storage.files import is_directory, list_directory
+from state_pipelines.storage.snapshot_writer import require_free
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -129,12 +129,7 @@ def plan_rescale(
         raise UsageError(
             "nothing is asked for", hint="Say a parallelism, a max parallelism, or what becomes of operators"
         )
-    if is_directory(target) and list_directory(target):
-        raise TargetExistsError(
-            "the target holds something already",
-            where=Where(file=str(target)),
-            hint="Choose a new directory; a snapshot is never overwritten",
-        )
+    require_free(target)
     paths = dict.fromkeys([*(each.snapshot for each in request.take), *request.merge])
     edited = edit_operators(snapshot, request, {path: open_other(path) for path in paths})
     plans = tuple(plan_operator(operator, request, target, files=files, verify=verify) for operator in edited.operators)

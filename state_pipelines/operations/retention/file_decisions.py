@@ -15,6 +15,12 @@ from state_pipelines.operations.retention.policy import MIN_AGE
 from state_pipelines.operations.retention.references import SnapshotReferences
 from state_pipelines.operations.retention.snapshot_decisions import NOT_IN_EARLIER_PLAN, kind_of
 from state_pipelines.storage import METADATA_FILE
+from state_pipelines.storage.written_names import (
+    CHECKPOINT_DIRECTORY,
+    SAVEPOINT_DIRECTORY,
+    find_scratch_target,
+    is_state_file,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -169,14 +175,14 @@ class FileJudge:
                 is_merged=flink_names.is_merged_directory(parts[-1]),
                 is_database=area[0] is Area.DATABASE,
             )
-        match = flink_names.CHECKPOINT_DIRECTORY.fullmatch(parts[-1])
+        match = CHECKPOINT_DIRECTORY.fullmatch(parts[-1])
         if match is not None:
             return _Directory(PathKind.INCOMPLETE_CHECKPOINT, job, int(match[1]), newest)
-        if flink_names.SAVEPOINT_DIRECTORY.fullmatch(parts[-1]):
+        if SAVEPOINT_DIRECTORY.fullmatch(parts[-1]):
             return _Directory(PathKind.INCOMPLETE_SAVEPOINT, job, newest=newest)
         if directory in self._pending:
             return _Directory(PathKind.TEMPORARY, job, newest=newest)
-        spills = next((index for index, part in enumerate(parts) if flink_names.is_spill_directory(part)), None)
+        spills = next((index for index, part in enumerate(parts) if find_scratch_target(part) is not None), None)
         if spills is not None:
             prefix = "/".join(parts[: spills + 1])
             times = [time for key, time in self._newest.items() if key == prefix or key.startswith(prefix + "/")]
@@ -204,7 +210,7 @@ class FileJudge:
                 self._keep(file, PathKind.TEMPORARY, _YOUNG)
             else:
                 self._delete(file, PathKind.TEMPORARY, "an unfinished file that was never completed")
-        elif released is None and not directory.everything and not flink_names.is_data_name(file.name):
+        elif released is None and not directory.everything and not is_state_file(file.name):
             self._mark_unknown(file, "not a name that Flink writes")
         elif snapshot is not None:
             self._judge_own_file(file, snapshot, kind)
@@ -307,7 +313,7 @@ class FileJudge:
         snapshot = self._found.snapshots.get(directory.key)
         if snapshot is not None:
             return True
-        is_staging = directory.key in self._pending or any(map(flink_names.is_spill_directory, parts))
+        is_staging = directory.key in self._pending or any(find_scratch_target(part) is not None for part in parts)
         if not is_staging and not flink_names.is_flink_directory(parts):
             return False
         if not is_filled and self._is_young(directory.entry.modified):
@@ -317,7 +323,7 @@ class FileJudge:
         job = self._index.job_of(directory.key)
         if job is None or not job.may_run:
             return True
-        match = flink_names.CHECKPOINT_DIRECTORY.fullmatch(parts[-1])
+        match = CHECKPOINT_DIRECTORY.fullmatch(parts[-1])
         return match is not None and int(match[1]) < job.newest_id
 
     def _drop_parts_of_kept_jobs(self, planned: list[PlannedPath], blocked: Collection[str]) -> list[PlannedPath]:

@@ -9,26 +9,21 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-CHECKPOINT_DIRECTORY = re.compile(r"chk-(\d+)")
-"""Directory of one checkpoint (`CHECKPOINT_DIR_PREFIX`)."""
+from state_pipelines.storage.written_names import (
+    CHECKPOINT_DIRECTORY,
+    JOB_DIRECTORY,
+    PENDING_METADATA,
+    SAVEPOINT_DIRECTORY,
+    UUID,
+)
 
-JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")
-"""Directory of one job: its id."""
-
-SAVEPOINT_DIRECTORY = re.compile(r"savepoint-(?:([0-9a-f]{6})-)?[0-9a-f]{12}")
-"""Directory of one savepoint: digits of the job id, then random ones (`initializeLocationForSavepoint`)."""
-
-_UUID_TEXT = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-_UUID = re.compile(_UUID_TEXT)
 _TEMPORARY = re.compile(
     # Local and Hadoop writers, S3 writers, the constant of old releases, and `SnapshotWriter` of this package.
-    rf"\.(?:_metadata|{_UUID_TEXT})\.inprogress\.{_UUID_TEXT}"
-    rf"|_(?:_metadata|{_UUID_TEXT})_tmp_{_UUID_TEXT}"
+    rf"\.(?:_metadata|{UUID})\.inprogress\.{UUID}"
+    rf"|_(?:_metadata|{UUID})_tmp_{UUID}"
     r"|\._metadata_temp"
-    r"|_metadata\.pending"
+    rf"|{PENDING_METADATA.pattern}"
 )
-# Directories of spilled parts beside the target of a write to the data source `flink-state`.
-_SPILLS = re.compile(rf"\..+-{_UUID_TEXT}")
 # `SubtaskKey.getManagedDirName` and the id of a task manager's manager, other characters replaced by `_`.
 _MERGED = re.compile(r"job_[0-9a-f]{32}_(?:op|tm)_[\w-]+", re.ASCII)
 # `job_<job>_op_<operator>_<subtask>_<parallelism>` is below `shared`, `job_<job>_tm_<task manager>` below `taskowned`.
@@ -47,19 +42,9 @@ class Area(Enum):
     DATABASE = "db"
 
 
-def is_data_name(name: str) -> bool:
-    """Whether a file has a name that Flink gives to files of state: a random UUID."""
-    return _UUID.fullmatch(name) is not None
-
-
 def is_temporary_name(name: str) -> bool:
     """Whether a file is one that becomes another by renaming: an unfinished `_metadata`, for instance."""
     return _TEMPORARY.fullmatch(name) is not None
-
-
-def is_spill_directory(name: str) -> bool:
-    """Whether a directory holds spilled parts of a write of this package."""
-    return _SPILLS.fullmatch(name) is not None
 
 
 def is_merged_directory(name: str) -> bool:

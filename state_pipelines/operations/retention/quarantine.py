@@ -17,7 +17,7 @@ from state_pipelines.metadata.stream_handles import FileStateHandle, SegmentFile
 from state_pipelines.operations.retention.audit_log import AuditLog, AuditRecord, Outcome
 from state_pipelines.storage import METADATA_FILE, Location, exists, join, read_file, resolve_beside
 from state_pipelines.storage.deletion import delete_files, move_file, remove_empty_directory
-from state_pipelines.storage.locations import parent, protocols
+from state_pipelines.storage.locations import is_below, parent, protocols
 from state_pipelines.storage.resolution import find_scheme, normalize
 from state_pipelines.storage.snapshot_listing import RETENTION_DIRECTORY
 from state_pipelines.storage.trees import list_tree
@@ -158,7 +158,7 @@ def _choose(files: Sequence[QuarantinedFile], what: str) -> list[QuarantinedFile
     if not chosen:
         for file in files:
             path = resolve_beside(what, file.original).path.rstrip("/")
-            if _is_below(file.original.path, path):
+            if is_below(file.original.path, path):
                 chosen[file.location] = file
     by_path = {file.original.path: file for file in files}
     for file in list(chosen.values()):
@@ -185,10 +185,6 @@ def _references(file: QuarantinedFile) -> Iterable[str]:
 
 def _is_metadata(file: QuarantinedFile) -> bool:
     return file.original.name == METADATA_FILE
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def _to_record(file: QuarantinedFile, outcome: Outcome, now: datetime, detail: str = "") -> AuditRecord:
