@@ -16,6 +16,9 @@ def conform(array: pa.Array, target: pa.DataType, path: str = "value") -> pa.Arr
     Raises:
         ValueRangeError: a field is missing or too much, or a value does not fit; names the path.
     """
+    if array.type == target:
+        return array
+    array = to_plain(array, path)
     source = array.type
     if source == target:
         return array
@@ -25,8 +28,6 @@ def conform(array: pa.Array, target: pa.DataType, path: str = "value") -> pa.Arr
         return pa.nulls(len(array))
     if pa.types.is_null(source):
         return pa.nulls(len(array), target)
-    if pa.types.is_dictionary(source):
-        return conform(array.dictionary_decode(), target, path)
     if pa.types.is_struct(target) and pa.types.is_struct(source):
         return _conform_struct(array, target, path)
     if pa.types.is_map(target) and (pa.types.is_map(source) or pa.types.is_list(source)):
@@ -48,6 +49,43 @@ def conform(array: pa.Array, target: pa.DataType, path: str = "value") -> pa.Arr
         # Invalid: a value does not fit. Not implemented: Arrow has no cast between the two types (struct to number),
         # and no function tells beforehand which it has.
         raise ValueRangeError(f"{source} does not fit {target}: {error}", where=Where(path=path)) from None
+
+
+def to_plain(array: pa.Array, path: str = "value") -> pa.Array:
+    """`array` without large types, lists of fixed size, views of text and dictionaries, at any depth.
+
+    A cast to the final type does not do it: from a large list of structs to a list of structs it fills fields of
+    other names with null.
+
+    Raises:
+        ValueRangeError: text, bytes or elements exceed 2 GiB in one array, or it has views of lists; names the path.
+    """
+    try:
+        plain = _find_plain(array.type)
+        return array if plain == array.type else array.cast(plain)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ValueRangeError(f"{array.type} cannot be used: {error}", where=Where(path=path)) from None
+
+
+def _find_plain(of: pa.DataType) -> pa.DataType:
+    is_type = pa.types
+    if is_type.is_dictionary(of):
+        return _find_plain(of.value_type)
+    if is_type.is_large_string(of) or is_type.is_string_view(of):
+        return pa.string()
+    if is_type.is_large_binary(of) or is_type.is_binary_view(of):
+        return pa.binary()
+    if is_type.is_struct(of):
+        return pa.struct([each.with_type(_find_plain(each.type)) for each in of])
+    if is_type.is_map(of):
+        key, item = (each.with_type(_find_plain(each.type)) for each in (of.key_field, of.item_field))
+        return pa.map_(key, item, of.keys_sorted)
+    if is_type.is_list_view(of) or is_type.is_large_list_view(of):
+        # Arrow 26 makes invalid arrays of them when it casts.
+        raise pa.ArrowNotImplementedError("a view of lists; cast it to a list")
+    if is_type.is_list(of) or is_type.is_large_list(of) or is_type.is_fixed_size_list(of):
+        return pa.list_(of.value_field.with_type(_find_plain(of.value_type)))
+    return of
 
 
 def _conform_struct(array: pa.Array, target: pa.StructType, path: str) -> pa.Array:

@@ -124,7 +124,13 @@ class RecordEncoder:
         names = batch.schema.names
         stored = None
         if "key_group" in names:
-            stored = batch.column("key_group").cast(pa.int32()).to_numpy(zero_copy_only=False)
+            given = batch.column("key_group")
+            if given.null_count:
+                raise UsageError(
+                    f"key_group is null in some rows for state {self.state}",
+                    hint="Give it in every row, or leave the column out, and it is computed",
+                )
+            stored = given.cast(pa.int32()).to_numpy()
         # Unchanged keys are taken from the buffer they were read into.
         groups = self._hash_keys(batch, stored) if stored is None or "key_bytes" not in names else stored
         if len(groups) and not 0 <= groups.min() <= groups.max() < self.layout.max_parallelism:

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from state_pipelines.codecs.arrow_coercion import conform
+from state_pipelines.codecs.arrow_coercion import conform, to_plain
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import IncompatibleError, UsageError, at
 from state_pipelines.keyed.digests.column_digests import Sums, add_sums
 from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, SUBTASK
-from state_pipelines.operations.bootstrap.row_shapes import RowShape, name_fields, require_kind
+from state_pipelines.operations.bootstrap.row_shapes import RowShape, conform_number, name_fields, require_kind
 from state_pipelines.operations.bootstrap.state_digests import StateDigester, StateDigests, digest_elements
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.keyed_rewrite import PartFile, write_part
@@ -25,9 +24,17 @@ from state_pipelines.serializers.state_meta_info import StateKind
 from state_pipelines.storage import Location, join
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
 
     from state_pipelines.keyed.tables.row_encoding import EncodedRows, RecordEncoder
+
+DEALT_ROWS = 1 << 16
+"""Rows of list state that are encoded at once."""
+
+DEALT_BYTES = 64 << 20
+"""Their size in Arrow, on average, at most."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +185,7 @@ class ElementEncoding:
         """The columns of the values, and of the keys of a broadcast state."""
         columns: dict[str, pa.Array] = {}
         for name, kind in self.encoder.types.items():
-            array = name_fields(_find_column(batch, name), kind)
+            array = name_fields(to_plain(_find_column(batch, name), name), kind)
             array = array if self.from_source is None else self.from_source(array, kind)
             require_kind(array.type, kind, name)
             columns[name] = conform(array, kind, name)
@@ -189,12 +196,9 @@ class ElementEncoding:
         if self.is_broadcast:
             return {SUBTASK: pa.array(np.zeros(len(batch), np.int32))}
         columns = {
-            SUBTASK: _find_column(batch, SUBTASK).cast(pa.int32()),
-            LIST_INDEX: _find_column(batch, LIST_INDEX).cast(pa.int64()),
+            name: conform_number(_find_column(batch, name), kind, name)
+            for name, kind in ((SUBTASK, pa.int32()), (LIST_INDEX, pa.int64()))
         }
-        for name, column in columns.items():
-            if column.null_count:
-                raise UsageError(f"{name} is null in some rows")
         subtasks = columns[SUBTASK].to_numpy()
         if len(subtasks) and not 0 <= subtasks.min() <= subtasks.max() < self.parallelism:
             raise UsageError(f"a subtask lies outside 0 to {self.parallelism - 1}")
@@ -223,12 +227,49 @@ def _find_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     return batch.column(index)
 
 
-def deal_rows(table: pa.Table, parallelism: int) -> pa.RecordBatch:
-    """Rows of a list state that name no subtask, dealt to subtasks in turn, those of a subtask together."""
-    batch = table.combine_chunks().to_batches()[0] if len(table) else pa.RecordBatch.from_pylist([], table.schema)
-    if SUBTASK not in batch.schema.names:
-        turns = (np.arange(len(batch)) % parallelism).astype(np.int32)
-        batch = batch.append_column(SUBTASK, pa.array(turns))
-    if LIST_INDEX not in batch.schema.names:
-        batch = batch.append_column(LIST_INDEX, pa.array(np.arange(len(batch))))
-    return batch.take(pc.sort_indices(batch, sort_keys=[(SUBTASK, "ascending"), (LIST_INDEX, "ascending")]))
+def deal_rows(batches: Sequence[pa.RecordBatch], parallelism: int, rows: int = DEALT_ROWS) -> Iterator[pa.RecordBatch]:
+    """Rows of a list state, those of one subtask together and in order.
+
+    Rows that name no subtask are dealt to subtasks in turn. Only places are sorted as a whole; values stay in the
+    batches that they come in, since one Arrow array of texts ends at 2 GiB.
+
+    Args:
+        batches: all rows, of one schema.
+        parallelism: number of subtasks.
+        rows: of a returned batch; fewer where rows are large.
+
+    Raises:
+        ValueRangeError: `subtask` or `list_index` is not a number in every row.
+    """
+    bounds = np.cumsum([0, *map(len, batches)])
+    total = int(bounds[-1])
+    subtasks, indexes = _read_places(batches, SUBTASK), _read_places(batches, LIST_INDEX)
+    if subtasks is None:
+        subtasks = np.arange(total) % parallelism
+    if indexes is None:
+        indexes = np.arange(total)
+    order = np.lexsort((indexes, subtasks))
+    size = sum(batch.nbytes for batch in batches)
+    step = max(1, min(rows, total * DEALT_BYTES // max(size, 1)))
+    for start in range(0, total, step):
+        chosen = order[start : start + step]
+        sources = np.searchsorted(bounds, chosen, side="right") - 1
+        parts, positions = [], np.empty(len(chosen), np.int64)
+        taken = 0
+        for source in np.unique(sources).tolist():
+            mine = np.flatnonzero(sources == source)
+            parts.append(batches[source].take(pa.array(chosen[mine] - bounds[source])))
+            positions[mine] = np.arange(taken, taken + len(mine))
+            taken += len(mine)
+        batch = pa.concat_batches(parts).take(pa.array(positions))
+        for name, numbers in ((SUBTASK, subtasks), (LIST_INDEX, indexes)):
+            if name not in batch.schema.names:
+                batch = batch.append_column(name, pa.array(numbers[chosen]))
+        yield batch
+
+
+def _read_places(batches: Sequence[pa.RecordBatch], name: str) -> npt.NDArray[np.int64] | None:
+    if not batches or name not in batches[0].schema.names:
+        return None
+    numbers = [conform_number(to_plain(each.column(name), name), pa.int64(), name).to_numpy() for each in batches]
+    return np.concatenate(numbers)

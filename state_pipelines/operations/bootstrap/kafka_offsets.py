@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from state_pipelines.codecs.arrow_coercion import conform, to_plain
 from state_pipelines.connectors.connector_state import CoordinatorState
 from state_pipelines.connectors.detection import write_coordinator
 from state_pipelines.connectors.element_frames import write_versioned_array
@@ -25,6 +26,7 @@ from state_pipelines.connectors.kafka_source import (
 from state_pipelines.errors import IncompatibleError, UsageError, ValueRangeError
 from state_pipelines.keyed.hashing.basic_hashes import hash_strings
 from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, SUBTASK
+from state_pipelines.operations.bootstrap.row_shapes import require_kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,16 +43,21 @@ def read_offsets(rows: pa.Table) -> list[KafkaSplit]:
 
     Raises:
         UsageError: a column is missing, or there are no rows.
-        ValueRangeError: an offset or partition is negative or null.
+        ValueRangeError: an offset or partition is negative or null, or no whole number; a topic is no text.
         IncompatibleError: a partition occurs twice.
     """
     for name in ("topic", "partition", "offset"):
         if name not in rows.schema.names:
             raise UsageError(f"the offsets have no column {name}", hint=f"they have {', '.join(rows.schema.names)}")
+    columns = []
+    for name, kind in (("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())):
+        column = to_plain(rows.column(name).combine_chunks(), name)
+        if name == "topic" and not (pa.types.is_string(column.type) or pa.types.is_null(column.type)):
+            raise ValueRangeError(f"the column {name} is {column.type}, not text")
+        require_kind(column.type, kind, name)
+        columns.append(conform(column, kind, name).to_pylist())
     splits: dict[tuple[str, int], KafkaSplit] = {}
-    for topic, partition, offset in zip(
-        *(rows.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True
-    ):
+    for topic, partition, offset in zip(*columns, strict=True):
         place = f"partition {partition} of topic {topic}"
         if not topic or partition is None or partition < 0:
             raise ValueRangeError(f"there is no {place}", hint="Every row names a topic and a partition from 0 on")
@@ -62,7 +69,7 @@ def read_offsets(rows: pa.Table) -> list[KafkaSplit]:
             )
         if (topic, partition) in splits:
             raise IncompatibleError(f"there are several offsets for {place}", hint="Take the largest one")
-        splits[topic, partition] = KafkaSplit(topic, int(partition), int(offset))
+        splits[topic, partition] = KafkaSplit(topic, partition, offset)
     if not splits:
         raise UsageError(
             "there are no offsets", hint="Without any, the source starts as its job says; leave the state out"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from state_pipelines.codecs.arrow_coercion import conform, to_plain
 from state_pipelines.codecs.columns import KernelColumns, plan_columns
-from state_pipelines.errors import FormatError, UsageError, Where
+from state_pipelines.errors import FormatError, UsageError, Where, at
 from state_pipelines.operations.bootstrap.encoding import EncodedElements, EncodedPart, deal_rows
 from state_pipelines.operations.local_processes import KERNEL_THREADS, choose_processes
 from state_pipelines.storage import Location, resolve
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from state_pipelines.operations.bootstrap.encoding import ElementEncoding, KeyedEncoding
     from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
     from state_pipelines.operations.local_processes import Runner
+
+Columns = tuple[tuple[str, str | tuple[tuple[str, str], ...]], ...]
+"""By name of a column of a state, where it comes from: a column of the files, or (name, column) of struct fields."""
 
 BATCH_ROWS = 1 << 16
 """Rows that are encoded at once."""
@@ -70,35 +75,49 @@ class RowGroups:
     Attributes:
         groups: (file, index of the row group).
         columns: by name of a column of the state, where it comes from.
+        schema: types of the columns of the state, in all files.
     """
 
     groups: tuple[tuple[Location, int], ...]
-    columns: tuple[tuple[str, str | tuple[tuple[str, str], ...]], ...]
+    columns: Columns
+    schema: pa.Schema
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The rows, in batches.
+        """The rows, in batches of the schema.
 
         Raises:
-            FormatError: a file is no Parquet file.
+            FormatError: a file is no Parquet file, or damaged.
+            ValueRangeError: a value does not fit the schema.
             StorageError: it cannot be read.
         """
-        paths = [path for _, source in self.columns for path in _list_paths(source)]
+        names = list(dict.fromkeys(path for _, source in self.columns for path in _list_paths(source)))
         for file, index in self.groups:
             with open_parquet(file) as parquet:
-                names = list(dict.fromkeys(paths))
-                for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[index], columns=names, use_threads=False):
-                    yield self.choose(batch)
+                batches = parquet.iter_batches(BATCH_ROWS, row_groups=[index], columns=names, use_threads=False)
+                while True:
+                    with _reading(file):
+                        batch = next(batches, None)
+                    if batch is None:
+                        break
+                    chosen = choose_columns(batch, self.columns)
+                    arrays = [conform(chosen.column(each.name), each.type, each.name) for each in self.schema]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def choose(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns of the state out of those of the files."""
-        chosen = {}
-        for name, source in self.columns:
-            if isinstance(source, str):
-                chosen[name] = find_column(batch, source)
-            else:
-                children = [find_column(batch, path) for _, path in source]
-                chosen[name] = pa.StructArray.from_arrays(children, names=[each for each, _ in source])
-        return pa.RecordBatch.from_pydict(chosen)
+
+def choose_columns(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
+    """The columns of a state out of those of a file.
+
+    Raises:
+        UsageError: the file does not have one of them.
+    """
+    chosen = {}
+    for name, source in columns:
+        if isinstance(source, str):
+            chosen[name] = to_plain(find_column(batch, source), name)
+        else:
+            children = [to_plain(find_column(batch, path), name) for _, path in source]
+            chosen[name] = pa.StructArray.from_arrays(children, names=[each for each, _ in source])
+    return pa.RecordBatch.from_pydict(chosen)
 
 
 def find_column(batch: pa.RecordBatch, path: str) -> pa.Array:
@@ -126,16 +145,31 @@ def open_parquet(file: Location) -> pq.ParquetFile:
     """Open a Parquet file.
 
     Raises:
-        FormatError: it is none.
+        FormatError: it is none, or damaged.
         StorageError: it cannot be read.
     """
-    with translating(file, "read the file"):
+    with _reading(file):
         stream = file.filesystem.open(file.path, "rb")
         try:
             return pq.ParquetFile(stream, pre_buffer=True)
-        except pa.ArrowInvalid as error:
+        except BaseException:
             stream.close()
-            raise FormatError(f"not a Parquet file: {error}", where=Where(file=str(file))) from None
+            raise
+
+
+@contextmanager
+def _reading(file: Location) -> Iterator[None]:
+    """Translate the errors of Arrow and of the storage."""
+    with translating(file, "read the file"):
+        try:
+            yield
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise FormatError(f"the file cannot be read as Parquet: {error}", where=Where(file=str(file))) from None
+        except OSError as error:
+            # Arrow raises a plain OSError, without a number of the system, for pages that it cannot decode.
+            if type(error) is not OSError or error.errno is not None:
+                raise
+            raise FormatError(f"the Parquet file is damaged: {error}", where=Where(file=str(file))) from None
 
 
 @dataclass(frozen=True)
@@ -168,13 +202,28 @@ class _EncodeElements:
         """Do the work."""
         batches = self.rows.read()
         if not self.encoding.is_broadcast:
-            batches = iter([deal_rows(pa.Table.from_batches(batches), self.encoding.parallelism)])
+            batches = deal_rows(list(batches), self.encoding.parallelism)
         return self.encoding.write(batches)
+
+
+@dataclass(frozen=True)
+class Footer:
+    """Facts of one Parquet file that are known without reading rows.
+
+    Attributes:
+        file: the file.
+        schema: types of its columns.
+        rows: numbers of rows of its row groups.
+    """
+
+    file: Location
+    schema: pa.Schema
+    rows: tuple[int, ...]
 
 
 @dataclass
 class ParquetRows:
-    """Rows of Parquet files; see `RowEngine`.
+    """Rows of Parquet files; see `RowEngine`. The footer of each file is read once.
 
     Attributes:
         run: runs the tasks.
@@ -182,16 +231,15 @@ class ParquetRows:
 
     run: Runner
     from_source: None = None
+    _footers: dict[str, tuple[Footer, ...]] = field(default_factory=dict, init=False, repr=False)
 
     def find_schema(self, state: NewState) -> pa.Schema:
-        """Types of the columns of a state, by the schema of its first file.
+        """Types of the columns of a state; numbers of several widths in several files get the widest of them.
 
         Raises:
-            UsageError: there are no files, or a column is missing.
+            UsageError: there are no files, a column is missing in one of them, or the files do not go together.
         """
-        with open_parquet(_files(state).list_files()[0]) as parquet:
-            empty = pa.RecordBatch.from_pylist([], schema=parquet.schema_arrow)
-        return RowGroups((), self._choose_columns(state, empty.schema.names)).choose(empty).schema
+        return self._describe(state).schema
 
     def read_rows(self, state: NewState) -> pa.Table:
         """All rows of a small state."""
@@ -206,50 +254,92 @@ class ParquetRows:
     def encode_elements(self, state: NewState, encoding: ElementEncoding) -> list[EncodedElements]:
         """Encode the rows in one task."""
         groups = tuple(group for rows in self._split(state) for group in rows.groups)
-        columns = self._choose_columns(state, self._names(state))
-        return self.run([_EncodeElements(RowGroups(groups, columns), encoding)], encoding.failure)
+        rows = replace(self._describe(state), groups=groups)
+        return self.run([_EncodeElements(rows, encoding)], encoding.failure)
 
-    def _names(self, state: NewState) -> list[str]:
-        with open_parquet(_files(state).list_files()[0]) as parquet:
-            return list(parquet.schema_arrow.names)
+    def _read_footers(self, state: NewState) -> tuple[Footer, ...]:
+        files = _files(state)
+        if files.path not in self._footers:
+            found = []
+            for file in files.list_files():
+                with open_parquet(file) as parquet:
+                    rows = tuple(parquet.metadata.row_group(each).num_rows for each in range(parquet.num_row_groups))
+                    found.append(Footer(file, parquet.schema_arrow, rows))
+            self._footers[files.path] = tuple(found)
+        return self._footers[files.path]
+
+    def _describe(self, state: NewState) -> RowGroups:
+        """The columns of a state, without row groups."""
+        first, *others = self._read_footers(state)
+        columns = _choose_sources(state, first)
+        schema = _find_schema(first, columns)
+        for footer in others:
+            with at(file=str(footer.file)):
+                if _choose_sources(state, footer) != columns:
+                    raise UsageError(
+                        f"{first.file} and this file do not have the same columns of the state",
+                        hint="Write a column that rows may have into all files, or into none",
+                    )
+                try:
+                    schema = pa.unify_schemas([schema, _find_schema(footer, columns)], promote_options="permissive")
+                except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+                    raise UsageError(
+                        f"the types of the columns are not those of {first.file}: {error}",
+                        hint="Write all files of a state with one schema",
+                    ) from None
+        return RowGroups((), columns, schema)
 
     def _split(self, state: NewState) -> list[RowGroups]:
-        columns = self._choose_columns(state, self._names(state))
+        described = self._describe(state)
         found: list[RowGroups] = []
         pending: list[tuple[Location, int]] = []
         rows = 0
-        for file in _files(state).list_files():
-            with open_parquet(file) as parquet:
-                for index in range(parquet.num_row_groups):
-                    more = parquet.metadata.row_group(index).num_rows
-                    if pending and rows + more > _PER_TASK:
-                        found.append(RowGroups(tuple(pending), columns))
-                        pending, rows = [], 0
-                    pending.append((file, index))
-                    rows += more
-        return [*found, RowGroups(tuple(pending), columns)]
+        for footer in self._read_footers(state):
+            for index, more in enumerate(footer.rows):
+                if pending and rows + more > _PER_TASK:
+                    found.append(replace(described, groups=tuple(pending)))
+                    pending, rows = [], 0
+                pending.append((footer.file, index))
+                rows += more
+        return [*found, replace(described, groups=tuple(pending))]
 
-    def _choose_columns(
-        self, state: NewState, names: Sequence[str]
-    ) -> tuple[tuple[str, str | tuple[tuple[str, str], ...]], ...]:
-        chosen: list[tuple[str, str | tuple[tuple[str, str], ...]]] = []
-        for name in (*state.wanted, *state.optional):
-            if name in state.columns:
-                chosen.append((name, _read_source(state.columns[name])))
-            elif name in names:
-                chosen.append((name, name))
-            elif name in state.wanted:
-                hint = f"They have {', '.join(names)}"
-                raise UsageError(f"the files have no column {name}, and `columns` does not say where it is", hint=hint)
-        return tuple(chosen)
+
+def _find_schema(footer: Footer, columns: Columns) -> pa.Schema:
+    return choose_columns(pa.RecordBatch.from_pylist([], schema=footer.schema), columns).schema
+
+
+def _choose_sources(state: NewState, footer: Footer) -> Columns:
+    """Find the columns of a state in one file."""
+    names = footer.schema.names
+    chosen: list[tuple[str, str | tuple[tuple[str, str], ...]]] = []
+    for name in (*state.wanted, *state.optional):
+        if name in state.columns:
+            chosen.append((name, _read_source(state.columns[name])))
+        elif name in names:
+            chosen.append((name, name))
+        elif name in state.wanted:
+            hint = f"They have {', '.join(names)}"
+            raise UsageError(f"the files have no column {name}, and `columns` does not say where it is", hint=hint)
+    return tuple(chosen)
 
 
 def _read_source(source: str | Sequence[str] | Mapping[str, str]) -> str | tuple[tuple[str, str], ...]:
+    """Parse the source of a column: a column, or (name, column) of the fields of a struct.
+
+    Raises:
+        UsageError: two fields would have one name.
+    """
     if isinstance(source, str):
         return source
     if hasattr(source, "items"):
         return tuple(source.items())
-    return tuple((path.rpartition(".")[2], path) for path in source)
+    fields = tuple((path.rpartition(".")[2], path) for path in source)
+    if len(dict(fields)) < len(fields):
+        raise UsageError(
+            f"two fields of the struct of {', '.join(source)} have one name",
+            hint="Name them: {field: column, other field: other column}",
+        )
+    return fields
 
 
 def _files(state: NewState) -> ParquetFiles:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_pipelines.codecs.arrow_coercion import conform, dense_offsets, flatten_entries
+from state_pipelines.codecs.arrow_coercion import conform, dense_offsets, flatten_entries, to_plain
 from state_pipelines.codecs.columns import column_type, plan_columns
 from state_pipelines.codecs.layout import ROW_KINDS
 from state_pipelines.errors import UsageError, ValueRangeError, Where
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from state_pipelines.keyed.record_layout import KeyedLayout
-
-FromSource = "Callable[[pa.Array, pa.DataType], pa.Array]"
 
 KEY_GROUP, STATE_KEY, NAMESPACE, TIMESTAMP = "key_group", "state_key", "state_namespace", "timestamp"
 
@@ -60,26 +58,22 @@ class RowShape:
         """Names of the columns that a row needs."""
         return tuple(name for name, kind in self.types.items() if name != NAMESPACE or not pa.types.is_null(kind))
 
-    @property
-    def optional_names(self) -> tuple[str, ...]:
-        """Names of the columns that a row may have besides."""
-        return (KEY_GROUP, TTL_COLUMN) if self.layout.ttl else (KEY_GROUP,)
-
     def shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Bring rows into the columns of the state; rows with an empty list, which Flink does not store, are left out.
 
         Raises:
-            UsageError: a column is missing.
-            ValueRangeError: a value has no place in its serializer, or a list is null.
+            UsageError: a column is missing, or two fields of a struct have one name.
+            ValueRangeError: a value has no place in its serializer, or a list or key group is null.
         """
         columns: dict[str, pa.Array] = {}
+        batch = to_plain_rows(batch)
         if self.layout.state_type == "LIST":
             batch = self._drop_empty(batch)
         for name, kind in self.types.items():
             if name in self.names:
                 columns[name] = self._shape_column(batch, name, kind)
         if KEY_GROUP in batch.schema.names:
-            columns[KEY_GROUP] = batch.column(KEY_GROUP)
+            columns[KEY_GROUP] = conform_number(batch.column(KEY_GROUP), pa.int32(), KEY_GROUP)
         if self.layout.ttl:
             accessed = self._find_access(batch)
             if self.layout.state_type == "LIST":
@@ -94,7 +88,7 @@ class RowShape:
             raise UsageError(f"the rows have no column {name}", hint=f"they have {', '.join(batch.schema.names)}")
         array = batch.column(index)
         if name == TIMESTAMP and pa.types.is_timestamp(array.type):
-            array = array.cast(pa.timestamp("ms", array.type.tz)).cast(pa.int64())
+            array = conform(array, pa.timestamp("ms", array.type.tz), name).cast(pa.int64())
         array = name_fields(array, kind)
         if self.from_source is not None:
             array = self.from_source(array, kind)
@@ -121,8 +115,30 @@ class RowShape:
         if found.null_count:
             raise ValueRangeError(f"{TTL_COLUMN} is null", hint="State with time to live has a time for every value")
         if pa.types.is_integer(found.type):
-            return found.cast(pa.int64()).cast(TTL_TYPE)
+            return conform(found, pa.int64(), TTL_COLUMN).cast(TTL_TYPE)
         return conform(found, TTL_TYPE, TTL_COLUMN)
+
+
+def to_plain_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch whose columns have plain types (see `to_plain`).
+
+    Raises:
+        ValueRangeError: a column is too large for them.
+    """
+    columns = [to_plain(column, name) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def conform_number(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
+    """A column of numbers that every row must have.
+
+    Raises:
+        ValueRangeError: it is not made of such numbers, or one is null.
+    """
+    require_kind(array.type, kind, name)
+    if array.null_count:
+        raise ValueRangeError(f"{name} is null in some rows", hint="Give it in every row, or leave the column out")
+    return conform(array, kind, name)
 
 
 def require_kind(source: pa.DataType, target: pa.DataType, path: str) -> None:
@@ -153,20 +169,28 @@ def _find_kind(of: pa.DataType) -> str:
 
 
 def name_fields(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Structs with the names of a Row or tuple (`f0`, `f1`, …) where they have others; a Row is an insert (`+I`)."""
+    """Structs with the names of a Row or tuple (`f0`, `f1`, …) where they have none of them; a Row is an insert (`+I`).
+
+    Fields that have such names already keep them, in any order.
+
+    Raises:
+        UsageError: two fields have one name, and the fields of the target are not known by their positions.
+    """
     source = array.type
     if source == target or pa.types.is_null(source) or pa.types.is_null(target):
         return array
     mask = array.is_null() if array.null_count else None
     if pa.types.is_struct(target) and pa.types.is_struct(source):
         wanted, given = [each.name for each in target], [each.name for each in source]
-        children = dict(zip(given, array.flatten(), strict=True))
         plain = [name for name in wanted if name not in ("row_kind", "class")]
-        if len(plain) != len(given) or plain != [f"f{index}" for index in range(len(plain))]:
+        by_position = len(plain) == len(given) and plain == [f"f{index}" for index in range(len(plain))]
+        if not by_position or any(old in plain and old != new for new, old in zip(plain, given, strict=True)):
             plain = given
+        if len(set(plain)) < len(plain):
+            raise UsageError(f"two fields have one name: {', '.join(plain)}", hint="Name the fields of the struct")
         made = {
-            new: name_fields(children[old], target.field(new).type) if new in wanted else children[old]
-            for new, old in zip(plain, given, strict=True)
+            new: name_fields(child, target.field(new).type) if new in wanted else child
+            for new, child in zip(plain, array.flatten(), strict=True)
         }
         if wanted[:1] == ["row_kind"] and "row_kind" not in made:
             made = {"row_kind": pa.array([ROW_KINDS[0]] * len(array), pa.string()), **made}

@@ -42,11 +42,26 @@ def test_the_coordinator_knows_every_partition_as_assigned() -> None:
         ({"topic": ["orders", None]}, "of topic None"),
         ({"offset": [7, None]}, "None is no offset"),
         ({"offset": [7, -9]}, "-9 is no offset"),
+        ({"offset": [7, 2.5]}, r"double does not fit int64.*at offset"),
+        ({"offset": ["7", "8"]}, r"string does not fit int64.*at offset"),
+        ({"offset": [True, False]}, r"bool does not fit int64.*at offset"),
+        ({"partition": [0, 1 << 40]}, r"int64 does not fit int32.*at partition"),
+        ({"topic": [1, 2]}, "the column topic is int64, not text"),
     ],
 )
 def test_wrong_offsets_are_refused(columns: dict[str, Any], message: str) -> None:
     with pytest.raises(StateError, match=message):
         read_offsets(offsets(**columns))
+
+
+def test_whole_numbers_of_any_width_are_offsets() -> None:
+    given = offsets(
+        topic=pa.array(["a", "a"]).dictionary_encode(), partition=pa.array([0, 1], pa.int64()), offset=[7.0, 9.0]
+    )
+    assert [(each.topic, each.partition, each.starting_offset) for each in read_offsets(given)] == [
+        ("a", 0, 7),
+        ("a", 1, 9),
+    ]
 
 
 def test_no_offsets_are_refused() -> None:
