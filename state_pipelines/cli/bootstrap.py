@@ -12,6 +12,7 @@ from state_pipelines.cli.display import format_bytes, indent, make_console, make
 from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, Source, discard_left_over, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.cli.proofs import show_proof
+from state_pipelines.errors import UsageError
 from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult, plan_bootstrap
 from state_pipelines.operations.bootstrap.bootstrap_files import load_bootstrap
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows, choose_row_processes
@@ -71,6 +72,8 @@ def command(
     get. Types, names and the base are checked before anything is written; the result is read back and compared with
     the rows before it is published.
     """
+    if base is None and source.is_given:
+        raise UsageError("options about the base are given, and no base", hint="Say --base SNAPSHOT, or leave them out")
     progress = make_console(stderr=True)
     operators = load_bootstrap(file)
     opened = None if base is None else source.open(base)

@@ -93,6 +93,11 @@ class Source:
     allow_roots: tuple[str, ...]
     declarations: Declarations
 
+    @property
+    def is_given(self) -> bool:
+        """Whether any of the options is there."""
+        return bool(self.path_mapping or self.allow_roots or any(self.declarations.texts.values()))
+
     def open(self, path: str) -> Snapshot:
         """Open the snapshot at `path`, and check that the declarations name what it has (`check_declared_names`)."""
         (snapshot,) = self.open_together(path)

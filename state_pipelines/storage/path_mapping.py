@@ -31,7 +31,14 @@ class PathMapping:
         return (*self.roots, *(new for _, new in self.rules))
 
     def allow(self, roots: Iterable[str]) -> PathMapping:
-        """Return the mapping with further allowed roots."""
+        """Return the mapping with further allowed roots.
+
+        Raises:
+            UsageError: a root is empty, which would be the working directory.
+        """
+        roots = tuple(roots)
+        if not all(each.strip() for each in roots):
+            raise UsageError("an allowed root is empty", hint="Name a directory; the working directory is `.`")
         return replace(self, roots=tuple(dict.fromkeys((*self.roots, *roots))))
 
     def apply(self, path: str) -> str:

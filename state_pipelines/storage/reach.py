@@ -15,11 +15,14 @@ opened, measured or copied. Allowed are
 from __future__ import annotations
 
 import os
+import re
 import stat
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
+
+from fsspec.implementations.local import LocalFileSystem
 
 from state_pipelines.errors import FormatError, OutOfReachError, Where
 from state_pipelines.redaction import redact
@@ -133,8 +136,10 @@ def _find(path: str, directory: Location, path_mapping: PathMapping) -> Location
 
 
 def _has_parents(path: str, directory: Location | None = None) -> bool:
-    # Servers of HTTP decode names.
-    return ".." in (path if directory is not None and is_local(directory) else unquote(path)).split("/")
+    if directory is not None and is_local(directory):
+        return ".." in path.split("/")
+    # Servers of HTTP decode names, and end a path at a query or fragment.
+    return any(re.split(r"[?#;]", part)[0] == ".." for part in re.split(r"[/\\]", unquote(path)))
 
 
 def _require_file(location: Location, directory: Location, path_mapping: PathMapping) -> None:
@@ -172,7 +177,8 @@ def _require_local(path: str, directory: Location, path_mapping: PathMapping) ->
 
 @lru_cache(maxsize=256)
 def _follow(root: str) -> str:
-    return os.path.realpath(root.partition("://")[2] or root)
+    # As `resolve` understands it, with `~`.
+    return os.path.realpath(str(LocalFileSystem._strip_protocol(root)))
 
 
 def _require_below(path: str, own: str | None, roots: Iterable[str], *, is_refused: bool = False) -> None:

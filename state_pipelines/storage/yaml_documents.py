@@ -11,16 +11,34 @@ MAX_DEPTH = 64
 
 
 class _Bounded:
-    """A composer that counts how deep it is; to be mixed into a loader of PyYAML."""
+    """A composer that counts how deep it is; to be mixed into a loader of PyYAML.
+
+    An alias is as deep as what it names, and cannot name what it is in.
+    """
 
     _depth = 0
+    _deepest = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self._depth == MAX_DEPTH:
+        event: Any = self.peek_event()  # type: ignore[attr-defined]
+        # Of every anchor the depth of what it names; 0 until that is complete.
+        heights: dict[str | None, int] = self.__dict__.setdefault("_heights", {})
+        height = 1
+        if isinstance(event, yaml.AliasEvent):
+            height = heights.get(event.anchor, 1)
+            if height == 0:
+                raise yaml.YAMLError(f"the alias *{event.anchor} is inside of what it names")
+        elif event.anchor is not None:
+            heights[event.anchor] = 0
+        if self._depth + height > MAX_DEPTH:
             raise yaml.YAMLError(f"mappings and lists nest deeper than {MAX_DEPTH}")
+        around, self._deepest = self._deepest, self._depth + height
         self._depth += 1
         node: yaml.Node | None = super().compose_node(parent, index)  # type: ignore[misc]
         self._depth -= 1
+        if event.anchor is not None and not isinstance(event, yaml.AliasEvent):
+            heights[event.anchor] = self._deepest - self._depth
+        self._deepest = max(around, self._deepest)
         return node
 
 
@@ -40,9 +58,13 @@ def parse_yaml(text: str | bytes, *, as_texts: bool = False) -> Any:
         as_texts: scalars stay texts, so that `no` and `1.10` are what they look like.
 
     Raises:
-        yaml.YAMLError: it is not YAML, nests deeper than `MAX_DEPTH`, or a date or number in it does not exist.
+        yaml.YAMLError: it is not YAML, nests deeper than `MAX_DEPTH`, an alias is inside of what it names, or a value
+            is not one of its tag, such as a date that does not exist.
     """
     try:
         return yaml.load(text, Loader=_TextLoader if as_texts else _SafeLoader)
     except (ValueError, OverflowError) as error:
         raise yaml.YAMLError(str(error)) from None
+    except (AttributeError, LookupError, TypeError) as error:
+        # `SafeConstructor` looks values up and takes them apart without a check: `!!bool x`, `!!int ""`.
+        raise yaml.YAMLError(f"a value is not one of its tag ({type(error).__name__}: {error})") from None

@@ -124,3 +124,10 @@ def test_a_file_that_is_no_parquet_is_named(call: Callable[..., Called], folder:
     called = call("bootstrap", folder / "new.yaml", "--out", folder / "out")
     assert called.code == 2
     assert "0.parquet" in called.err
+
+
+@pytest.mark.parametrize("options", [["--uid", "a"], ["--map", "/a=/b"], ["--allow-root", "/a"]])
+def test_options_about_the_base_need_one(call: Callable[..., Called], folder: Path, options: list[str]) -> None:
+    called = call("bootstrap", folder / "new.yaml", "--out", folder / "out", *options)
+    assert called.code == 2
+    assert "options about the base are given, and no base" in called.err

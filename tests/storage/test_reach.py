@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from state_pipelines.errors import FormatError, OutOfReachError
+from state_pipelines.errors import FormatError, OutOfReachError, UsageError
 from state_pipelines.storage import Location, PathMapping, join, resolve
 from state_pipelines.storage.reach import locate_named
 
@@ -224,3 +224,26 @@ def test_on_object_stores_paths_decide(path: str, allowed: bool) -> None:
 def test_chains_of_file_systems_are_no_paths_of_flink(checkpoint: Location) -> None:
     with pytest.raises(FormatError, match=r"not one of Flink's"):
         absolute("simplecache::http://127.0.0.1/a", checkpoint, "/")
+
+
+@pytest.mark.parametrize("root", ["", " "])
+def test_an_empty_root_is_not_the_working_directory(root: str) -> None:
+    with pytest.raises(UsageError, match="an allowed root is empty"):
+        PathMapping().allow([root])
+
+
+@pytest.mark.parametrize("form", ["~", "~/root", "file://~/root", "{}"])
+def test_a_home_directory_may_be_a_root(
+    root: Path, checkpoint: Location, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setenv("HOME", str(root.parent))
+    secret = root / "savepoint-012345-0123456789ab" / "a"
+    assert absolute(secret, checkpoint, form.format(root)) == str(secret)
+
+
+@pytest.mark.parametrize(
+    "path", ["..?x/secret", "..#x/secret", "%2e%2e?x/secret", "..;x/secret", "..%3fx/secret", "..%5csecret"]
+)
+def test_servers_of_http_do_not_lead_out_of_the_snapshot(path: str) -> None:
+    with pytest.raises(FormatError, match="does not stay below"):
+        relative(path, resolve("http://localhost/savepoint"))

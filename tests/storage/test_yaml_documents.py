@@ -22,3 +22,28 @@ def test_depth_is_bounded(as_texts: bool) -> None:
 def test_what_does_not_exist_is_an_error_of_yaml(text: str) -> None:
     with pytest.raises(yaml.YAMLError):
         parse_yaml(text)
+
+
+@pytest.mark.parametrize("text", ["!!bool x", "!!int ''", "!!timestamp x", "a: !!int {}", "!!float []"])
+def test_what_is_not_of_its_tag_is_an_error_of_yaml(text: str) -> None:
+    with pytest.raises(yaml.YAMLError):
+        parse_yaml(text)
+
+
+@pytest.mark.parametrize("text", ["&a {x: *a}", "&a [*a]", "x: &a [{y: [*a]}]", "&a {*a : 1}"])
+@pytest.mark.parametrize("as_texts", [False, True])
+def test_an_alias_inside_of_what_it_names_is_refused(text: str, as_texts: bool) -> None:
+    with pytest.raises(yaml.YAMLError, match=r"the alias \*a is inside of what it names"):
+        parse_yaml(text, as_texts=as_texts)
+
+
+def test_an_alias_is_as_deep_as_what_it_names() -> None:
+    half = MAX_DEPTH // 2
+    deep = f"- &a {'[' * half}{']' * half}\n- {'[' * (half - 2)}*a{']' * (half - 2)}\n"
+    assert len(parse_yaml(deep)) == 2
+    with pytest.raises(yaml.YAMLError, match=f"nest deeper than {MAX_DEPTH}"):
+        parse_yaml(deep + f"- {'[' * half}*a{']' * half}\n")
+
+
+def test_aliases_beside_each_other_are_values() -> None:
+    assert parse_yaml("a: &x {y: 1}\nb: *x\nc: {<<: *x, z: 2}") == {"a": {"y": 1}, "b": {"y": 1}, "c": {"y": 1, "z": 2}}

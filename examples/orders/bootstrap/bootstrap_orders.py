@@ -148,7 +148,7 @@ def describe_operators(spark: SparkSession) -> list[NewOperator]:
 def main(target: str, format: str = "canonical") -> None:
     """Write the savepoint."""
     spark = sp.spark.create_session("bootstrap-orders")
-    result = sp.spark.bootstrap(target, describe_operators(spark), format=format)
+    result = sp.bootstrap(target, describe_operators(spark), format=format)
     sys.stdout.write(f"{sum(result.entries.values())} entries of {len(result.entries)} states in {result.path}\n")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -10,8 +9,10 @@ import yaml
 from state_pipelines.errors import UsageError, Where, at
 from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetFiles
-from state_pipelines.storage import resolve
-from state_pipelines.storage.files import read_file
+from state_pipelines.storage import join, parent, read_file, resolve
+from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.resolution import normalize
+from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +38,7 @@ def load_bootstrap(path: str) -> list[NewOperator]:
     """
     with at(file=path):
         try:
-            content = yaml.safe_load(read_file(resolve(path)))
+            content = parse_yaml(read_file(resolve(path)))
         except yaml.YAMLError as error:
             raise UsageError(f"the file is no YAML: {' '.join(str(error).split())}") from None
         _check(content, {"operators": list}, ("operators",), "the description")
@@ -58,10 +59,15 @@ def _read_state(content: Any, path: str) -> NewState:
             parts = source.values() if isinstance(source, dict) else source if isinstance(source, list) else [source]
             if not isinstance(name, str) or not all(isinstance(each, str) for each in parts):
                 raise UsageError(f"the column {name} is {source!r}, not a name, a list of names or names by field")
-        rows = content["rows"]
-        if "://" not in rows and not PurePosixPath(rows).is_absolute():
-            rows = str(PurePosixPath(path).parent / rows)
-        return NewState(**(content | {"rows": ParquetFiles(rows)}))
+        return NewState(**(content | {"rows": ParquetFiles(_find_rows(content["rows"], path))}))
+
+
+def _find_rows(rows: str, path: str) -> str:
+    """The path or URL of rows; relative ones are relative to the directory of the description."""
+    if rows.startswith("/") or "://" in normalize(rows):
+        return rows
+    found = join(parent(resolve(path)), rows)
+    return found.path if is_local(found) else found.url
 
 
 def _check(content: Any, known: Mapping[str, type], needed: tuple[str, ...], what: str) -> None:

@@ -116,7 +116,7 @@ class SnapshotTransaction:
             declarations = declarations or base.declarations
             # Files that stay where they are were in reach of the old snapshot.
             handles = (each.handle for each in list_references(metadata))
-            stayed = (each.path.rpartition("/")[0] for each in handles if isinstance(each, FileStateHandle))
+            stayed = (each.path.rpartition("/")[0] or "/" for each in handles if isinstance(each, FileStateHandle))
             mapping = base.path_mapping.allow(stayed)
         mapping = mapping.allow(each.url for each in beside)
         self._staged = metadata, files, beside
