@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UsageError
@@ -108,11 +109,16 @@ def read_raw_operator(
     handles = [(index, each[0]) for index, each in enumerate(old) if each is not None]
     if not handles:
         return
-    for share in redistribute(handles, parallelism, old_parallelism=len(old))[subtask]:
-        found = old[share.subtask]
-        if found is not None and share.offsets:
-            handle, stream = found
-            data, starts, ends = read_raw_partitions(read_whole_stream(stream), handle, stream.name)
-            bounds = dict(zip(starts.tolist(), ends.tolist(), strict=True))
-            for offset in share.offsets:
-                yield data[offset : bounds[offset]].tobytes()
+    # Partitions without bytes have the offset of the next one, so that offsets do not identify them: shares of one
+    # old subtask are consecutive, in the order of the new subtasks.
+    taken: Counter[int] = Counter()
+    for number, shares in enumerate(redistribute(handles, parallelism, old_parallelism=len(old))):
+        for share in shares:
+            found, first = old[share.subtask], taken[share.subtask]
+            taken[share.subtask] += len(share.offsets)
+            if number == subtask and found is not None and share.offsets:
+                handle, stream = found
+                data, starts, ends = read_raw_partitions(read_whole_stream(stream), handle, stream.name)
+                chosen = slice(first, taken[share.subtask])
+                for start, end in zip(starts[chosen].tolist(), ends[chosen].tolist(), strict=True):
+                    yield data[start:end].tobytes()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from state_pipelines.binary.reader import Reader
@@ -31,14 +31,20 @@ Infos: TypeAlias = "dict[str, StateMetaInfo]"
 
 @dataclass(frozen=True)
 class _OldFiles:
-    """Files of the old subtasks by index; each is read when it is needed, and once."""
+    """Files of the old subtasks by index; each is read when it is first needed, and held."""
 
     sources: dict[int, OperatorStateSource]
     parallelism: int
+    held: dict[int, OperatorStateFile] = field(default_factory=dict)
 
     @property
     def handles(self) -> list[tuple[int, OperatorStateHandle]]:
         return [(index, source.handle) for index, source in self.sources.items()]
+
+    def read(self, subtask: int) -> OperatorStateFile:
+        if subtask not in self.held:
+            self.held[subtask] = self.sources[subtask].read()
+        return self.held[subtask]
 
 
 def _index(old: Sequence[OldOperatorState]) -> _OldFiles:
@@ -65,11 +71,10 @@ def restore_lists(
     files = _index(old)
     infos = _join_infos(info for source in files.sources.values() for info in source.header.lists)
     elements: dict[str, list[bytes]] = {name: [] for name in infos}
-    read: dict[int, OperatorStateFile] = {}
     for share in _find_shares(files, subtask, parallelism):
         if share.offsets and share.mode is not OperatorStateMode.BROADCAST:
-            file = read.get(share.subtask) or read.setdefault(share.subtask, files.sources[share.subtask].read())
-            elements[share.state_name] += _take(file, files.sources[share.subtask].handle, share)
+            handle = files.sources[share.subtask].handle
+            elements[share.state_name] += _take(files.read(share.subtask), handle, share)
     return infos, elements
 
 
@@ -82,7 +87,7 @@ def restore_broadcasts(
     entries: dict[str, dict[bytes, bytes]] = {name: {} for name in infos}
     for share in _find_shares(files, subtask, parallelism):
         if share.mode is OperatorStateMode.BROADCAST:
-            file = files.sources[share.subtask].read()
+            file = files.read(share.subtask)
             with at(file=file.name, state=share.state_name):
                 entries[share.state_name] = _cut_entries(file, infos[share.state_name], layouts)
     return infos, entries

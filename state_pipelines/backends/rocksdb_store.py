@@ -221,7 +221,7 @@ class RocksStore:
 
     Args:
         prefix: bytes of the key-group prefix, 1 or 2.
-        directory: local, empty or not there yet; removed by `close`.
+        directory: local, empty or not there yet; removed by `close`, and when the database cannot be opened.
         options: of the database; default Flink's defaults.
 
     Raises:
@@ -238,17 +238,21 @@ class RocksStore:
         self._prefix = prefix
         self._directory = directory
         self._lease: MemoryLease | None = None
-        if self.options.memory_size is not None:
-            budget = MemoryBudget(self.options.memory_size, self.options.write_buffer_ratio)
-            self._lease = SHARED_MEMORY.lease(budget)
-        self._settings = make_options(self.options, self._lease)
         self._writing = WriteOptions()
         # State is restored from checkpoints, never from the log of the database.
         self._writing.disable_wal = True  # type: ignore[method-assign, assignment]  # a property; the stub says method
         self._families: dict[str, Family] = {}
         self._maps: dict[str, RocksMaps] = {}
-        directory.mkdir(parents=True, exist_ok=True)
-        self._database = Rdict(str(directory / "db"), self._settings)
+        try:
+            if self.options.memory_size is not None:
+                budget = MemoryBudget(self.options.memory_size, self.options.write_buffer_ratio)
+                self._lease = SHARED_MEMORY.lease(budget)
+            self._settings = make_options(self.options, self._lease)
+            directory.mkdir(parents=True, exist_ok=True)
+            self._database = Rdict(str(directory / "db"), self._settings)
+        except BaseException:
+            self._release()
+            raise
 
     @property
     def directory(self) -> Path:
@@ -371,6 +375,9 @@ class RocksStore:
         self._families.clear()
         self._maps.clear()
         self._database.close()
+        self._release()
+
+    def _release(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
         if self._lease is not None:
             self._lease.release()

@@ -67,6 +67,10 @@ class Snapshot(SnapshotFiles):
         uids = self.known_uids
         return tuple(Operator(self, each, uids.get(each.operator_id)) for each in self.metadata.operator_states)
 
+    def get_operator(self, operator_id: bytes) -> Operator | None:
+        """The operator of an id, 16 bytes; None when there is none."""
+        return next((each for each in self.operators if each.metadata.operator_id == operator_id), None)
+
     def operator(self, name: str) -> Operator:
         """An operator by uid, 32-digit id, or operator name.
 

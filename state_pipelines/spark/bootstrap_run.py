@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from state_pipelines.errors import MigrationError, UsageError
+from state_pipelines.errors import UsageError
 from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult, plan_bootstrap
 from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, SUBTASK, NewOperator, NewState
 from state_pipelines.operations.choices import parse_choice
@@ -118,7 +118,9 @@ class FrameRows:
 
     def read_rows(self, state: NewState) -> pa.Table:
         """All rows of a small state."""
-        return _select(state).toArrow()
+        frame = _select(state)
+        with translate_failures("the rows cannot be read"):
+            return frame.toArrow()
 
     def encode_keyed(self, state: NewState, encoding: KeyedEncoding) -> list[EncodedPart]:
         """Encode the rows in tasks, one part file each."""
@@ -155,27 +157,29 @@ def _select(state: NewState) -> DataFrame:
     if not isinstance(frame, DataFrame):
         raise UsageError(f"the rows are {type(frame).__name__}, not a DataFrame")
     chosen: list[Column] = []
-    for name in (*state.wanted, *state.optional):
-        if name in state.columns:
-            chosen.append(_evaluate(state.columns[name]).alias(name))
-        elif name in frame.columns:
-            chosen.append(F.col(name))
-        elif name in state.wanted:
-            raise UsageError(
-                f"the rows have no column {name}, and `columns` does not say where it comes from",
-                hint=f"They have {', '.join(frame.columns)}",
-            )
-    try:
-        with translate_failures("the columns cannot be computed"):
-            selected = frame.select(*chosen)
-            _ = selected.schema  # Spark resolves expressions when it is asked for the schema.
-            return selected
-    except MigrationError as error:
-        raise UsageError(error.what) from None
+    with translate_failures("the columns cannot be computed", UsageError):
+        for name in (*state.wanted, *state.optional):
+            if name in state.columns:
+                chosen.append(_evaluate(state.columns[name]).alias(name))
+            elif name in frame.columns:
+                chosen.append(F.col(name))
+            elif name in state.wanted:
+                raise UsageError(
+                    f"the rows have no column {name}, and `columns` does not say where it comes from",
+                    hint=f"They have {', '.join(frame.columns)}",
+                )
+        selected = frame.select(*chosen)
+        _ = selected.schema  # Spark resolves expressions when it is asked for the schema.
+    return selected
 
 
 def _evaluate(source: str | Sequence[str] | Mapping[str, str]) -> Column:
     if isinstance(source, str):
         return F.expr(source)
     fields = dict(source) if hasattr(source, "keys") else {each: each for each in source}
+    if len(fields) < len(source):
+        raise UsageError(
+            f"two fields of the struct of {', '.join(source)} have one name",
+            hint="Name them: {field: expression, other field: other expression}",
+        )
     return F.struct(*(F.expr(text).alias(name) for name, text in fields.items()))

@@ -51,7 +51,7 @@ class Aggregate:
     Attributes:
         row: SQL of the value of one record.
         combine: SQL aggregate over `{value}`, and over `{order}` if there is an order; the order of old state is null.
-        order: SQL by which records are ordered; empty if their order does not matter.
+        order: SQL by which records are ordered, null for none of them; empty if their order does not matter.
         kind: VALUE, REDUCING, AGGREGATING or LIST; that of the snapshot if it has the state.
         type: serializer of the value; that of the snapshot, else what follows from the type of the column.
     """
@@ -84,8 +84,9 @@ def max_of(expression: str) -> Aggregate:
 
 
 def last_of(expression: str, order_by: str) -> Aggregate:
-    """Value of an SQL expression in the record that is last by `order_by`; records of a batch follow older batches."""
-    return Aggregate(f"({expression})", "coalesce(max_by({value}, {order}), any_value({value}, true))", order_by)
+    """Last value of an SQL expression by `order_by` that is not null; records of a batch follow older batches."""
+    last = "max_by({value}, if({value} is null, null, {order}))"
+    return Aggregate(f"({expression})", f"coalesce({last}, any_value({{value}}, true))", order_by)
 
 
 def collect_of(expression: str, order_by: str) -> Aggregate:
@@ -129,13 +130,14 @@ def keyed_aggregate(
 
     Raises:
         UsageError: an expression cannot be understood, or the type of an aggregate is not that of its values.
+        MigrationError: the order of a record is null.
         UnsupportedError: the snapshot has a state of that name with TTL, with namespaces, or of another kind.
         StateError: see `bootstrap`.
     """
     if not states:
         raise UsageError("there are no aggregates", hint='Give `states`, such as {"count": count_of()}')
     base = None if snapshot is None else ensure_open(snapshot)
-    found = _find_operator(base, operator)
+    found = None if base is None else base.get_operator(find_operator_id(operator))
     known = {} if found is None else _find_known(found, states)
     register(records.sparkSession)
     rows = _select_records(records, key, states)
@@ -162,13 +164,6 @@ def _order(index: int) -> str:
     return f"order_{index}"
 
 
-def _find_operator(base: Snapshot | None, operator: str) -> Operator | None:
-    if base is None:
-        return None
-    wanted = find_operator_id(operator)
-    return next((each for each in base.operators if each.metadata.operator_id == wanted), None)
-
-
 def _find_known(operator: Operator, states: Mapping[str, Aggregate]) -> dict[str, StateMetaInfo]:
     """The states that the snapshot has already, by name.
 
@@ -193,12 +188,14 @@ def _find_known(operator: Operator, states: Mapping[str, Aggregate]) -> dict[str
 
 
 def _select_records(records: DataFrame, key: str, states: Mapping[str, Aggregate]) -> DataFrame:
-    columns = [F.expr(key).alias(STATE_KEY)]
-    for index, each in enumerate(states.values()):
-        columns.append(F.expr(each.row).alias(_value(index)))
-        if each.order:
-            columns.append(F.expr(each.order).alias(_order(index)))
-    with translate_failures("the records cannot be evaluated"):
+    with translate_failures("the records cannot be evaluated", UsageError):
+        columns = [F.expr(key).alias(STATE_KEY)]
+        for index, (name, each) in enumerate(states.items()):
+            columns.append(F.expr(each.row).alias(_value(index)))
+            if each.order:
+                order = F.expr(each.order)
+                missing = F.raise_error(F.lit(f"state {name}: the order of a record is null ({each.order})"))
+                columns.append(F.when(order.isNull(), missing).otherwise(order).alias(_order(index)))
         rows = records.select(*columns)
         _ = rows.schema  # Spark resolves expressions when it is asked for the schema.
     return rows
@@ -228,11 +225,14 @@ def _combine(rows: DataFrame, states: Mapping[str, Aggregate]) -> DataFrame:
     Raises:
         UsageError: an aggregate cannot be understood, or its type is not that of its values.
     """
-    aggregates = [
-        F.expr(each.combine.format(value=_value(index), order=_order(index))).alias(_value(index))
-        for index, each in enumerate(states.values())
-    ]
-    with translate_failures("the aggregates cannot be evaluated"):
+    with translate_failures("the aggregates cannot be evaluated", UsageError):
+        aggregates = [
+            # Not `str.format`: braces are legal in SQL, such as those of a regular expression.
+            F.expr(each.combine.replace("{value}", _value(index)).replace("{order}", _order(index))).alias(
+                _value(index)
+            )
+            for index, each in enumerate(states.values())
+        ]
         merged = rows.groupBy(STATE_KEY).agg(*aggregates)
         types = {field.name: field.dataType for field in merged.schema.fields}
     for index, (name, each) in enumerate(states.items()):

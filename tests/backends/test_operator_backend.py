@@ -11,9 +11,11 @@ from state_pipelines.backends.raw_streams import (
     write_raw_keyed,
     write_raw_operator,
 )
+from state_pipelines.backends.restored_elements import restore_broadcasts
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError
 from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.operatorstate.unread_state import OperatorStateSource
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, tuple_of
 from state_pipelines.serializers.state_meta_info import broadcast_state, keyed_state, operator_list
 from state_pipelines.snapshot.handle_readers import HandleReader
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.backends.restored_elements import OldOperatorState
+    from state_pipelines.operatorstate.state_files import OperatorStateFile
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 LAYOUTS = LayoutContext()
@@ -143,6 +146,23 @@ def test_broadcast_entries() -> None:
     assert list(table.entries()) == []
 
 
+def test_a_file_with_several_broadcast_states_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = make_backend()
+    for name in ("rules", "limits", "names"):
+        backend.register_broadcast(broadcast_state(name, STRING, LONG)).put(name, 1)
+    old = save([backend], tmp_path)
+    read, names = OperatorStateSource.read, []
+
+    def note(source: OperatorStateSource) -> OperatorStateFile:
+        names.append(source.name)
+        return read(source)
+
+    monkeypatch.setattr(OperatorStateSource, "read", note)
+    _, entries = restore_broadcasts(old, 0, 1, LAYOUTS)
+    assert [len(each) for each in entries.values()] == [1, 1, 1]
+    assert len(names) == 1
+
+
 def test_a_state_is_registered_once() -> None:
     backend = make_backend()
     assert backend.register_list(BUFFER) is backend.register_list(BUFFER)
@@ -211,9 +231,9 @@ def test_raw_operator_partitions_are_dealt_out(tmp_path: Path, parallelism: int)
     directory = resolve(str(tmp_path))
     reader = HandleReader(directory, PathMapping())
     old = []
-    for index, partitions in enumerate(([b"a", b"bc"], [], [b"def"])):
+    for index, partitions in enumerate(([b"a", b"", b"", b"bc"], [], [b"", b"def", b""])):
         handle = write_raw_operator(partitions, directory, f"raw-{index}")
         old.append(None if handle is None else (handle, reader.open_stream(handle.delegate)))
     found = [list(read_raw_operator(old, subtask, parallelism)) for subtask in range(parallelism)]
-    assert sorted(each for part in found for each in part) == [b"a", b"bc", b"def"]
+    assert sorted(each for part in found for each in part) == [b"", b"", b"", b"", b"a", b"bc", b"def"]
     assert list(read_raw_operator([None, None], 0, 2)) == []

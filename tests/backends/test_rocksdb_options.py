@@ -164,3 +164,19 @@ def test_long_lists_are_appended_in_batches(tmp_path: Path) -> None:
     assert list(entries.keys()) == [b"\1k"]
     assert entries.get(b"\1k") == b"x"
     store.close()
+
+
+def test_a_store_that_cannot_be_opened_leaves_no_lease(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError):
+        RocksStore(1, tmp_path / "file" / "store")
+    assert SHARED_MEMORY.leases == 0
+
+
+def test_a_store_that_gets_no_memory_leaves_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    store = RocksStore(1, tmp_path / "store")
+    with pytest.raises(UsageError, match="share"):
+        RocksStore(1, tmp_path / "other", read_rocksdb_options({MANAGED_SIZE: "1mb"}))
+    assert not (tmp_path / "other").exists()
+    store.close()

@@ -11,6 +11,7 @@ from state_pipelines.connectors.detection import read_coordinator
 from state_pipelines.connectors.kafka_source import KafkaEnumerator
 from state_pipelines.errors import (
     IncompatibleError,
+    MigrationError,
     ProofError,
     StateError,
     UnsupportedError,
@@ -263,6 +264,14 @@ def test_a_broadcast_key_that_comes_twice_is_refused(spark: SparkSession, tmp_pa
         bootstrap(str(tmp_path / "new"), [NewOperator("people", [state], parallelism=2)])
 
 
+def test_offsets_that_cannot_be_computed_are_an_error_of_the_state(spark: SparkSession, tmp_path: Path) -> None:
+    offsets = spark.sql(
+        "SELECT 'orders' AS topic, 1 AS partition, CAST(CONCAT('x', id) AS BIGINT) AS offset FROM RANGE(2)"
+    )
+    with pytest.raises(MigrationError, match="the rows cannot be read"):
+        bootstrap(str(tmp_path / "new"), [NewOperator("s", [NewState("o", offsets, "KAFKA")], parallelism=1)])
+
+
 def test_a_partition_with_two_offsets_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     offsets = spark.sql("SELECT 'orders' AS topic, 1 AS partition, id AS offset FROM RANGE(2)")
     with pytest.raises(IncompatibleError, match="partition 1 of topic orders"):
@@ -296,6 +305,8 @@ def test_rows_that_do_not_fit_leave_nothing(
             "string does not fit bool",
         ),
         ({"columns": {"state_key": "id", "value": "no_such_column"}}, UsageError, "no_such_column"),
+        ({"columns": {"state_key": "id", "value": "total +"}}, UsageError, "the columns cannot be computed"),
+        ({"columns": {"state_key": "id", "value": ["total", "total"]}}, UsageError, "have one name"),
         ({"columns": {"value": "total"}}, UsageError, "no column state_key"),
         (
             {"columns": {"state_key": "id", "value": "seen"}},
@@ -366,6 +377,8 @@ def test_names_that_are_used_twice_are_refused(people: DataFrame, tmp_path: Path
     new = NewOperator("people", [total(people), total(people)], parallelism=2)
     with pytest.raises(UsageError, match="two states have this name"):
         bootstrap(str(tmp_path / "new"), [new])
+    with pytest.raises(UsageError, match="a keyed state and an operator state have this name"):
+        NewOperator("people", [total(people), NewState("total", people, "UNION")], parallelism=2)
     new = NewOperator("people", [total(people)], parallelism=2)
     with pytest.raises(UsageError, match=r"described twice.*Hash collision"):
         bootstrap(str(tmp_path / "new"), [new, new])

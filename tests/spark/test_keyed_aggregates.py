@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.errors import UnsupportedError, UsageError
+from state_pipelines.errors import MigrationError, UnsupportedError, UsageError
 from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.spark import bootstrap, register
@@ -106,6 +106,29 @@ def test_keys_without_a_result_have_no_state(spark: SparkSession, tmp_path: Path
     assert merged.state("count").count().entries == merged.state("sum").count().entries + 1
 
 
+def test_the_last_value_is_that_of_the_last_record_that_has_one(spark: SparkSession, tmp_path: Path) -> None:
+    states = {"last": last_of("city", "number")}
+    first = frame(spark, [(5, "a", 0, "five"), (9, "a", 0, "nine"), (7, "a", 0, "seven"), (1, "b", 0, "one")])
+    without = first.selectExpr("number", "user", "amount", "IF(number = 9, NULL, city) AS city")
+    snapshot = aggregate(without, tmp_path / "first", states, parallelism=1)
+    second = frame(spark, [(2, "a", 0, "two"), (3, "b", 0, "three")]).selectExpr(
+        "number", "user", "amount", "IF(number = 3, NULL, city) AS city"
+    )
+    merged = aggregate(second, tmp_path / "second", states, snapshot=snapshot)
+    found = [
+        {row["state_key"]: row["value"] for row in each.operator("users").state("last").to_arrow().to_pylist()}
+        for each in (snapshot, merged)
+    ]
+    assert found == [{"a": "seven", "b": "one"}, {"a": "two", "b": "one"}]
+
+
+def test_braces_of_sql_are_kept(spark: SparkSession, tmp_path: Path) -> None:
+    states = {"sum": Aggregate("amount", "sum(if('ab' rlike '^[a-z]{2}$', {value}, 0L))")}
+    merged = aggregate(frame(spark, RECORDS), tmp_path / "new", states, parallelism=1)
+    values = {row["state_key"]: row["value"] for row in merged.operator("users").state("sum").to_arrow().to_pylist()}
+    assert values == expect(RECORDS)["sum"]
+
+
 def test_other_states_are_taken_over(spark: SparkSession, tmp_path: Path) -> None:
     records = spark.sql("SELECT 'order-0001' AS id")
     base = open_snapshot(str(orders("2.2").path))
@@ -121,6 +144,21 @@ class TestRefused:
             aggregate(
                 frame(spark, RECORDS), tmp_path / "new", {"n": Aggregate("city", "count({value})")}, parallelism=1
             )
+
+    def test_a_record_without_an_order(self, spark: SparkSession, tmp_path: Path) -> None:
+        states = {"last": last_of("city", "if(number = 7, null, number)")}
+        with pytest.raises(MigrationError, match="state last: the order of a record is null"):
+            aggregate(frame(spark, RECORDS), tmp_path / "new", states, parallelism=1)
+        assert not (tmp_path / "new").exists()
+
+    @pytest.mark.parametrize(
+        "each",
+        [Aggregate("amount +", "sum({value})"), Aggregate("amount", "sum({value}"), last_of("city", "number,")],
+        ids=["value", "aggregate", "order"],
+    )
+    def test_an_expression_that_is_no_sql(self, spark: SparkSession, tmp_path: Path, each: Aggregate) -> None:
+        with pytest.raises(UsageError, match="cannot be evaluated"):
+            aggregate(frame(spark, RECORDS), tmp_path / "new", {"s": each}, parallelism=1)
 
     def test_no_aggregates(self, spark: SparkSession, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="no aggregates"):

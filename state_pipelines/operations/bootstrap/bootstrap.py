@@ -272,8 +272,7 @@ def plan_bootstrap(
 
 def _find_key(base: Snapshot | None, new: NewOperator) -> Serializer | None:
     """The serializer of the keys of an operator of the base."""
-    wanted = find_operator_id(new.uid)
-    for operator in base.operators if base is not None else ():
-        if operator.metadata.operator_id == wanted:
-            return next((file.header.key_serializer for _, file in operator.keyed_files), None)
-    return None
+    operator = None if base is None else base.get_operator(find_operator_id(new.uid))
+    if operator is None:
+        return None
+    return next((file.header.key_serializer for _, file in operator.keyed_files), None)

@@ -78,7 +78,8 @@ def prove_bootstrap(plan: SavepointPlan, snapshot: Snapshot, expected: ExpectedR
     unhashed = misplaced = 0
     labels: dict[str, None] = {}
     for writing in plan.operators:
-        operator = _find_operator(snapshot, writing)
+        operator = snapshot.get_operator(writing.metadata.operator_id)
+        assert operator is not None
         labels[writing.description.operator] = None
         for (label, name), found in _read_keyed(plan, writing, operator, run).items():
             comparison.compare(name, "key group", expected.keyed[label, name].sums, found.sums)
@@ -107,11 +108,6 @@ def prove_bootstrap(plan: SavepointPlan, snapshot: Snapshot, expected: ExpectedR
         time.monotonic() - started,
         notes=notes,
     )
-
-
-def _find_operator(snapshot: Snapshot, writing: OperatorWriting) -> Operator:
-    wanted = writing.metadata.operator_id
-    return next(each for each in snapshot.operators if each.metadata.operator_id == wanted)
 
 
 def _read_keyed(

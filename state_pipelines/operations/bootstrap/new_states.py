@@ -209,12 +209,18 @@ class NewOperator:
     coordinator: bytes | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an operator without states, and numbers that are none."""
+        """Refuse an operator without states, numbers that are none, and one name for two kinds of state."""
         if not self.states:
             raise UsageError("the operator has no states", where=Where(operator=self.uid))
         for name, value in (("parallelism", self.parallelism), ("max_parallelism", self.max_parallelism)):
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise UsageError(f"the {name} is {value!r}, not a positive number", where=Where(operator=self.uid))
+        for name in {each.stored_name for each in self.keyed} & {each.stored_name for each in self.unkeyed}:
+            raise UsageError(
+                "a keyed state and an operator state have this name",
+                where=Where(operator=self.uid, state=name),
+                hint="Flink keeps them apart, but results and reports name states by operator and name; rename one",
+            )
 
     @property
     def keyed(self) -> tuple[NewState, ...]:

@@ -242,7 +242,7 @@ def plan_savepoint(
 
 
 def _plan_operator(base: Snapshot | None, description: OperatorDescription, context: LayoutContext) -> OperatorWriting:
-    operator = _find_operator(base, description)
+    operator = None if base is None else base.get_operator(description.operator_id)
     state = _new_operator(description) if operator is None else operator.metadata
     files: dict[int, KeyedFile] = {}
     sources: dict[int, OperatorStateSource] = {}
@@ -334,13 +334,6 @@ def _place_operator_states(source: OperatorStateSource | None, infos: Sequence[S
     return replace(header, lists=tuple(lists.values()), broadcasts=tuple(broadcasts.values()))
 
 
-def _find_operator(base: Snapshot | None, description: OperatorDescription) -> Operator | None:
-    if base is None:
-        return None
-    wanted = description.operator_id
-    return next((each for each in base.operators if each.metadata.operator_id == wanted), None)
-
-
 def _new_operator(description: OperatorDescription) -> OperatorState:
     if description.parallelism is None:
         raise UsageError("the parallelism is not known and must be given")
@@ -362,9 +355,11 @@ def _find_state(operator: Operator | None, name: str, state_type: str | None) ->
     """The meta info of a keyed state in the base; None when it does not have it."""
     if operator is None:
         return None
-    state = next((each for each in operator.states if each.name == name), None)
-    if state is None:
+    states = [each for each in operator.states if each.name == name]
+    if not states:
         return None
+    # An operator may have a keyed state and an operator state of one name.
+    state = next((each for each in states if isinstance(each, KeyedState)), states[0])
     if not isinstance(state, KeyedState):
         raise UsageError(f"{name} is operator state in the base")
     if (state.kind == TIMER) != (state_type == TIMER):
