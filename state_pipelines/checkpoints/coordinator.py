@@ -144,6 +144,10 @@ class CheckpointCoordinator:
         self._next_id = max(last, self.directories.find_last_id()) + 1
         return found[-1] if found else None
 
+    def set_next_id(self, checkpoint_id: int) -> None:
+        """Set the id of the next checkpoint (`CheckpointIDCounter.setCount`); ids must still ascend."""
+        self._next_id = checkpoint_id
+
     def finish_task(self, operator_id: bytes, subtask: int) -> None:
         """Note that a subtask has no more input and has ended; later checkpoints do not wait for it."""
         self._finished[operator_id] = self._finished.get(operator_id, frozenset()) | {subtask}

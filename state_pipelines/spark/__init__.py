@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         sum_of,
     )
     from state_pipelines.spark.keyed_step import KeyedProcessResult, keyed_process
+    from state_pipelines.spark.micro_batches import keyed_batches
     from state_pipelines.spark.migration_run import MigrationResult, migrate
     from state_pipelines.spark.registration import register
     from state_pipelines.spark.session import create_session
@@ -43,6 +44,7 @@ __all__ = [
     "count_of",
     "create_session",
     "keyed_aggregate",
+    "keyed_batches",
     "keyed_process",
     "last_of",
     "max_of",
@@ -71,6 +73,7 @@ _PLACES = {
     "ProofCheck": "state_pipelines.operations.proofs.proof_reports",
     "ProofReport": "state_pipelines.operations.proofs.proof_reports",
     "create_session": "state_pipelines.spark.session",
+    "keyed_batches": "state_pipelines.spark.micro_batches",
     "keyed_process": "state_pipelines.spark.keyed_step",
     "migrate": "state_pipelines.spark.migration_run",
     "register": "state_pipelines.spark.registration",

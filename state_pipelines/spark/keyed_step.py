@@ -33,7 +33,7 @@ from state_pipelines.storage import METADATA_FILE, list_directory, resolve
 from state_pipelines.storage.deletion import delete_files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -122,55 +122,113 @@ def keyed_process(
         IncompatibleError: the snapshot does not fit, in Flink's words.
         StateError: the function, a task, or the checkpoint failed; nothing was published.
     """
-    if checkpoint is not None and savepoint is not None:
-        raise UsageError("both a checkpoint and a savepoint are asked for", hint="Choose one of them")
-    parsed = parse_options(_DEFAULTS | dict(options or {}))
-    if parsed.backend == "rocksdb" and parsed.incremental:
-        raise UnsupportedError(
-            "incremental checkpoints are not taken here yet", hint="Set execution.checkpointing.incremental to false"
-        )
-    keys = (key,) if isinstance(key, str) else tuple(key)
-    _require_columns(df, (*keys, *order_by, *([timestamp] if timestamp else [])))
-    snapshot = None if from_snapshot is None else ensure_open(from_snapshot)
-    wanted = _choose_parallelism(df, uid, snapshot, parallelism, max_parallelism)
-    (assigned,) = assign_operators([wanted], snapshot, allow_non_restored_state=parsed.allow_non_restored_state)
-    restored = None
-    if snapshot is not None and assigned.state is not None:
-        restored = RestoredState.of(snapshot.operator(uid))
-    known_type = derive_type(key_type) if key_type is not None else _find_key_type(df, keys, restored)
-    columns = _parse_output(output)
-    task = KeyedTask(
+    step = KeyedStep(
+        key=key,
         function=function,
-        operator=assigned.operator,
-        columns=tuple(df.columns),
-        key_columns=keys,
-        key_type=known_type,
+        uid=uid,
+        output=output,
+        key_type=key_type,
+        from_snapshot=from_snapshot,
+        checkpoint=checkpoint,
+        savepoint=savepoint,
+        savepoint_format=savepoint_format,
+        job_id=job_id,
+        parallelism=parallelism,
+        max_parallelism=max_parallelism,
+        order_by=order_by,
         timestamp=timestamp,
         watermark=watermark,
-        output=columns,
-        restored=restored,
-        snapshot=None,
-        hashes=dict(hashes or {}),
-        parameters=dict(parameters or {}),
-        make_store=HeapStore
-        if parsed.backend == "hashmap"
-        else MakeRocksStore(read_rocksdb_options(_to_texts(options))),
+        options=options,
+        hashes=hashes,
+        parameters=parameters,
     )
-    run = _KeyedRun(df, task, tuple(order_by), parsed)
-    directory = checkpoint or savepoint
-    if directory is None:
-        rows, _ = run.process(None)
-        return KeyedProcessResult(rows if output is not None else None, None)
-    number = job_id or hashlib.md5(uid.encode(), usedforsecurity=False).hexdigest()
-    directories = CheckpointDirectories(resolve(directory), number, parsed.create_subdirectory)
-    coordinator = CheckpointCoordinator(directories, [assigned.operator], run, parsed)
-    run.coordinator = coordinator
-    _restore(coordinator, snapshot, is_checkpoint=checkpoint is not None)
-    if checkpoint is not None:
-        request = coordinator.trigger_checkpoint()
-    else:
-        request = coordinator.trigger_savepoint(resolve(directory), savepoint_format)
-    return run.finish(request, has_output=output is not None)
+    return step.run(df)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyedStep:
+    """A keyed function, its state, and its snapshot; attributes that are not listed are arguments of `keyed_process`.
+
+    Attributes:
+        checkpoint_id: of the checkpoint to take; default the one after the last.
+        deliver: gets the output before the snapshot is published; if it fails, nothing is published.
+    """
+
+    key: str | Sequence[str]
+    function: KeyedProcessFunction
+    uid: str
+    output: str | StructType | None = None
+    key_type: Any = None
+    from_snapshot: Snapshot | str | None = None
+    checkpoint: str | None = None
+    savepoint: str | None = None
+    savepoint_format: SavepointFormatType = SavepointFormatType.CANONICAL
+    job_id: str | None = None
+    parallelism: int | None = None
+    max_parallelism: int | None = None
+    order_by: Sequence[str] = ()
+    timestamp: str | None = None
+    watermark: int | None = None
+    options: Mapping[str, Any] | None = None
+    hashes: Mapping[str, HashExpression] | None = None
+    parameters: Mapping[str, str] | None = None
+    checkpoint_id: int | None = None
+    deliver: Callable[[DataFrame], None] | None = None
+
+    def run(self, df: DataFrame) -> KeyedProcessResult:
+        """Run it over the rows of a DataFrame; see `keyed_process`."""
+        if self.checkpoint is not None and self.savepoint is not None:
+            raise UsageError("both a checkpoint and a savepoint are asked for", hint="Choose one of them")
+        parsed = parse_options(_DEFAULTS | dict(self.options or {}))
+        if parsed.backend == "rocksdb" and parsed.incremental:
+            raise UnsupportedError(
+                "incremental checkpoints are not taken here yet",
+                hint="Set execution.checkpointing.incremental to false",
+            )
+        keys = (self.key,) if isinstance(self.key, str) else tuple(self.key)
+        _require_columns(df, (*keys, *self.order_by, *([self.timestamp] if self.timestamp else [])))
+        snapshot = None if self.from_snapshot is None else ensure_open(self.from_snapshot)
+        wanted = _choose_parallelism(df, self.uid, snapshot, self.parallelism, self.max_parallelism)
+        (assigned,) = assign_operators([wanted], snapshot, allow_non_restored_state=parsed.allow_non_restored_state)
+        restored = None
+        if snapshot is not None and assigned.state is not None:
+            restored = RestoredState.of(snapshot.operator(self.uid))
+        known_type = derive_type(self.key_type) if self.key_type is not None else _find_key_type(df, keys, restored)
+        columns = _parse_output(self.output)
+        task = KeyedTask(
+            function=self.function,
+            operator=assigned.operator,
+            columns=tuple(df.columns),
+            key_columns=keys,
+            key_type=known_type,
+            timestamp=self.timestamp,
+            watermark=self.watermark,
+            output=columns,
+            restored=restored,
+            snapshot=None,
+            hashes=dict(self.hashes or {}),
+            parameters=dict(self.parameters or {}),
+            make_store=HeapStore
+            if parsed.backend == "hashmap"
+            else MakeRocksStore(read_rocksdb_options(_to_texts(self.options))),
+        )
+        run = _KeyedRun(df, task, tuple(self.order_by), parsed, self.deliver)
+        directory = self.checkpoint or self.savepoint
+        if directory is None:
+            rows, _ = run.process(None)
+            return KeyedProcessResult(rows if self.output is not None else None, None)
+        number = self.job_id or hashlib.md5(self.uid.encode(), usedforsecurity=False).hexdigest()
+        directories = CheckpointDirectories(resolve(directory), number, parsed.create_subdirectory)
+        coordinator = CheckpointCoordinator(directories, [assigned.operator], run, parsed)
+        run.coordinator = coordinator
+        _restore(coordinator, snapshot, is_checkpoint=self.checkpoint is not None)
+        if self.checkpoint is not None:
+            if self.checkpoint_id is not None:
+                coordinator.set_next_id(self.checkpoint_id)
+            request = coordinator.trigger_checkpoint()
+        else:
+            request = coordinator.trigger_savepoint(resolve(directory), self.savepoint_format)
+        return run.finish(request, has_output=self.output is not None)
 
 
 def _to_texts(options: Mapping[str, Any] | None) -> dict[str, str]:
@@ -244,9 +302,11 @@ class _KeyedRun:
         task: KeyedTask,
         order_by: tuple[str, ...],
         options: CheckpointOptions,
+        deliver: Callable[[DataFrame], None] | None,
     ) -> None:
         self.coordinator: CheckpointCoordinator | None = None
         self._df, self._task, self._order_by, self._options = df, task, order_by, options
+        self._deliver = deliver
         self._rows: DataFrame | None = None
         self._error: StateError | None = None
 
@@ -313,12 +373,14 @@ class _KeyedRun:
         )
         try:
             self._rows, taken = self.process(wanted)
+            if self._deliver is not None:
+                self._deliver(self._rows)
         except StateError as error:
             self._error = error
             self.coordinator.fail_tasks(str(error))
             return
         except BaseException:
-            self.coordinator.fail_tasks("the driver was interrupted")
+            self.coordinator.fail_tasks("the output failed, or the driver was interrupted")
             raise
         _remove_leftovers(trigger, taken)
         for each in taken:

@@ -1,0 +1,167 @@
+"""A keyed function over the batches of a streaming query: the checkpoint of a batch has its number.
+
+The id of the checkpoint is the id of the batch plus one, below a directory named after the query. So a batch that Spark
+gives again finds whether its state is complete, and no batch is counted twice or left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as sql
+
+from state_pipelines.checkpoints.completed_checkpoints import find_latest_checkpoint
+from state_pipelines.checkpoints.directories import CheckpointDirectories
+from state_pipelines.checkpoints.options import ClaimMode, parse_options
+from state_pipelines.errors import UsageError, Where
+from state_pipelines.spark.keyed_step import KeyedStep
+from state_pipelines.storage import resolve
+from state_pipelines.storage.files import is_directory, remove_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from state_pipelines.datastream import KeyedProcessFunction
+    from state_pipelines.keyed.hashing import HashExpression
+    from state_pipelines.snapshot import Snapshot
+
+_QUERY_ID = "sql.streaming.queryId"
+"""Local property that holds the id of the query (`StreamExecution.QUERY_ID_KEY`)."""
+
+
+def keyed_batches(
+    *,
+    key: str | Sequence[str],
+    function: KeyedProcessFunction,
+    uid: str,
+    checkpoints: str,
+    output: Callable[[DataFrame, int], None] | None = None,
+    columns: str | StructType | None = None,
+    key_type: Any = None,
+    from_snapshot: Snapshot | str | None = None,
+    job_id: str | None = None,
+    parallelism: int | None = None,
+    max_parallelism: int | None = None,
+    order_by: Sequence[str] = (),
+    timestamp: str | None = None,
+    out_of_orderness: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    hashes: Mapping[str, HashExpression] | None = None,
+    parameters: Mapping[str, str] | None = None,
+) -> Callable[[DataFrame, int], None]:
+    """Make the function for `foreachBatch` that runs a keyed function over the batches of a streaming query.
+
+    Each batch starts from the checkpoint of the batch before and ends with its own. State counts each row once, wherever
+    the query stops. The output of a batch is complete before its checkpoint is published, so that it may be given again,
+    with the same id, when the query stops in between; it is never left out.
+
+    Args:
+        key: column of the key; several are the fields of a tuple.
+        function: a `KeyedProcessFunction`.
+        uid: of the operator, by which state is found.
+        checkpoints: directory of checkpoints (`execution.checkpointing.dir`).
+        output: gets what the function emits and the id of the batch; it should replace what it wrote for the same id
+            before. Default none, what the function emits is dropped.
+        columns: of what the function emits, as a schema or its DDL; needed with `output`.
+        key_type: type of the keys; default that of the state, else that of the columns.
+        from_snapshot: the state that the first batch starts from; default none. Later batches ignore it.
+        job_id: 32 hexadecimal digits, which name the directory of the job below `checkpoints`; default the id of the
+            query, which stays the same as long as its `checkpointLocation` does.
+        parallelism: number of subtasks; default as many as Spark runs tasks.
+        max_parallelism: number of key groups; default that of the state, else Flink's.
+        order_by: columns by which the rows of a subtask are ordered; without them a repeated batch may emit other rows.
+        timestamp: column of event time, whole milliseconds since 1970.
+        out_of_orderness: milliseconds by which rows may be late. After a batch the watermark is its highest timestamp
+            less these and one more (`BoundedOutOfOrdernessWatermarks`), and timers up to it fire. Default no watermark.
+        options: Flink's options by key.
+        hashes: `hashCode` of user classes among the keys, by class name.
+        parameters: job parameters.
+
+    Returns:
+        The function. It raises `UsageError` where the checkpoints do not fit the batch, and what `keyed_process`
+        raises; then nothing was published, and a restart of the query gives the batch again.
+
+    Raises:
+        UsageError: arguments contradict each other, or an option has no meaning for streams.
+    """
+    if (output is None) != (columns is None):
+        raise UsageError("output and columns belong together", hint="Give both, or none where nothing is wanted")
+    if out_of_orderness is not None and timestamp is None:
+        raise UsageError("out_of_orderness needs a column of event time", hint="Give timestamp")
+    parsed = parse_options(dict(options or {}))
+    if parsed.claim_mode is ClaimMode.CLAIM:
+        raise UsageError(
+            "a stream does not claim the snapshot it starts from, since ids of its checkpoints follow the batches",
+            hint="Leave execution.state-recovery.claim-mode at NO_CLAIM, and delete the snapshot when it is not needed",
+        )
+    if not parsed.create_subdirectory:
+        raise UsageError(
+            "every query needs a directory of its own", hint="Leave execution.checkpointing.create-subdir at true"
+        )
+    step = KeyedStep(
+        key=key,
+        function=function,
+        uid=uid,
+        output=columns,
+        key_type=key_type,
+        from_snapshot=from_snapshot,
+        checkpoint=checkpoints,
+        job_id=job_id,
+        parallelism=parallelism,
+        max_parallelism=max_parallelism,
+        order_by=order_by,
+        timestamp=timestamp,
+        options=options,
+        hashes=hashes,
+        parameters=parameters,
+    )
+
+    def process(df: DataFrame, batch_id: int) -> None:
+        number = job_id or _find_query_id(df)
+        directories = CheckpointDirectories(resolve(checkpoints), number)
+        wanted = batch_id + 1
+        latest = find_latest_checkpoint(directories.job)
+        found = 0 if latest is None else latest.metadata.checkpoint_id
+        if found == wanted:
+            # The query stopped after the checkpoint, before Spark noted the end of the batch.
+            return
+        if found != batch_id:
+            raise UsageError(
+                f"batch {batch_id} goes on from checkpoint {batch_id}, and the newest one is "
+                f"{'none' if latest is None else found}",
+                where=Where(file=str(directories.job)),
+                hint="The checkpoints are of another query, or were deleted. Start a new query with another "
+                "checkpointLocation, and give the state to start from as from_snapshot",
+            )
+        target = directories.checkpoint(wanted)
+        if is_directory(target):
+            # The driver was killed before it published: only remains have no `_metadata`.
+            remove_directory(target)
+        replace(
+            step,
+            from_snapshot=from_snapshot if latest is None else latest,
+            job_id=number,
+            watermark=_find_watermark(df, timestamp, out_of_orderness),
+            checkpoint_id=wanted,
+            deliver=None if output is None else lambda rows: output(rows, batch_id),
+        ).run(df)
+
+    return process
+
+
+def _find_query_id(df: DataFrame) -> str:
+    found = df.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+    if found is None:
+        raise UsageError("the batch is not one of a streaming query", hint="Give job_id to call the function directly")
+    return str(found).replace("-", "")
+
+
+def _find_watermark(df: DataFrame, timestamp: str | None, out_of_orderness: int | None) -> int | None:
+    if timestamp is None or out_of_orderness is None:
+        return None
+    row = df.select(sql.max(timestamp)).first()
+    return None if row is None or row[0] is None else int(row[0]) - out_of_orderness - 1

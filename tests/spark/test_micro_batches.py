@@ -1,0 +1,280 @@
+"""A keyed function over the batches of a query: wherever it stops, state equals that of an undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import state_pipelines as sp
+from state_pipelines.errors import StateError, UsageError
+from state_pipelines.spark.keyed_step import KeyedStep, keyed_process
+from state_pipelines.spark.micro_batches import keyed_batches
+from tests.spark.test_keyed_process import UID, CountClicks, RemindLater, clicks, expect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = "user string, page string, at long"
+SIZE = 30
+BATCHES = 3
+
+
+class Stopped(Exception):
+    """The driver ends here."""
+
+
+class Query:
+    """A query over files, one per batch, with an output that replaces what it wrote for the same batch."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder = spark, folder
+        self.calls: list[int] = []
+        self.checkpoints = folder / "checkpoints"
+        (folder / "input").mkdir(exist_ok=True)
+
+    def add(self, number: int) -> None:
+        rows = clicks(number * SIZE, (number + 1) * SIZE)
+        lines = [json.dumps({"user": user, "page": page, "at": at}) for user, page, at in rows]
+        path = self.folder / "input" / f"{number}.json"
+        path.write_text("\n".join(lines))
+        # The source gives files by their time.
+        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+
+    def write_output(self, rows: DataFrame, batch_id: int) -> None:
+        self.calls.append(batch_id)
+        found = sorted([row["user"], row["count"]] for row in rows.collect())
+        (self.folder / f"output-{batch_id}.json").write_text(json.dumps(found))
+
+    def make_writer(self, **options: Any) -> Callable[[DataFrame, int], None]:
+        defaults: dict[str, Any] = {
+            "key": "user",
+            "function": CountClicks(),
+            "uid": UID,
+            "checkpoints": str(self.checkpoints),
+            "output": self.write_output,
+            "columns": "user string, count long",
+            "order_by": ["at"],
+            "parallelism": 2,
+        }
+        return keyed_batches(**(defaults | options))
+
+    def run(self, writer: Callable[[DataFrame, int], None]) -> None:
+        """Process all files that are there."""
+        source = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(self.folder / "input"))
+        query = (
+            source.writeStream.foreachBatch(writer)
+            .option("checkpointLocation", str(self.folder / "query"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    def find_checkpoints(self) -> list[str]:
+        return sorted(path.parent.name for path in self.checkpoints.glob("*/chk-*/_metadata"))
+
+    def read_state(self) -> dict[str, int]:
+        newest = sorted(self.checkpoints.glob("*/chk-*/_metadata"), key=lambda path: int(path.parent.name[4:]))[-1]
+        state = sp.open_snapshot(str(newest.parent)).operator(UID).state("count").to_arrow()
+        return dict(zip(state["state_key"].to_pylist(), state["value"].to_pylist(), strict=True))
+
+    def read_output(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for path in self.folder.glob("output-*.json"):
+            found.update(user for user, _ in json.loads(path.read_text()))
+        return found
+
+
+@pytest.fixture
+def query(spark: SparkSession, tmp_path: Path) -> Query:
+    made = Query(spark, tmp_path)
+    for number in range(BATCHES):
+        made.add(number)
+    return made
+
+
+def assert_whole(query: Query, end: int = BATCHES * SIZE) -> None:
+    counts = expect(0, end)[0]
+    assert query.read_state() == counts
+    assert query.read_output() == Counter(counts)
+
+
+def test_each_batch_has_the_checkpoint_of_its_number(query: Query) -> None:
+    query.run(query.make_writer(options={"execution.checkpointing.num-retained": 2}))
+    assert query.calls == [0, 1, 2]
+    assert query.find_checkpoints() == ["chk-2", "chk-3"]
+    assert_whole(query)
+    # The next run of the query goes on.
+    query.add(3)
+    query.run(query.make_writer(parallelism=3, options={"execution.checkpointing.num-retained": 2}))
+    assert query.calls == [0, 1, 2, 3]
+    assert query.find_checkpoints() == ["chk-3", "chk-4"]
+    assert_whole(query, 4 * SIZE)
+
+
+STEPS = ["before the tasks", "in a task", "before the output", "after the output", "publishing", "before the commit"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_query_that_stops_anywhere_goes_on(query: Query, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    stopped: list[int] = []
+
+    def stop(batch_id: int) -> None:
+        if batch_id == 1 and not stopped:
+            stopped.append(batch_id)
+            raise Stopped
+
+    def write_output(rows: DataFrame, batch_id: int) -> None:
+        if step == "before the output":
+            stop(batch_id)
+        query.write_output(rows, batch_id)
+        if step == "after the output":
+            stop(batch_id)
+
+    writer = query.make_writer(output=write_output)
+
+    def process(df: DataFrame, batch_id: int) -> None:
+        if step == "before the tasks":
+            stop(batch_id)
+        if step == "in a task" and batch_id == 1 and not stopped:
+            stopped.append(batch_id)
+            df = df.selectExpr("user", "page", "assert_true(at <> 45) is null as x", "at").selectExpr(
+                "if(x, user, null) as user", "page", "at"
+            )
+        writer(df, batch_id)
+        if step == "before the commit":
+            stop(batch_id)
+
+    if step == "publishing":
+        from state_pipelines.checkpoints import coordinator
+
+        publish = coordinator.publish
+
+        def fail(*arguments: Any) -> Any:
+            if query.calls[-1] == 1 and not stopped:
+                stopped.append(1)
+                raise StateError("the disk is full")
+            return publish(*arguments)
+
+        monkeypatch.setattr(coordinator, "publish", fail)
+    with pytest.raises(Exception, match=r"Stopped|disk is full|cannot run"):
+        query.run(process)
+    assert stopped == [1]
+    assert query.find_checkpoints() == (["chk-2"] if step == "before the commit" else ["chk-1"])
+    query.run(process)
+    again = step in ("after the output", "publishing")
+    assert query.calls == ([0, 1, 1, 2] if again else [0, 1, 2])
+    assert query.find_checkpoints() == ["chk-3"]
+    assert_whole(query)
+
+
+KILLED = """
+import os
+import signal
+import sys
+from pathlib import Path
+from state_pipelines.spark.session import create_session
+from tests.spark.test_micro_batches import Query
+
+query = Query(create_session("killed", conf={"spark.master": "local[2]"}), Path(sys.argv[1]))
+
+
+def write_output(rows, batch_id):
+    query.write_output(rows, batch_id)
+    if batch_id == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+options = {"execution.checkpointing.data-inline-threshold": 0}
+query.run(query.make_writer(output=write_output, options=options))
+"""
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_killed_before_the_publication_leaves_nothing(query: Query) -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(query.folder)],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+    (job,) = query.checkpoints.iterdir()
+    assert [*(job / "chk-2").iterdir()], "data files were written"
+    assert query.find_checkpoints() == ["chk-1"]
+    query.run(query.make_writer())
+    assert_whole(query)
+    assert [path.name for path in job.iterdir()] == ["chk-3"]
+
+
+def test_the_first_batch_starts_from_a_snapshot(query: Query, spark: SparkSession, tmp_path: Path) -> None:
+    history = spark.createDataFrame(clicks(0, SIZE), SCHEMA)
+    old = keyed_process(
+        history, key="user", function=CountClicks(), uid=UID, parallelism=1, savepoint=str(tmp_path / "savepoints")
+    ).snapshot
+    query.run(query.make_writer(from_snapshot=old))
+    expected = Counter(expect(0, BATCHES * SIZE)[0]) + Counter(expect(0, SIZE)[0])
+    assert query.read_state() == expected
+    assert old is not None
+    assert sp.open_snapshot(old.path).operator(UID).state("count").to_arrow().num_rows == SIZE
+
+
+def test_timers_fire_up_to_the_watermark_of_the_batch(query: Query) -> None:
+    fired: dict[int, list[tuple[int, str]]] = {}
+
+    def note(rows: DataFrame, batch_id: int) -> None:
+        fired[batch_id] = sorted((row["count"], row["user"]) for row in rows.collect())
+
+    query.run(query.make_writer(function=RemindLater(), output=note, timestamp="at", out_of_orderness=5))
+    timers = sorted((at + 10, user) for user, _, at in clicks(0, BATCHES * SIZE))
+    # The last rows of the batches are at 29, 59 and 89.
+    bounds = [-1, 23, 53, 83]
+    assert fired == {
+        index: [each for each in timers if low < each[0] <= high]
+        for index, (low, high) in enumerate(zip(bounds, bounds[1:], strict=False))
+    }
+
+
+def test_batches_that_do_not_follow_the_checkpoints_are_refused(query: Query, spark: SparkSession) -> None:
+    job = "e" * 32
+    writer = query.make_writer(job_id=job)
+    df = spark.createDataFrame(clicks(0, SIZE), SCHEMA)
+    with pytest.raises(UsageError, match="batch 1 goes on from checkpoint 1, and the newest one is none"):
+        writer(df, 1)
+    writer(df, 0)
+    with pytest.raises(UsageError, match="batch 5 goes on from checkpoint 5, and the newest one is 1"):
+        writer(df, 5)
+    assert query.calls == [0]
+    with pytest.raises(UsageError, match="not one of a streaming query"):
+        query.make_writer()(df, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"columns": None}, "output and columns belong together"),
+        ({"out_of_orderness": 3}, "needs a column of event time"),
+        ({"options": {"execution.state-recovery.claim-mode": "CLAIM"}}, "does not claim"),
+        ({"options": {"execution.checkpointing.create-subdir": False}}, "a directory of its own"),
+    ],
+)
+def test_contradictions(query: Query, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        query.make_writer(**options)
+
+
+def test_arguments_are_those_of_the_batch_step() -> None:
+    fields = set(KeyedStep.__dataclass_fields__) - {"output", "checkpoint", "checkpoint_id", "deliver", "watermark"}
+    parameters = set(keyed_batches.__kwdefaults__ or {}) | {"key", "function", "uid"}
+    assert fields - {"savepoint", "savepoint_format"} <= parameters
