@@ -55,9 +55,9 @@ def keyed_batches(
 ) -> Callable[[DataFrame, int], None]:
     """Make the function for `foreachBatch` that runs a keyed function over the batches of a streaming query.
 
-    Each batch starts from the checkpoint of the batch before and ends with its own. State counts each row once, wherever
-    the query stops. The output of a batch is complete before its checkpoint is published, so that it may be given again,
-    with the same id, when the query stops in between; it is never left out.
+    Each batch starts from the checkpoint of the batch before and ends with its own. State counts each row once,
+    wherever the query stops. The output of a batch is complete before its checkpoint is published: if the query stops
+    in between, it is given again with the same id, and it is never left out.
 
     Args:
         key: column of the key; several are the fields of a tuple.

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -155,9 +156,9 @@ def test_a_query_that_stops_anywhere_goes_on(query: Query, monkeypatch: pytest.M
             stop(batch_id)
 
     if step == "publishing":
-        from state_pipelines.checkpoints import coordinator
+        from state_pipelines.checkpoints import coordinator, publication
 
-        publish = coordinator.publish
+        publish = publication.publish
 
         def fail(*arguments: Any) -> Any:
             if query.calls[-1] == 1 and not stopped:
@@ -241,8 +242,7 @@ def test_timers_fire_up_to_the_watermark_of_the_batch(query: Query) -> None:
     # The last rows of the batches are at 29, 59 and 89.
     bounds = [-1, 23, 53, 83]
     assert fired == {
-        index: [each for each in timers if low < each[0] <= high]
-        for index, (low, high) in enumerate(zip(bounds, bounds[1:], strict=False))
+        index: [each for each in timers if low < each[0] <= high] for index, (low, high) in enumerate(pairwise(bounds))
     }
 
 
