@@ -8,18 +8,24 @@ nothing, and the parsed tree is looked through before Spark analyses it.
 from __future__ import annotations
 
 import json
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.types import StructType
+
 from state_pipelines.errors import MigrationError, at
-from state_pipelines.operations.migration.flows import Apply, Call, Read, list_sqls, walk_flow
+from state_pipelines.operations.migration.flows import Apply, Call, Merge, Read, list_sqls, walk_flow
 from state_pipelines.spark.failures import translate_failures
+from state_pipelines.spark.flow_columns import VISIBLE
+from state_pipelines.spark.opaque_values import find_layouts, layout_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from pyspark.sql import SparkSession
 
+    from state_pipelines.codecs.layout_context import LayoutContext
+    from state_pipelines.operations.migration.flows import Flow
     from state_pipelines.operations.migration.migration_plan import OperatorPlan
     from state_pipelines.snapshot import Operator
 
@@ -44,6 +50,13 @@ _ANALYSIS = frozenset(
 )
 """Nodes of the package `analysis` that stand in expressions over a row; others become relations or any function."""
 
+_SESSION_NAMES = frozenset({("current_user",), ("session_user",), ("user",)})
+"""Names that are functions of the session where the row has no such column (`LiteralFunctionResolution`)."""
+
+_TIME_NAMES = frozenset({("current_date",), ("current_time",), ("current_timestamp",), ("localtimestamp",)})
+"""Those that say the time, which is allowed."""
+
+_ATTRIBUTE = "org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute"
 _FUNCTION = "org.apache.spark.sql.catalyst.analysis.UnresolvedFunction"
 _HINT_SQL = "Write it with SQL functions over the row; if you trust the file, allow it with --allow-sql"
 _HINT_PYTHON = "If you trust the file and the module that it names, allow it with --allow-python"
@@ -76,7 +89,7 @@ def require_permitted(
                         if not allow_python:
                             _refuse_python(node)
                         for sql in () if allow_sql else list_sqls(node):
-                            require_row_level(spark, sql)
+                            require_row_level(spark, sql, partial(_list_columns, node, plan.row_layouts))
 
 
 def _refuse_python(node: object) -> None:
@@ -84,12 +97,26 @@ def _refuse_python(node: object) -> None:
         raise MigrationError(f"the step calls the Python function {node.stage.function}", hint=_HINT_PYTHON)
 
 
-def require_row_level(spark: SparkSession, sql: str) -> None:
+def _list_columns(node: Flow, layouts: LayoutContext) -> Collection[str]:
+    """The columns that the SQL of a node may name."""
+    if isinstance(node, Merge):
+        return (*VISIBLE, *(name for name, _ in node.sources))
+    assert isinstance(node, Apply)
+    kind = layout_type(find_layouts(node.source.shape.payload, layouts)[1])
+    return (*VISIBLE, "value", *(kind.names if isinstance(kind, StructType) else ()))
+
+
+def require_row_level(spark: SparkSession, sql: str, list_columns: Callable[[], Collection[str]] = tuple) -> None:
     """Refuse SQL that is more than an expression over the columns of a row.
 
+    Args:
+        spark: its parser is used.
+        sql: the expression.
+        list_columns: returns the columns of the row; called only where a name may be one of the session instead.
+
     Raises:
-        MigrationError: it has a subquery or a window, or calls a function that is not in `FUNCTION_GROUPS` or
-            `FUNCTIONS`; or Spark cannot parse it.
+        MigrationError: it has a subquery or a window, calls a function that is not in `FUNCTION_GROUPS` or
+            `FUNCTIONS`, or names the user or a variable of the session; or Spark cannot parse it.
     """
     jvm: Any = spark._jvm
     session: Any = spark._jsparkSession
@@ -101,12 +128,31 @@ def require_row_level(spark: SparkSession, sql: str) -> None:
             name = str(node["nameParts"]).removeprefix("[").removesuffix("]").lower()
             if not _is_allowed(jvm, name):
                 raise _refuse(sql, f"calls the function {name}")
+        elif kind == _ATTRIBUTE:
+            names = tuple(str(node["nameParts"]).removeprefix("[").removesuffix("]").split(", "))
+            if _may_be_of_session(session, names) and not _is_column(spark, names[0], list_columns()):
+                raise _refuse(sql, f"names {'.'.join(names)}, which is of the session and no column of the row,")
         elif _has_plan(jvm, kind):
             raise _refuse(sql, "has a subquery")
         elif kind.endswith(".WindowExpression"):
             raise _refuse(sql, "looks at other rows (OVER)")
         elif ".catalyst.analysis." in kind and kind not in _ANALYSIS:
             raise _refuse(sql, f"is not an expression over a row ({kind.rpartition('.')[2]})")
+
+
+def _may_be_of_session(session: Any, names: tuple[str, ...]) -> bool:
+    """Return whether a name is one of the session where the row has no column of it: of its user, or a variable."""
+    lower = tuple(name.lower() for name in names)
+    if lower in _SESSION_NAMES or (lower[0] == "session" and len(lower) > 1) or lower[:2] == ("system", "session"):
+        return True
+    has_variables = not session.sessionState().catalogManager().tempVariableManager().isEmpty()
+    return has_variables and lower not in _TIME_NAMES
+
+
+def _is_column(spark: SparkSession, name: str, columns: Collection[str]) -> bool:
+    if spark.conf.get("spark.sql.caseSensitive") == "true":
+        return name in columns
+    return name.lower() in {each.lower() for each in columns}
 
 
 def _refuse(sql: str, why: str) -> MigrationError:

@@ -178,3 +178,38 @@ def test_an_expectation_with_sql_needs_permission(spark: SparkSession, tmp_path:
     migration = add("upper(note)", expect=[query])
     with pytest.raises(MigrationError, match=r"has SQL, .*--allow-sql"):
         migrate(orders().open(), migration, str(tmp_path / "new"))
+
+
+@pytest.mark.parametrize(
+    "sql", ["current_user", "concat(note, USER)", "`session_user`", "session.x", "system.session.x"]
+)
+def test_names_of_the_session_are_refused(spark: SparkSession, sql: str) -> None:
+    with pytest.raises(MigrationError, match=r"which is of the session and no column of the row,.*--allow-sql"):
+        require_row_level(spark, sql)
+    require_row_level(spark, sql, lambda: ["note", "User", "current_user", "session_user", "Session", "system"])
+
+
+def test_variables_of_the_session_are_refused(spark: SparkSession) -> None:
+    require_row_level(spark, "secret")
+    spark.sql("DECLARE VARIABLE secret STRING DEFAULT 'hidden'")
+    try:
+        with pytest.raises(MigrationError, match="names secret, which is of the session"):
+            require_row_level(spark, "concat(note, secret)", lambda: ["note"])
+        require_row_level(spark, "concat(note, secret, current_date)", lambda: ["note", "secret"])
+    finally:
+        spark.sql("DROP TEMPORARY VARIABLE secret")
+
+
+def test_the_user_of_the_session_does_not_get_into_state(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(MigrationError, match="names current_user, which is of the session"):
+        migrate(orders().open(), add("current_user"), str(tmp_path / "new"))
+
+
+def test_a_field_may_have_a_name_of_the_session(spark: SparkSession, tmp_path: Path) -> None:
+    first = {"add": {"field": "user", "type": "String", "expression": "upper(id)"}}
+    second = {"add": {"field": "session", "type": "String", "expression": "concat(user, value.user)"}}
+    back = [{"drop": {"field": "session"}}, {"drop": {"field": "user"}}]
+    content = {"revision": "1", "operator": "orders", "state": "order", "upgrade": [first, second], "downgrade": back}
+    new = migrate(orders().open(), parse_migration(content), str(tmp_path / "new")).snapshot
+    values = new.operator("orders").state("order").to_arrow()["value"].combine_chunks()
+    assert values.field("session").to_pylist() == [each * 2 for each in values.field("user").to_pylist()]
