@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -70,8 +71,8 @@ class SparkResource(dg.ConfigurableResource["SparkResource"]):
         """Return a state as a DataFrame; with `raw`, keys and values are bytes."""
         reader = self.session.read.format("flink-state").option("path", snapshot.path)
         mapping = snapshot.path_mapping
-        reader = reader.option("pathMapping", ",".join(f"{old}={new}" for old, new in mapping.rules))
-        reader = reader.option("allowRoots", ",".join(mapping.roots))
+        reader = reader.option("pathMapping", json.dumps([f"{old}={new}" for old, new in mapping.rules]))
+        reader = reader.option("allowRoots", json.dumps(mapping.roots))
         for kind in KINDS:
             texts = snapshot.declarations.texts.get(kind.name, ())
             if kind.name in _PER_OPERATOR:

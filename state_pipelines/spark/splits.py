@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -287,13 +288,29 @@ def use_options(options: Mapping[str, str]) -> None:
 def open_with(path: str, options: Mapping[str, str]) -> Snapshot:
     """Open the snapshot at `path`.
 
-    Options: `pathMapping` and `allowRoots` (comma separated), `storageOptions` (a file of options by root, or a JSON
-    object), and those of `DeclarationKind`.
+    Options: `pathMapping` and `allowRoots` (comma separated, or a JSON list where a directory has a comma),
+    `storageOptions` (a file of options by root, or a JSON object), and those of `DeclarationKind`.
+
+    Raises:
+        UsageError: an option cannot be understood.
+        StateError: the snapshot cannot be read.
     """
     use_options(options)
-    mapping, roots = ([each for each in options.get(name, "").split(",") if each] for name in _LISTS)
+    mapping, roots = (_split_list(options.get(name, ""), name) for name in _LISTS)
     texts = {kind.name: kind.split(options.get(kind.spark_option, "")) for kind in KINDS}
     return open_snapshot(path, declare(texts), path_mapping=mapping, allow_roots=roots)
+
+
+def _split_list(text: str, option: str) -> list[str]:
+    if not text.startswith("["):
+        return [each for each in text.split(",") if each]
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise UsageError(f"the option {option} is no JSON list of texts", hint='Write ["a","b"], or a,b')
+    return found
 
 
 def find_state(snapshot: Snapshot, options: StateOptions) -> State | Operator:

@@ -13,6 +13,7 @@ from state_pipelines.redaction import redact
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
+_SINGLE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 # Object stores, where directories exist only as beginnings of names.
 _FLAT = frozenset({"s3", "gs", "gcs", "abfs", "az"})
@@ -68,6 +69,12 @@ def protocols(filesystem: AbstractFileSystem) -> tuple[str, ...]:
 def is_plain_name(name: str) -> bool:
     """Whether a name means itself on every file system: letters, digits, `_`, and behind the first `.` and `-`."""
     return _PLAIN_NAME.fullmatch(name) is not None
+
+
+def complete_scheme(path: str) -> str:
+    """Return a path with two slashes behind its scheme: Flink writes `file:/a` for `file:///a`."""
+    match = _SINGLE_SLASH.match(path)
+    return path if match is None else f"{match[1]}:///{path[match.end() :]}"
 
 
 def join(location: Location, *names: str) -> Location:

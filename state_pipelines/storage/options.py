@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from state_pipelines.errors import UsageError, Where
+from state_pipelines.storage.locations import complete_scheme
 from state_pipelines.storage.yaml_documents import parse_yaml
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ _CANONICAL = {
     "file": "",
     "local": "",
 }
-_SINGLE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _NAMED = re.compile(r"\$\{(\w+)\}")
 
 _registered: dict[str, dict[str, Any]] = {}
@@ -124,7 +124,7 @@ def _check(options: object, what: str, where: Where | None = None) -> dict[str, 
 
 def canonicalize(path: str) -> str:
     """Make equal what names one directory: `s3a://b/c/`, `s3://b/c`; `file:/a`, `/a`."""
-    path = _SINGLE_SLASH.sub(r"\1:///", path, count=1)
+    path = complete_scheme(path)
     scheme, separator, rest = path.partition("://")
     if not separator:
         return path.rstrip("/") or "/"

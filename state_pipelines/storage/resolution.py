@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from typing import Any
 
 from fsspec.core import url_to_fs
@@ -11,7 +10,7 @@ from fsspec.core import url_to_fs
 from state_pipelines.errors import StorageError, UsageError, Where
 from state_pipelines.redaction import redact
 from state_pipelines.storage.faults import client_errors, leave_retries_to_us
-from state_pipelines.storage.locations import Location, is_s3, protocols
+from state_pipelines.storage.locations import Location, complete_scheme, is_s3, protocols
 from state_pipelines.storage.options import find_storage_options
 from state_pipelines.storage.s3_listing import parse_times_fast
 
@@ -19,7 +18,6 @@ from state_pipelines.storage.s3_listing import parse_times_fast
 for _name in ("adlfs", "fsspec", "gcsfs", "s3fs"):
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
-_SINGLE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 # Schemes of Flink's file systems that fsspec knows under another name.
 _SCHEMES = {"s3p": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfss", "viewfs": "hdfs"}
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
@@ -86,10 +84,7 @@ def find_scheme(path: str) -> str:
 
 def normalize(path: str) -> str:
     """A path or URL in the form that fsspec understands: two slashes behind a scheme, the scheme one of its own."""
-    match = _SINGLE_SLASH.match(path)
-    if match:
-        path = f"{match[1]}:///{path[match.end() :]}"
-    scheme, separator, rest = path.partition("://")
+    scheme, separator, rest = complete_scheme(path).partition("://")
     if scheme == "file" and rest.startswith("localhost/"):
         rest = rest.removeprefix("localhost")
     return _SCHEMES.get(scheme, scheme) + separator + rest

@@ -93,3 +93,9 @@ def test_options_that_the_storage_refuses_are_wrong_use() -> None:
     pytest.importorskip("s3fs", reason="s3fs is not installed")
     with pytest.raises(UsageError, match="cannot reach"):
         resolve("s3://bucket/a", key="a", username="b")
+
+
+@pytest.mark.parametrize("path", ["/data/copy:/chk-1", "file:/data/chk-1", "file:///data/chk-1", "/data/chk-1"])
+def test_only_a_scheme_at_the_beginning_is_one(path: str) -> None:
+    use_storage_options({"/data": {"auto_mkdir": True}})
+    assert find_storage_options(path) == {"auto_mkdir": True}
