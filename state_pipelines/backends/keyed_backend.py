@@ -105,11 +105,6 @@ class KeyedStateBackend:
         """The current key; None outside of a keyed context."""
         return self.current.value
 
-    @property
-    def current_key_group(self) -> int:
-        """Key group of the current key; -1 outside of a keyed context."""
-        return self.current.key_group
-
     def set_current_key(self, key: Value) -> None:
         """Make a key the current one, for all states.
 

@@ -16,7 +16,7 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.serializers.build import timer
-from state_pipelines.serializers.state_meta_info import priority_queue
+from state_pipelines.serializers.state_meta_info import TIMER_STATE, priority_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ class TimeDomain(Enum):
 
 def timer_state_name(service: str, domain: TimeDomain) -> str:
     """Name of the state that holds the timers of a service (`InternalTimeServiceManagerImpl.TIMER_STATE_PREFIX`)."""
-    return f"_timer_state/{domain.value}_{service}"
+    return f"{TIMER_STATE}{domain.value}_{service}"
 
 
 class Timer(NamedTuple):

@@ -63,6 +63,20 @@ def compute_operator_index(key_group: int, parallelism: int, max_parallelism: in
     return key_group * parallelism // max_parallelism
 
 
+def compute_operator_indexes(
+    key_groups: npt.NDArray[np.int32], parallelism: int, max_parallelism: int
+) -> npt.NDArray[np.int32]:
+    """The subtasks that own key groups: i32[n] of i32[n]; see `compute_operator_index`.
+
+    Raises:
+        UsageError: the numbers do not go together.
+    """
+    _check_parallelism(parallelism, max_parallelism)
+    if len(key_groups) and not 0 <= key_groups.min() <= key_groups.max() < max_parallelism:
+        raise UsageError(f"a key group is not among {max_parallelism} (they count from 0)")
+    return (key_groups * np.int32(parallelism) // np.int32(max_parallelism)).astype(np.int32)
+
+
 def key_group_prefix_size(max_parallelism: int) -> int:
     """Bytes of the key group in front of every key: 1 up to 128 key groups, else 2.
 

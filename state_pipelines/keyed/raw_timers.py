@@ -41,7 +41,7 @@ from state_pipelines.keyed.record_layout import KeyedRecords
 from state_pipelines.keyed.section_file import SectionFile
 from state_pipelines.serializers.build import timer
 from state_pipelines.serializers.registry import read_nested, write_nested
-from state_pipelines.serializers.state_meta_info import StateMetaInfo, priority_queue
+from state_pipelines.serializers.state_meta_info import TIMER_STATE, StateMetaInfo, priority_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -91,7 +91,7 @@ class TimerService:
     def states(self) -> tuple[StateMetaInfo, StateMetaInfo]:
         """The states of the canonical format that hold such timers: event time, processing time."""
         element = timer(self.key, self.namespace)
-        event, processing = (f"_timer_state/{domain}_{self.name}" for domain in ("event", "processing"))
+        event, processing = (f"{TIMER_STATE}{domain}_{self.name}" for domain in ("event", "processing"))
         return priority_queue(event, element), priority_queue(processing, element)
 
 

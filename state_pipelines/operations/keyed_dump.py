@@ -23,6 +23,7 @@ from state_pipelines.operations.dump_lines import (
 )
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.python_types import PICKLED
+from state_pipelines.serializers.state_meta_info import TIMER_STATE
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedPart, KeyedState, group_by_file
 from state_pipelines.snapshot.survey import Failure
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import KeyedFile
 
 _LENGTH_SIZE = 4
-_TIMER_PREFIX = "_timer_state/"
 _LONG = tree.Basic(snapshot_class="", kind="Long")
 
 _Show = Callable[[KeyedRecords], Iterator[Line]]
@@ -181,7 +181,7 @@ def _show_entries(state: KeyedState, part: KeyedPart) -> _Show:
 
 
 def _show_timers(state: KeyedState) -> _Show:
-    domain, _, service = state.name.removeprefix(_TIMER_PREFIX).partition("_")
+    domain, _, service = state.name.removeprefix(TIMER_STATE).partition("_")
     element, layout = state.info.element, state.layout
     if not isinstance(element, tree.Timer):
         raise UnsupportedError("a priority queue that does not hold timers is not read")

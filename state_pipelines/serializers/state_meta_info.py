@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from state_pipelines.binary.writer import Writer
 
 
+TIMER_STATE = "_timer_state/"
+"""Prefix of the name of a timer state (`InternalTimeServiceManagerImpl.TIMER_STATE_PREFIX`)."""
+
 _SERIALIZER_KEYS = (KEY_SERIALIZER, NAMESPACE_SERIALIZER, VALUE_SERIALIZER, USER_KEY_SERIALIZER)
 
 _SMALLEST_OPTION = 4

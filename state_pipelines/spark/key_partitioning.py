@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from state_pipelines.codecs.arrow_coercion import conform
@@ -13,7 +12,7 @@ from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.hashing import hash_codes
-from state_pipelines.keyed.key_group_assignment import assign_key_groups
+from state_pipelines.keyed.key_group_assignment import assign_key_groups, compute_operator_indexes
 from state_pipelines.spark.types import from_spark
 
 if TYPE_CHECKING:
@@ -59,8 +58,8 @@ class KeyPartitioner:
         for batch in batches:
             keys = conform(from_spark(self._read_keys(batch), wanted), wanted, "key")
             codes = hash_codes(self.serializer, keys, expressions=dict(self.hashes))
-            groups = assign_key_groups(codes, self.max_parallelism).astype(np.int64)
-            subtasks = (groups * self.parallelism // self.max_parallelism).astype(np.int32)
+            groups = assign_key_groups(codes, self.max_parallelism)
+            subtasks = compute_operator_indexes(groups, self.parallelism, self.max_parallelism)
             yield batch.append_column(pa.field(SUBTASK, pa.int32(), nullable=False), pa.array(subtasks))
 
     def _read_keys(self, batch: pa.RecordBatch) -> pa.Array:

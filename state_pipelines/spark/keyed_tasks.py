@@ -69,7 +69,7 @@ class KeyedTask:
         key_type: type of the keys.
         timestamp: column of event time, milliseconds since 1970, or None.
         watermark: watermark after the last row; None for none.
-        output: columns of what the function emits; None where nothing is wanted.
+        output: columns of what the function emits; none where nothing is wanted.
         restored: the state to start from; None without.
         snapshot: the snapshot to take; None for none.
         hashes: `hashCode` of user classes among the keys.

@@ -16,6 +16,7 @@ from state_pipelines.keyed.key_group_assignment import (
     compute_default_max_parallelism,
     compute_key_group_range,
     compute_operator_index,
+    compute_operator_indexes,
     key_group_prefix_size,
 )
 from state_pipelines.metadata.checkpoint import read_metadata
@@ -99,6 +100,8 @@ def test_the_subtask_of_a_key_group_has_it_in_its_range(numbers: tuple[int, int]
     key_group = number % max_parallelism
     subtask = compute_operator_index(key_group, parallelism, max_parallelism)
     assert key_group in compute_key_group_range(subtask, parallelism, max_parallelism)
+    several = compute_operator_indexes(np.array([0, key_group, max_parallelism - 1], np.int32), *numbers)
+    assert several.tolist() == [0, subtask, parallelism - 1]
 
 
 @pytest.mark.parametrize(("max_parallelism", "size"), [(1, 1), (128, 1), (129, 2), (32768, 2)])
@@ -121,6 +124,8 @@ def test_numbers_that_flink_refuses_are_refused() -> None:
         compute_key_group_range(4, 4, 128)
     with pytest.raises(UsageError, match="no key group 128 among 128"):
         compute_operator_index(128, 4, 128)
+    with pytest.raises(UsageError, match="not among 128"):
+        compute_operator_indexes(np.array([0, 128], np.int32), 4, 128)
 
 
 FIXTURES = os.environ.get("FLINK_STATE_FIXTURES")

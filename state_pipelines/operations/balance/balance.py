@@ -20,7 +20,7 @@ from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import StateError, UnsupportedError, UsageError, at
 from state_pipelines.keyed.canonical.sections import measure_sections
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.key_group_assignment import compute_key_group_range, compute_operator_index
 from state_pipelines.keyed.stats.key_group_stats import (
     Counts,
     HotKey,
@@ -360,7 +360,7 @@ def _find_hottest(now: Distribution, top: int) -> list[HotKeyGroup]:
     return [
         HotKeyGroup(
             group,
-            group * now.parallelism // now.max_parallelism,
+            compute_operator_index(group, now.parallelism, now.max_parallelism),
             loads.bytes[group],
             None if loads.records is None else loads.records[group],
             None if loads.keys is None else loads.keys[group],
@@ -388,7 +388,7 @@ def _name_keys(
             return f"0x{key.hex()}"
 
     def name(key: HotKey) -> HotKeyLoad:
-        subtask = key.key_group * now.parallelism // now.max_parallelism
+        subtask = compute_operator_index(key.key_group, now.parallelism, now.max_parallelism)
         share = key.bytes / (now.subtasks[subtask].bytes or 1)
         return HotKeyLoad(decode(key.key), key.key_group, subtask, key.records, key.bytes, share)
 

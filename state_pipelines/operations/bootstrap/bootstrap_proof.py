@@ -64,6 +64,9 @@ class ExpectedRows:
 def prove_bootstrap(plan: SavepointPlan, snapshot: Snapshot, expected: ExpectedRows, run: Runner) -> ProofReport:
     """Read the new states back and compare them with the rows.
 
+    The order of elements counts inside a value (keyed list state), and not between the elements of an operator's list
+    state, which Flink deals out anew on every restore.
+
     Args:
         plan: of the savepoint.
         snapshot: the staged savepoint.

@@ -14,7 +14,6 @@ from state_pipelines.operations.write.state_descriptions import (
     BROADCAST,
     SPLIT,
     STATE_TYPES,
-    TIMER_STATE,
     UNION,
     OperatorDescription,
     OperatorStateDescription,
@@ -22,6 +21,7 @@ from state_pipelines.operations.write.state_descriptions import (
 )
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, list_of, map_of, ttl
+from state_pipelines.serializers.state_meta_info import TIMER_STATE
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.keyed_state import TIMER
 

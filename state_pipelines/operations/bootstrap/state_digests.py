@@ -164,7 +164,7 @@ def digest_elements(subtasks: npt.NDArray[np.int32], keys: pa.Array | None, valu
 
     Args:
         subtasks: i32[n].
-        keys: of entries; None of elements, which are identified by their values, in any order.
+        keys: of entries; None of elements, which are identified by their values. Their order does not count.
         values: elements, or values of the entries.
         parallelism: number of subtasks.
     """

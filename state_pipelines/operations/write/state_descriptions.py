@@ -34,9 +34,6 @@ STATE_TYPES = ("VALUE", "LIST", "MAP", "REDUCING", "AGGREGATING")
 SPLIT, UNION, BROADCAST = "SPLIT_DISTRIBUTE", "UNION", "BROADCAST"
 """Distribution modes of operator state, as `_metadata` names them."""
 
-TIMER_STATE = "_timer_state/"
-"""Prefix of the name of a timer state (`InternalTimeServiceManagerImpl.TIMER_STATE_PREFIX`)."""
-
 
 @dataclass(frozen=True)
 class StateDescription:
