@@ -355,11 +355,10 @@ def _find_state(operator: Operator | None, name: str, state_type: str | None) ->
     """The meta info of a keyed state in the base; None when it does not have it."""
     if operator is None:
         return None
-    states = [each for each in operator.states if each.name == name]
-    if not states:
+    # The keyed states come first: an operator may have an operator state of the same name.
+    state = next((each for each in operator.states if each.name == name), None)
+    if state is None:
         return None
-    # An operator may have a keyed state and an operator state of one name.
-    state = next((each for each in states if isinstance(each, KeyedState)), states[0])
     if not isinstance(state, KeyedState):
         raise UsageError(f"{name} is operator state in the base")
     if (state.kind == TIMER) != (state_type == TIMER):
