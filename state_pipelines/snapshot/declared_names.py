@@ -61,13 +61,12 @@ def _find_operators(what: str, name: str, snapshots: Sequence[Snapshot]) -> list
         UsageError: none has it.
     """
     wanted = find_operator_id(name)
-    operators = [operator for snapshot in snapshots for operator in snapshot.operators]
-    found = [operator for operator in operators if operator.metadata.operator_id == wanted]
+    found = [each for snapshot in snapshots if (each := snapshot.get_operator(wanted)) is not None]
     if not found:
         raise UsageError(
             f"a {what} is declared for operator {name}, which is not in the snapshot",
             where=Where(file=snapshots[0].path),
-            hint=_list_known(operator.label for operator in operators),
+            hint=_list_known(operator.label for snapshot in snapshots for operator in snapshot.operators),
         )
     return found
 
