@@ -147,7 +147,7 @@ def test_overwriting_is_refused(totals: DataFrame, tmp_path: Path) -> None:
 def test_what_is_at_the_target_stays(totals: DataFrame, tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "file").write_text("mine")
-    with pytest.raises(PySparkException, match="something at the target"):
+    with pytest.raises(PySparkException, match="the target holds something already"):
         save(totals, tmp_path / "new", **TOTALS)
     with pytest.raises(TargetExistsError):
         write_state(totals, str(tmp_path / "new"), **TOTALS)

@@ -124,8 +124,8 @@ def plan_conversion(
             "a move removes the old snapshot, so that nothing may stay unchecked or be referenced there",
             hint="Verify and copy (or link) the files, or do not move",
         )
-    require_free(target)
     removal = plan_removal(snapshot, target) if move else None
+    require_free(target)
     if compress is not None and format not in (Format.CANONICAL, Format.HEAP):
         raise UsageError(
             f"nothing is to be chosen about compression with {format.value}",

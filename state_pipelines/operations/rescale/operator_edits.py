@@ -237,7 +237,7 @@ def _allow_files(located: Iterable[CheckpointMetadata]) -> PathMapping:
     """Allow the directories of the files that `_make_absolute` has located in reach of their snapshots."""
     handles = (reference.handle for metadata in located for reference in list_references(metadata))
     paths = (each.path for each in handles if isinstance(each, FileStateHandle | SegmentFileStateHandle))
-    return PathMapping().allow(path.rpartition("/")[0] for path in paths)
+    return PathMapping().allow(path.rpartition("/")[0] or "/" for path in paths)
 
 
 def _follow(
