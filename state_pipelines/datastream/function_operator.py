@@ -229,6 +229,8 @@ class FunctionOperator(ABC):
         file_format: Format = Format.CANONICAL,
         compressed: bool = False,
         timestamp: int | None = None,
+        shared: Location | None = None,
+        full: bool = False,
     ) -> SubtaskState:
         """Write all state of the subtask, after `prepare_snapshot`.
 
@@ -239,11 +241,14 @@ class FunctionOperator(ABC):
             file_format: of the keyed state: canonical, heap or rocksdb.
             compressed: compress the state (`execution.checkpointing.snapshot-compression`).
             timestamp: time at which it was triggered, in epoch milliseconds; default now.
+            shared: directory of the tables of an incremental snapshot of RocksDB; default none, all state is written.
+            full: an incremental snapshot uploads all tables again, as after a restore without claim.
 
         Returns:
-            The handles, relative to the directory.
+            The handles, relative to the directory; those of tables name their URL.
 
         Raises:
+            UsageError: the snapshot is incremental, and the state is not in RocksDB.
             StateError: a file cannot be written.
         """
         self.prepare_snapshot(checkpoint_id, timestamp)
@@ -252,7 +257,9 @@ class FunctionOperator(ABC):
             managed_operator_state=self.operator_backend.snapshot(directory, f"{name}-operator", compressed=compressed),
             managed_keyed_state=self._write_keyed_state(
                 file_format, directory, f"{name}-keyed", checkpoint_id, compressed=compressed
-            ),
+            )
+            if shared is None
+            else self._write_increment(directory, shared, checkpoint_id, full=full),
         )
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -295,6 +302,12 @@ class FunctionOperator(ABC):
         self, file_format: Format, directory: Location, name: str, checkpoint_id: int, *, compressed: bool
     ) -> KeyedStateHandle | None:
         """Write the keyed state; None if there is none."""
+        return None
+
+    def _write_increment(
+        self, directory: Location, shared: Location, checkpoint_id: int, *, full: bool
+    ) -> KeyedStateHandle | None:
+        """Write what has changed of the keyed state; None if there is none."""
         return None
 
     # Operators without keys have none.

@@ -13,8 +13,10 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from state_pipelines.backends.heap_store import HeapStore
+from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
 from state_pipelines.backends.keyed_snapshots import write_full_snapshot
+from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.backends.timers import TimeDomain as QueueDomain
 from state_pipelines.backends.timers import TimerQueue, timer_state_name
 from state_pipelines.datastream.derived_types import derive_type
@@ -80,6 +82,7 @@ class KeyedOperator(FunctionOperator):
         self._make_store = make_store
         self._hashes = hashes
         self._backend: KeyedStateBackend | None = None
+        self._increments: IncrementalSnapshots | None = None
 
     @property
     def backend(self) -> KeyedStateBackend:
@@ -110,7 +113,11 @@ class KeyedOperator(FunctionOperator):
             self._layouts,
             self._hashes,
         )
-        if restored is not None:
+        self._increments = None
+        store = self._backend.store
+        if restored is not None and restored.databases is not None and isinstance(store, RocksStore):
+            self._increments = restored.databases.restore(self._backend, store)
+        elif restored is not None:
             self._backend.restore(restored.keyed_files, restored.context)
         self._states = BackendKeyedStates(self._backend, self._clock)
         return self._states
@@ -120,6 +127,15 @@ class KeyedOperator(FunctionOperator):
     ) -> KeyedStateHandle | None:
         written = write_full_snapshot(self.backend, file_format, directory, name, checkpoint_id, compressed=compressed)
         return written.handle
+
+    def _write_increment(
+        self, directory: Location, shared: Location, checkpoint_id: int, *, full: bool
+    ) -> KeyedStateHandle | None:
+        store = self.backend.store
+        if not isinstance(store, RocksStore):
+            raise UsageError("only RocksDB has incremental snapshots", hint="Set state.backend.type to rocksdb")
+        self._increments = self._increments or IncrementalSnapshots(self.backend, store)
+        return self._increments.write(checkpoint_id, directory, shared, full=full).handle
 
     def _close_keyed_state(self) -> None:
         if self._backend is not None:

@@ -5,10 +5,49 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from state_pipelines.backends.incremental_restore import restore_incremental
+from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
+from state_pipelines.snapshot.handle_readers import HandleReader
+
 if TYPE_CHECKING:
+    from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
+    from state_pipelines.backends.keyed_backend import KeyedStateBackend
     from state_pipelines.backends.restored_elements import OldOperatorState
+    from state_pipelines.backends.rocksdb_store import RocksStore
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.snapshot import Operator
+    from state_pipelines.storage import Location, PathMapping
+
+
+@dataclass(frozen=True)
+class DatabaseFiles:
+    """The databases of an operator of a snapshot, which a subtask with a RocksDB store takes over as files.
+
+    Attributes:
+        handles: of all old subtasks.
+        directory: of the snapshot.
+        path_mapping: where directories that absolute handles name are now.
+    """
+
+    handles: tuple[IncrementalRemoteKeyedStateHandle, ...]
+    directory: Location
+    path_mapping: PathMapping
+
+    @staticmethod
+    def of(operator: Operator) -> DatabaseFiles | None:
+        """Take the databases of an operator; None where some of its keyed state is not in one of RocksDB."""
+        subtasks = operator.metadata.subtasks
+        keyed = [each.managed_keyed_state for each in subtasks if each.managed_keyed_state is not None]
+        handles = tuple(each for each in keyed if isinstance(each, IncrementalRemoteKeyedStateHandle))
+        has_raw = any(each.raw_keyed_state is not None for each in subtasks)
+        is_forst = any(file.is_forst for _, file in operator.keyed_files)
+        if not handles or len(handles) != len(keyed) or has_raw or is_forst:
+            return None
+        return DatabaseFiles(handles, operator.snapshot.location.directory, operator.snapshot.path_mapping)
+
+    def restore(self, backend: KeyedStateBackend, store: RocksStore) -> IncrementalSnapshots:
+        """Restore the key groups of a subtask; see `restore_incremental`."""
+        return restore_incremental(backend, store, self.handles, HandleReader(self.directory, self.path_mapping))
 
 
 @dataclass(frozen=True)
@@ -21,6 +60,7 @@ class RestoredState:
         context: of the operator of the snapshot: number of key groups, and what layouts depend on.
         checkpoint_id: id of the checkpoint or savepoint.
         snapshot: its path, for errors.
+        databases: the keyed state as databases of RocksDB; None where it is not in such, or its classes are declared.
     """
 
     keyed_files: tuple[KeyedFile, ...]
@@ -28,6 +68,7 @@ class RestoredState:
     context: RecordContext
     checkpoint_id: int
     snapshot: str = ""
+    databases: DatabaseFiles | None = None
 
     @staticmethod
     def of(operator: Operator) -> RestoredState:
@@ -44,4 +85,5 @@ class RestoredState:
             operator.record_context,
             operator.snapshot.checkpoint_id,
             operator.snapshot.path,
+            None if operator.snapshot.declarations.serializers else DatabaseFiles.of(operator),
         )

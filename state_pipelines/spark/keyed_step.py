@@ -15,13 +15,14 @@ from state_pipelines.backends.rocksdb_options import read_rocksdb_options
 from state_pipelines.checkpoints.coordinator import CheckpointCoordinator
 from state_pipelines.checkpoints.directories import CheckpointDirectories
 from state_pipelines.checkpoints.options import CheckpointOptions, Retention, parse_options
+from state_pipelines.checkpoints.properties import is_full
 from state_pipelines.checkpoints.restoring import DeclaredOperator, assign_operators
 from state_pipelines.checkpoints.shared_files import list_subtask_files
 from state_pipelines.checkpoints.task_checkpoint import read_task_checkpoint
 from state_pipelines.codecs.layout_context import LayoutContext
 from state_pipelines.datastream import RestoredState, Types
 from state_pipelines.datastream.derived_types import derive_type
-from state_pipelines.errors import StateError, UnsupportedError, UsageError, Where
+from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.keyed.key_group_assignment import compute_default_max_parallelism
 from state_pipelines.metadata.properties import SavepointFormatType, SavepointType
 from state_pipelines.operations.write.state_formats import Format
@@ -31,6 +32,7 @@ from state_pipelines.spark.key_partitioning import SUBTASK, KeyPartitioner
 from state_pipelines.spark.keyed_tasks import ACKNOWLEDGEMENT, KeyedTask, MakeRocksStore, TaskSnapshot
 from state_pipelines.storage import METADATA_FILE, list_directory, resolve
 from state_pipelines.storage.deletion import delete_files
+from state_pipelines.storage.files import make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -58,12 +60,15 @@ class KeyedProcessResult:
         snapshot: the checkpoint or savepoint that was taken; None where none was asked for.
         duration: milliseconds from its trigger to its publication.
         state_size: bytes of its state.
+        persisted_size: bytes that were written; less than `state_size` where an incremental checkpoint references
+            tables of earlier ones.
     """
 
     output: DataFrame | None
     snapshot: Snapshot | None
     duration: int = 0
     state_size: int = 0
+    persisted_size: int = 0
 
 
 def keyed_process(
@@ -180,11 +185,6 @@ class KeyedStep:
         if self.checkpoint is not None and self.savepoint is not None:
             raise UsageError("both a checkpoint and a savepoint are asked for", hint="Choose one of them")
         parsed = parse_options(_DEFAULTS | dict(self.options or {}))
-        if parsed.backend == "rocksdb" and parsed.incremental:
-            raise UnsupportedError(
-                "incremental checkpoints are not taken here yet",
-                hint="Set execution.checkpointing.incremental to false",
-            )
         keys = (self.key,) if isinstance(self.key, str) else tuple(self.key)
         _require_columns(df, (*keys, *self.order_by, *([self.timestamp] if self.timestamp else [])))
         snapshot = None if self.from_snapshot is None else ensure_open(self.from_snapshot)
@@ -352,7 +352,11 @@ class _KeyedRun:
         taken = self.coordinator.completed.latest
         assert taken is not None
         return KeyedProcessResult(
-            self._rows if has_output else None, open_location(request.location), taken.duration, taken.state_size
+            self._rows if has_output else None,
+            open_location(request.location),
+            taken.duration,
+            taken.state_size,
+            taken.persisted_size,
         )
 
     def is_running(self) -> bool:
@@ -364,12 +368,17 @@ class _KeyedRun:
         assert self.coordinator is not None
         kind = trigger.properties.checkpoint_type
         is_canonical = isinstance(kind, SavepointType) and kind.format_type is SavepointFormatType.CANONICAL
+        shared = trigger.shared if self._options.incremental and self._options.backend == "rocksdb" else None
+        if shared is not None:
+            make_directory(shared)
         wanted = TaskSnapshot(
             trigger.checkpoint_id,
             trigger.directory,
             Format.CANONICAL if is_canonical else _NATIVE[self._options.backend],
             self._options.compression,
             self._options.inline_threshold,
+            shared,
+            is_full(trigger.properties),
         )
         try:
             self._rows, taken = self.process(wanted)

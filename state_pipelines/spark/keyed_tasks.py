@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from state_pipelines.checkpoints.inlining import inline_small_files, measure_sta
 from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint, write_task_checkpoint
 from state_pipelines.datastream import KeyedProcessOperator, Row, TaskInfo
 from state_pipelines.errors import StateError, UsageError, ValueRangeError, Where, at
+from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.spark.key_partitioning import SUBTASK
 
@@ -48,6 +49,8 @@ class TaskSnapshot:
         format: of keyed state.
         compressed: files are compressed.
         inline_threshold: size of the largest file that is inlined.
+        shared: directory of the tables of an incremental checkpoint; None where all state is written.
+        full: all tables are uploaded, also those that the restored checkpoint has.
     """
 
     checkpoint_id: int
@@ -55,6 +58,8 @@ class TaskSnapshot:
     format: Format
     compressed: bool
     inline_threshold: int
+    shared: Location | None = None
+    full: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,14 +197,19 @@ class KeyedTask:
             wanted.checkpoint_id,
             file_format=wanted.format,
             compressed=wanted.compressed,
+            shared=wanted.shared,
+            full=wanted.full,
         )
         size = measure_state(state)
+        persisted, keyed = size, state.managed_keyed_state
+        if isinstance(keyed, IncrementalRemoteKeyedStateHandle):
+            persisted += keyed.persisted_size - measure_state(replace(state, managed_operator_state=None))
         return TaskCheckpoint(
             wanted.checkpoint_id,
             self.operator.operator_id,
             inline_small_files(state, wanted.directory, wanted.inline_threshold),
             state_size=size,
-            persisted_size=size,
+            persisted_size=persisted,
             sync_millis=(time.monotonic_ns() - started) // 1_000_000,
         )
 

@@ -14,8 +14,10 @@ import pytest
 
 import state_pipelines as sp
 from state_pipelines.datastream import KeyedProcessFunction, ListStateDescriptor, Types, ValueStateDescriptor
-from state_pipelines.errors import IncompatibleError, StateError, UnsupportedError, UsageError
+from state_pipelines.errors import IncompatibleError, StateError, UsageError
+from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.properties import SavepointFormatType
+from state_pipelines.metadata.stream_handles import FileStateHandle
 from state_pipelines.spark.keyed_step import KeyedProcessResult, keyed_process
 
 if TYPE_CHECKING:
@@ -162,6 +164,56 @@ def test_only_the_newest_checkpoints_stay(frames: dict[str, DataFrame], tmp_path
     assert sorted(path.name for path in job.iterdir()) == ["chk-2", "chk-3"]
 
 
+INCREMENTAL = {"state.backend.type": "rocksdb", "execution.checkpointing.incremental": True}
+
+
+def list_tables(result: KeyedProcessResult) -> set[str]:
+    """Names of the shared files that a checkpoint references."""
+    assert result.snapshot is not None
+    (operator,) = result.snapshot.metadata.operator_states
+    found: set[str] = set()
+    for subtask in operator.subtasks:
+        handle = subtask.managed_keyed_state
+        assert isinstance(handle, IncrementalRemoteKeyedStateHandle)
+        for each in handle.shared_state:
+            assert isinstance(each.handle, FileStateHandle)
+            found.add(each.handle.path.rpartition("/")[2])
+    return found
+
+
+def test_an_incremental_checkpoint_uploads_only_new_tables(frames: dict[str, DataFrame], tmp_path: Path) -> None:
+    options: dict[str, Any] = {"checkpoint": str(tmp_path), "options": INCREMENTAL}
+    first = run(frames["first"], parallelism=2, **options)
+    assert first.persisted_size == first.state_size
+    # Without rows nothing changes, and every table is referenced.
+    second = run(frames["none"], parallelism=2, from_snapshot=first.snapshot, **options)
+    assert list_tables(second) == list_tables(first)
+    third = run(frames["second"], parallelism=2, from_snapshot=second.snapshot, **options)
+    assert_state(third, 0, 200)
+    assert list_tables(third) & list_tables(first)
+    assert list_tables(third) - list_tables(first)
+    assert third.persisted_size < third.state_size
+    (job,) = tmp_path.iterdir()
+    # What the discarded checkpoints shared is still there, and nothing else.
+    assert {path.name for path in (job / "shared").iterdir()} == list_tables(third)
+    assert [path.name for path in job.glob("chk-*")] == ["chk-3"]
+
+
+def test_incremental_checkpoints_at_another_parallelism_and_of_another_owner(
+    frames: dict[str, DataFrame], tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"checkpoint": str(tmp_path / "own"), "options": INCREMENTAL}
+    first = run(frames["first"], parallelism=3, **options)
+    # Another owner may delete its files at any time: nothing of it is referenced.
+    other: dict[str, Any] = {"checkpoint": str(tmp_path / "other"), "options": INCREMENTAL}
+    copied = run(frames["none"], parallelism=3, from_snapshot=first.snapshot, **other)
+    assert not list_tables(copied) & list_tables(first)
+    assert copied.persisted_size == copied.state_size
+    second = run(frames["second"], parallelism=2, from_snapshot=first.snapshot, **options)
+    assert_state(second, 0, 200)
+    assert_state(run(frames["second"], parallelism=4, from_snapshot=copied.snapshot, **other), 0, 200)
+
+
 def test_a_job_with_checkpoints_does_not_start_empty(frames: dict[str, DataFrame], tmp_path: Path) -> None:
     run(frames["none"], checkpoint=str(tmp_path), parallelism=1)
     with pytest.raises(UsageError, match="the job has completed checkpoints"):
@@ -267,11 +319,6 @@ def test_several_columns_are_a_tuple(frames: dict[str, DataFrame], tmp_path: Pat
         ({"key": "nobody"}, UsageError, "no column nobody"),
         ({"order_by": ["when"]}, UsageError, "no column when"),
         ({"parallelism": 9, "max_parallelism": 8}, UsageError, "parallelism 9 is higher than max parallelism 8"),
-        (
-            {"options": {"state.backend.type": "rocksdb", "execution.checkpointing.incremental": True}},
-            UnsupportedError,
-            "incremental checkpoints are not taken here yet",
-        ),
         ({"options": {"state.backend.type": "rocksdb", "state.backend.rocksdb.x": 1}}, UsageError, "no option"),
         ({"options": {"execution.checkpointing.unaligned.enabled": "true"}}, UsageError, "means nothing here"),
         ({"job_id": "x", "checkpoint": "a"}, UsageError, "is not a job id"),
