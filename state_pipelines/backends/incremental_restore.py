@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.backends.keyed_backend import KeyedStateBackend
     from state_pipelines.backends.rocksdb_store import RocksStore
-    from state_pipelines.keyed.keyed_file import KeyedFile
+    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
     from state_pipelines.snapshot.handle_readers import HandleReader
     from state_pipelines.storage import Location
@@ -32,6 +32,7 @@ def restore_incremental(
     store: RocksStore,
     handles: Sequence[IncrementalRemoteKeyedStateHandle],
     reader: HandleReader,
+    context: RecordContext | None = None,
 ) -> IncrementalSnapshots:
     """Restore the key groups of a subtask; before any state is registered.
 
@@ -44,6 +45,7 @@ def restore_incremental(
         store: of the backend.
         handles: of any old subtasks; those of other key groups are left out.
         reader: of the snapshot.
+        context: of the old operator; see `KeyedStateBackend.restore`.
 
     Returns:
         The snapshots that go on from the restored one.
@@ -66,7 +68,7 @@ def restore_incremental(
         store.clip(backend.key_groups)
         return IncrementalSnapshots(backend, store, base)
     store.clip(base.key_groups.intersect(backend.key_groups))
-    backend.restore([_open(reader, each) for each in wanted if each is not base])
+    backend.restore([_open(reader, each) for each in wanted if each is not base], context)
     return IncrementalSnapshots(backend, store)
 
 

@@ -116,7 +116,7 @@ class KeyedOperator(FunctionOperator):
         self._increments = None
         store = self._backend.store
         if restored is not None and restored.databases is not None and isinstance(store, RocksStore):
-            self._increments = restored.databases.restore(self._backend, store)
+            self._increments = restored.databases.restore(self._backend, store, restored.context)
         elif restored is not None:
             self._backend.restore(restored.keyed_files, restored.context)
         self._states = BackendKeyedStates(self._backend, self._clock)

@@ -45,9 +45,10 @@ class DatabaseFiles:
             return None
         return DatabaseFiles(handles, operator.snapshot.location.directory, operator.snapshot.path_mapping)
 
-    def restore(self, backend: KeyedStateBackend, store: RocksStore) -> IncrementalSnapshots:
+    def restore(self, backend: KeyedStateBackend, store: RocksStore, context: RecordContext) -> IncrementalSnapshots:
         """Restore the key groups of a subtask; see `restore_incremental`."""
-        return restore_incremental(backend, store, self.handles, HandleReader(self.directory, self.path_mapping))
+        reader = HandleReader(self.directory, self.path_mapping)
+        return restore_incremental(backend, store, self.handles, reader, context)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import pytest
 
 import state_pipelines as sp
 from state_pipelines.errors import StateError, UsageError
+from state_pipelines.metadata import list_references
 from state_pipelines.spark.keyed_step import KeyedStep, keyed_process
 from state_pipelines.spark.micro_batches import keyed_batches
 from tests.spark.test_keyed_process import UID, CountClicks, RemindLater, clicks, expect
@@ -120,6 +121,21 @@ def test_each_batch_has_the_checkpoint_of_its_number(query: Query) -> None:
     assert query.calls == [0, 1, 2, 3]
     assert query.find_checkpoints() == ["chk-3", "chk-4"]
     assert_whole(query, 4 * SIZE)
+
+
+def test_incremental_checkpoints_of_batches_share_tables(query: Query) -> None:
+    options = {"state.backend.type": "rocksdb", "execution.checkpointing.incremental": True}
+    query.run(query.make_writer(options=options | {"execution.checkpointing.num-retained": 2}))
+    assert query.find_checkpoints() == ["chk-2", "chk-3"]
+    assert_whole(query)
+    (job,) = query.checkpoints.iterdir()
+    tables = []
+    for name in ("chk-2", "chk-3"):
+        metadata = sp.open_snapshot(str(job / name)).metadata
+        paths = (getattr(each.handle, "path", "") for each in list_references(metadata))
+        tables.append({path.rpartition("/")[2] for path in paths if "/shared/" in path})
+    assert tables[0] & tables[1], "the later one references tables of the earlier one"
+    assert {path.name for path in (job / "shared").iterdir()} == tables[0] | tables[1]
 
 
 STEPS = ["before the tasks", "in a task", "before the output", "after the output", "publishing", "before the commit"]
