@@ -202,7 +202,7 @@ class KeyedTask:
         )
         size = measure_state(state)
         persisted, keyed = size, state.managed_keyed_state
-        if isinstance(keyed, IncrementalRemoteKeyedStateHandle):
+        if isinstance(keyed, IncrementalRemoteKeyedStateHandle) and keyed.persisted_size is not None:
             persisted += keyed.persisted_size - measure_state(replace(state, managed_operator_state=None))
         return TaskCheckpoint(
             wanted.checkpoint_id,
