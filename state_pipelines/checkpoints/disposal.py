@@ -10,8 +10,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import StateError
+from state_pipelines.storage import join
 from state_pipelines.storage.deletion import delete_files, remove_empty_directory
 from state_pipelines.storage.files import remove_directory, remove_file
+from state_pipelines.storage.manifest import MANIFEST_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,5 +71,6 @@ class Disposal:
                 _log.warning("A directory could not be removed, which is tried again: %s", error)
 
     def remove_if_empty(self, directory: Location) -> None:
-        """Remove a directory unless something is in it."""
+        """Remove a directory unless something other than a manifest is in it."""
+        self.delete([join(directory, MANIFEST_FILE)])
         remove_empty_directory(directory)

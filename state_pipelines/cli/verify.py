@@ -128,6 +128,11 @@ def show_report(report: AuditReport, console: Console) -> None:
         facts.append(plural(totals.tables, "table"))
     if totals.records:
         facts.append(plural(totals.records, "record"))
+    if report.has_manifest:
+        left = f", {totals.unchecked:,} not compared" if totals.unchecked else ""
+        facts.append(f"{plural(totals.checksums, 'checksum')} of the manifest compared{left}")
+    else:
+        facts.append("no manifest")
     console.print(f"  {', '.join(facts)}")
     for severity in Severity:
         for each in report.properties:

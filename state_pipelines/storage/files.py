@@ -14,6 +14,7 @@ from state_pipelines.errors import FormatError, MissingFileError, TargetExistsEr
 from state_pipelines.storage.faults import ShortBodyError, request, translating
 from state_pipelines.storage.locations import Location, has_directories, is_local, is_s3, join, parent
 from state_pipelines.storage.uploads import Upload
+from state_pipelines.storage.written_files import recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -213,11 +214,15 @@ def create_file(location: Location, *, replace: bool = False) -> Iterator[IO[byt
     if has_directories(filesystem):
         make_directory(parent(location))
     if is_local(location):
-        with translating(location, "write the file", writes=True), filesystem.open(location.path, "wb") as file:
-            yield file
+        with (
+            translating(location, "write the file", writes=True),
+            filesystem.open(location.path, "wb") as file,
+            recording(location, file) as output,
+        ):
+            yield output
     else:
-        with Upload(location) as upload:
-            yield cast("IO[bytes]", upload)
+        with Upload(location) as upload, recording(location, cast("IO[bytes]", upload)) as output:
+            yield output
 
 
 def make_directory(location: Location) -> None:

@@ -22,14 +22,19 @@ UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 PENDING_METADATA = re.compile(r"_metadata\.pending(?:\.[0-9a-f]{32}\.pending)?")
 """The unfinished `_metadata` of `SnapshotWriter`, and the file that becomes it (`files.replace_file`)."""
 
-_STATE_FILE = re.compile(UUID)
+MANIFEST_FILE = "_state-pipelines.json"
+"""Name of the manifest, in the directory of the snapshot."""
+
+# With the file that becomes it (`files.replace_file`).
+_MANIFEST = r"_state-pipelines\.json(?:\.[0-9a-f]{32}\.pending)?"
+_STATE_FILE = re.compile(rf"{UUID}|{_MANIFEST}")
 # Flink's names, and those of `NativeFiles.write_rocksdb`: a UUID with the number of a file, or `meta`.
-_OWN_FILE = re.compile(rf"{UUID}(?:-(?:\d+|meta))?", re.ASCII)
+_OWN_FILE = re.compile(rf"{UUID}(?:-(?:\d+|meta))?|{_MANIFEST}", re.ASCII)
 _SCRATCH = re.compile(rf"\.(.+)-{UUID}")
 
 
 def is_state_file(name: str) -> bool:
-    """Return whether a file has a name that Flink gives to files of state: a random UUID."""
+    """Return whether a file has a name that Flink gives to files of state, a random UUID, or is a manifest."""
     return _STATE_FILE.fullmatch(name) is not None
 
 

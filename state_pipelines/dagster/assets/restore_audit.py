@@ -33,6 +33,7 @@ CHECKS = {
     Property.KEY_GROUPS: ("key_groups_are_held_once", "Every key group is held by exactly one subtask."),
     Property.OFFSETS: ("offsets_are_inside", "Offsets of key groups, elements and buffers are inside their files."),
     Property.TABLES: ("tables_are_whole", "RocksDB tables match their checksums and the MANIFEST."),
+    Property.CHECKSUMS: ("files_match_the_manifest", "Files match the checksums of the manifest, if there is one."),
     Property.RECORDS: ("records_can_be_decoded", "Headers, sections, changes and records can be decoded."),
 }
 """Name and description of the check of each property."""

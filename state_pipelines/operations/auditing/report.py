@@ -62,6 +62,8 @@ class Property(StrEnum):
     """Offsets of key groups, elements and buffers are inside their files."""
     TABLES = "tables"
     """RocksDB tables are whole and agree with the MANIFEST."""
+    CHECKSUMS = "checksums"
+    """Every file is what the manifest says, where this package wrote the snapshot and with it a manifest."""
     RECORDS = "records"
     """Headers, sections, change sets and records can be decoded."""
     RESTORE = "restore"
@@ -209,6 +211,8 @@ class AuditTotals:
         tables: RocksDB tables that were opened.
         sections: key-group sections of canonical and heap files that were walked.
         records: records that were decoded, or walked where they have no decoder.
+        checksums: files, `_metadata` included, that were compared with the checksums of the manifest.
+        unchecked: files that were not compared: too large for the depth, or without a checksum in the manifest.
     """
 
     handles: int = 0
@@ -219,6 +223,8 @@ class AuditTotals:
     tables: int = 0
     sections: int = 0
     records: int = 0
+    checksums: int = 0
+    unchecked: int = 0
 
 
 @dataclass(frozen=True)
@@ -237,6 +243,7 @@ class AuditReport:
         modified: when `_metadata` was written, if the storage says so.
         seconds: duration of the audit.
         drilled: a restore was tried.
+        has_manifest: whether the snapshot has a manifest; only this package writes one.
     """
 
     path: str
@@ -250,6 +257,7 @@ class AuditReport:
     modified: datetime | None = None
     seconds: float = 0.0
     drilled: bool = False
+    has_manifest: bool = False
 
     def count(self, severity: Severity, property: Property | None = None) -> int:
         """Number of findings of a severity, of one property or of all."""
@@ -295,6 +303,7 @@ class AuditReport:
             "fingerprint": self.fingerprint,
             "modified": None if self.modified is None else self.modified.isoformat(),
             "seconds": round(self.seconds, 3),
+            "manifest": self.has_manifest,
             "totals": asdict(self.totals),
             "properties": {
                 str(each): {str(severity): self.count(severity, each) for severity in Severity}

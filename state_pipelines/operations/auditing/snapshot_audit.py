@@ -10,6 +10,7 @@ from state_pipelines.errors import FormatError, NotFoundError, UnsupportedError,
 from state_pipelines.operations.auditing.content_checks import audit_contents
 from state_pipelines.operations.auditing.file_checks import audit_files
 from state_pipelines.operations.auditing.file_listings import Listings
+from state_pipelines.operations.auditing.manifest_checks import audit_manifest
 from state_pipelines.operations.auditing.metadata_checks import audit_structure
 from state_pipelines.operations.auditing.referenced_files import collect_files
 from state_pipelines.operations.auditing.report import (
@@ -65,6 +66,8 @@ def audit_snapshot(
             return report_unreadable(resolve_snapshot(path), depth, error, modified)
     findings = Findings()
     totals = _audit_files(snapshot, listings or Listings(), search, findings)
+    manifest = audit_manifest(snapshot.location, depth, findings)
+    totals = replace(totals, checksums=manifest.checked, unchecked=manifest.unchecked)
     if depth is not Depth.FILES:
         read = audit_contents(snapshot, depth, findings)
         totals = replace(totals, tables=read.tables, sections=read.sections, records=read.records)
@@ -79,6 +82,7 @@ def audit_snapshot(
         fingerprint=snapshot.fingerprint,
         modified=modified,
         seconds=time.perf_counter() - started,
+        has_manifest=manifest.exists,
     )
 
 

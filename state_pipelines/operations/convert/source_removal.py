@@ -10,9 +10,10 @@ from state_pipelines.errors import OutOfReachError, StateError, UnsupportedError
 from state_pipelines.metadata import list_references
 from state_pipelines.metadata.streams import open_stream
 from state_pipelines.snapshot import open_snapshot
-from state_pipelines.storage import Location, exists, list_directory, parent
+from state_pipelines.storage import Location, exists, join, list_directory, parent
 from state_pipelines.storage.files import remove_directory, remove_file
 from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.manifest import MANIFEST_FILE
 from state_pipelines.storage.snapshot_listing import find_snapshots
 
 if TYPE_CHECKING:
@@ -39,7 +40,10 @@ class Removal:
     files: tuple[Location, ...]
 
     def run(self) -> int:
-        """Remove them, and the directory unless something else is there; how many files were removed.
+        """Remove them with the manifest, and the directory unless something else is there.
+
+        Returns:
+            Number of files that were removed, without the manifest.
 
         Raises:
             StateError: the storage refuses.
@@ -47,6 +51,7 @@ class Removal:
         remove_file(self.metadata)
         for file in self.files:
             remove_file(file)
+        remove_file(join(self.directory, MANIFEST_FILE))
         # Object stores have no directories to leave behind.
         if exists(self.directory) and not list_directory(self.directory):
             remove_directory(self.directory)

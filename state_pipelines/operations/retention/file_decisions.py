@@ -15,6 +15,7 @@ from state_pipelines.operations.retention.policy import MIN_AGE
 from state_pipelines.operations.retention.references import SnapshotReferences
 from state_pipelines.operations.retention.snapshot_decisions import NOT_IN_EARLIER_PLAN, kind_of
 from state_pipelines.storage import METADATA_FILE
+from state_pipelines.storage.manifest import MANIFEST_FILE
 from state_pipelines.storage.written_names import (
     CHECKPOINT_DIRECTORY,
     SAVEPOINT_DIRECTORY,
@@ -150,7 +151,8 @@ class FileJudge:
                 newest = self._newest[directory]
                 known = newest is not None and modified is not None
                 self._newest[directory] = max(newest, modified) if known else None  # type: ignore[type-var]
-            if file.name == METADATA_FILE + ".pending":
+            # Flink leaves a manifest alone where it has deleted a snapshot that it claimed.
+            if file.name in (METADATA_FILE + ".pending", MANIFEST_FILE):
                 self._pending.add(directory)
 
     def _describe(self, directory: str) -> _Directory:

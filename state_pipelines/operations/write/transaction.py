@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from state_pipelines.metadata import CheckpointMetadata, list_references, read_metadata, write_metadata
 from state_pipelines.metadata.stream_handles import FileStateHandle
 from state_pipelines.operations.local_processes import run_pieces
 from state_pipelines.operations.proofs.proof_reports import ProofReport, require_proof
+from state_pipelines.operations.write.manifest_files import RecordedWork, make_manifest
 from state_pipelines.operations.write.own_files import require_own_files
 from state_pipelines.operations.write.publication import FileMode, plan_copies
 from state_pipelines.snapshot import Snapshot
 from state_pipelines.storage import METADATA_FILE, Location, PathMapping, SnapshotLocation, SnapshotWriter
+from state_pipelines.storage.files import replace_file
+from state_pipelines.storage.manifest import MANIFEST_FILE, write_manifest
 from state_pipelines.storage.scratch import open_scratch
 
 if TYPE_CHECKING:
@@ -21,15 +24,17 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from state_pipelines.metadata import CheckpointProperties
-    from state_pipelines.operations.local_processes import Runner
+    from state_pipelines.operations.local_processes import Runner, Work
     from state_pipelines.snapshot.declarations import Declarations
+    from state_pipelines.storage.written_files import WrittenFile
 
 
 class SnapshotTransaction:
     """A new snapshot that appears as a whole or not at all: write, `stage`, prove, `commit`.
 
     A context manager. Tasks write data files into `target` and temporary files into `scratch`; `stage` takes over the
-    files of the old snapshot; `commit` refuses a failed proof, removes the temporary files and writes `_metadata`.
+    files of the old snapshot; `commit` refuses a failed proof, removes the temporary files and writes the manifest, then
+    `_metadata`.
     Leaving the block without `commit`, or through an exception, removes everything.
 
     Args:
@@ -56,7 +61,9 @@ class SnapshotTransaction:
     ) -> None:
         """Nothing is touched before the block is entered."""
         self.target = target
-        self.run = run or run_pieces
+        self._run = run or run_pieces
+        self._files: dict[str, WrittenFile] = {}
+        self._unread: frozenset[str] = frozenset()
         self.copied, self.copied_bytes = 0, 0
         self._scratch, self._is_shared = scratch, is_shared
         self._writer = SnapshotWriter(target)
@@ -81,6 +88,19 @@ class SnapshotTransaction:
     def scratch(self) -> Location:
         """Directory of temporary files, until `clear`; chosen at the first use."""
         return self._temporary.enter_context(open_scratch(self.target, self._scratch, is_shared=self._is_shared))
+
+    def run(self, tasks: Sequence[Work[Any]], what: str) -> list[Any]:
+        """Run tasks, and note the files that they write into `target`, with checksums; results in order.
+
+        Args:
+            tasks: the tasks.
+            what: error message for a failed task.
+        """
+        results = []
+        for result, files in self._run([RecordedWork(each, self.target) for each in tasks], what):
+            self._files.update((each.name, each) for each in files)
+            results.append(result)
+        return results
 
     def stage(
         self,
@@ -112,6 +132,7 @@ class SnapshotTransaction:
         mapping = PathMapping()
         if base is not None:
             metadata, copies = plan_copies(base, metadata, self.target, properties, files=files, verify=verify)
+            self._unread = frozenset(each.target.name for each in copies)
             self.copied, self.copied_bytes = len(copies), sum(self.run(copies, "files cannot be copied"))
             declarations = declarations or base.declarations
             # Files that stay where they are were in reach of the old snapshot.
@@ -150,4 +171,7 @@ class SnapshotTransaction:
         self.clear()
         if files is not FileMode.REFERENCE:
             require_own_files(metadata, self.target, beside)
-        self._writer.publish(write_metadata(metadata))
+        content = write_metadata(metadata)
+        manifest = make_manifest(content, metadata, self.target, self._files, unread=self._unread)
+        replace_file(self._writer.locate(MANIFEST_FILE), write_manifest(manifest))
+        self._writer.publish(content)

@@ -1,0 +1,120 @@
+"""The manifest of a snapshot that this package wrote: sizes and checksums of its files, in a file beside `_metadata`.
+
+Flink reads only files that `_metadata` names, so that it ignores the manifest. docs/formats.md describes the format.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from state_pipelines.errors import FormatError, MissingFileError, UnsupportedError, Where
+from state_pipelines.storage.files import read_file
+from state_pipelines.storage.locations import join
+from state_pipelines.storage.written_files import CHECKSUM, WrittenFile, compute_checksum
+from state_pipelines.storage.written_names import MANIFEST_FILE
+
+if TYPE_CHECKING:
+    from state_pipelines.storage.locations import Location
+
+MANIFEST_VERSION = 1
+"""Version of the format that is written; a reader refuses a later one."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Sizes and checksums of the files of a snapshot.
+
+    Attributes:
+        metadata: of `_metadata`; always with a checksum.
+        files: of the data files in the directory of the snapshot, by name; without a checksum where the bytes did not
+            pass through this package.
+        referenced: of files elsewhere, as `_metadata` names them: their paths with the sizes that their handles state.
+    """
+
+    metadata: WrittenFile
+    files: tuple[WrittenFile, ...]
+    referenced: tuple[WrittenFile, ...] = ()
+
+
+def write_manifest(manifest: Manifest) -> bytes:
+    """Encode a manifest; the inverse of `read_manifest`."""
+    content = {
+        "format": "state-pipelines-manifest",
+        "version": MANIFEST_VERSION,
+        "algorithm": CHECKSUM,
+        "metadata": _to_json(manifest.metadata),
+        "files": {each.name: _to_json(each) for each in manifest.files},
+        "referenced": {each.name: _to_json(each) for each in manifest.referenced},
+    }
+    return json.dumps(content | {"checksum": _sign(content)}, indent=1).encode()
+
+
+def _to_json(file: WrittenFile) -> dict[str, object]:
+    return {"size": file.size} if file.checksum is None else {"size": file.size, "checksum": file.checksum}
+
+
+def _sign(content: dict[str, Any]) -> str:
+    return compute_checksum([json.dumps(content, sort_keys=True, separators=(",", ":")).encode()])
+
+
+def read_manifest(data: bytes, file: str) -> Manifest:
+    """Decode a manifest.
+
+    Args:
+        data: its content.
+        file: its name in errors.
+
+    Raises:
+        FormatError: it is damaged.
+        UnsupportedError: a later release wrote it.
+    """
+    where = Where(file=file)
+    hint = "Without it, only the checksums inside the files can be checked"
+    try:
+        content = json.loads(data)
+        signature = content.pop("checksum")
+        version = content["version"]
+        is_whole = signature == _sign(content)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise FormatError("the manifest is damaged: it is not the JSON it was", where=where, hint=hint) from None
+    if is_whole and version != MANIFEST_VERSION:
+        what = f"the manifest has version {version}, this release reads {MANIFEST_VERSION}"
+        raise UnsupportedError(what, where=where, hint="Use the release that wrote the snapshot, or a later one")
+    if not is_whole:
+        what = "the manifest is damaged: it does not match its own checksum"
+        raise FormatError(what, where=where, hint=hint)
+    try:
+        return Manifest(
+            _from_json("_metadata", content["metadata"]),
+            tuple(_from_json(name, each) for name, each in content["files"].items()),
+            tuple(_from_json(name, each) for name, each in content["referenced"].items()),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise FormatError("the manifest does not have the fields of its version", where=where, hint=hint) from None
+
+
+def _from_json(name: str, each: dict[str, Any]) -> WrittenFile:
+    checksum = each.get("checksum")
+    if checksum is not None and not isinstance(checksum, str):
+        raise ValueError(checksum)
+    return WrittenFile(name, int(each["size"]), checksum)
+
+
+def find_manifest(directory: Location) -> Manifest | None:
+    """Read the manifest of the snapshot in a directory; None where there is none.
+
+    Raises:
+        FormatError: it is damaged.
+        StorageError: the storage does not answer.
+        UnsupportedError: a later release wrote it.
+    """
+    place = join(directory, MANIFEST_FILE)
+    try:
+        data = read_file(place)
+    except MissingFileError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            return None
+        raise
+    return read_manifest(data, str(place))

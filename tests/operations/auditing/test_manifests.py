@@ -1,0 +1,134 @@
+"""Manifests: written with every snapshot, compared by `verify`, removed with the snapshot."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from state_pipelines.cli import main
+from state_pipelines.errors import FormatError, UnsupportedError
+from state_pipelines.operations.auditing import Property, Severity, audit_snapshot
+from state_pipelines.operations.convert import convert
+from state_pipelines.storage.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
+from state_pipelines.storage.written_files import WrittenFile, compute_checksum
+from tests.operations.auditing.damage import copy_case
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FLIPS = 24
+"""Bytes of each file that are flipped, one at a time, equally far from each other."""
+
+SMALL = Manifest(
+    WrittenFile("_metadata", 3, compute_checksum([b"abc"])), (WrittenFile("a", 1),), (WrittenFile("/b", 2),)
+)
+
+
+def convert_case(tmp_path: Path, name: str, to: str, **options: str) -> Path:
+    target = tmp_path / "new"
+    convert(copy_case(name, tmp_path).open(), str(target), to, **options)  # type: ignore[arg-type]
+    return target
+
+
+def test_literal_checksum() -> None:
+    assert compute_checksum([b"ab", b"c"]) == "06b05ab6733a618578af5f94892f3950"
+
+
+def test_round_trip() -> None:
+    assert read_manifest(write_manifest(SMALL), "m") == SMALL
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b"{", b"1", b'{"checksum": 1, "version": 1}', b"\xff", b"[" * 100_000])
+def test_damaged_manifests(damage: bytes) -> None:
+    with pytest.raises(FormatError, match="manifest is damaged"):
+        read_manifest(damage, "m")
+
+
+def test_every_flip_of_a_manifest_is_refused_or_changes_nothing() -> None:
+    data = write_manifest(SMALL)
+    for index in range(len(data)):
+        changed = data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :]
+        try:
+            assert read_manifest(changed, "m") == SMALL
+        except FormatError:
+            continue
+
+
+def test_later_version() -> None:
+    content = json.loads(write_manifest(SMALL))
+    del content["checksum"]
+    content["version"] = 2
+    content["checksum"] = compute_checksum([json.dumps(content, sort_keys=True, separators=(",", ":")).encode()])
+    with pytest.raises(UnsupportedError, match="version 2"):
+        read_manifest(json.dumps(content).encode(), "m")
+
+
+@pytest.mark.parametrize("to", ["canonical", "heap"])
+def test_flipped_bytes_of_files_that_we_wrote(tmp_path: Path, to: str) -> None:
+    target = convert_case(tmp_path, "flink-1.20/heap", to)
+    run = CliRunner()
+    assert run.invoke(main, ["verify", str(target)]).exit_code == 0
+    files = [each for each in target.iterdir() if not each.name.startswith("_")]
+    assert files
+    for file in files:
+        data = file.read_bytes()
+        for index in range(0, len(data), max(1, len(data) // FLIPS)):
+            file.write_bytes(data[:index] + bytes([data[index] ^ 0x40]) + data[index + 1 :])
+            report = audit_snapshot(str(target))
+            found = [each.file for each in report.findings if each.property is Property.CHECKSUMS]
+            assert (found, report.verdict) == ([str(file)], "damaged")
+        result = run.invoke(main, ["verify", str(target)])
+        assert result.exit_code == 1
+        assert f"has changed since it was written: its checksum differs from the one in the manifest [file {file}]" in (
+            result.output
+        )
+        file.write_bytes(data)
+
+
+def test_changed_metadata_are_seen_without_reading_files(tmp_path: Path) -> None:
+    target = convert_case(tmp_path, "flink-1.20/heap", "canonical")
+    other = tmp_path / "other"
+    convert(str(target), str(other), "keep")
+    shutil.copy(other / "_metadata", target / "_metadata")
+    errors = [each for each in audit_snapshot(str(target), "files").findings if each.property is Property.CHECKSUMS]
+    assert [(each.severity, each.file) for each in errors] == [(Severity.ERROR, str(target / "_metadata"))]
+
+
+def test_every_own_file_has_size_and_checksum(tmp_path: Path) -> None:
+    target = convert_case(tmp_path, "flink-1.20/heap", "canonical")
+    manifest = json.loads((target / MANIFEST_FILE).read_bytes())
+    for file in target.iterdir():
+        if file.name != MANIFEST_FILE:
+            data = file.read_bytes()
+            expected = {"size": len(data), "checksum": compute_checksum([data])}
+            assert (manifest["metadata"] if file.name == "_metadata" else manifest["files"][file.name]) == expected
+
+
+def test_linked_files_have_no_checksum(tmp_path: Path) -> None:
+    target = convert_case(tmp_path, "flink-1.20/heap", "keep", files="link")
+    manifest = json.loads((target / MANIFEST_FILE).read_bytes())
+    assert all(list(each) == ["size"] for each in manifest["files"].values())
+    assert audit_snapshot(str(target)).totals.unchecked == len(manifest["files"]) > 0
+
+
+def test_referenced_files_are_named_with_their_size(tmp_path: Path) -> None:
+    target = convert_case(tmp_path, "flink-1.20/heap", "keep", files="reference")
+    manifest = json.loads((target / MANIFEST_FILE).read_bytes())
+    assert manifest["files"] == {}
+    assert all(list(each) == ["size"] for each in manifest["referenced"].values()) and manifest["referenced"]
+
+
+def test_snapshots_of_flink_have_no_manifest(tmp_path: Path) -> None:
+    copy = copy_case("flink-1.20/heap", tmp_path)
+    assert not audit_snapshot(str(copy.path)).has_manifest
+    assert "no manifest" in CliRunner().invoke(main, ["verify", str(copy.path)]).output
+
+
+def test_a_moved_snapshot_leaves_no_manifest(tmp_path: Path) -> None:
+    first = convert_case(tmp_path, "flink-1.20/heap", "canonical")
+    convert(str(first), str(tmp_path / "second"), "keep", move=True)
+    assert not first.exists()
