@@ -1,7 +1,7 @@
 """Sizes and checksums of files, taken while their bytes are written, or by reading them once.
 
-XXH3-128, because it detects changed bytes at the speed of memory and is the checksum of the RocksDB blocks of Flink 2.x.
-It does not protect against somebody who changes a file on purpose: he would change its checksum too.
+XXH3-128, because it runs at the speed of memory, and its library is needed for the RocksDB blocks of Flink 2.x anyway.
+It shows bytes that changed by accident, not those that somebody changed on purpose together with the manifest.
 """
 
 from __future__ import annotations

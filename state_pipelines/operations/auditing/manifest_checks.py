@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import StateError
+from state_pipelines.errors import MissingFileError, StateError
 from state_pipelines.operations.auditing.report import Depth, Finding, Property, Severity, from_error
 from state_pipelines.storage import METADATA_FILE, file_size, join
 from state_pipelines.storage.files import COPY_SIZE
@@ -73,15 +73,16 @@ def _compare(place: Location, recorded: WrittenFile) -> Finding | None:
     try:
         size = file_size(place)
         found = compute_checksum(read_ranges([(place, 0, size)], COPY_SIZE))
+    except MissingFileError:
+        # A finding of `audit_files`.
+        return None
     except StateError as error:
         return from_error(error, Property.CHECKSUMS, file=str(place))
     if (size, found) == (recorded.size, recorded.checksum):
         return None
-    what = "the file is not the one that was written: its checksum differs from the one in the manifest"
+    what = "the file has changed since it was written: its checksum differs from the one in the manifest"
     if size != recorded.size:
-        what = (
-            f"the file is not the one that was written: it has {size:,} bytes, the manifest records {recorded.size:,}"
-        )
+        what = f"the file has changed since it was written: {size:,} bytes instead of {recorded.size:,}"
     whole = "" if recorded.name != METADATA_FILE else ", with all files of the snapshot"
     hint = f"Restore it from a backup{whole}, or use another snapshot"
     return Finding(Severity.ERROR, Property.CHECKSUMS, what, file=str(place), hint=hint)

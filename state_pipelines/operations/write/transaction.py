@@ -33,8 +33,8 @@ class SnapshotTransaction:
     """A new snapshot that appears as a whole or not at all: write, `stage`, prove, `commit`.
 
     A context manager. Tasks write data files into `target` and temporary files into `scratch`; `stage` takes over the
-    files of the old snapshot; `commit` refuses a failed proof, removes the temporary files and writes the manifest, then
-    `_metadata`.
+    files of the old snapshot; `commit` refuses a failed proof, removes the temporary files and writes the manifest,
+    then `_metadata`.
     Leaving the block without `commit`, or through an exception, removes everything.
 
     Args:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from state_pipelines.cli import main
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.operations.auditing import Property, Severity, audit_snapshot
-from state_pipelines.operations.convert import convert
+from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.storage.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
 from state_pipelines.storage.written_files import WrittenFile, compute_checksum
 from tests.operations.auditing.damage import copy_case
@@ -119,7 +119,8 @@ def test_referenced_files_are_named_with_their_size(tmp_path: Path) -> None:
     target = convert_case(tmp_path, "flink-1.20/heap", "keep", files="reference")
     manifest = json.loads((target / MANIFEST_FILE).read_bytes())
     assert manifest["files"] == {}
-    assert all(list(each) == ["size"] for each in manifest["referenced"].values()) and manifest["referenced"]
+    assert [list(each) for each in manifest["referenced"].values()] == [["size"]] * len(manifest["referenced"])
+    assert manifest["referenced"]
 
 
 def test_snapshots_of_flink_have_no_manifest(tmp_path: Path) -> None:
