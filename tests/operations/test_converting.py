@@ -46,6 +46,7 @@ from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot import Declarations, Snapshot, open_snapshot
 from state_pipelines.storage import Location, PathMapping, SnapshotLocation, exists, file_size, join, read_file, resolve
+from state_pipelines.storage.manifest import MANIFEST_FILE
 from tests.flink.harness import diff_entries
 from tests.keyed.test_raw_timers import KRYO_SECTION
 from tests.snapshot.built import write_raw_keyed
@@ -345,7 +346,7 @@ def test_a_piece_that_is_done_again_leaves_nothing_behind(format: str, tmp_path:
     plan = plan_conversion(source, resolve(str(tmp_path / "new")), Format(format))
     result = run_conversion(plan, run_twice)
     new = open_snapshot(str(tmp_path / "new"), uids=source.uids)
-    assert {each.name for each in (tmp_path / "new").iterdir()} == named_files(new) | {"_metadata"}
+    assert {each.name for each in (tmp_path / "new").iterdir()} == named_files(new) | {"_metadata", MANIFEST_FILE}
     assert (result.converted, result.verified) == (len(plan.tasks), True)
     assert not diff_entries(dump(source), dump(new))
 
@@ -559,7 +560,7 @@ def test_a_move_by_links_leaves_the_bytes_where_they_are(tmp_path: Path) -> None
     keep(orders(), tmp_path / "old")
     numbers = {each.stat().st_ino for each in (tmp_path / "old").iterdir() if each.name != "_metadata"}
     convert(open_snapshot(str(tmp_path / "old")), str(tmp_path / "new"), "keep", files="link", move=True)
-    assert {each.stat().st_ino for each in (tmp_path / "new").iterdir() if each.name != "_metadata"} == numbers
+    assert {each.stat().st_ino for each in (tmp_path / "new").iterdir() if each.name[0] != "_"} == numbers
     assert not (tmp_path / "old").exists()
 
 

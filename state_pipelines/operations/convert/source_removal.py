@@ -40,10 +40,7 @@ class Removal:
     files: tuple[Location, ...]
 
     def run(self) -> int:
-        """Remove them with the manifest, and the directory unless something else is there.
-
-        Returns:
-            Number of files that were removed, without the manifest.
+        """Remove them, and the directory unless something else is there; how many files were removed.
 
         Raises:
             StateError: the storage refuses.
@@ -51,7 +48,6 @@ class Removal:
         remove_file(self.metadata)
         for file in self.files:
             remove_file(file)
-        remove_file(join(self.directory, MANIFEST_FILE))
         # Object stores have no directories to leave behind.
         if exists(self.directory) and not list_directory(self.directory):
             remove_directory(self.directory)
@@ -81,6 +77,9 @@ def plan_removal(snapshot: Snapshot, target: Location) -> Removal:
                 hint="Copy it without moving, and let Flink remove the old one",
             )
         files[str(place)] = place
+    manifest = join(directory, MANIFEST_FILE)
+    if exists(manifest):
+        files[str(manifest)] = manifest
     _refuse_neighbours(snapshot, {_identify(place) for place in files.values()})
     return Removal(directory, snapshot.location.metadata, tuple(files.values()))
 

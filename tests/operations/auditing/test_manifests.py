@@ -69,7 +69,7 @@ def test_later_version() -> None:
 
 @pytest.mark.parametrize("to", ["canonical", "heap"])
 def test_flipped_bytes_of_files_that_we_wrote(tmp_path: Path, to: str) -> None:
-    target = convert_case(tmp_path, "flink-1.20/heap", to)
+    target = convert_case(tmp_path, "types-1.20-heap", to)
     run = CliRunner()
     assert run.invoke(main, ["verify", str(target)]).exit_code == 0
     files = [each for each in target.iterdir() if not each.name.startswith("_")]
@@ -90,7 +90,7 @@ def test_flipped_bytes_of_files_that_we_wrote(tmp_path: Path, to: str) -> None:
 
 
 def test_changed_metadata_are_seen_without_reading_files(tmp_path: Path) -> None:
-    target = convert_case(tmp_path, "flink-1.20/heap", "canonical")
+    target = convert_case(tmp_path, "types-1.20-heap", "canonical")
     other = tmp_path / "other"
     convert(str(target), str(other), "keep")
     shutil.copy(other / "_metadata", target / "_metadata")
@@ -99,7 +99,7 @@ def test_changed_metadata_are_seen_without_reading_files(tmp_path: Path) -> None
 
 
 def test_every_own_file_has_size_and_checksum(tmp_path: Path) -> None:
-    target = convert_case(tmp_path, "flink-1.20/heap", "canonical")
+    target = convert_case(tmp_path, "types-1.20-heap", "canonical")
     manifest = json.loads((target / MANIFEST_FILE).read_bytes())
     for file in target.iterdir():
         if file.name != MANIFEST_FILE:
@@ -109,14 +109,14 @@ def test_every_own_file_has_size_and_checksum(tmp_path: Path) -> None:
 
 
 def test_linked_files_have_no_checksum(tmp_path: Path) -> None:
-    target = convert_case(tmp_path, "flink-1.20/heap", "keep", files="link")
+    target = convert_case(tmp_path, "types-1.20-heap", "keep", files="link")
     manifest = json.loads((target / MANIFEST_FILE).read_bytes())
     assert all(list(each) == ["size"] for each in manifest["files"].values())
     assert audit_snapshot(str(target)).totals.unchecked == len(manifest["files"]) > 0
 
 
 def test_referenced_files_are_named_with_their_size(tmp_path: Path) -> None:
-    target = convert_case(tmp_path, "flink-1.20/heap", "keep", files="reference")
+    target = convert_case(tmp_path, "types-1.20-heap", "keep", files="reference")
     manifest = json.loads((target / MANIFEST_FILE).read_bytes())
     assert manifest["files"] == {}
     assert [list(each) for each in manifest["referenced"].values()] == [["size"]] * len(manifest["referenced"])
@@ -124,12 +124,12 @@ def test_referenced_files_are_named_with_their_size(tmp_path: Path) -> None:
 
 
 def test_snapshots_of_flink_have_no_manifest(tmp_path: Path) -> None:
-    copy = copy_case("flink-1.20/heap", tmp_path)
+    copy = copy_case("types-1.20-heap", tmp_path)
     assert not audit_snapshot(str(copy.path)).has_manifest
     assert "no manifest" in CliRunner().invoke(main, ["verify", str(copy.path)]).output
 
 
 def test_a_moved_snapshot_leaves_no_manifest(tmp_path: Path) -> None:
-    first = convert_case(tmp_path, "flink-1.20/heap", "canonical")
+    first = convert_case(tmp_path, "types-1.20-heap", "canonical")
     convert(str(first), str(tmp_path / "second"), "keep", move=True)
     assert not first.exists()
