@@ -558,7 +558,7 @@ def test_a_move_removes_what_it_has_copied_and_compared(tmp_path: Path) -> None:
 
 def test_a_move_by_links_leaves_the_bytes_where_they_are(tmp_path: Path) -> None:
     keep(orders(), tmp_path / "old")
-    numbers = {each.stat().st_ino for each in (tmp_path / "old").iterdir() if each.name != "_metadata"}
+    numbers = {each.stat().st_ino for each in (tmp_path / "old").iterdir() if each.name[0] != "_"}
     convert(open_snapshot(str(tmp_path / "old")), str(tmp_path / "new"), "keep", files="link", move=True)
     assert {each.stat().st_ino for each in (tmp_path / "new").iterdir() if each.name[0] != "_"} == numbers
     assert not (tmp_path / "old").exists()

@@ -27,7 +27,7 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class ManifestAudit:
-    """What was compared with the manifest.
+    """Result of the comparison with a manifest.
 
     Attributes:
         exists: whether there is a manifest.

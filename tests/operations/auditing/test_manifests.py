@@ -16,6 +16,7 @@ from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.storage.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
 from state_pipelines.storage.written_files import WrittenFile, compute_checksum
 from tests.operations.auditing.damage import copy_case
+from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,9 +70,11 @@ def test_later_version() -> None:
 
 @pytest.mark.parametrize("to", ["canonical", "heap"])
 def test_flipped_bytes_of_files_that_we_wrote(tmp_path: Path, to: str) -> None:
-    target = convert_case(tmp_path, "types-1.20-heap", to)
+    target = tmp_path / "new"
+    convert(orders().open(), str(target), to)
     run = CliRunner()
-    assert run.invoke(main, ["verify", str(target)]).exit_code == 0
+    result = run.invoke(main, ["verify", str(target)])
+    assert result.exit_code == 0, result.output
     files = [each for each in target.iterdir() if not each.name.startswith("_")]
     assert files
     for file in files:
@@ -80,10 +83,10 @@ def test_flipped_bytes_of_files_that_we_wrote(tmp_path: Path, to: str) -> None:
             file.write_bytes(data[:index] + bytes([data[index] ^ 0x40]) + data[index + 1 :])
             report = audit_snapshot(str(target))
             found = [each.file for each in report.findings if each.property is Property.CHECKSUMS]
-            assert (found, report.verdict) == ([str(file)], "damaged")
+            assert (set(found), report.verdict) == ({str(file)}, "damaged")
         result = run.invoke(main, ["verify", str(target)])
         assert result.exit_code == 1
-        assert f"has changed since it was written: its checksum differs from the one in the manifest [file {file}]" in (
+        assert f"has changed since it was written: its checksum differs from the one in the manifest [file {file}" in (
             result.output
         )
         file.write_bytes(data)
