@@ -46,7 +46,7 @@ from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot import Declarations, Snapshot, open_snapshot
 from state_pipelines.storage import Location, PathMapping, SnapshotLocation, exists, file_size, join, read_file, resolve
-from state_pipelines.storage.manifest import MANIFEST_FILE
+from state_pipelines.storage.written_names import MANIFEST_FILE
 from tests.flink.harness import diff_entries
 from tests.keyed.test_raw_timers import KRYO_SECTION
 from tests.snapshot.built import write_raw_keyed

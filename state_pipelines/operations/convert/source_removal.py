@@ -13,8 +13,8 @@ from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import Location, exists, join, list_directory, parent
 from state_pipelines.storage.files import remove_directory, remove_file
 from state_pipelines.storage.locations import is_local
-from state_pipelines.storage.manifest import MANIFEST_FILE
 from state_pipelines.storage.snapshot_listing import find_snapshots
+from state_pipelines.storage.written_names import MANIFEST_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Collection

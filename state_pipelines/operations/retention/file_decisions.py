@@ -15,9 +15,9 @@ from state_pipelines.operations.retention.policy import MIN_AGE
 from state_pipelines.operations.retention.references import SnapshotReferences
 from state_pipelines.operations.retention.snapshot_decisions import NOT_IN_EARLIER_PLAN, kind_of
 from state_pipelines.storage import METADATA_FILE
-from state_pipelines.storage.manifest import MANIFEST_FILE
 from state_pipelines.storage.written_names import (
     CHECKPOINT_DIRECTORY,
+    MANIFEST_FILE,
     SAVEPOINT_DIRECTORY,
     find_scratch_target,
     is_state_file,

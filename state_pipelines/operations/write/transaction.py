@@ -16,8 +16,9 @@ from state_pipelines.operations.write.publication import FileMode, plan_copies
 from state_pipelines.snapshot import Snapshot
 from state_pipelines.storage import METADATA_FILE, Location, PathMapping, SnapshotLocation, SnapshotWriter
 from state_pipelines.storage.files import replace_file
-from state_pipelines.storage.manifest import MANIFEST_FILE, write_manifest
+from state_pipelines.storage.manifest import write_manifest
 from state_pipelines.storage.scratch import open_scratch
+from state_pipelines.storage.written_names import MANIFEST_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -16,8 +16,9 @@ from state_pipelines.operations.auditing.manifest_checks import audit_manifest
 from state_pipelines.operations.auditing.report import Findings
 from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.storage import resolve_snapshot
-from state_pipelines.storage.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
+from state_pipelines.storage.manifest import Manifest, read_manifest, write_manifest
 from state_pipelines.storage.written_files import WrittenFile, compute_checksum
+from state_pipelines.storage.written_names import MANIFEST_FILE
 from tests.operations.auditing.damage import copy_case
 from tests.snapshot.savepoints import orders
 
