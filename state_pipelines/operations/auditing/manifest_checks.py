@@ -10,9 +10,10 @@ from state_pipelines.errors import MissingFileError, StateError
 from state_pipelines.operations.auditing.report import Depth, Finding, Property, Severity, from_error
 from state_pipelines.storage import METADATA_FILE, file_size, join
 from state_pipelines.storage.files import COPY_SIZE
-from state_pipelines.storage.manifest import MANIFEST_FILE, find_manifest
+from state_pipelines.storage.manifest import find_manifest
 from state_pipelines.storage.reading import read_ranges
 from state_pipelines.storage.written_files import compute_checksum
+from state_pipelines.storage.written_names import MANIFEST_FILE
 
 if TYPE_CHECKING:
     from state_pipelines.operations.auditing.report import Findings
