@@ -6,6 +6,7 @@ Flink reads only files that `_metadata` names, so that it ignores the manifest. 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +89,7 @@ def read_manifest(data: bytes, file: str) -> Manifest:
     try:
         return Manifest(
             _from_json("_metadata", content["metadata"]),
-            tuple(_from_json(name, each) for name, each in content["files"].items()),
+            tuple(_from_json(_require_plain(name), each) for name, each in content["files"].items()),
             tuple(_from_json(name, each) for name, each in content["referenced"].items()),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -100,6 +101,13 @@ def _from_json(name: str, each: dict[str, Any]) -> WrittenFile:
     if checksum is not None and not isinstance(checksum, str):
         raise ValueError(checksum)
     return WrittenFile(name, int(each["size"]), checksum)
+
+
+def _require_plain(name: str) -> str:
+    """Refuse names that lead out of the directory: whoever made the manifest chose them, and their files are read."""
+    if re.fullmatch(r"[\w.-]+", name, re.ASCII) is None or name in {".", ".."}:
+        raise ValueError(name)
+    return name
 
 
 def find_manifest(directory: Location) -> Manifest | None:

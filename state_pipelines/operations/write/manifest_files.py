@@ -85,7 +85,8 @@ def make_manifest(
                 elsewhere[path] = max(elsewhere.get(path, 0), size)
     sizes = {each.location.name: each.size for each in list_directory(directory)} if names else {}
     files = []
-    for name in names:
+    # What is missing of an unverified copy is missing here too; `verify` reports it out of `_metadata`.
+    for name in (each for each in names if each in sizes):
         file = WrittenFile(name, sizes[name])
         known = written.get(name)
         if known is not None and known.size == file.size:

@@ -63,6 +63,13 @@ def test_every_flip_of_a_manifest_is_refused_or_changes_nothing() -> None:
             continue
 
 
+@pytest.mark.parametrize("name", ["../other", "/etc/hostname", "a/b", "..", ".", "", "s3:x", "a?b"])
+def test_names_that_lead_out_of_the_directory_are_refused(name: str) -> None:
+    manifest = Manifest(SMALL.metadata, (WrittenFile(name, 1, compute_checksum([b"a"])),))
+    with pytest.raises(FormatError, match="does not have the fields"):
+        read_manifest(write_manifest(manifest), "m")
+
+
 def test_later_version() -> None:
     content = json.loads(write_manifest(SMALL))
     del content["checksum"]
