@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.backends.incremental_snapshots import TABLE, IncrementalSnapshots
 from state_pipelines.errors import FormatError, UnsupportedError, Where
-from state_pipelines.metadata.streams import copy_stream
+from state_pipelines.metadata.stream_handles import FileStateHandle, SegmentFileStateHandle
+from state_pipelines.metadata.streams import copy_stream, locate_file
 from state_pipelines.storage import join, resolve
 from state_pipelines.storage.links import can_link, link_file
 from state_pipelines.storage.locations import is_plain_name
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from state_pipelines.backends.rocksdb_store import RocksStore
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
+    from state_pipelines.metadata.stream_handles import StreamStateHandle
     from state_pipelines.snapshot.handle_readers import HandleReader
     from state_pipelines.storage import Location
 
@@ -66,7 +69,7 @@ def restore_incremental(
     if len(wanted) == 1 and base.key_groups == backend.key_groups:
         # A rescale can leave other key groups in the tables of a handle.
         store.clip(backend.key_groups)
-        return IncrementalSnapshots(backend, store, base)
+        return IncrementalSnapshots(backend, store, _locate_tables(base, reader))
     store.clip(base.key_groups.intersect(backend.key_groups))
     backend.restore([_open(reader, each) for each in wanted if each is not base], context)
     return IncrementalSnapshots(backend, store)
@@ -82,6 +85,22 @@ def _open(reader: HandleReader, handle: IncrementalRemoteKeyedStateHandle) -> Ke
             hint="Restore it by records: KeyedStateBackend.restore",
         )
     return file
+
+
+def _locate_tables(
+    handle: IncrementalRemoteKeyedStateHandle, reader: HandleReader
+) -> IncrementalRemoteKeyedStateHandle:
+    """Name moved tables by their new paths: later snapshots, which reference them, are read without the mapping."""
+    shared = tuple(replace(each, handle=_locate_table(each.handle, reader)) for each in handle.shared_state)
+    return replace(handle, shared_state=shared)
+
+
+def _locate_table(handle: StreamStateHandle, reader: HandleReader) -> StreamStateHandle:
+    if not isinstance(handle, FileStateHandle | SegmentFileStateHandle):
+        return handle
+    if reader.path_mapping.apply(handle.path) == handle.path:
+        return handle
+    return replace(handle, path=locate_file(handle, reader.directory, reader.path_mapping).url)
 
 
 def _take_files(

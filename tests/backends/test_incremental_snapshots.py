@@ -194,9 +194,9 @@ def test_databases_of_real_flink_are_taken_over(
             path = tmp_path / f"{operator.metadata.operator_id.hex()}-{subtask}"
             path.mkdir()
             handle, _ = write(going_on, path, 1000)
-            again = HandleReader(resolve(str(path / "chk-1000")), parse_path_mapping(case.path_mapping)).open_keyed(
-                handle
-            )
+            # Without the mapping: tables of the restored snapshot are named by where they are now.
+            allowed = PathMapping().allow([str(case.folder)])
+            again = HandleReader(resolve(str(path / "chk-1000")), allowed).open_keyed(handle)
             assert again is not None
             assert digest_states(again, context, groups) == after[-1]
         assert sum_digests(after) == before

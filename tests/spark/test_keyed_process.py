@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from state_pipelines.datastream import KeyedProcessFunction, ListStateDescriptor
 from state_pipelines.errors import IncompatibleError, StateError, UsageError
 from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.properties import SavepointFormatType
-from state_pipelines.metadata.stream_handles import FileStateHandle
+from state_pipelines.metadata.references import list_references
+from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.spark.keyed_step import KeyedProcessResult, keyed_process
 
 if TYPE_CHECKING:
@@ -212,6 +214,35 @@ def test_incremental_checkpoints_at_another_parallelism_and_of_another_owner(
     second = run(frames["second"], parallelism=2, from_snapshot=first.snapshot, **options)
     assert_state(second, 0, 200)
     assert_state(run(frames["second"], parallelism=4, from_snapshot=copied.snapshot, **other), 0, 200)
+
+
+@pytest.mark.parametrize("savepoint_format", SavepointFormatType)
+def test_a_savepoint_references_no_table_of_the_checkpoints(
+    frames: dict[str, DataFrame], tmp_path: Path, savepoint_format: SavepointFormatType
+) -> None:
+    files = INCREMENTAL | {"execution.checkpointing.data-inline-threshold": 0}
+    first = run(frames["first"], parallelism=2, checkpoint=str(tmp_path / "checkpoints"), options=files)
+    assert list_tables(first)
+    target: dict[str, Any] = {"savepoint": str(tmp_path / "savepoints"), "savepoint_format": savepoint_format}
+    # At the same parallelism the databases are taken over as they are, with their tables.
+    saved = run(frames["none"], parallelism=2, from_snapshot=first.snapshot, options=files, **target)
+    assert saved.snapshot is not None
+    assert saved.persisted_size == saved.state_size
+    kinds = {type(reference.handle) for reference in list_references(saved.snapshot.metadata)}
+    assert kinds == {RelativeFileStateHandle}
+    shutil.rmtree(tmp_path / "checkpoints")
+    assert_state(saved, 0, 120)
+    # Nor does a checkpoint reference tables of a savepoint, not even of one that it replaces.
+    claiming = files | {"execution.state-recovery.claim-mode": "CLAIM"}
+    again = run(
+        frames["second"],
+        parallelism=2,
+        from_snapshot=saved.snapshot,
+        checkpoint=str(tmp_path / "new"),
+        options=claiming,
+    )
+    assert not [*(tmp_path / "savepoints").rglob("_metadata")]
+    assert_state(again, 0, 200)
 
 
 def test_a_job_with_checkpoints_does_not_start_empty(frames: dict[str, DataFrame], tmp_path: Path) -> None:
