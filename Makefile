@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 INSTALLED := .venv/installed-$(shell { cat requirements-build.lock requirements.lock; $(PYTHON) -V; pwd; } | cksum | tr ' ' -)
 PROJECT := $(INSTALLED)-$(shell cksum < pyproject.toml | tr ' ' -)
 
-.PHONY: demo test test-flink install docs lock clean
+.PHONY: demo test test-flink fuzz install docs lock clean
 
 demo: $(PROJECT)
 	@$(BIN)/state-pipelines demo
@@ -22,6 +22,11 @@ test: $(PROJECT)
 # Real Flink of every release that we support: downloads 300 MB for each, once, and needs a JDK 17 or newer.
 test-flink: $(PROJECT)
 	@$(BIN)/python -m pytest -m flink -n 2 --dist loadfile
+
+# Damaged input for every reader, in processes of their own: as many attempts of each as EXECUTIONS says.
+EXECUTIONS ?= 1000
+fuzz: $(PROJECT)
+	@$(BIN)/python -m tests.robustness --executions $(EXECUTIONS)
 
 # Besides the packages, what lets Spark start faster: a minute once, which a single demo would not get back.
 install: $(PROJECT)

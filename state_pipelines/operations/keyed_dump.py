@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.codecs import layout as lay
     from state_pipelines.keyed.keyed_file import KeyedFile
+    from state_pipelines.keyed.record_layout import KeyedLayout
 
 _LENGTH_SIZE = 4
 _LONG = tree.Basic(snapshot_class="", kind="Long")
@@ -129,9 +130,9 @@ def _dump_file(file: KeyedFile, shows: dict[int, tuple[KeyedState, _Show]], unre
 
 
 def _find_show(state: KeyedState, part: KeyedPart) -> _Show:
-    if state.kind == TIMER and state.find_layout()[0] is not None:
-        return _show_timers(state)
-    return _show_entries(state, part)
+    # The subtask's own layout: the state as a whole has none where one subtask has a namespace that nothing reads.
+    layout, _ = state.find_part_layout(part) if state.kind == TIMER else (None, "")
+    return _show_entries(state, part) if layout is None else _show_timers(state, part, layout)
 
 
 def _show_entries(state: KeyedState, part: KeyedPart) -> _Show:
@@ -180,9 +181,9 @@ def _show_entries(state: KeyedState, part: KeyedPart) -> _Show:
     return show
 
 
-def _show_timers(state: KeyedState) -> _Show:
+def _show_timers(state: KeyedState, part: KeyedPart, layout: KeyedLayout) -> _Show:
     domain, _, service = state.name.removeprefix(TIMER_STATE).partition("_")
-    element, layout = state.info.element, state.layout
+    _, _, element = state.find_part_serializers(part)
     if not isinstance(element, tree.Timer):
         raise UnsupportedError("a priority queue that does not hold timers is not read")
     head: Line = {"kind": "timer", "op": state.operator.label, "service": service, "domain": domain}

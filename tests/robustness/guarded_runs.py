@@ -1,0 +1,110 @@
+"""Many attempts in a process of its own, which is ended when one takes too long, and cannot take more memory."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.robustness.readers import Finding, attempt, make_reader
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+MOST_SECONDS = 10.0
+"""Of one attempt."""
+
+MOST_BYTES = 1 << 30
+"""Of address space, above what the process has after it has read the sound input."""
+
+_POLL = 0.2
+_STARTED, _NUMBER, _READ, _REFUSED = range(4)
+
+
+@dataclass
+class Outcome:
+    """What came of the attempts of one reader.
+
+    Attributes:
+        read: attempts whose damaged input could be read.
+        refused: attempts that ended with a `StateError`.
+        findings: attempts that ended otherwise.
+        examples: by finding, the number of the first such attempt.
+        seconds: of the attempts; without the time in which the reader is prepared.
+    """
+
+    read: int = 0
+    refused: int = 0
+    findings: Counter[Finding] = field(default_factory=Counter)
+    examples: dict[Finding, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def add(self, finding: Finding, number: int) -> None:
+        """Count a finding."""
+        self.findings[finding] += 1
+        self.examples.setdefault(finding, number)
+
+
+def run(name: str, seed: int, numbers: range) -> Outcome:
+    """Make the attempts of some numbers; a process that dies or hangs is a finding, and another one goes on."""
+    outcome = Outcome()
+    context = multiprocessing.get_context("spawn")
+    first = numbers.start
+    while first < numbers.stop:
+        # When the attempt started (0 before the first), its number, and how many were read and refused.
+        progress = context.Array("d", 4, lock=False)
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(name, seed, range(first, numbers.stop), progress, sender))
+        process.start()
+        sender.close()
+        hung = _watch(process, progress, receiver, outcome)
+        process.join()
+        number = int(progress[_NUMBER])
+        outcome.read += int(progress[_READ])
+        outcome.refused += int(progress[_REFUSED])
+        if not progress[_STARTED]:
+            raise RuntimeError(f"the reader {name} does not read its sound input")
+        if not hung and process.exitcode == 0:
+            break
+        kind, text = ("Hang", f"more than {MOST_SECONDS:g} s") if hung else ("Crash", f"exit code {process.exitcode}")
+        outcome.add(Finding(kind, "the process", text), number)
+        first = number + 1
+    return outcome
+
+
+def _watch(process: Any, progress: Any, receiver: Connection, outcome: Outcome) -> bool:
+    """Collect findings until the process ends; returns whether it had to be ended."""
+    while True:
+        try:
+            while receiver.poll(_POLL):
+                message = receiver.recv()
+                if isinstance(message, float):
+                    outcome.seconds += message
+                else:
+                    outcome.add(*message)
+        except EOFError:
+            return False
+        if progress[_STARTED] and time.monotonic() - progress[_STARTED] > MOST_SECONDS:
+            process.kill()
+            return True
+
+
+def _work(name: str, seed: int, numbers: range, progress: Any, sender: Connection) -> None:
+    # Kernels are compiled and caches filled by sound input.
+    make_reader(name).read_sound()
+    size = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + MOST_BYTES, size + MOST_BYTES))
+    begun = time.monotonic()
+    for number in numbers:
+        progress[_NUMBER] = number
+        progress[_STARTED] = time.monotonic()
+        result = attempt(name, seed, number)
+        if isinstance(result, Finding):
+            sender.send((result, number))
+        else:
+            progress[_READ if result else _REFUSED] += 1
+    sender.send(time.monotonic() - begun)

@@ -1,0 +1,251 @@
+"""Readers of the files of a snapshot: one stream of a sound snapshot is damaged in memory, and the states are read."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from state_pipelines.metadata import read_metadata
+from state_pipelines.metadata.streams import StateStream, read_whole_stream
+from state_pipelines.operations.dump import dump_state
+from state_pipelines.operations.inspect.inspection import inspect
+from state_pipelines.snapshot.keyed_state import KeyedState
+from state_pipelines.snapshot.raw_state import InFlightState
+from state_pipelines.snapshot.snapshot import Snapshot
+from tests.robustness.mutations import mutate
+from tests.snapshots import OWN, Case
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from state_pipelines.metadata.stream_handles import StreamStateHandle
+    from state_pipelines.snapshot.state import State
+
+StreamId = tuple[str, int]
+"""Name of a stream and its first byte in the file."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A stream that is read for the states of an operator.
+
+    Attributes:
+        snapshot: with that operator only.
+        stream: which of its streams.
+        content: the sound bytes.
+    """
+
+    snapshot: Snapshot
+    stream: StreamId
+    content: bytes
+
+
+@dataclass(frozen=True)
+class SnapshotReader:
+    """A reader of states.
+
+    Attributes:
+        targets: streams that are damaged.
+        wanted: of the states of an operator, those that are read.
+        forged: checksums of RocksDB's tables count as right, as if whoever changed a table had computed them anew.
+    """
+
+    targets: tuple[Target, ...]
+    wanted: Callable[[State], bool]
+    forged: bool = False
+
+    def attempt(self, chance: Random) -> None:
+        """Damage one stream and read the states."""
+        target = chance.choice(self.targets)
+        donor = chance.choice(self.targets).content
+        damaged = mutate(target.content, chance, donor)
+        if self.forged or chance.random() < 0.5:
+            # The size of a file is known from elsewhere, so that another one would be all that is noticed.
+            size = len(target.content)
+            damaged = damaged[:size].ljust(size, b"\0")
+        with ExitStack() as stack:
+            if self.forged:
+                stack.enter_context(patch("state_pipelines.rocksdb.blocks.find_wrong_block", lambda *_: -1))
+                stack.enter_context(patch("state_pipelines.rocksdb.table._check_footer", lambda *_: None))
+            self._read(_open_damaged(target, damaged), chance)
+
+    def _read(self, snapshot: Snapshot, chance: Random) -> None:
+        survey = snapshot.operators[0].survey(in_flight=True)
+        # All of them, because only some read the damaged bytes; in any order, because the first error is the last.
+        states = [each for each in survey.states if self.wanted(each)]
+        for state in chance.sample(states, len(states)):
+            for _ in dump_state(state) if chance.random() < 0.3 else state.batches():
+                pass
+        for failure in survey.failures:
+            raise failure.error
+
+    def read_sound(self) -> None:
+        """Read all states of all snapshots as they are."""
+        for snapshot in {id(each.snapshot): each.snapshot for each in self.targets}.values():
+            _read_states(snapshot, self.wanted)
+
+
+@dataclass(frozen=True)
+class HandleReading:
+    """A reader of whole snapshots whose `_metadata` is damaged.
+
+    Attributes:
+        cases: sound snapshots.
+    """
+
+    cases: tuple[Case, ...]
+
+    def attempt(self, chance: Random) -> None:
+        """Damage a `_metadata` and inspect the snapshot."""
+        case = chance.choice(self.cases)
+        donor = (chance.choice(self.cases).path / "_metadata").read_bytes()
+        damaged = mutate((case.path / "_metadata").read_bytes(), chance, donor)
+        sound = case.open()
+        metadata = read_metadata(damaged, "_metadata")
+        inspect(Snapshot(sound.location, metadata, sound.path_mapping, sound.declarations), count=True)
+
+    def read_sound(self) -> None:
+        """Inspect all snapshots as they are."""
+        for case in self.cases:
+            inspect(case.open(), count=True)
+
+
+def _open_damaged(target: Target, damaged: bytes) -> Snapshot:
+    snapshot = target.snapshot.with_declarations(target.snapshot.declarations)
+    sound = snapshot.handles.open_stream
+
+    def open_stream(handle: StreamStateHandle) -> StateStream:
+        stream = sound(handle)
+        if (stream.name, stream.start) != target.stream:
+            return stream
+        return replace(stream, size=len(damaged), location=None, start=0, data=damaged, is_segment=False)
+
+    # Kept for the life of the snapshot, which is one attempt.
+    patch.object(snapshot.handles, "open_stream", open_stream).start()
+    return snapshot
+
+
+def _read_states(snapshot: Snapshot, wanted: Callable[[State], bool]) -> int:
+    found = 0
+    for operator in snapshot.operators:
+        for state in operator.survey(in_flight=True).states:
+            if wanted(state):
+                found += sum(batch.num_rows for batch in state.batches())
+    return found
+
+
+def find_targets(cases: list[Case], wanted: Callable[[State], bool]) -> tuple[Target, ...]:
+    """The streams that are read for the wanted states, of every operator of some snapshots."""
+    targets = []
+    for case in cases:
+        whole = case.open_told()
+        for state in whole.metadata.operator_states:
+            metadata = replace(whole.metadata, operator_states=(state,))
+            snapshot = Snapshot(whole.location, metadata, whole.path_mapping, whole.declarations)
+            opened: dict[StreamId, StateStream] = {}
+            sound = snapshot.handles.open_stream
+
+            def note(
+                handle: StreamStateHandle,
+                sound: Callable[[StreamStateHandle], StateStream] = sound,
+                opened: dict[StreamId, StateStream] = opened,
+            ) -> StateStream:
+                stream = sound(handle)
+                opened[stream.name, stream.start] = stream
+                return stream
+
+            with patch.object(snapshot.handles, "open_stream", note):
+                if not _read_states(snapshot, wanted):
+                    continue
+            fresh = whole.with_declarations(whole.declarations)
+            fresh = Snapshot(fresh.location, metadata, fresh.path_mapping, fresh.declarations)
+            targets += [Target(fresh, key, _read_content(stream)) for key, stream in opened.items() if stream.size]
+    return tuple(targets)
+
+
+def _read_content(stream: StateStream) -> bytes:
+    # The declared size of a file of changes is that before compression.
+    whole = stream.location is not None and not stream.is_segment
+    return read_whole_stream(replace(stream, size=0) if whole else stream)
+
+
+def _is_keyed(state: State) -> bool:
+    return isinstance(state, KeyedState)
+
+
+def _is_in_flight(state: State) -> bool:
+    return isinstance(state, InFlightState)
+
+
+def _is_operator_state(state: State) -> bool:
+    return not _is_keyed(state) and not _is_in_flight(state)
+
+
+def _choose(*names: str) -> list[Case]:
+    return [case for case in OWN if case.case in names and not case.version.startswith("2.3")]
+
+
+def make_canonical_reader() -> SnapshotReader:
+    """Canonical savepoints."""
+    return SnapshotReader(find_targets(_choose("heap", "rocksdb", "heap-snappy"), _is_keyed), _is_keyed)
+
+
+def make_heap_reader() -> SnapshotReader:
+    """Native savepoints and checkpoints of the heap."""
+    cases = _choose("heap-native", "heap-native-snappy", "heap-checkpoint")
+    return SnapshotReader(find_targets(cases, _is_keyed), _is_keyed)
+
+
+def make_rocksdb_reader() -> SnapshotReader:
+    """Files of RocksDB and ForSt."""
+    cases = _choose("rocksdb-native", "rocksdb-incremental", "rocksdb-file-merging", "rocksdb-heap-timers", "forst")
+    return SnapshotReader(find_targets(cases, _is_keyed), _is_keyed)
+
+
+def make_forged_rocksdb_reader() -> SnapshotReader:
+    """Tables of RocksDB whose checksums are right, although their content is damaged."""
+    targets = find_targets(_choose("rocksdb-native", "forst"), _is_keyed)
+    tables = tuple(each for each in targets if each.content[-8:] in _TABLE_ENDS)
+    return SnapshotReader(tables, _is_keyed, forged=True)
+
+
+_TABLE_ENDS = (bytes.fromhex("f7cff485b741e288"), bytes.fromhex("88e241b785f4cff7"))
+
+
+def make_changelog_reader() -> SnapshotReader:
+    """Changelog checkpoints: changes, and what they change."""
+    cases = [case for case in OWN if case.case.startswith("changelog-") and not case.version.startswith("2.3")]
+    return SnapshotReader(find_targets(cases, _is_keyed), _is_keyed)
+
+
+def make_operator_state_reader() -> SnapshotReader:
+    """Operator state, broadcast state and raw state."""
+    cases = _choose("heap", "rocksdb", "heap-native", "finished", "rocksdb-incremental", "unaligned")
+    return SnapshotReader(find_targets(cases, _is_operator_state), _is_operator_state)
+
+
+def make_in_flight_reader() -> SnapshotReader:
+    """Buffers of unaligned checkpoints."""
+    return SnapshotReader(find_targets(_choose("unaligned"), _is_in_flight), _is_in_flight)
+
+
+def make_handle_reader() -> HandleReading:
+    """Whole snapshots with a damaged `_metadata`, and with it handles, offsets and key groups that are wrong."""
+    names = ("heap-checkpoint", "heap", "rocksdb-native", "rocksdb-full", "changelog-heap-files", "unaligned", "forst")
+    return HandleReading(tuple(_choose(*names)))
+
+
+SNAPSHOT_READERS: dict[str, Callable[[], SnapshotReader | HandleReading]] = {
+    "canonical": make_canonical_reader,
+    "heap": make_heap_reader,
+    "rocksdb": make_rocksdb_reader,
+    "rocksdb-forged": make_forged_rocksdb_reader,
+    "changelog": make_changelog_reader,
+    "operator-state": make_operator_state_reader,
+    "in-flight": make_in_flight_reader,
+    "handles": make_handle_reader,
+}
+"""By name: makes the reader."""

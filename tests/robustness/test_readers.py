@@ -1,0 +1,30 @@
+"""Damaged input is read or refused with a `StateError`; `python -m tests.robustness` does the same much longer."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tests.robustness.mutations import mutate
+from tests.robustness.readers import READERS, Finding, attempt
+from tests.robustness.snapshot_readers import SNAPSHOT_READERS
+
+SEED = 1
+FEW, MANY = 40, 300
+"""Attempts of a reader of snapshots, and of a reader of bytes."""
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_damaged_input_is_read_or_refused(name: str) -> None:
+    numbers = range(FEW if name in SNAPSHOT_READERS else MANY)
+    results = [attempt(name, SEED, number) for number in numbers]
+    assert [each for each in results if isinstance(each, Finding)] == []
+    # Both happen, so that the damage reaches what is read and does not only break the beginning.
+    assert {True, False} <= set(results)
+
+
+def test_the_same_seed_gives_the_same_damage() -> None:
+    first, again = ([mutate(bytes(256), Random(each), bytes(100)) for each in range(50)] for _ in range(2))
+    assert first == again
+    assert len(set(first)) > 40
