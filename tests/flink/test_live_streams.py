@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
-from state_pipelines.metadata.stream_handles import FileStateHandle
+from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark.keyed_step import KeyedProcessResult, keyed_process
 from state_pipelines.storage import resolve
@@ -119,6 +119,12 @@ def test_flink_restores_an_incremental_checkpoint_of_a_keyed_function(
 # From Flink to Spark, and back
 
 
+def make_flink_job() -> jobs.Job:
+    """Return the job with incremental checkpoints in files, all of which are kept."""
+    job = jobs.few_states_job()
+    return replace(job, settings={**job.settings, **FLINK_OPTIONS})
+
+
 @dataclass(frozen=True)
 class FlinkRun:
     """A run of Flink's job at parallelism 2, with an incremental checkpoint after each round.
@@ -148,10 +154,8 @@ def run_flink(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Flink
     def run(version: str) -> FlinkRun:
         if version not in runs:
             root = tmp_path_factory.mktemp("flink")
-            job = jobs.few_states_job()
-            job = jobs.Job(job.main, job.sources, job.max_parallelism, {**job.settings, **FLINK_OPTIONS})
             last, entries = harness.make_snapshot(
-                version, job, root, backend="rocksdb", kind="checkpoint", written=WRITTEN
+                version, make_flink_job(), root, backend="rocksdb", kind="checkpoint", written=WRITTEN
             )
             runs[version] = FlinkRun(root, last.relative_to(root), entries)
         return runs[version]
@@ -199,3 +203,27 @@ def test_a_claimed_checkpoint_of_flink_gives_its_tables_to_the_next_ones(
         assert tables - of_flink
         assert result.persisted_size < result.state_size
     assert_restored(version, second, flink.entries, parallelism=2)
+
+
+def test_a_claimed_native_savepoint_of_flink_gives_no_table_to_the_next_one(
+    spark: SparkSession, version: str, tmp_path: Path
+) -> None:
+    # Flink's own checkpoint after such a restore names tables relative to the savepoint (FLINK-39964).
+    savepoint, entries = harness.make_snapshot(
+        version, make_flink_job(), tmp_path / "flink", backend="rocksdb", kind="native"
+    )
+    snapshot = open_snapshot(str(savepoint), uids=[UID, "numbers"])
+    handles = [each.managed_keyed_state for each in snapshot.operator(UID).metadata.subtasks]
+    tables = [
+        each
+        for handle in handles
+        if isinstance(handle, IncrementalRemoteKeyedStateHandle)
+        for each in handle.shared_state
+    ]
+    assert tables
+    assert {type(each.handle) for each in tables} == {RelativeFileStateHandle}
+    options = OPTIONS | CLAIM | {"execution.state-recovery.ignore-unclaimed-state": True}
+    result = process(spark, range(0), tmp_path / "own", parallelism=2, from_snapshot=snapshot, options=options)
+    assert not (savepoint / "_metadata").exists()
+    assert result.persisted_size == result.state_size
+    assert_restored(version, result, entries, parallelism=2)
