@@ -14,11 +14,12 @@ from state_pipelines.codecs.columns import explain
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.scalar.self_describing import unknown_class
 from state_pipelines.codecs.serializer_layouts import walk
-from state_pipelines.errors import UnsupportedError, at
+from state_pipelines.errors import FormatError, UnsupportedError, Where, at
 from state_pipelines.keyed.heap.entries import has_opaque
 from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords, derive_keyed_layout
 from state_pipelines.keyed.tables.operator_columns import StateLayout
 from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
+from state_pipelines.metadata.key_groups import MAX_PARALLELISM
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.state_meta_info import StateKind, StateMetaInfo, keyed_state
 from state_pipelines.serializers.tree import Declared, Opaque
@@ -111,7 +112,11 @@ def count_states(states: Sequence[KeyedState]) -> dict[str, StateStatistics]:
 
     Raises:
         StateError: the records of a state cannot be found.
+        FormatError: the max parallelism is not one of Flink's, or a record is in a key group above it.
     """
+    for state in states:
+        if not 0 < state.operator.max_parallelism <= MAX_PARALLELISM:
+            raise _outside(f"max parallelism {state.operator.max_parallelism}", f"1 to {MAX_PARALLELISM}", state)
     groups = {state.name: np.zeros(state.operator.max_parallelism, np.int64) for state in states}
     sizes = dict.fromkeys(groups, 0)
     for wanted in group_by_file(states):
@@ -120,10 +125,17 @@ def count_states(states: Sequence[KeyedState]) -> dict[str, StateStatistics]:
         with at(operator=state.operator.label, state=state.name if len(wanted) == 1 else None):
             for state_id, records in part.file.scan(list(names), state.context):
                 name = names[state_id]
+                if len(records) and int(records.key_groups.max()) >= len(groups[name]):
+                    raise _outside(f"key group {records.key_groups.max()}", f"0 to {len(groups[name]) - 1}", state)
                 groups[name] += np.bincount(records.key_groups, minlength=len(groups[name]))
                 sizes[name] += int((records.key_ends - records.key_starts).sum())
                 sizes[name] += int((records.value_ends - records.value_starts).sum())
     return {name: _make_statistics(groups[name], sizes[name]) for name in groups}
+
+
+def _outside(what: str, possible: str, state: KeyedState) -> FormatError:
+    where = Where(file=str(state.operator.snapshot.location.metadata), operator=state.operator.label)
+    return FormatError(f"{what} is not possible, only {possible}", where=where, hint="The metadata were changed")
 
 
 def _make_statistics(groups: npt.NDArray[np.int64], size: int) -> StateStatistics:

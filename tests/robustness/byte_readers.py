@@ -37,7 +37,7 @@ from tests.codecs.test_kryo import CLASSES, VECTORS, serializer
 from tests.javaclasses.test_classfile import ENUM, GENERIC, RECORD
 from tests.robustness.mutations import mutate, mutate_text
 from tests.rocksdb.databases import frame_log
-from tests.rocksdb.test_manifest import ADD_FAMILY, COMPARATOR, IN_FAMILY, NEW_FILE, TABLE
+from tests.rocksdb.test_manifest import ADD_FAMILY, COMPARATOR, NEW_FILE, TABLE
 from tests.snapshots import OWN
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def make_snappy_reader() -> ByteReader:
 
 def make_manifest_reader() -> ByteReader:
     """Edits of a MANIFEST whose checksums are right."""
-    edits = (COMPARATOR, ADD_FAMILY, IN_FAMILY + NEW_FILE, COMPARATOR + ADD_FAMILY + NEW_FILE)
+    edits = (COMPARATOR, ADD_FAMILY, NEW_FILE, COMPARATOR + NEW_FILE)
 
     def read(data: bytes) -> None:
         manifest = frame_log(COMPARATOR) + frame_log(data)

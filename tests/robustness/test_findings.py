@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
+
+from state_pipelines.errors import FormatError
 from state_pipelines.operations.dump import dump
+from state_pipelines.snapshot.keyed_state import KeyedState, count_states
+from state_pipelines.snapshot.snapshot import Snapshot
 from tests.snapshots import OWN
 
 if TYPE_CHECKING:
@@ -26,3 +32,15 @@ def test_timers_are_shown_where_one_subtask_has_a_namespace_that_nothing_reads(t
     assert len(timers) == len(sound)
     unread = [line for line in timers if line["ns"] is not None and "@reason" in str(line["ns"])]
     assert 0 < len(unread) < len(sound)
+
+
+@pytest.mark.parametrize(("number", "message"), [(-1, "max parallelism -1 is not"), (1, r"key group \d+ is not")])
+def test_a_max_parallelism_that_cannot_be_is_named(number: int, message: str) -> None:
+    (case,) = (each for each in OWN if each.name == "types-2.2-heap-checkpoint")
+    sound = case.open()
+    operators = tuple(replace(each, max_parallelism=number) for each in sound.metadata.operator_states)
+    metadata = replace(sound.metadata, operator_states=operators)
+    damaged = Snapshot(sound.location, metadata, sound.path_mapping, sound.declarations)
+    states = [state for each in damaged.operators for state in each.survey().states if isinstance(state, KeyedState)]
+    with pytest.raises(FormatError, match=message):
+        count_states(states)
