@@ -69,7 +69,7 @@ def test_a_savepoint_is_made_from_nothing(totals: DataFrame, tmp_path: Path) -> 
 def test_nothing_but_the_savepoint_is_left(totals: DataFrame, tmp_path: Path) -> None:
     save(totals, tmp_path / "new", **TOTALS)
     assert [each.name for each in tmp_path.iterdir()] == ["new"]
-    assert len([each for each in (tmp_path / "new").iterdir() if each.name != "_metadata"]) == 2
+    assert len([*(tmp_path / "new").glob("[!_]*")]) == 2
 
 
 def test_a_frame_without_rows_gives_a_state_without_entries(totals: DataFrame, tmp_path: Path) -> None:

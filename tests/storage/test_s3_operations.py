@@ -13,7 +13,17 @@ from state_pipelines.errors import MissingFileError, NotFoundError, StorageError
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.inspect.inspection import inspect
 from state_pipelines.snapshot import open_snapshot
-from state_pipelines.storage import Location, faults, join, list_files, options, resolve, use_storage_options
+from state_pipelines.storage import (
+    METADATA_FILE,
+    Location,
+    faults,
+    join,
+    list_files,
+    options,
+    resolve,
+    use_storage_options,
+)
+from state_pipelines.storage.written_names import MANIFEST_FILE
 from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:
@@ -83,17 +93,21 @@ def test_copies_stay_inside_the_store(savepoint: str, bucket: Location, server: 
     snapshot = open_orders(savepoint)
     files = len(list(list_files(resolve(savepoint)))) - 1
     snapshot.operators[0].states  # noqa: B018 - headers are not what is counted
+
+    def is_data(method: str, path: str) -> bool:
+        return method == "PUT" and METADATA_FILE not in path and MANIFEST_FILE not in path
+
     server.clear()
-    server.gather = lambda method, path: min(files, 8) if method == "PUT" and "_metadata" not in path else 0
+    server.gather = lambda method, path: min(files, 8) if is_data(method, path) else 0
     try:
         result = sp.convert(snapshot, join(bucket, "kept").url, "keep")
     finally:
         server.gather = None
-    copies = [path for method, path, *_ in server.requests if method == "PUT" and "_metadata" not in path]
+    copies = [path for method, path, *_ in server.requests if is_data(method, path)]
     assert (result.copied, len(copies)) == (files, files)
-    assert sum(sent for method, path, sent, _ in server.requests if method == "PUT" and "_metadata" not in path) == 0
-    # HEAD and copy of each file; all else is for the target and its metadata.
-    assert len(server.requests) <= 2 * files + 10
+    assert sum(sent for method, path, sent, _ in server.requests if is_data(method, path)) == 0
+    # HEAD and copy of each file; all else is for the target, its manifest and its metadata.
+    assert len(server.requests) <= 2 * files + 12
     assert server.most >= min(files, 8)
     assert show(open_orders(result.path)) == show(orders().open())
 

@@ -30,6 +30,7 @@ from state_pipelines.operations.rescale import (
 )
 from state_pipelines.operations.rescale.record_regrouping import Gather, Shuffle
 from state_pipelines.operations.rescale.rescale_plan import Way
+from state_pipelines.operations.write.manifest_files import RecordedWork
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.storage import resolve
@@ -109,7 +110,9 @@ class Watched:
 
     def __call__(self, pieces: Sequence[Work[Any]], what: str) -> list[Any]:
         for piece in pieces:
-            self.threads.setdefault(type(piece).__name__, set()).add(getattr(piece, "threads", 1))
+            # What writes is inside of what notes the files that are written.
+            work = piece.work if isinstance(piece, RecordedWork) else piece
+            self.threads.setdefault(type(work).__name__, set()).add(getattr(piece, "threads", 1))
         return self.shared.run(pieces, what)
 
 
@@ -316,8 +319,8 @@ def test_what_was_lost_fails_the_proof(types: Snapshot, tmp_path: Path) -> None:
     def lose(pieces: Sequence[Any], what: str) -> list[Any]:
         """Leaves out all but the first spill."""
         fewer = [
-            replace(piece, sources=tuple(spills[:1] for spills in piece.sources))
-            if isinstance(piece, Gather)
+            replace(piece, work=replace(piece.work, sources=tuple(spills[:1] for spills in piece.work.sources)))
+            if isinstance(piece, RecordedWork) and isinstance(piece.work, Gather)
             else piece
             for piece in pieces
         ]
@@ -337,8 +340,14 @@ def test_every_entry_is_there_again_when_blocks_were_merged(
     found: list[list[int]] = []
 
     def run(pieces: Sequence[Any], what: str) -> list[Any]:
-        small = [replace(each, block=300, batch=500) if isinstance(each, Shuffle) else each for each in pieces]
-        gathers = [each for each in pieces if isinstance(each, Gather)]
+        small = [
+            replace(each, work=replace(each.work, block=300, batch=500))
+            if isinstance(each, RecordedWork) and isinstance(each.work, Shuffle)
+            else each
+            for each in pieces
+        ]
+        works = [each.work for each in pieces if isinstance(each, RecordedWork)]
+        gathers = [each for each in works if isinstance(each, Gather)]
         found.extend([len(spill.blocks) for source in each.sources for spill in source] for each in gathers)
         return run_pieces(small, what)
 
