@@ -9,6 +9,7 @@ import shutil
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,8 @@ from state_pipelines.keyed.header import write_keyed_header
 from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.rocksdb.writer import list_files
-from state_pipelines.storage import create_file, join
-from state_pipelines.storage.files import remove_file
+from state_pipelines.storage import create_file, join, resolve
+from state_pipelines.storage.files import copy_file, remove_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from state_pipelines.storage import Location
 
 TABLE = ".sst"
-_PIECE = 8 << 20
 
 
 class IncrementalSnapshots:
@@ -144,7 +144,12 @@ class IncrementalSnapshots:
 
     def _upload(self, paths: Sequence[Path], targets: Sequence[Location]) -> list[int]:
         with ThreadPoolExecutor(max(1, self._store.options.transfer_threads)) as pool:
-            return list(pool.map(_upload_file, paths, targets))
+            # In the context of this thread, which notes the files that are written (`storage.written_files`).
+            uploads = [
+                pool.submit(copy_context().run, copy_file, resolve(str(path)), target)
+                for path, target in zip(paths, targets, strict=True)
+            ]
+            return [each.result() for each in uploads]
 
     def _write_meta(self, target: Location) -> int:
         writer = Writer()
@@ -152,10 +157,3 @@ class IncrementalSnapshots:
         write_keyed_header(writer, replace(self._backend.as_file().header, compressed=False))
         with create_file(target) as output:
             return output.write(writer.getvalue())
-
-
-def _upload_file(path: Path, target: Location) -> int:
-    with path.open("rb") as source, create_file(target) as output:
-        while piece := source.read(_PIECE):
-            output.write(piece)
-    return path.stat().st_size

@@ -319,6 +319,7 @@ class CheckpointCoordinator:
             # Its files stay, as in Flink: the attempt that lives on may take them for the base of the next checkpoint.
             return answer
         self.files.register(task.checkpoint_id, files)
+        pending.transaction.note_files(task.files)
         if not pending.awaiting:
             self._complete(pending)
         return answer

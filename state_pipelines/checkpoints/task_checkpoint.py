@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.metadata.checkpoint import VERSIONS, SubtaskState, read_subtask_state, write_subtask_state
+from state_pipelines.storage.written_files import WrittenFile
 
 _MAGIC = 0x5443_6870
 # The newest version stores every field.
@@ -30,6 +31,7 @@ class TaskCheckpoint:
         sync_millis: duration of the synchronous part.
         async_millis: duration of the upload.
         entries: keyed entries, or None where they were not counted.
+        files: written to the directory of the checkpoint, with their checksums, for its manifest.
     """
 
     checkpoint_id: int
@@ -40,6 +42,7 @@ class TaskCheckpoint:
     sync_millis: int = 0
     async_millis: int = 0
     entries: int | None = None
+    files: tuple[WrittenFile, ...] = ()
 
 
 def write_task_checkpoint(checkpoint: TaskCheckpoint) -> bytes:
@@ -60,6 +63,11 @@ def write_task_checkpoint(checkpoint: TaskCheckpoint) -> bytes:
         -1 if checkpoint.entries is None else checkpoint.entries,
     ):
         writer.i64(number)
+    writer.i32(len(checkpoint.files))
+    for file in checkpoint.files:
+        writer.utf(file.name)
+        writer.i64(file.size)
+        writer.utf(file.checksum or "")
     write_subtask_state(writer, checkpoint.state, _VERSION)
     return writer.getvalue()
 
@@ -79,6 +87,7 @@ def read_task_checkpoint(data: bytes, name: str | None = None) -> TaskCheckpoint
         raise reader.error("not an acknowledgement of a checkpoint", 0)
     checkpoint_id, operator_id = reader.i64(), reader.bytes32()
     state_size, persisted_size, sync_millis, async_millis, entries = (reader.i64() for _ in range(5))
+    files = tuple(WrittenFile(reader.utf(), reader.i64(), reader.utf() or None) for _ in range(reader.count(12)))
     state = read_subtask_state(reader, _VERSION)
     reader.expect_end("the acknowledgement")
     return TaskCheckpoint(
@@ -90,4 +99,5 @@ def read_task_checkpoint(data: bytes, name: str | None = None) -> TaskCheckpoint
         sync_millis,
         async_millis,
         None if entries < 0 else entries,
+        files,
     )

@@ -13,6 +13,7 @@ from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import resolve
+from state_pipelines.storage.written_files import record_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +65,7 @@ def write_savepoint(
     properties = make_savepoint_properties(
         SavepointFormatType.CANONICAL if is_canonical else SavepointFormatType.NATIVE
     )
-    with SnapshotTransaction(resolve(path)) as transaction:
+    with SnapshotTransaction(resolve(path)) as transaction, record_files(transaction.target) as recorder:
         states = tuple(
             OperatorState(
                 compute_operator_id(uid),
@@ -83,6 +84,7 @@ def write_savepoint(
             )
             for uid, subtasks in operators.items()
         )
+        transaction.note_files(recorder.files.values())
         transaction.stage(_make_metadata(base, checkpoint_id, states, properties), base, properties)
         transaction.commit()
     return open_snapshot(path, uids=(*operators, *(base.uids if base is not None else ())))

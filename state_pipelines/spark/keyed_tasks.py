@@ -21,6 +21,7 @@ from state_pipelines.errors import StateError, UsageError, ValueRangeError, Wher
 from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.spark.key_partitioning import SUBTASK
+from state_pipelines.storage.written_files import record_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -191,15 +192,16 @@ class KeyedTask:
     def _take_snapshot(self, running: KeyedProcessOperator, subtask: int, wanted: TaskSnapshot) -> TaskCheckpoint:
         started = time.monotonic_ns()
         # Unique to this attempt: another one of the same subtask may run at the same time.
-        state = running.snapshot(
-            wanted.directory,
-            make_file_name(),
-            wanted.checkpoint_id,
-            file_format=wanted.format,
-            compressed=wanted.compressed,
-            shared=wanted.shared,
-            full=wanted.full,
-        )
+        with record_files(wanted.directory) as recorder:
+            state = running.snapshot(
+                wanted.directory,
+                make_file_name(),
+                wanted.checkpoint_id,
+                file_format=wanted.format,
+                compressed=wanted.compressed,
+                shared=wanted.shared,
+                full=wanted.full,
+            )
         size = measure_state(state)
         persisted, keyed = size, state.managed_keyed_state
         if isinstance(keyed, IncrementalRemoteKeyedStateHandle) and keyed.persisted_size is not None:
@@ -211,6 +213,7 @@ class KeyedTask:
             state_size=size,
             persisted_size=persisted,
             sync_millis=(time.monotonic_ns() - started) // 1_000_000,
+            files=tuple(recorder.files.values()),
         )
 
 

@@ -293,15 +293,20 @@ def create_file_at_once(location: Location, data: bytes) -> None:
             Path(pending.path).unlink()
 
 
-def copy_file(source: Location, target: Location) -> int:
+def copy_file(source: Location, target: Location, *, replace: bool = False) -> int:
     """Copy a file, also between storages, without holding more than `COPY_SIZE` of it; returns the bytes copied.
+
+    Args:
+        source: the file.
+        target: the new file.
+        replace: replace a file that is there already.
 
     Raises:
         MissingFileError: no such source.
         TargetExistsError: the target exists.
     """
     size = 0
-    with open_file(source) as content, create_file(target) as file:
+    with open_file(source) as content, create_file(target, replace=replace) as file:
         while piece := content.read(COPY_SIZE):
             size += len(piece)
             file.write(piece)

@@ -20,7 +20,10 @@ from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHa
 from state_pipelines.metadata.properties import SavepointFormatType
 from state_pipelines.metadata.references import list_references
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
+from state_pipelines.operations.auditing import Severity, audit_snapshot
+from state_pipelines.operations.write import manifest_files
 from state_pipelines.spark.keyed_step import KeyedProcessResult, keyed_process
+from state_pipelines.storage.manifest import find_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -302,6 +305,24 @@ def test_a_task_that_dies_runs_again_and_leaves_nothing(tmp_path: Path) -> None:
         [sys.executable, "-c", RETRYING, str(tmp_path)], cwd=root, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_the_driver_reads_no_state_for_the_manifest(
+    frames: dict[str, DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    def refuse(*_: object) -> Any:
+        raise AssertionError("a file is read in the driver")
+
+    monkeypatch.setattr(manifest_files, "read_ranges", refuse)
+    options = {"execution.checkpointing.data-inline-threshold": 0, "state.backend.type": backend}
+    result = run(frames["first"], parallelism=2, checkpoint=str(tmp_path), options=options)
+    assert result.snapshot is not None
+    manifest = find_manifest(result.snapshot.location.directory)
+    assert manifest is not None
+    assert len(manifest.files) >= 2
+    assert all(each.checksum for each in manifest.files)
+    assert audit_snapshot(result.snapshot.path, "whole").count(Severity.ERROR) == 0
 
 
 @pytest.mark.parametrize("kills", [False, True], ids=["an error", "a killed worker"])

@@ -21,8 +21,8 @@ from state_pipelines.keyed.rocksdb.reader import RocksWriter
 from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.stream_handles import KeyGroupsStateHandle, RelativeFileStateHandle
 from state_pipelines.operations.write.keyed_rewrite import align_key_groups
-from state_pipelines.storage import Location, create_file, exists, join
-from state_pipelines.storage.files import remove_file
+from state_pipelines.storage import Location, create_file, exists, join, resolve
+from state_pipelines.storage.files import copy_file, remove_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import KeyGroupSource, RecordContext, Runs
     from state_pipelines.keyed.record_layout import KeyedLayout
     from state_pipelines.metadata.key_groups import KeyGroupRange
-
-_PIECE = 8 << 20
 
 
 class Format(Enum):
@@ -146,7 +144,4 @@ def _put(place: Location, data: bytes) -> RelativeFileStateHandle:
 
 
 def _upload(path: Path, place: Location) -> RelativeFileStateHandle:
-    with path.open("rb") as source, create_file(place, replace=True) as output:
-        while piece := source.read(_PIECE):
-            output.write(piece)
-    return RelativeFileStateHandle(place.name, path.stat().st_size)
+    return RelativeFileStateHandle(place.name, copy_file(resolve(str(path)), place, replace=True))

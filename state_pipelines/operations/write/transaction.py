@@ -21,7 +21,7 @@ from state_pipelines.storage.scratch import open_scratch
 from state_pipelines.storage.written_names import MANIFEST_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from types import TracebackType
 
     from state_pipelines.metadata import CheckpointProperties
@@ -99,9 +99,13 @@ class SnapshotTransaction:
         """
         results = []
         for result, files in self._run([RecordedWork(each, self.target) for each in tasks], what):
-            self._files.update((each.name, each) for each in files)
+            self.note_files(files)
             results.append(result)
         return results
+
+    def note_files(self, files: Iterable[WrittenFile]) -> None:
+        """Note files that others than tasks of `run` have written into `target`, so that they are not read again."""
+        self._files.update((each.name, each) for each in files)
 
     def stage(
         self,
