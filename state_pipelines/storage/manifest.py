@@ -104,7 +104,7 @@ def _from_json(name: str, each: dict[str, Any]) -> WrittenFile:
 
 
 def _require_plain(name: str) -> str:
-    """Refuse names that lead out of the directory: whoever made the manifest chose them, and their files are read."""
+    """Refuse names that lead out of the directory: `verify` reads the files, and the manifest may be forged."""
     if re.fullmatch(r"[\w.-]+", name, re.ASCII) is None or name in {".", ".."}:
         raise ValueError(name)
     return name

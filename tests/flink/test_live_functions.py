@@ -36,7 +36,7 @@ def test_flink_restores_every_kind_of_state(version: str, tmp_path: Path) -> Non
     operators = run_jobs(2, case.max_parallelism)
     savepoint = tmp_path / "savepoint"
     replaced = {uid: operators[uid] for uid in ("state-kinds", "ttl-states")}
-    # The other operators, so that the sources do not begin anew.
+    # The other operators, so that the sources do not start from the beginning.
     write_savepoint(str(savepoint), replaced, base=case.open_told())
     result = harness.restore(version, savepoint, jobs.types_job(), parallelism=3)
 

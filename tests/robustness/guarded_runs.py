@@ -27,7 +27,7 @@ _STARTED, _NUMBER, _READ, _REFUSED = range(4)
 
 @dataclass
 class Outcome:
-    """What came of the attempts of one reader.
+    """Results of the attempts of one reader.
 
     Attributes:
         read: attempts whose damaged input could be read.

@@ -50,7 +50,7 @@ class SnapshotReader:
     Attributes:
         targets: streams that are damaged.
         wanted: of the states of an operator, those that are read.
-        forged: checksums of RocksDB's tables count as right, as if whoever changed a table had computed them anew.
+        forged: checksums of RocksDB's tables are not compared, so that damage reaches what is behind them.
     """
 
     targets: tuple[Target, ...]

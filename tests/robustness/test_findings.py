@@ -1,4 +1,4 @@
-"""What damaged input has shown, one test for each."""
+"""Faults that damaged input has shown, one test for each."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def prove_bootstrap(plan: SavepointPlan, snapshot: Snapshot, expected: ExpectedR
     """Read the new states back and compare them with the rows.
 
     The order of elements counts inside a value (keyed list state), and not between the elements of an operator's list
-    state, which Flink deals out anew on every restore.
+    state, which Flink distributes again at every restore.
 
     Args:
         plan: of the savepoint.
