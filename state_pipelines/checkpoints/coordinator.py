@@ -145,7 +145,7 @@ class CheckpointCoordinator:
         return found[-1] if found else None
 
     def set_next_id(self, checkpoint_id: int) -> None:
-        """Set the id of the next checkpoint (`CheckpointIDCounter.setCount`); ids must still ascend."""
+        """Set the id of the next checkpoint (`CheckpointIDCounter.setCount`); no checkpoint of the job may have it."""
         self._next_id = checkpoint_id
 
     def finish_task(self, operator_id: bytes, subtask: int) -> None:
@@ -319,7 +319,7 @@ class CheckpointCoordinator:
             # Its files stay, as in Flink: the attempt that lives on may take them for the base of the next checkpoint.
             return answer
         self.files.register(task.checkpoint_id, files)
-        pending.transaction.note_files(task.files)
+        pending.transaction.add_files(task.files)
         if not pending.awaiting:
             self._complete(pending)
         return answer

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.errors import StateError
 from state_pipelines.storage import join
 from state_pipelines.storage.deletion import delete_files, remove_empty_directory
-from state_pipelines.storage.files import remove_directory, remove_file
+from state_pipelines.storage.files import is_directory, list_directory, remove_directory, remove_file
 from state_pipelines.storage.written_names import MANIFEST_FILE
 
 if TYPE_CHECKING:
@@ -71,6 +71,12 @@ class Disposal:
                 _log.warning("A directory could not be removed, which is tried again: %s", error)
 
     def remove_if_empty(self, directory: Location) -> None:
-        """Remove a directory unless something other than a manifest is in it."""
-        self.delete([join(directory, MANIFEST_FILE)])
+        """Remove a directory unless something other than a manifest is in it; then the manifest stays too."""
+        try:
+            left = [each.location.name for each in list_directory(directory)] if is_directory(directory) else []
+        except StateError as error:
+            _log.warning("A directory could not be listed, and stays: %s", error)
+            return
+        if left == [MANIFEST_FILE]:
+            self.delete([join(directory, MANIFEST_FILE)])
         remove_empty_directory(directory)

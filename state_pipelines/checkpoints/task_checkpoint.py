@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.metadata.checkpoint import VERSIONS, SubtaskState, read_subtask_state, write_subtask_state
-from state_pipelines.storage.written_files import WrittenFile
+from state_pipelines.storage.written_files import RecordedFile
 
 _MAGIC = 0x5443_6870
 # The newest version stores every field.
@@ -42,7 +42,7 @@ class TaskCheckpoint:
     sync_millis: int = 0
     async_millis: int = 0
     entries: int | None = None
-    files: tuple[WrittenFile, ...] = ()
+    files: tuple[RecordedFile, ...] = ()
 
 
 def write_task_checkpoint(checkpoint: TaskCheckpoint) -> bytes:
@@ -87,7 +87,7 @@ def read_task_checkpoint(data: bytes, name: str | None = None) -> TaskCheckpoint
         raise reader.error("not an acknowledgement of a checkpoint", 0)
     checkpoint_id, operator_id = reader.i64(), reader.bytes32()
     state_size, persisted_size, sync_millis, async_millis, entries = (reader.i64() for _ in range(5))
-    files = tuple(WrittenFile(reader.utf(), reader.i64(), reader.utf() or None) for _ in range(reader.count(12)))
+    files = tuple(RecordedFile(reader.utf(), reader.i64(), reader.utf() or None) for _ in range(reader.count(12)))
     state = read_subtask_state(reader, _VERSION)
     reader.expect_end("the acknowledgement")
     return TaskCheckpoint(

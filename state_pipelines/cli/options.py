@@ -153,16 +153,16 @@ def finish_with_notes(notes: Sequence[str], *, strict: bool, damage: Sequence[st
         context.exit(CANNOT_BE_TOLD)
 
 
-def discard_left_over(target: str, *, dry_run: bool = False) -> None:
+def discard_left_over(target: str | None, *, dry_run: bool = False) -> None:
     """Remove what a killed command has left at a target (`discard_partial`), and say how much that was.
 
     Raises:
-        UsageError: the command is a dry run.
+        UsageError: the command is a dry run, or writes nothing.
     """
-    if dry_run:
+    if dry_run or target is None:
         raise UsageError(
-            "a dry run removes nothing, not even what a killed command has left",
-            hint="Leave out the dry run, or the option that removes",
+            "a dry run removes nothing, and only a run that writes removes what a killed command has left",
+            hint="Name a target, and let the command write or move; or leave out the option that removes",
         )
     removed = discard_partial(resolve(target))
     if removed:

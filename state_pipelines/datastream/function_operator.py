@@ -241,7 +241,8 @@ class FunctionOperator(ABC):
             file_format: of the keyed state: canonical, heap or rocksdb.
             compressed: compress the state (`execution.checkpointing.snapshot-compression`).
             timestamp: time at which it was triggered, in epoch milliseconds; default now.
-            shared: directory of the tables of an incremental snapshot of RocksDB; default none, all state is written.
+            shared: directory of the tables of an incremental snapshot of RocksDB, where `file_format` and `compressed`
+                do not count; default none, all state is written.
             full: an incremental snapshot uploads all tables again, as after a restore without claim.
 
         Returns:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from typing_extensions import override
+
 from state_pipelines.backends.heap_store import HeapStore
 from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
@@ -136,6 +138,20 @@ class KeyedOperator(FunctionOperator):
             raise UsageError("only RocksDB has incremental snapshots", hint="Set state.backend.type to rocksdb")
         self._increments = self._increments or IncrementalSnapshots(self.backend, store)
         return self._increments.write(checkpoint_id, directory, shared, full=full).handle
+
+    @override
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Tell the function, and base later incremental snapshots on this one."""
+        super().notify_checkpoint_complete(checkpoint_id)
+        if self._increments is not None:
+            self._increments.complete(checkpoint_id)
+
+    @override
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """Tell the function, and base no incremental snapshot on this one."""
+        super().notify_checkpoint_aborted(checkpoint_id)
+        if self._increments is not None:
+            self._increments.abort(checkpoint_id)
 
     def _close_keyed_state(self) -> None:
         if self._backend is not None:

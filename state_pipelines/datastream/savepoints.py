@@ -84,7 +84,7 @@ def write_savepoint(
             )
             for uid, subtasks in operators.items()
         )
-        transaction.note_files(recorder.files.values())
+        transaction.add_files(recorder.files.values())
         transaction.stage(_make_metadata(base, checkpoint_id, states, properties), base, properties)
         transaction.commit()
     return open_snapshot(path, uids=(*operators, *(base.uids if base is not None else ())))

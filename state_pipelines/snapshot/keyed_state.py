@@ -135,7 +135,9 @@ def count_states(states: Sequence[KeyedState]) -> dict[str, StateStatistics]:
 
 def _outside(what: str, possible: str, state: KeyedState) -> FormatError:
     where = Where(file=str(state.operator.snapshot.location.metadata), operator=state.operator.label)
-    return FormatError(f"{what} is not possible, only {possible}", where=where, hint="The metadata were changed")
+    return FormatError(
+        f"{what} is not possible, only {possible}", where=where, hint="The metadata are damaged: use another snapshot"
+    )
 
 
 def _make_statistics(groups: npt.NDArray[np.int64], size: int) -> StateStatistics:

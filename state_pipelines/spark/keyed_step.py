@@ -24,6 +24,7 @@ from state_pipelines.datastream import RestoredState, Types
 from state_pipelines.datastream.derived_types import derive_type
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.keyed.key_group_assignment import compute_default_max_parallelism
+from state_pipelines.metadata.operator_ids import compute_operator_id
 from state_pipelines.metadata.properties import SavepointFormatType, SavepointType
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot.opening import ensure_open, open_location
@@ -186,7 +187,7 @@ class KeyedStep:
             raise UsageError("both a checkpoint and a savepoint are asked for", hint="Choose one of them")
         parsed = parse_options(_DEFAULTS | dict(self.options or {}))
         keys = (self.key,) if isinstance(self.key, str) else tuple(self.key)
-        _require_columns(df, (*keys, *self.order_by, *([self.timestamp] if self.timestamp else [])))
+        require_columns(df, (*keys, *self.order_by, *([self.timestamp] if self.timestamp else [])))
         snapshot = None if self.from_snapshot is None else ensure_open(self.from_snapshot)
         wanted = _choose_parallelism(df, self.uid, snapshot, self.parallelism, self.max_parallelism)
         (assigned,) = assign_operators([wanted], snapshot, allow_non_restored_state=parsed.allow_non_restored_state)
@@ -263,7 +264,8 @@ def _parse_output(output: str | StructType | None) -> pa.Schema:
     return to_arrow_schema(StructType([StructField(each.name, each.dataType, True) for each in fields]))
 
 
-def _require_columns(df: DataFrame, names: Sequence[str]) -> None:
+def require_columns(df: DataFrame, names: Sequence[str]) -> None:
+    """Refuse a DataFrame that lacks one of these columns."""
     missing = [name for name in names if name not in df.columns]
     if missing:
         raise UsageError(
@@ -276,8 +278,7 @@ def _choose_parallelism(
 ) -> DeclaredOperator:
     if parallelism is None:
         parallelism = df.sparkSession.sparkContext.defaultParallelism
-        stored = None if snapshot is None else {each.operator_id: each for each in snapshot.metadata.operator_states}
-        known = None if stored is None else stored.get(DeclaredOperator(uid, 1).operator_id)
+        known = None if snapshot is None else snapshot.get_operator(compute_operator_id(uid))
         most = known.max_parallelism if known is not None else max_parallelism
         parallelism = min(parallelism, most or compute_default_max_parallelism(parallelism))
     return DeclaredOperator(uid, parallelism, max_parallelism)

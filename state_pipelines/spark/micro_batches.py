@@ -1,21 +1,25 @@
 """A keyed function over the batches of a streaming query: the checkpoint of a batch has its number.
 
-The id of the checkpoint is the id of the batch plus one, below a directory named after the query. So a batch that Spark
-gives again finds whether its state is complete, and no batch is counted twice or left out.
+The id of the checkpoint is the id of the batch plus one, below a directory named after query and uid. So a batch that
+Spark repeats finds whether its state is complete, and no batch is counted twice or left out.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sql
+from pyspark.sql.types import IntegralType
 
 from state_pipelines.checkpoints.completed_checkpoints import find_latest_checkpoint
 from state_pipelines.checkpoints.directories import CheckpointDirectories
 from state_pipelines.checkpoints.options import ClaimMode, parse_options
-from state_pipelines.errors import UsageError, Where
-from state_pipelines.spark.keyed_step import KeyedStep
+from state_pipelines.errors import StateError, UsageError, Where
+from state_pipelines.metadata.operator_ids import compute_operator_id
+from state_pipelines.spark.failures import translate_failures
+from state_pipelines.spark.keyed_step import KeyedStep, require_columns
 from state_pipelines.storage import resolve
 from state_pipelines.storage.files import is_directory, remove_directory
 
@@ -69,21 +73,22 @@ def keyed_batches(
         columns: of what the function emits, as a schema or its DDL; needed with `output`.
         key_type: type of the keys; default that of the state, else that of the columns.
         from_snapshot: the state that the first batch starts from; default none. Later batches ignore it.
-        job_id: 32 hexadecimal digits, which name the directory of the job below `checkpoints`; default the id of the
-            query, which stays the same as long as its `checkpointLocation` does.
+        job_id: 32 hexadecimal digits, which name the directory of the job below `checkpoints`, for calls outside of a
+            query, whose batches must have ids of their own. A query has a directory by its id, which stays the same as
+            long as its `checkpointLocation` does, and the uid.
         parallelism: number of subtasks; default as many as Spark runs tasks.
         max_parallelism: number of key groups; default that of the state, else Flink's.
         order_by: columns by which the rows of a subtask are ordered; without them a repeated batch may emit other rows.
         timestamp: column of event time, whole milliseconds since 1970.
         out_of_orderness: milliseconds by which rows may be late. After a batch the watermark is its highest timestamp
-            less these and one more (`BoundedOutOfOrdernessWatermarks`), and timers up to it fire. Default no watermark.
+            minus these minus 1 (`BoundedOutOfOrdernessWatermarks`), and timers up to it fire. Default no watermark.
         options: Flink's options by key.
         hashes: `hashCode` of user classes among the keys, by class name.
         parameters: job parameters.
 
     Returns:
         The function. It raises `UsageError` where the checkpoints do not fit the batch, and what `keyed_process`
-        raises; then nothing was published, and a restart of the query gives the batch again.
+        raises; then nothing was published, and a restart of the query repeats the batch.
 
     Raises:
         UsageError: arguments contradict each other, or an option has no meaning for streams.
@@ -121,11 +126,17 @@ def keyed_batches(
     )
 
     def process(df: DataFrame, batch_id: int) -> None:
-        number = job_id or _find_query_id(df)
+        number = _name_job(df, uid, job_id)
         directories = CheckpointDirectories(resolve(checkpoints), number)
         wanted = batch_id + 1
         latest = find_latest_checkpoint(directories.job)
         found = 0 if latest is None else latest.metadata.checkpoint_id
+        if latest is not None and latest.get_operator(compute_operator_id(uid)) is None:
+            raise UsageError(
+                f"the checkpoints of the job have no operator {uid}",
+                where=Where(file=str(directories.job)),
+                hint="Give each operator a job_id or directory of its own",
+            )
         if found == wanted:
             # The query stopped after the checkpoint, before Spark noted the end of the batch.
             return
@@ -139,7 +150,7 @@ def keyed_batches(
             )
         target = directories.checkpoint(wanted)
         if is_directory(target):
-            # The driver was killed before it published: only remains have no `_metadata`.
+            # The driver was killed before it published: only leftover files have no `_metadata`.
             remove_directory(target)
         replace(
             step,
@@ -153,15 +164,30 @@ def keyed_batches(
     return process
 
 
-def _find_query_id(df: DataFrame) -> str:
-    found = df.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
-    if found is None:
+def _name_job(df: DataFrame, uid: str, job_id: str | None) -> str:
+    query = df.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+    if query is None and job_id is None:
         raise UsageError("the batch is not one of a streaming query", hint="Give job_id to call the function directly")
-    return str(found).replace("-", "")
+    if job_id is None:
+        return hashlib.md5(f"{query}/{uid}".encode(), usedforsecurity=False).hexdigest()
+    if query is not None:
+        raise UsageError(
+            "the id of a streaming query names its checkpoints, so that no other query goes on from them",
+            hint="Leave job_id out: it is for calls outside of a query",
+        )
+    return job_id
 
 
 def _find_watermark(df: DataFrame, timestamp: str | None, out_of_orderness: int | None) -> int | None:
     if timestamp is None or out_of_orderness is None:
         return None
-    row = df.select(sql.max(timestamp)).first()
+    require_columns(df, [timestamp])
+    kind = df.schema[timestamp].dataType
+    if not isinstance(kind, IntegralType):
+        raise UsageError(
+            f"the column {timestamp} is {kind.simpleString()}, and event time is whole milliseconds since 1970",
+            hint=f"Convert it with unix_millis({timestamp})",
+        )
+    with translate_failures("the batch cannot be read", StateError):
+        row = df.select(sql.max(timestamp)).first()
     return None if row is None or row[0] is None else int(row[0]) - out_of_orderness - 1

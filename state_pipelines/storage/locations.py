@@ -82,6 +82,12 @@ def join(location: Location, *names: str) -> Location:
     return Location(location.filesystem, "/".join((location.path.rstrip("/"), *names)))
 
 
+def cut_directory(path: str) -> str:
+    """Return the directory of an absolute path or URL: `/` for `/a`, `file:///` for `file:///a`."""
+    head = complete_scheme(path).rpartition("/")[0]
+    return f"{head}/" if not head or head.endswith("://") else head
+
+
 def is_below(path: str, directory: str) -> bool:
     """Return whether a path is that of a directory or of something below it; both are in one form."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")

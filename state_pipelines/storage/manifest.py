@@ -11,16 +11,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import FormatError, MissingFileError, UnsupportedError, Where
-from state_pipelines.storage.files import read_file
-from state_pipelines.storage.locations import join
-from state_pipelines.storage.written_files import CHECKSUM, WrittenFile, compute_checksum
+from state_pipelines.storage.files import file_size, read_file
+from state_pipelines.storage.reach import locate_named
+from state_pipelines.storage.written_files import CHECKSUM, RecordedFile, compute_checksum
 from state_pipelines.storage.written_names import MANIFEST_FILE
 
 if TYPE_CHECKING:
     from state_pipelines.storage.locations import Location
+    from state_pipelines.storage.path_mapping import PathMapping
 
 MANIFEST_VERSION = 1
 """Version of the format that is written; a reader refuses a later one."""
+
+# A million files.
+_LARGEST = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -34,9 +38,9 @@ class Manifest:
         referenced: of files elsewhere, as `_metadata` names them: their paths with the sizes that their handles state.
     """
 
-    metadata: WrittenFile
-    files: tuple[WrittenFile, ...]
-    referenced: tuple[WrittenFile, ...] = ()
+    metadata: RecordedFile
+    files: tuple[RecordedFile, ...]
+    referenced: tuple[RecordedFile, ...] = ()
 
 
 def write_manifest(manifest: Manifest) -> bytes:
@@ -52,7 +56,7 @@ def write_manifest(manifest: Manifest) -> bytes:
     return json.dumps(content | {"checksum": _sign(content)}, indent=1).encode()
 
 
-def _to_json(file: WrittenFile) -> dict[str, object]:
+def _to_json(file: RecordedFile) -> dict[str, object]:
     return {"size": file.size} if file.checksum is None else {"size": file.size, "checksum": file.checksum}
 
 
@@ -79,7 +83,7 @@ def read_manifest(data: bytes, file: str) -> Manifest:
         version = content["version"]
         is_whole = signature == _sign(content)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise FormatError("the manifest is damaged: it is not the JSON it was", where=where, hint=hint) from None
+        raise FormatError("the manifest is damaged: it is not JSON with a checksum", where=where, hint=hint) from None
     if is_whole and version != MANIFEST_VERSION:
         what = f"the manifest has version {version}, this release reads {MANIFEST_VERSION}"
         raise UnsupportedError(what, where=where, hint="Use the release that wrote the snapshot, or a later one")
@@ -87,8 +91,11 @@ def read_manifest(data: bytes, file: str) -> Manifest:
         what = "the manifest is damaged: it does not match its own checksum"
         raise FormatError(what, where=where, hint=hint)
     try:
+        metadata = _from_json("_metadata", content["metadata"])
+        if metadata.checksum is None:
+            raise ValueError(metadata)
         return Manifest(
-            _from_json("_metadata", content["metadata"]),
+            metadata,
             tuple(_from_json(_require_plain(name), each) for name, each in content["files"].items()),
             tuple(_from_json(name, each) for name, each in content["referenced"].items()),
         )
@@ -96,11 +103,11 @@ def read_manifest(data: bytes, file: str) -> Manifest:
         raise FormatError("the manifest does not have the fields of its version", where=where, hint=hint) from None
 
 
-def _from_json(name: str, each: dict[str, Any]) -> WrittenFile:
-    checksum = each.get("checksum")
-    if checksum is not None and not isinstance(checksum, str):
-        raise ValueError(checksum)
-    return WrittenFile(name, int(each["size"]), checksum)
+def _from_json(name: str, each: dict[str, Any]) -> RecordedFile:
+    size, checksum = each["size"], each.get("checksum")
+    if type(size) is not int or size < 0 or not isinstance(checksum, str | None):
+        raise ValueError(each)
+    return RecordedFile(name, size, checksum)
 
 
 def _require_plain(name: str) -> str:
@@ -110,16 +117,20 @@ def _require_plain(name: str) -> str:
     return name
 
 
-def find_manifest(directory: Location) -> Manifest | None:
+def find_manifest(directory: Location, path_mapping: PathMapping) -> Manifest | None:
     """Read the manifest of the snapshot in a directory; None where there is none.
 
     Raises:
         FormatError: it is damaged.
+        OutOfReachError: it is a link to a file that the snapshot may not name, or a device.
         StorageError: the storage does not answer.
         UnsupportedError: a later release wrote it.
     """
-    place = join(directory, MANIFEST_FILE)
+    place = locate_named(MANIFEST_FILE, directory, path_mapping, relative=True, handle="manifest")
     try:
+        size = file_size(place)
+        if size > _LARGEST:
+            raise FormatError(f"the manifest has {size:,} bytes, more than one can have", where=Where(file=str(place)))
         data = read_file(place)
     except MissingFileError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):

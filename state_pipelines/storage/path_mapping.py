@@ -37,7 +37,7 @@ class PathMapping:
             UsageError: a root is empty, which would be the working directory.
         """
         roots = tuple(roots)
-        if not all(each.strip() for each in roots):
+        if not all(each.rpartition("://")[2].strip() for each in roots):
             raise UsageError("an allowed root is empty", hint="Name a directory; the working directory is `.`")
         return replace(self, roots=tuple(dict.fromkeys((*self.roots, *roots))))
 

@@ -154,8 +154,7 @@ def require_free(target: Location) -> bool:
             raise TargetExistsError(
                 "the target holds the files of a command that was killed, or still runs; it is no snapshot",
                 where=Where(file=str(target)),
-                hint="If that does not run any more, remove the directory; the commands that write snapshots do so "
-                "with --discard-partial",
+                hint="If nothing writes there any more, remove the directory; commands do so with --discard-partial",
             )
     raise _target_exists(target)
 
@@ -165,7 +164,7 @@ def discard_partial(target: Location) -> int:
 
     A directory is recognized by the file that `SnapshotWriter` creates first and renames last. Nothing is removed
     where that is missing, or anything else is inside that no writer creates: `_metadata`, a directory, a file of
-    another name. Scratch directories are removed only where the target is free afterwards.
+    another name. Then scratch directories stay too: they may be those of a Spark write that has not reached its target.
 
     Returns:
         Number of files and directories that were removed.
@@ -173,19 +172,15 @@ def discard_partial(target: Location) -> int:
     Raises:
         StorageError: the storage refuses.
     """
-    removed = 0
-    if exists(target):
-        names = _list_names(target) if is_directory(target) else None
-        if names is None or (names and not _are_partial(names)):
-            return 0
-        if names:
-            removed += len(names)
-            remove_directory(target)
-    if is_directory(parent(target)):
-        for each in list_directory(parent(target)):
-            if each.is_directory and find_scratch_target(each.location.name) == target.name:
-                removed += 1
-                remove_directory(each.location)
+    names = _list_names(target) if is_directory(target) else None
+    if not names or not _are_partial(names):
+        return 0
+    remove_directory(target)
+    removed = len(names)
+    for each in list_directory(parent(target)):
+        if each.is_directory and find_scratch_target(each.location.name) == target.name:
+            removed += 1
+            remove_directory(each.location)
     return removed
 
 

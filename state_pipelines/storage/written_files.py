@@ -27,7 +27,7 @@ CHECKSUM = "xxh3-128"
 
 
 @dataclass(frozen=True)
-class WrittenFile:
+class RecordedFile:
     """Size and checksum of a file.
 
     Attributes:
@@ -51,7 +51,7 @@ class FileRecorder:
     """
 
     directory: Location
-    files: dict[str, WrittenFile] = field(default_factory=dict)
+    files: dict[str, RecordedFile] = field(default_factory=dict)
 
     def covers(self, location: Location) -> bool:
         """Return whether a file is in the directory."""
@@ -82,7 +82,7 @@ def recording(location: Location, file: IO[bytes]) -> Iterator[Any]:
         return
     output = _Checksummed(file)
     yield output
-    recorder.files[location.name] = WrittenFile(location.name, output.size, output.checksum)
+    recorder.files[location.name] = RecordedFile(location.name, output.size, output.checksum)
 
 
 class _Checksummed(io.BufferedIOBase):

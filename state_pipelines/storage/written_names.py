@@ -25,8 +25,7 @@ PENDING_METADATA = re.compile(r"_metadata\.pending(?:\.[0-9a-f]{32}\.pending)?")
 MANIFEST_FILE = "_state-pipelines.json"
 """Name of the manifest, in the directory of the snapshot."""
 
-# With the file that becomes it (`files.replace_file`).
-_MANIFEST = r"_state-pipelines\.json(?:\.[0-9a-f]{32}\.pending)?"
+_MANIFEST = re.escape(MANIFEST_FILE)
 _STATE_FILE = re.compile(rf"{UUID}|{_MANIFEST}")
 # Flink's names, and those of `NativeFiles.write_rocksdb`: a UUID with the number of a file, or `meta`.
 _OWN_FILE = re.compile(rf"{UUID}(?:-(?:\d+|meta))?|{_MANIFEST}", re.ASCII)

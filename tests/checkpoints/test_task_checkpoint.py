@@ -9,13 +9,13 @@ import pytest
 from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint, read_task_checkpoint, write_task_checkpoint
 from state_pipelines.errors import FormatError
 from state_pipelines.metadata import SubtaskState
-from state_pipelines.storage.written_files import WrittenFile
+from state_pipelines.storage.written_files import RecordedFile
 from tests.snapshots import OWN
 
 if TYPE_CHECKING:
     from tests.snapshots import Case
 
-FILES = (WrittenFile("a", 7, "0" * 32), WrittenFile("b", 9))
+FILES = (RecordedFile("a", 7, "0" * 32), RecordedFile("b", 9))
 EXAMPLE = TaskCheckpoint(9, b"\x0a" * 16, SubtaskState(3, finished=True), 5, 4, 3, 2, 1, FILES)
 
 

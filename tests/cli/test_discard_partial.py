@@ -121,6 +121,20 @@ def test_temporary_files_beside_a_target_that_is_taken_stay(
     assert scratch.exists()
 
 
+def test_temporary_files_of_a_target_that_is_not_there_stay(call: Callable[..., Called], tmp_path: Path) -> None:
+    # A write through Spark has its temporary files before it has its target.
+    scratch = tmp_path / ".new-01234567-89ab-cdef-0123-456789abcdef"
+    scratch.mkdir()
+    assert convert(call, tmp_path / "new", "--discard-partial").code == 0
+    assert scratch.exists()
+
+
+def test_without_a_target_nothing_can_be_removed(call: Callable[..., Called]) -> None:
+    called = call("rescale", orders().path, "--parallelism", "3", "--dry-run", "--discard-partial")
+    assert called.code == 2
+    assert "only a run that writes removes" in called.err
+
+
 def test_temporary_files_of_another_target_stay(call: Callable[..., Called], tmp_path: Path) -> None:
     other = tmp_path / ".new-copy-01234567-89ab-cdef-0123-456789abcdef"
     other.mkdir()

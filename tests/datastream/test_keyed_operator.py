@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.datastream import (
     KeyedCoProcessFunction,
     KeyedCoProcessOperator,
@@ -19,10 +21,12 @@ from state_pipelines.datastream import (
 )
 from state_pipelines.datastream.timer_service import LOWEST_WATERMARK
 from state_pipelines.errors import IncompatibleError, UsageError
+from state_pipelines.storage import resolve
 from tests.datastream.operators import Script, Scripted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from state_pipelines.datastream import RuntimeContext
 
@@ -44,6 +48,23 @@ class CountWithTimeout(KeyedProcessFunction):
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[tuple[str, int]]:
         if timestamp == (self.last.value() or 0) + 10:
             yield ctx.get_current_key(), self.count.value() or 0
+
+
+def test_a_completed_checkpoint_is_the_base_of_the_next(tmp_path: Path) -> None:
+    def make_store(prefix: int) -> RocksStore:
+        return RocksStore(prefix, tmp_path / "store")
+
+    tables = []
+    with KeyedProcessOperator(CountWithTimeout(), lambda each: each, Types.LONG(), make_store=make_store) as operator:
+        for number in (1, 2, 3):
+            operator.process(number, timestamp=number)
+            directory, shared = resolve(str(tmp_path / f"chk-{number}")), resolve(str(tmp_path / "shared"))
+            operator.snapshot(directory, "a", number, shared=shared)
+            tables.append(len([*(tmp_path / "shared").iterdir()]))
+            (operator.notify_checkpoint_aborted if number == 2 else operator.notify_checkpoint_complete)(number)
+    first = tables[0]
+    # The second adds its own tables; the third those of the second again, which was aborted, and its own.
+    assert [later - earlier for earlier, later in pairwise(tables)] == [first, 2 * first]
 
 
 def fired(timestamp: int, ctx: Any, *states: Any) -> list[Any]:

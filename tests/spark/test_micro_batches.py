@@ -276,6 +276,32 @@ def test_batches_that_do_not_follow_the_checkpoints_are_refused(query: Query, sp
         query.make_writer()(df, 0)
 
 
+def test_two_functions_of_a_query_have_checkpoints_of_their_own(query: Query) -> None:
+    one, other = query.make_writer(), query.make_writer(uid="other", output=None, columns=None)
+
+    def run_both(df: DataFrame, batch_id: int) -> None:
+        one(df, batch_id)
+        other(df, batch_id)
+
+    query.run(run_both)
+    assert sorted(query.find_checkpoints()) == [f"chk-{BATCHES}"] * 2
+    assert query.read_output() == Counter(expect(0, BATCHES * SIZE)[0])
+
+
+def test_checkpoints_of_another_operator_are_refused(query: Query, spark: SparkSession) -> None:
+    df = spark.createDataFrame(clicks(0, SIZE), SCHEMA)
+    query.make_writer(job_id="e" * 32)(df, 0)
+    with pytest.raises(UsageError, match="have no operator other"):
+        query.make_writer(job_id="e" * 32, uid="other")(df, 0)
+
+
+def test_event_time_is_a_column_of_whole_milliseconds(query: Query, spark: SparkSession) -> None:
+    df = spark.createDataFrame(clicks(0, SIZE), SCHEMA)
+    for timestamp, message in (("nope", "no column nope"), ("user", "event time is whole milliseconds")):
+        with pytest.raises(UsageError, match=message):
+            query.make_writer(job_id="e" * 32, timestamp=timestamp, out_of_orderness=1)(df, 0)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import MissingFileError, StateError
+from state_pipelines.errors import MissingFileError, OutOfReachError, StateError
 from state_pipelines.operations.auditing.report import Depth, Finding, Property, Severity, from_error
 from state_pipelines.storage import METADATA_FILE, file_size, join
 from state_pipelines.storage.files import COPY_SIZE
 from state_pipelines.storage.manifest import find_manifest
+from state_pipelines.storage.reach import locate_named
 from state_pipelines.storage.reading import read_ranges
 from state_pipelines.storage.written_files import compute_checksum
 from state_pipelines.storage.written_names import MANIFEST_FILE
 
 if TYPE_CHECKING:
     from state_pipelines.operations.auditing.report import Findings
-    from state_pipelines.storage import Location, SnapshotLocation
-    from state_pipelines.storage.written_files import WrittenFile
+    from state_pipelines.storage import Location, PathMapping, SnapshotLocation
+    from state_pipelines.storage.written_files import RecordedFile
 
 SAMPLED_SIZE = 4 << 20
 """Bytes up to which a file is compared at the depth `sample`; larger ones at `whole`."""
@@ -41,43 +43,46 @@ class ManifestAudit:
     unchecked: int = 0
 
 
-def audit_manifest(location: SnapshotLocation, depth: Depth, findings: Findings) -> ManifestAudit:
+def audit_manifest(
+    location: SnapshotLocation, path_mapping: PathMapping, depth: Depth, findings: Findings
+) -> ManifestAudit:
     """Compare `_metadata` with the manifest, and by depth the files that it names.
 
     Missing files are not reported here: `audit_files` does.
 
     Args:
         location: of the snapshot.
+        path_mapping: of the snapshot: links are followed only into directories that it may name.
         depth: `files` compares `_metadata` alone, `sample` also files of up to `SAMPLED_SIZE`, `whole` all files.
         findings: receives what differs.
     """
-    place = join(location.directory, MANIFEST_FILE)
     try:
-        manifest = find_manifest(location.directory)
+        manifest = find_manifest(location.directory, path_mapping)
     except StateError as error:
-        findings.add(from_error(error, Property.CHECKSUMS, file=str(place)))
+        findings.add(from_error(error, Property.CHECKSUMS, file=str(join(location.directory, MANIFEST_FILE))))
         return ManifestAudit(exists=True)
     if manifest is None:
         return ManifestAudit(exists=False)
     limit = {Depth.FILES: -1, Depth.SAMPLE: SAMPLED_SIZE}.get(depth)
     files = [each for each in manifest.files if each.checksum is not None and (limit is None or each.size <= limit)]
-    wanted = [(location.metadata, manifest.metadata)]
-    wanted += [(join(location.directory, each.name), each) for each in files]
+    compare = partial(_compare, location.directory, path_mapping)
     with ThreadPoolExecutor(_THREADS) as pool:
-        for found in pool.map(_compare, *zip(*wanted, strict=True)):
+        for found in pool.map(compare, [manifest.metadata, *files]):
             if found is not None:
                 findings.add(found)
-    return ManifestAudit(True, len(wanted), len(manifest.files) + len(manifest.referenced) - len(files))
+    return ManifestAudit(True, 1 + len(files), len(manifest.files) + len(manifest.referenced) - len(files))
 
 
-def _compare(place: Location, recorded: WrittenFile) -> Finding | None:
+def _compare(directory: Location, path_mapping: PathMapping, recorded: RecordedFile) -> Finding | None:
+    place = join(directory, recorded.name)
     try:
+        place = locate_named(recorded.name, directory, path_mapping, relative=True, handle="manifest")
         size = file_size(place)
         found = compute_checksum(read_ranges([(place, 0, size)], COPY_SIZE))
-    except MissingFileError:
-        # A finding of `audit_files`.
-        return None
     except StateError as error:
+        if isinstance(error, MissingFileError) and not isinstance(error, OutOfReachError):
+            # A finding of `audit_files`.
+            return None
         return from_error(error, Property.CHECKSUMS, file=str(place))
     if (size, found) == (recorded.size, recorded.checksum):
         return None

@@ -66,7 +66,7 @@ def audit_snapshot(
             return report_unreadable(resolve_snapshot(path), depth, error, modified)
     findings = Findings()
     totals = _audit_files(snapshot, listings or Listings(), search, findings)
-    manifest = audit_manifest(snapshot.location, depth, findings)
+    manifest = audit_manifest(snapshot.location, snapshot.path_mapping, depth, findings)
     totals = replace(totals, checksums=manifest.checked, unchecked=manifest.unchecked)
     if depth is not Depth.FILES:
         read = audit_contents(snapshot, depth, findings)

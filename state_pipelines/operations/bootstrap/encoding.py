@@ -230,8 +230,8 @@ def _find_column(batch: pa.RecordBatch, name: str) -> pa.Array:
 def deal_rows(batches: Sequence[pa.RecordBatch], parallelism: int, rows: int = DEALT_ROWS) -> Iterator[pa.RecordBatch]:
     """Rows of a list state, those of one subtask together and in order.
 
-    Rows that name no subtask are dealt to subtasks in turn. Only places are sorted as a whole; values stay in the
-    batches that they come in, since one Arrow array of texts ends at 2 GiB.
+    Rows that name no subtask are dealt to subtasks in turn. Only subtasks and list indexes are sorted as a whole; the
+    values stay in their batches, since one Arrow array of texts ends at 2 GiB.
 
     Args:
         batches: all rows, of one schema.
@@ -243,7 +243,7 @@ def deal_rows(batches: Sequence[pa.RecordBatch], parallelism: int, rows: int = D
     """
     bounds = np.cumsum([0, *map(len, batches)])
     total = int(bounds[-1])
-    subtasks, indexes = _read_places(batches, SUBTASK), _read_places(batches, LIST_INDEX)
+    subtasks, indexes = _read_positions(batches, SUBTASK), _read_positions(batches, LIST_INDEX)
     if subtasks is None:
         subtasks = np.arange(total) % parallelism
     if indexes is None:
@@ -254,13 +254,14 @@ def deal_rows(batches: Sequence[pa.RecordBatch], parallelism: int, rows: int = D
     for start in range(0, total, step):
         chosen = order[start : start + step]
         sources = np.searchsorted(bounds, chosen, side="right") - 1
-        parts, positions = [], np.empty(len(chosen), np.int64)
-        taken = 0
-        for source in np.unique(sources).tolist():
-            mine = np.flatnonzero(sources == source)
-            parts.append(batches[source].take(pa.array(chosen[mine] - bounds[source])))
-            positions[mine] = np.arange(taken, taken + len(mine))
-            taken += len(mine)
+        by_source = np.argsort(sources, kind="stable")
+        positions = np.empty(len(chosen), np.int64)
+        positions[by_source] = np.arange(len(chosen))
+        found, firsts = np.unique(sources[by_source], return_index=True)
+        parts = [
+            batches[source].take(pa.array(chosen[mine] - bounds[source]))
+            for source, mine in zip(found.tolist(), np.split(by_source, firsts[1:]), strict=True)
+        ]
         batch = pa.concat_batches(parts).take(pa.array(positions))
         for name, numbers in ((SUBTASK, subtasks), (LIST_INDEX, indexes)):
             if name not in batch.schema.names:
@@ -268,7 +269,7 @@ def deal_rows(batches: Sequence[pa.RecordBatch], parallelism: int, rows: int = D
         yield batch
 
 
-def _read_places(batches: Sequence[pa.RecordBatch], name: str) -> npt.NDArray[np.int64] | None:
+def _read_positions(batches: Sequence[pa.RecordBatch], name: str) -> npt.NDArray[np.int64] | None:
     if not batches or name not in batches[0].schema.names:
         return None
     numbers = [conform_number(to_plain(each.column(name), name), pa.int64(), name).to_numpy() for each in batches]

@@ -169,9 +169,9 @@ def _find_kind(of: pa.DataType) -> str:
 
 
 def name_fields(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Structs with the names of a Row or tuple (`f0`, `f1`, …) where they have none of them; a Row is an insert (`+I`).
+    """Structs with the names of a Row or tuple (`f0`, `f1`, …) by position; a Row is an insert (`+I`).
 
-    Fields that have such names already keep them, in any order.
+    Where a field has such a name, and at another position, all fields keep their names.
 
     Raises:
         UsageError: two fields have one name, and the fields of the target are not known by their positions.

@@ -16,6 +16,7 @@ from state_pipelines.metadata.streams import locate_file
 from state_pipelines.operations.rescale.rescale_request import OperatorRequest
 from state_pipelines.snapshot import Declarations, Operator, Snapshot
 from state_pipelines.storage import PathMapping
+from state_pipelines.storage.locations import cut_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -237,7 +238,7 @@ def _allow_files(located: Iterable[CheckpointMetadata]) -> PathMapping:
     """Allow the directories of the files that `_make_absolute` has located in reach of their snapshots."""
     handles = (reference.handle for metadata in located for reference in list_references(metadata))
     paths = (each.path for each in handles if isinstance(each, FileStateHandle | SegmentFileStateHandle))
-    return PathMapping().allow(path.rpartition("/")[0] or "/" for path in paths)
+    return PathMapping().allow(cut_directory(path) for path in paths)
 
 
 def _follow(

@@ -17,9 +17,9 @@ from state_pipelines.operations.retention.snapshot_decisions import NOT_IN_EARLI
 from state_pipelines.storage import METADATA_FILE
 from state_pipelines.storage.written_names import (
     CHECKPOINT_DIRECTORY,
-    MANIFEST_FILE,
     SAVEPOINT_DIRECTORY,
     find_scratch_target,
+    is_own_file,
     is_state_file,
 )
 
@@ -151,8 +151,8 @@ class FileJudge:
                 newest = self._newest[directory]
                 known = newest is not None and modified is not None
                 self._newest[directory] = max(newest, modified) if known else None  # type: ignore[type-var]
-            # Flink leaves a manifest alone where it has deleted a snapshot that it claimed.
-            if file.name in (METADATA_FILE + ".pending", MANIFEST_FILE):
+            # A manifest does not make a directory temporary: after a claim, checkpoints may name the files beside it.
+            if file.name == METADATA_FILE + ".pending":
                 self._pending.add(directory)
 
     def _describe(self, directory: str) -> _Directory:
@@ -212,7 +212,7 @@ class FileJudge:
                 self._keep(file, PathKind.TEMPORARY, _YOUNG)
             else:
                 self._delete(file, PathKind.TEMPORARY, "an unfinished file that was never completed")
-        elif released is None and not directory.everything and not is_state_file(file.name):
+        elif released is None and not directory.everything and not _is_known_name(file.name, kind):
             self._mark_unknown(file, "not a name that Flink writes")
         elif snapshot is not None:
             self._judge_own_file(file, snapshot, kind)
@@ -386,3 +386,7 @@ def _block(key: str, blocked: set[str]) -> None:
     while key and key not in blocked:
         blocked.add(key)
         key = key.rpartition("/")[0]
+
+
+def _is_known_name(name: str, kind: PathKind) -> bool:
+    return is_state_file(name) or (kind is PathKind.TEMPORARY and is_own_file(name))

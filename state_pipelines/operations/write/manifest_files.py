@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from state_pipelines.metadata import list_references
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
-from state_pipelines.storage import METADATA_FILE, Location, join
-from state_pipelines.storage.files import COPY_SIZE, list_directory
-from state_pipelines.storage.locations import is_local
+from state_pipelines.storage import METADATA_FILE, Location
+from state_pipelines.storage.files import list_directory
 from state_pipelines.storage.manifest import Manifest
-from state_pipelines.storage.reading import read_ranges
-from state_pipelines.storage.written_files import WrittenFile, compute_checksum, record_files
+from state_pipelines.storage.written_files import RecordedFile, compute_checksum, record_files
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from state_pipelines.metadata import CheckpointMetadata
     from state_pipelines.operations.local_processes import Work
@@ -43,7 +41,7 @@ class RecordedWork:
         """See `Work`."""
         return getattr(self.work, "threads", 1)
 
-    def run(self) -> tuple[Any, tuple[WrittenFile, ...]]:
+    def run(self) -> tuple[Any, tuple[RecordedFile, ...]]:
         """Do the work; its result, and the files."""
         with record_files(self.directory) as recorder:
             result = self.work.run()
@@ -54,24 +52,21 @@ def make_manifest(
     content: bytes,
     metadata: CheckpointMetadata,
     directory: Location,
-    written: Mapping[str, WrittenFile],
-    *,
-    unread: Collection[str] = frozenset(),
+    written: Mapping[str, RecordedFile],
 ) -> Manifest:
     """Manifest of a snapshot whose data files are complete.
 
-    A file without a checksum that is local is read once; one on another storage, such as one that an object store has
-    copied by itself, is recorded without.
+    A file whose bytes did not pass through this package is recorded without a checksum: one that was linked, or that an
+    object store has copied by itself. None is read.
 
     Args:
         content: of `_metadata`.
         metadata: the same, decoded.
         directory: of the snapshot.
         written: files whose checksums were taken while they were written, by name.
-        unread: names of files that are not read for their checksums: those of the old snapshot.
 
     Raises:
-        StateError: a file cannot be read.
+        StateError: the directory cannot be listed.
     """
     names: dict[str, None] = {}
     elsewhere: dict[str, int] = {}
@@ -87,16 +82,10 @@ def make_manifest(
     files = []
     # What is missing of an unverified copy is missing here too; `verify` reports it out of `_metadata`.
     for name in (each for each in names if each in sizes):
-        file = WrittenFile(name, sizes[name])
         known = written.get(name)
-        if known is not None and known.size == file.size:
-            file = known
-        elif is_local(directory) and name not in unread:
-            pieces = read_ranges([(join(directory, name), 0, file.size)], COPY_SIZE)
-            file = WrittenFile(name, file.size, compute_checksum(pieces))
-        files.append(file)
+        files.append(known if known is not None and known.size == sizes[name] else RecordedFile(name, sizes[name]))
     return Manifest(
-        WrittenFile(METADATA_FILE, len(content), compute_checksum([content])),
+        RecordedFile(METADATA_FILE, len(content), compute_checksum([content])),
         tuple(files),
-        tuple(WrittenFile(path, size) for path, size in elsewhere.items()),
+        tuple(RecordedFile(path, size) for path, size in elsewhere.items()),
     )

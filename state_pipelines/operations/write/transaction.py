@@ -15,7 +15,7 @@ from state_pipelines.operations.write.own_files import require_own_files
 from state_pipelines.operations.write.publication import FileMode, plan_copies
 from state_pipelines.snapshot import Snapshot
 from state_pipelines.storage import METADATA_FILE, Location, PathMapping, SnapshotLocation, SnapshotWriter
-from state_pipelines.storage.files import replace_file
+from state_pipelines.storage.locations import cut_directory
 from state_pipelines.storage.manifest import write_manifest
 from state_pipelines.storage.scratch import open_scratch
 from state_pipelines.storage.written_names import MANIFEST_FILE
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata import CheckpointProperties
     from state_pipelines.operations.local_processes import Runner, Work
     from state_pipelines.snapshot.declarations import Declarations
-    from state_pipelines.storage.written_files import WrittenFile
+    from state_pipelines.storage.written_files import RecordedFile
 
 
 class SnapshotTransaction:
@@ -63,8 +63,7 @@ class SnapshotTransaction:
         """Nothing is touched before the block is entered."""
         self.target = target
         self._run = run or run_pieces
-        self._files: dict[str, WrittenFile] = {}
-        self._unread: frozenset[str] = frozenset()
+        self._files: dict[str, RecordedFile] = {}
         self.copied, self.copied_bytes = 0, 0
         self._scratch, self._is_shared = scratch, is_shared
         self._writer = SnapshotWriter(target)
@@ -99,12 +98,12 @@ class SnapshotTransaction:
         """
         results = []
         for result, files in self._run([RecordedWork(each, self.target) for each in tasks], what):
-            self.note_files(files)
+            self.add_files(files)
             results.append(result)
         return results
 
-    def note_files(self, files: Iterable[WrittenFile]) -> None:
-        """Note files that others than tasks of `run` have written into `target`, so that they are not read again."""
+    def add_files(self, files: Iterable[RecordedFile]) -> None:
+        """Take the checksums of files that others than tasks of `run` have written into `target`."""
         self._files.update((each.name, each) for each in files)
 
     def stage(
@@ -137,12 +136,11 @@ class SnapshotTransaction:
         mapping = PathMapping()
         if base is not None:
             metadata, copies = plan_copies(base, metadata, self.target, properties, files=files, verify=verify)
-            self._unread = frozenset(each.target.name for each in copies)
             self.copied, self.copied_bytes = len(copies), sum(self.run(copies, "files cannot be copied"))
             declarations = declarations or base.declarations
             # Files that stay where they are were in reach of the old snapshot.
             handles = (each.handle for each in list_references(metadata))
-            stayed = (each.path.rpartition("/")[0] or "/" for each in handles if isinstance(each, FileStateHandle))
+            stayed = (cut_directory(each.path) for each in handles if isinstance(each, FileStateHandle))
             mapping = base.path_mapping.allow(stayed)
         mapping = mapping.allow(each.url for each in beside)
         self._staged = metadata, files, beside
@@ -177,6 +175,6 @@ class SnapshotTransaction:
         if files is not FileMode.REFERENCE:
             require_own_files(metadata, self.target, beside)
         content = write_metadata(metadata)
-        manifest = make_manifest(content, metadata, self.target, self._files, unread=self._unread)
-        replace_file(self._writer.locate(MANIFEST_FILE), write_manifest(manifest))
+        manifest = make_manifest(content, metadata, self.target, self._files)
+        self._writer.write_file(MANIFEST_FILE, write_manifest(manifest))
         self._writer.publish(content)

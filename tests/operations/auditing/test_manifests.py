@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,9 +17,10 @@ from state_pipelines.operations.auditing import Depth, Property, Severity, audit
 from state_pipelines.operations.auditing.manifest_checks import audit_manifest
 from state_pipelines.operations.auditing.report import Findings
 from state_pipelines.operations.convert.conversion import convert
-from state_pipelines.storage import resolve_snapshot
-from state_pipelines.storage.manifest import Manifest, read_manifest, write_manifest
-from state_pipelines.storage.written_files import WrittenFile, compute_checksum
+from state_pipelines.operations.rescale import parse_request, rescale
+from state_pipelines.storage import PathMapping, resolve, resolve_snapshot
+from state_pipelines.storage.manifest import Manifest, find_manifest, read_manifest, write_manifest
+from state_pipelines.storage.written_files import RecordedFile, compute_checksum
 from state_pipelines.storage.written_names import MANIFEST_FILE
 from tests.operations.auditing.damage import copy_case
 from tests.snapshot.savepoints import orders
@@ -29,7 +32,7 @@ FLIPS = 24
 """Bytes of each file that are flipped, one at a time, equally far from each other."""
 
 SMALL = Manifest(
-    WrittenFile("_metadata", 3, compute_checksum([b"abc"])), (WrittenFile("a", 1),), (WrittenFile("/b", 2),)
+    RecordedFile("_metadata", 3, compute_checksum([b"abc"])), (RecordedFile("a", 1),), (RecordedFile("/b", 2),)
 )
 
 
@@ -65,9 +68,67 @@ def test_every_flip_of_a_manifest_is_refused_or_changes_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["../other", "/etc/hostname", "a/b", "..", ".", "", "s3:x", "a?b"])
 def test_names_that_lead_out_of_the_directory_are_refused(name: str) -> None:
-    manifest = Manifest(SMALL.metadata, (WrittenFile(name, 1, compute_checksum([b"a"])),))
+    manifest = Manifest(SMALL.metadata, (RecordedFile(name, 1, compute_checksum([b"a"])),))
     with pytest.raises(FormatError, match="does not have the fields"):
         read_manifest(write_manifest(manifest), "m")
+
+
+@pytest.mark.parametrize("size", [float("inf"), -1, 1.5, True, "1", None])
+def test_sizes_that_are_none_are_refused(size: object) -> None:
+    content = json.loads(write_manifest(SMALL))
+    del content["checksum"]
+    content["files"]["a"]["size"] = size
+    content["checksum"] = compute_checksum([json.dumps(content, sort_keys=True, separators=(",", ":")).encode()])
+    with pytest.raises(FormatError, match="does not have the fields"):
+        read_manifest(json.dumps(content).encode(), "m")
+
+
+def test_metadata_without_a_checksum_are_refused() -> None:
+    with pytest.raises(FormatError, match="does not have the fields"):
+        read_manifest(write_manifest(Manifest(RecordedFile("_metadata", 3), ())), "m")
+
+
+def test_links_out_of_the_snapshot_are_not_followed(tmp_path: Path) -> None:
+    target = convert_case(tmp_path, "types-1.20-heap", "canonical")
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"secret")
+    (target / "probe").symlink_to(secret)
+    manifest = find_manifest(resolve(str(target)), PathMapping())
+    assert manifest is not None
+    probe = RecordedFile("probe", 6, compute_checksum([b"secret"]))
+    (target / MANIFEST_FILE).write_bytes(write_manifest(replace(manifest, files=(*manifest.files, probe))))
+    errors = [each for each in audit_snapshot(str(target)).findings if each.property is Property.CHECKSUMS]
+    assert ["outside the directories" in each.what for each in errors] == [True]
+
+    (target / MANIFEST_FILE).unlink()
+    (target / MANIFEST_FILE).symlink_to("/dev/zero")
+    errors = [each for each in audit_snapshot(str(target)).findings if each.property is Property.CHECKSUMS]
+    assert len(errors) == 1
+
+
+def test_a_manifest_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    target = convert_case(tmp_path, "types-1.20-heap", "canonical")
+    os.truncate(target / MANIFEST_FILE, 1 << 40)
+    errors = [each for each in audit_snapshot(str(target)).findings if each.property is Property.CHECKSUMS]
+    assert ["more than one can have" in each.what for each in errors] == [True]
+
+
+@pytest.mark.parametrize("wishes", [{"parallelism": 3}, {"max_parallelism": 1024}], ids=str)
+@pytest.mark.parametrize("case", ["types-1.20-heap", "types-1.20-rocksdb"])
+def test_files_of_rescaled_snapshots_have_checksums(tmp_path: Path, case: str, wishes: dict[str, int]) -> None:
+    rescale(copy_case(case, tmp_path).open(), str(tmp_path / "new"), parse_request(wishes))
+    manifest = find_manifest(resolve(str(tmp_path / "new")), PathMapping())
+    assert manifest is not None
+    assert manifest.files
+    assert all(each.checksum for each in manifest.files)
+
+
+@pytest.mark.parametrize("to", ["canonical", "rocksdb", "keep"])
+def test_files_of_converted_snapshots_have_checksums(tmp_path: Path, to: str) -> None:
+    manifest = find_manifest(resolve(str(convert_case(tmp_path, "types-1.20-heap", to))), PathMapping())
+    assert manifest is not None
+    assert manifest.files
+    assert all(each.checksum for each in manifest.files)
 
 
 def test_later_version() -> None:
@@ -93,7 +154,7 @@ def test_flipped_bytes_of_files_that_we_wrote(tmp_path: Path, to: str) -> None:
         for index in range(0, len(data), max(1, len(data) // FLIPS)):
             file.write_bytes(data[:index] + bytes([data[index] ^ 0x40]) + data[index + 1 :])
             findings = Findings()
-            audit_manifest(resolve_snapshot(str(target)), Depth.SAMPLE, findings)
+            audit_manifest(resolve_snapshot(str(target)), PathMapping(), Depth.SAMPLE, findings)
             assert [(each.severity, each.file) for each in findings] == [(Severity.ERROR, str(file))]
         result = run.invoke(main, ["verify", str(target)])
         assert result.exit_code == 1

@@ -119,6 +119,19 @@ def test_data_beside_a_pending_metadata_is_staging(tmp_path: Path) -> None:
     assert deleted(result) == [*sorted(map(str, files)), str(tmp_path / "new")]
 
 
+def test_files_of_a_killed_rocksdb_writer_go(tmp_path: Path) -> None:
+    names = (f"{UUIDS[0]}-0", f"{UUIDS[0]}-meta", "_metadata.pending")
+    files = [put(tmp_path / "new" / name) for name in names]
+    assert deleted(plan(tmp_path)) == [*sorted(map(str, files)), str(tmp_path / "new")]
+
+
+def test_a_manifest_does_not_make_its_neighbours_temporary(tmp_path: Path) -> None:
+    # What Flink leaves of a snapshot that it claimed: later checkpoints, also of other roots, may name the tables.
+    for name in (UUIDS[0], "_state-pipelines.json"):
+        put(tmp_path / "migrated" / name)
+    assert deleted(plan(tmp_path)) == []
+
+
 def test_what_a_killed_writer_has_written_is_staging(tmp_path: Path) -> None:
     # Nothing of the block's end runs in a process that is killed.
     writer = SnapshotWriter(resolve(str(tmp_path / "new"))).__enter__()
