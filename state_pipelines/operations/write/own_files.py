@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import OutOfReachError, ProofError, Where
+from state_pipelines.errors import ProofError, Where
 from state_pipelines.metadata import list_references
 from state_pipelines.metadata.references import StreamPart
 from state_pipelines.metadata.stream_handles import (
@@ -40,6 +39,7 @@ def require_own_files(
             are not looked for: the tasks that wrote them have said so.
 
     Raises:
+        OutOfReachError: a handle names a file elsewhere, although other directories are allowed.
         ProofError: a handle names a file elsewhere, a file that is not there, or one that is too short; names the
             handle.
     """
@@ -57,9 +57,8 @@ def require_own_files(
                 if sizes[name] < size and reference.part is not StreamPart.CHANGES:
                     raise _refuse(reference, f"{size:,} bytes of {name}, which has {sizes[name]:,}")
             case FileStateHandle(path=path) | SegmentFileStateHandle(path=path) as handle:
-                with suppress(OutOfReachError):
-                    if beside and parent(locate_file(handle, directory, allowed)) in beside:
-                        continue
+                if beside and parent(locate_file(handle, directory, allowed)) in beside:
+                    continue
                 raise _refuse(reference, f"{path}, which may lie elsewhere")
             case other:
                 raise _refuse(reference, f"a {type(other).__name__}, of which no file is known")

@@ -15,6 +15,7 @@ from state_pipelines.operations.write.own_files import require_own_files
 from state_pipelines.operations.write.publication import FileMode, plan_copies
 from state_pipelines.snapshot import Snapshot
 from state_pipelines.storage import METADATA_FILE, Location, PathMapping, SnapshotLocation, SnapshotWriter
+from state_pipelines.storage.files import create_file
 from state_pipelines.storage.locations import cut_directory
 from state_pipelines.storage.manifest import write_manifest
 from state_pipelines.storage.scratch import open_scratch
@@ -176,5 +177,6 @@ class SnapshotTransaction:
             require_own_files(metadata, self.target, beside)
         content = write_metadata(metadata)
         manifest = make_manifest(content, metadata, self.target, self._files)
-        self._writer.write_file(MANIFEST_FILE, write_manifest(manifest))
+        with create_file(self._writer.locate(MANIFEST_FILE), replace=True) as file:
+            file.write(write_manifest(manifest))
         self._writer.publish(content)
