@@ -44,13 +44,19 @@ class SnapshotWriter:
         """Remember the target; nothing is touched before the block is entered."""
         self.target = target
         self.published = False
-        self._existed = False
+        self._existed = self._taken = False
 
     def __enter__(self) -> SnapshotWriter:
         """Take the target directory."""
-        request(self.target, "create the directory", self._enter, writes=True)
-        # By its name, retention recognizes the files of a writer that was killed.
-        replace_file(self._pending, b"")
+        try:
+            request(self.target, "create the directory", self._enter, writes=True)
+            # By its name, retention recognizes the files of a writer that was killed.
+            replace_file(self._pending, b"")
+        except BaseException as error:
+            # Also an interrupt: the block, which would remove the directory, has not begun.
+            if self._taken:
+                self.__exit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     @property
@@ -65,6 +71,7 @@ class SnapshotWriter:
                 filesystem.makedirs(path, exist_ok=self._existed)
             except FileExistsError:
                 raise _target_exists(self.target) from None
+        self._taken = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

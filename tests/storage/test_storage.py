@@ -16,6 +16,7 @@ from state_pipelines.errors import (
     MissingFileError,
     NotFoundError,
     StateError,
+    StorageError,
     TargetExistsError,
     UsageError,
 )
@@ -40,6 +41,7 @@ from state_pipelines.storage import (
     resolve,
     resolve_beside,
     resolve_snapshot,
+    snapshot_writer,
 )
 
 if TYPE_CHECKING:
@@ -198,6 +200,19 @@ class StorageSuite:
         with SnapshotWriter(target) as writer:
             writer.write_file("state", b"content")
             assert not exists(join(target, "_metadata"))
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, StorageError("no")])
+    def test_an_end_at_the_beginning_leaves_nothing(
+        self, root: Location, monkeypatch: pytest.MonkeyPatch, error: BaseException | type[BaseException]
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise error
+
+        target = join(root, "savepoint")
+        monkeypatch.setattr(snapshot_writer, "replace_file", fail)
+        with pytest.raises((KeyboardInterrupt, StorageError)), SnapshotWriter(target):
+            pass
+        assert not exists(target)
 
     def test_error_leaves_nothing(self, root: Location) -> None:
         target = join(root, "savepoint")
