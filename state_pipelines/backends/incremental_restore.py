@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from state_pipelines.backends.keyed_backend import KeyedStateBackend
+    from state_pipelines.backends.local_backup import LocalBackup
     from state_pipelines.backends.rocksdb_store import RocksStore
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
@@ -36,6 +37,7 @@ def restore_incremental(
     handles: Sequence[IncrementalRemoteKeyedStateHandle],
     reader: HandleReader,
     context: RecordContext | None = None,
+    backup: LocalBackup | None = None,
 ) -> IncrementalSnapshots:
     """Restore the key groups of a subtask; before any state is registered.
 
@@ -49,6 +51,7 @@ def restore_incremental(
         handles: of any old subtasks; those of other key groups are left out.
         reader: of the snapshot.
         context: of the old operator; see `KeyedStateBackend.restore`.
+        backup: has the files of the last snapshots on this machine, and keeps those of the next ones.
 
     Returns:
         The snapshots that go on from the restored one.
@@ -61,7 +64,9 @@ def restore_incremental(
     """
     wanted = [each for each in handles if each.key_groups.intersect(backend.key_groups).number]
     if not wanted:
-        return IncrementalSnapshots(backend, store)
+        return IncrementalSnapshots(backend, store, backup=backup)
+    if backup is not None:
+        reader.copies |= backup.find(wanted, reader)
     base = max(wanted, key=lambda each: each.key_groups.intersect(backend.key_groups).number)
     file = _open(reader, base)
     backend.take_states(file)
@@ -69,10 +74,10 @@ def restore_incremental(
     if len(wanted) == 1 and base.key_groups == backend.key_groups:
         # A rescale can leave other key groups in the tables of a handle.
         store.clip(backend.key_groups)
-        return IncrementalSnapshots(backend, store, _locate_tables(base, reader))
+        return IncrementalSnapshots(backend, store, _locate_tables(base, reader), backup)
     store.clip(base.key_groups.intersect(backend.key_groups))
     backend.restore([_open(reader, each) for each in wanted if each is not base], context)
-    return IncrementalSnapshots(backend, store)
+    return IncrementalSnapshots(backend, store, backup=backup)
 
 
 def _open(reader: HandleReader, handle: IncrementalRemoteKeyedStateHandle) -> KeyedFile:

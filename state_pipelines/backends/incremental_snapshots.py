@@ -20,7 +20,7 @@ from state_pipelines.keyed.header import write_keyed_header
 from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.rocksdb.writer import list_files
-from state_pipelines.storage import create_file, join, resolve
+from state_pipelines.storage import join, resolve
 from state_pipelines.storage.files import copy_file, remove_file
 
 if TYPE_CHECKING:
@@ -28,11 +28,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state_pipelines.backends.keyed_backend import KeyedStateBackend
+    from state_pipelines.backends.local_backup import LocalBackup
     from state_pipelines.backends.rocksdb_store import RocksStore
     from state_pipelines.metadata.stream_handles import StreamStateHandle
     from state_pipelines.storage import Location
 
 TABLE = ".sst"
+
+HEADER = "header"
+"""Local file with the serializers of the states, which RocksDB does not know."""
 
 
 class IncrementalSnapshots:
@@ -42,6 +46,7 @@ class IncrementalSnapshots:
         backend: the live state.
         store: of the backend.
         restored: the handle whose files the store took over; later snapshots go on from it.
+        backup: keeps the files of the last snapshots on this machine; None keeps none.
 
     Attributes:
         identifier: UUID text of the backend; handles with the same one name the same tables by the same names.
@@ -52,9 +57,11 @@ class IncrementalSnapshots:
         backend: KeyedStateBackend,
         store: RocksStore,
         restored: IncrementalRemoteKeyedStateHandle | None = None,
+        backup: LocalBackup | None = None,
     ) -> None:
         self._backend = backend
         self._store = store
+        self._backup = backup
         self.identifier = str(uuid.uuid4()) if restored is None else restored.backend_identifier
         self._uploaded: dict[int, dict[str, StreamStateHandle]] = {}
         self._completed = -1
@@ -93,6 +100,8 @@ class IncrementalSnapshots:
         new: list[Location] = []
         try:
             self._store.checkpoint(local)
+            header = local / HEADER
+            header.write_bytes(self._make_header())
             files = list_files(local)
             tables = [path for path in files if path.suffix == TABLE]
             missing = [path for path in tables if path.name not in base]
@@ -101,8 +110,19 @@ class IncrementalSnapshots:
             own = [join(directory, str(uuid.uuid4())) for _ in private]
             meta = join(directory, str(uuid.uuid4()))
             new += [*targets, *own, meta]
-            sizes = self._upload([*missing, *private], [*targets, *own])
-            header = self._write_meta(meta)
+            *sizes, header_size = self._upload([*missing, *private, header], [*targets, *own, meta])
+            uploaded = {
+                path.name: FileStateHandle(target.url, size)
+                for path, target, size in zip(missing, targets, sizes, strict=False)
+            }
+            known = {path.name: uploaded.get(path.name) or base[path.name] for path in tables}
+            if self._backup is not None:
+                copies = {target.url: path for path, target in zip([*private, header], [*own, meta], strict=True)}
+                for path in tables:
+                    table = known[path.name]
+                    if isinstance(table, FileStateHandle):
+                        copies[resolve(table.path).url] = path
+                self._backup.keep(checkpoint_id, copies, self._completed)
         except BaseException:
             for location in new:
                 with suppress(StateError):
@@ -110,26 +130,21 @@ class IncrementalSnapshots:
             raise
         finally:
             shutil.rmtree(local, ignore_errors=True)
-        uploaded = {
-            path.name: FileStateHandle(target.url, size)
-            for path, target, size in zip(missing, targets, sizes, strict=False)
-        }
-        known = {path.name: uploaded.get(path.name) or base[path.name] for path in tables}
         self._uploaded[checkpoint_id] = known
         handle = IncrementalRemoteKeyedStateHandle(
             checkpoint_id=checkpoint_id,
             backend_identifier=self.identifier,
             key_groups=self._backend.key_groups,
-            meta_data_state=RelativeFileStateHandle(meta.name, header),
+            meta_data_state=RelativeFileStateHandle(meta.name, header_size),
             shared_state=tuple(HandleAndLocalPath(name, each) for name, each in known.items()),
             private_state=tuple(
                 HandleAndLocalPath(path.name, RelativeFileStateHandle(target.name, size))
                 for path, target, size in zip(private, own, sizes[len(missing) :], strict=True)
             ),
-            persisted_size=sum(sizes) + header,
+            persisted_size=sum(sizes) + header_size,
             state_handle_id=str(uuid.uuid4()),
         )
-        return KeyedSnapshot(handle, sum(sizes) + header)
+        return KeyedSnapshot(handle, sum(sizes) + header_size)
 
     def complete(self, checkpoint_id: int) -> None:
         """Base later snapshots on this one (`notifyCheckpointComplete`)."""
@@ -151,9 +166,8 @@ class IncrementalSnapshots:
             ]
             return [each.result() for each in uploads]
 
-    def _write_meta(self, target: Location) -> int:
+    def _make_header(self) -> bytes:
         writer = Writer()
         # RocksDB compresses its own blocks.
         write_keyed_header(writer, replace(self._backend.as_file().header, compressed=False))
-        with create_file(target) as output:
-            return output.write(writer.getvalue())
+        return writer.getvalue()

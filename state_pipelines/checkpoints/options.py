@@ -85,8 +85,8 @@ class CheckpointOptions:
         savepoint_directory: directory of savepoints that name none.
         create_subdirectory: a directory by job id is made below `directory`.
         after_tasks_finish: checkpoints go on when some tasks have finished.
-        local_backup: workers keep a copy of their last state.
-        local_directories: where; None for the directory for temporary files.
+        local_backup: workers keep the files of their last incremental checkpoints.
+        local_directories: where, separated by commas or colons; None for the directory for temporary files.
         restore_path: snapshot to restore.
         claim_mode: its owner.
         allow_non_restored_state: state of operators that the job does not have is dropped.

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from state_pipelines.backends.entry_store import EntryStore
+    from state_pipelines.backends.local_backup import LocalBackup
     from state_pipelines.backends.timers import Timer
     from state_pipelines.datastream.aggregations import Function
     from state_pipelines.datastream.functions import KeyedCoProcessFunction, KeyedProcessFunction, Output
@@ -57,6 +58,7 @@ class KeyedOperator(FunctionOperator):
         key_type: type of the keys, or another description of it (see `Types.of`).
         make_store: makes the store of the state, given the bytes of a key-group prefix; default the heap.
         hashes: `hashCode` of user classes among the keys, by class name.
+        backup: has and keeps the files of incremental snapshots on this machine; default none.
         options: as of `FunctionOperator`.
 
     Raises:
@@ -76,9 +78,11 @@ class KeyedOperator(FunctionOperator):
         *,
         make_store: Callable[[int], EntryStore] = HeapStore,
         hashes: Mapping[str, HashExpression] | None = None,
+        backup: LocalBackup | None = None,
         **options: Any,
     ) -> None:
         super().__init__(function, **options)
+        self._backup = backup
         self._key_type = derive_type(key_type)
         check_key_type(self._key_type.serializer, hashes or {})
         self._make_store = make_store
@@ -118,7 +122,7 @@ class KeyedOperator(FunctionOperator):
         self._increments = None
         store = self._backend.store
         if restored is not None and restored.databases is not None and isinstance(store, RocksStore):
-            self._increments = restored.databases.restore(self._backend, store, restored.context)
+            self._increments = restored.databases.restore(self._backend, store, restored.context, self._backup)
         elif restored is not None:
             self._backend.restore(restored.keyed_files, restored.context)
         self._states = BackendKeyedStates(self._backend, self._clock)
@@ -136,7 +140,7 @@ class KeyedOperator(FunctionOperator):
         store = self.backend.store
         if not isinstance(store, RocksStore):
             raise UsageError("only RocksDB has incremental snapshots", hint="Set state.backend.type to rocksdb")
-        self._increments = self._increments or IncrementalSnapshots(self.backend, store)
+        self._increments = self._increments or IncrementalSnapshots(self.backend, store, backup=self._backup)
         return self._increments.write(checkpoint_id, directory, shared, full=full).handle
 
     @override

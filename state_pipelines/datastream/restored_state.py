@@ -12,6 +12,7 @@ from state_pipelines.snapshot.handle_readers import HandleReader
 if TYPE_CHECKING:
     from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
     from state_pipelines.backends.keyed_backend import KeyedStateBackend
+    from state_pipelines.backends.local_backup import LocalBackup
     from state_pipelines.backends.restored_elements import OldOperatorState
     from state_pipelines.backends.rocksdb_store import RocksStore
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
@@ -45,10 +46,12 @@ class DatabaseFiles:
             return None
         return DatabaseFiles(handles, operator.snapshot.location.directory, operator.snapshot.path_mapping)
 
-    def restore(self, backend: KeyedStateBackend, store: RocksStore, context: RecordContext) -> IncrementalSnapshots:
+    def restore(
+        self, backend: KeyedStateBackend, store: RocksStore, context: RecordContext, backup: LocalBackup | None = None
+    ) -> IncrementalSnapshots:
         """Restore the key groups of a subtask; see `restore_incremental`."""
         reader = HandleReader(self.directory, self.path_mapping)
-        return restore_incremental(backend, store, self.handles, reader, context)
+        return restore_incremental(backend, store, self.handles, reader, context, backup)
 
 
 @dataclass(frozen=True)

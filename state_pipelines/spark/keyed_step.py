@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sql
@@ -11,6 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from state_pipelines.backends.heap_store import HeapStore
+from state_pipelines.backends.local_backup import LocalBackup
 from state_pipelines.backends.rocksdb_options import read_rocksdb_options
 from state_pipelines.checkpoints.coordinator import CheckpointCoordinator
 from state_pipelines.checkpoints.directories import CheckpointDirectories
@@ -219,6 +222,8 @@ class KeyedStep:
             rows, _ = run.process(None)
             return KeyedProcessResult(rows if self.output is not None else None, None)
         number = self.job_id or hashlib.md5(self.uid.encode(), usedforsecurity=False).hexdigest()
+        if parsed.local_backup and self.checkpoint is not None:
+            run.keep_backups(number)
         directories = CheckpointDirectories(resolve(directory), number, parsed.create_subdirectory)
         coordinator = CheckpointCoordinator(directories, [assigned.operator], run, parsed)
         run.coordinator = coordinator
@@ -310,6 +315,21 @@ class _KeyedRun:
         self._deliver = deliver
         self._rows: DataFrame | None = None
         self._error: StateError | None = None
+
+    def keep_backups(self, job_id: str) -> None:
+        """Let the tasks keep the files of their checkpoints on the machines on which they run.
+
+        Raises:
+            UsageError: the checkpoints are not incremental ones of RocksDB.
+        """
+        if not (self._options.backend == "rocksdb" and self._options.incremental):
+            raise UsageError(
+                "execution.checkpointing.local-backup.enabled: workers keep only incremental checkpoints of RocksDB",
+                hint="Set state.backend.type to rocksdb and execution.checkpointing.incremental to true, or leave the "
+                "option out",
+            )
+        roots = tuple(filter(None, re.split("[,:]", self._options.local_directories or "")))
+        self._task = replace(self._task, open_backup=partial(LocalBackup.open, roots, job_id))
 
     def process(self, snapshot: TaskSnapshot | None) -> tuple[DataFrame, list[TaskCheckpoint]]:
         """Run all subtasks; what they emit, and their acknowledgements."""

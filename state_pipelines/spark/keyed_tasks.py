@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from state_pipelines.backends.entry_store import EntryStore
+    from state_pipelines.backends.local_backup import LocalBackup
     from state_pipelines.backends.rocksdb_options import RocksOptions
     from state_pipelines.checkpoints.pending_checkpoint import CheckpointedOperator
     from state_pipelines.datastream import KeyedProcessFunction, RestoredState, TypeInformation
     from state_pipelines.keyed.hashing import HashExpression
+    from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.operations.write.state_formats import Format
     from state_pipelines.storage import Location
 
@@ -81,6 +83,7 @@ class KeyedTask:
         hashes: `hashCode` of user classes among the keys.
         parameters: job parameters.
         make_store: makes the store of the state, given the bytes of a key-group prefix.
+        open_backup: opens the local backups of an operator id and key groups; None where none are kept.
     """
 
     function: KeyedProcessFunction
@@ -96,6 +99,7 @@ class KeyedTask:
     hashes: Mapping[str, HashExpression]
     parameters: Mapping[str, str]
     make_store: Callable[[int], EntryStore] = HeapStore
+    open_backup: Callable[[bytes, KeyGroupRange], LocalBackup] | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Process the rows of one partition, which is one subtask.
@@ -114,6 +118,7 @@ class KeyedTask:
             attempt=context.attemptNumber(),
             job_parameters=dict(self.parameters),
         )
+        key_groups = info.find_key_groups(self.operator.max_parallelism)
         running = KeyedProcessOperator(
             self.function,
             self._make_key_selector(),
@@ -121,6 +126,7 @@ class KeyedTask:
             task=info,
             hashes=dict(self.hashes),
             make_store=self.make_store,
+            backup=None if self.open_backup is None else self.open_backup(self.operator.operator_id, key_groups),
         )
         with at(operator=self.operator.label):
             try:

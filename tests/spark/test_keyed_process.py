@@ -204,6 +204,27 @@ def test_an_incremental_checkpoint_uploads_only_new_tables(frames: dict[str, Dat
     assert [path.name for path in job.glob("chk-*")] == ["chk-3"]
 
 
+def test_a_worker_restores_from_the_files_that_it_has_kept(frames: dict[str, DataFrame], tmp_path: Path) -> None:
+    kept = {
+        "execution.checkpointing.local-backup.enabled": True,
+        "execution.checkpointing.local-backup.dirs": f"{tmp_path / 'one'},{tmp_path / 'two'}",
+    }
+    checkpoints = tmp_path / "checkpoints"
+    options: dict[str, Any] = {"checkpoint": str(checkpoints), "parallelism": 2}
+    first = run(frames["first"], **options, options=INCREMENTAL | kept)
+    assert len([*tmp_path.glob("one/*/*/*/chk-1"), *tmp_path.glob("two/*/*/*/chk-1")]) == 2
+    tables = {path: path.read_bytes() for path in checkpoints.glob("*/shared/*")}
+    assert tables
+    for path, content in tables.items():
+        path.unlink()
+        path.write_bytes(bytes(len(content)))
+    second = run(frames["second"], from_snapshot=first.snapshot, **options, options=INCREMENTAL | kept)
+    assert len([*tmp_path.glob("one/*/*/*/chk-2"), *tmp_path.glob("two/*/*/*/chk-2")]) == 2
+    for path, content in tables.items():
+        path.write_bytes(content)
+    assert_state(second, 0, 200)
+
+
 def test_incremental_checkpoints_at_another_parallelism_and_of_another_owner(
     frames: dict[str, DataFrame], tmp_path: Path
 ) -> None:
@@ -366,6 +387,11 @@ def test_several_columns_are_a_tuple(frames: dict[str, DataFrame], tmp_path: Pat
         ({"order_by": ["when"]}, UsageError, "no column when"),
         ({"parallelism": 9, "max_parallelism": 8}, UsageError, "parallelism 9 is higher than max parallelism 8"),
         ({"options": {"state.backend.type": "rocksdb", "state.backend.rocksdb.x": 1}}, UsageError, "no option"),
+        (
+            {"checkpoint": "a", "options": {"execution.checkpointing.local-backup.enabled": True}},
+            UsageError,
+            "only incremental checkpoints of RocksDB",
+        ),
         ({"options": {"execution.checkpointing.unaligned.enabled": "true"}}, UsageError, "means nothing here"),
         ({"job_id": "x", "checkpoint": "a"}, UsageError, "is not a job id"),
     ],
