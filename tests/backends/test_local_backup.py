@@ -157,7 +157,7 @@ def test_subtasks_are_divided_among_the_directories(tmp_path: Path) -> None:
 
 
 def test_the_default_directory_belongs_to_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_backup.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     top = LocalBackup.open([], JOB, OPERATOR, ALL).directory.parents[2]
     assert top.parent == tmp_path
     assert top.stat().st_mode & 0o777 == 0o700
