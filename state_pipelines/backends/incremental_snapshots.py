@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from state_pipelines.backends.keyed_snapshots import KeyedSnapshot
@@ -160,8 +161,10 @@ class IncrementalSnapshots:
     def _upload(self, paths: Sequence[Path], targets: Sequence[Location]) -> list[int]:
         with ThreadPoolExecutor(max(1, self._store.options.transfer_threads)) as pool:
             # In the context of this thread, which notes the files that are written (`storage.written_files`).
+            # Names are random, so that nothing is there: a store is not asked first.
+            upload = partial(copy_file, replace=True)
             uploads = [
-                pool.submit(copy_context().run, copy_file, resolve(str(path)), target)
+                pool.submit(copy_context().run, upload, resolve(str(path)), target)
                 for path, target in zip(paths, targets, strict=True)
             ]
             return [each.result() for each in uploads]
