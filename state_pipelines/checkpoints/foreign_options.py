@@ -13,6 +13,7 @@ from state_pipelines.checkpoints.option_values import (
     parse_millis,
     parse_text,
 )
+from state_pipelines.operations.jobs.flink_config import TTL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +66,22 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
         parse_bool,
         True,
         "files are always deleted in parallel where the storage is remote",
+    ),
+    ForeignOption(
+        (
+            _EXECUTION + "write-buffer-size",
+            "state.storage.fs.write-buffer-size",
+            "state.backend.fs.write-buffer-size",
+        ),
+        parse_int,
+        4096,
+        "files are written in pieces of the storage's own size",
+    ),
+    ForeignOption(
+        TTL,
+        parse_millis,
+        0,
+        "no SQL runs here; the state of a function expires as its descriptor says (StateTtlConfig)",
     ),
     ForeignOption(("state.backend.async",), parse_bool, True, "snapshots are always asynchronous, in Flink too"),
     ForeignOption((_EXECUTION + "file-merging.enabled",), parse_bool, False, _MERGING),

@@ -20,7 +20,7 @@ from state_pipelines.checkpoints.option_values import (
     parse_word,
 )
 from state_pipelines.errors import UsageError
-from state_pipelines.operations.jobs.flink_config import CHECKPOINTS, INTERVAL, NUM_RETAINED, SAVEPOINTS, TTL
+from state_pipelines.operations.jobs.flink_config import CHECKPOINTS, INTERVAL, NUM_RETAINED, SAVEPOINTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -80,7 +80,6 @@ class CheckpointOptions:
         incremental: checkpoints reference unchanged files of earlier ones.
         compression: snapshots are compressed (snappy); RocksDB's own files are compressed anyway.
         inline_threshold: files smaller than this are inlined in `_metadata`.
-        write_buffer_size: bytes that are collected before they are written to a file.
         directory: directory of checkpoints.
         savepoint_directory: directory of savepoints that name none.
         create_subdirectory: a directory by job id is made below `directory`.
@@ -90,7 +89,6 @@ class CheckpointOptions:
         restore_path: snapshot to restore.
         claim_mode: its owner.
         allow_non_restored_state: state of operators that the job does not have is dropped.
-        ttl: time after which SQL forgets idle state; 0 for never.
     """
 
     backend: str = "hashmap"
@@ -105,7 +103,6 @@ class CheckpointOptions:
     incremental: bool = False
     compression: bool = False
     inline_threshold: int = 20 << 10
-    write_buffer_size: int = 4096
     directory: str | None = None
     savepoint_directory: str | None = None
     create_subdirectory: bool = True
@@ -115,7 +112,6 @@ class CheckpointOptions:
     restore_path: str | None = None
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     allow_non_restored_state: bool = False
-    ttl: int = 0
 
     def __post_init__(self) -> None:
         """Refuse values out of bounds; one pending checkpoint at a time where a pause is wanted."""
@@ -127,7 +123,6 @@ class CheckpointOptions:
         self._require("tolerable_failures", self.tolerable_failures >= 0, "not negative")
         self._require("num_retained", self.num_retained >= 1, "at least 1")
         self._require("inline_threshold", 0 <= self.inline_threshold <= MAX_INLINE_THRESHOLD, "at most 1 mb")
-        self._require("write_buffer_size", self.write_buffer_size >= 0, "not negative")
         # As `CheckpointConfig.getMaxConcurrentCheckpoints` and the coordinator do.
         if self.min_pause > 0:
             object.__setattr__(self, "max_concurrent", 1)
@@ -201,15 +196,6 @@ OPTIONS: tuple[Option, ...] = (
         ),
         parse_memory_size,
     ),
-    Option(
-        "write_buffer_size",
-        (
-            _EXECUTION + "write-buffer-size",
-            "state.storage.fs.write-buffer-size",
-            "state.backend.fs.write-buffer-size",
-        ),
-        parse_int,
-    ),
     Option("directory", (*CHECKPOINTS, "state.backend.fs.checkpointdir"), parse_text),
     Option("savepoint_directory", SAVEPOINTS, parse_text),
     Option("create_subdirectory", (_EXECUTION + "create-subdir", "state.checkpoints.create-subdir"), parse_bool),
@@ -231,7 +217,6 @@ OPTIONS: tuple[Option, ...] = (
         (_RECOVERY + "ignore-unclaimed-state", "execution.savepoint.ignore-unclaimed-state"),
         parse_bool,
     ),
-    Option("ttl", TTL, parse_millis),
 )
 """Options that mean something here."""
 

@@ -109,8 +109,9 @@ def keyed_process(
         uid: of the operator, by which state is found.
         output: columns of what the function emits, as a schema or its DDL; default none, what it emits is dropped.
         key_type: type of the keys (see `Types.of`); default that of the snapshot, else that of the columns.
-        from_snapshot: the state to start from; default none.
-        checkpoint: directory of checkpoints (`execution.checkpointing.dir`); a checkpoint is taken at the end.
+        from_snapshot: the state to start from; default `execution.state-recovery.path` of the options, else none.
+        checkpoint: directory of checkpoints; a checkpoint is taken at the end. Default `execution.checkpointing.dir` of
+            the options, unless a savepoint is asked for.
         savepoint: directory of savepoints; a savepoint is taken at the end.
         savepoint_format: canonical or native.
         job_id: 32 hexadecimal digits, which name the directory of the job below `checkpoint`; default derived from
@@ -189,6 +190,14 @@ class KeyedStep:
         if self.checkpoint is not None and self.savepoint is not None:
             raise UsageError("both a checkpoint and a savepoint are asked for", hint="Choose one of them")
         parsed = parse_options(_DEFAULTS | dict(self.options or {}))
+        step = self
+        if self.from_snapshot is None:
+            step = replace(step, from_snapshot=parsed.restore_path)
+        if self.checkpoint is None and self.savepoint is None:
+            step = replace(step, checkpoint=parsed.directory)
+        return step._run(df, parsed)
+
+    def _run(self, df: DataFrame, parsed: CheckpointOptions) -> KeyedProcessResult:
         keys = (self.key,) if isinstance(self.key, str) else tuple(self.key)
         require_columns(df, (*keys, *self.order_by, *([self.timestamp] if self.timestamp else [])))
         snapshot = None if self.from_snapshot is None else ensure_open(self.from_snapshot)

@@ -72,7 +72,8 @@ def keyed_batches(
             before. Default none, what the function emits is dropped.
         columns: of what the function emits, as a schema or its DDL; needed with `output`.
         key_type: type of the keys; default that of the state, else that of the columns.
-        from_snapshot: the state that the first batch starts from; default none. Later batches ignore it.
+        from_snapshot: the state that the first batch starts from; default `execution.state-recovery.path` of the
+            options, else none. Later batches ignore it.
         job_id: 32 hexadecimal digits, which name the directory of the job below `checkpoints`, for calls outside of a
             query, whose batches must have ids of their own. A query has a directory by its id, which stays the same as
             long as its `checkpointLocation` does, and the uid.
@@ -107,13 +108,18 @@ def keyed_batches(
         raise UsageError(
             "every query needs a directory of its own", hint="Leave execution.checkpointing.create-subdir at true"
         )
+    if parsed.directory not in (None, checkpoints):
+        raise UsageError(
+            f"checkpoints is {checkpoints}, and execution.checkpointing.dir is {parsed.directory}",
+            hint="Leave the option out",
+        )
+    first = parsed.restore_path if from_snapshot is None else from_snapshot
     step = KeyedStep(
         key=key,
         function=function,
         uid=uid,
         output=columns,
         key_type=key_type,
-        from_snapshot=from_snapshot,
         checkpoint=checkpoints,
         job_id=job_id,
         parallelism=parallelism,
@@ -154,7 +160,7 @@ def keyed_batches(
             remove_directory(target)
         replace(
             step,
-            from_snapshot=from_snapshot if latest is None else latest,
+            from_snapshot=first if latest is None else latest,
             job_id=number,
             watermark=_find_watermark(df, timestamp, out_of_orderness),
             checkpoint_id=wanted,

@@ -35,7 +35,6 @@ def test_defaults_are_those_of_flink() -> None:
         CHECKPOINTING + "incremental": False,
         CHECKPOINTING + "snapshot-compression": False,
         CHECKPOINTING + "data-inline-threshold": 20480,
-        CHECKPOINTING + "write-buffer-size": 4096,
         CHECKPOINTING + "dir": None,
         CHECKPOINTING + "savepoint-dir": None,
         CHECKPOINTING + "create-subdir": True,
@@ -45,7 +44,6 @@ def test_defaults_are_those_of_flink() -> None:
         "execution.state-recovery.path": None,
         "execution.state-recovery.claim-mode": "NO_CLAIM",
         "execution.state-recovery.ignore-unclaimed-state": False,
-        "table.exec.state.ttl": 0,
     }
 
 
@@ -68,7 +66,7 @@ def test_defaults_are_those_of_flink() -> None:
             "retention",
             Retention.RETAIN_ON_CANCELLATION,
         ),
-        ("table.exec.state.ttl", "7 d", "ttl", 604_800_000),
+        (CHECKPOINTING + "timeout", "7 d", "timeout", 604_800_000),
     ],
 )
 def test_values_are_parsed_as_flink_does(key: str, value: Any, name: str, expected: Any) -> None:

@@ -155,6 +155,22 @@ def test_the_state_is_that_of_a_plain_model_and_goes_on_at_another_parallelism(
     assert second.state_size > 0
 
 
+def test_options_stand_for_arguments_that_are_not_given(frames: dict[str, DataFrame], tmp_path: Path) -> None:
+    options = {"execution.checkpointing.dir": str(tmp_path / "checkpoints")}
+    first = run(frames["first"], parallelism=2, options=options)
+    assert_state(first, 0, 120)
+    assert first.snapshot is not None
+    options["execution.state-recovery.path"] = first.snapshot.path
+    second = run(frames["second"], parallelism=2, options=options)
+    assert_state(second, 0, 200)
+    # An argument goes before the option.
+    assert second.snapshot is not None
+    options["execution.state-recovery.path"] = second.snapshot.path
+    saved = run(frames["second"], parallelism=2, savepoint=str(tmp_path / "savepoints"), options=options)
+    assert saved.snapshot is not None
+    assert Path(saved.snapshot.path).parent == tmp_path / "savepoints"
+
+
 def test_only_the_newest_checkpoints_stay(frames: dict[str, DataFrame], tmp_path: Path) -> None:
     snapshot = None
     for _ in range(3):

@@ -309,6 +309,7 @@ def test_event_time_is_a_column_of_whole_milliseconds(query: Query, spark: Spark
         ({"out_of_orderness": 3}, "needs a column of event time"),
         ({"options": {"execution.state-recovery.claim-mode": "CLAIM"}}, "does not claim"),
         ({"options": {"execution.checkpointing.create-subdir": False}}, "a directory of its own"),
+        ({"options": {"execution.checkpointing.dir": "elsewhere"}}, "execution.checkpointing.dir is elsewhere"),
     ],
 )
 def test_contradictions(query: Query, options: dict[str, Any], message: str) -> None:
