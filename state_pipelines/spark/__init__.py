@@ -23,7 +23,8 @@ if TYPE_CHECKING:
         min_of,
         sum_of,
     )
-    from state_pipelines.spark.keyed_step import KeyedProcessResult, keyed_process
+    from state_pipelines.spark.keyed_run import KeyedProcessResult
+    from state_pipelines.spark.keyed_step import keyed_process
     from state_pipelines.spark.micro_batches import keyed_batches
     from state_pipelines.spark.migration_run import MigrationResult, migrate
     from state_pipelines.spark.registration import register
@@ -68,7 +69,7 @@ _PLACES = {
     "max_of": "state_pipelines.spark.keyed_aggregates",
     "min_of": "state_pipelines.spark.keyed_aggregates",
     "sum_of": "state_pipelines.spark.keyed_aggregates",
-    "KeyedProcessResult": "state_pipelines.spark.keyed_step",
+    "KeyedProcessResult": "state_pipelines.spark.keyed_run",
     "MigrationResult": "state_pipelines.spark.migration_run",
     "ProofCheck": "state_pipelines.operations.proofs.proof_reports",
     "ProofReport": "state_pipelines.operations.proofs.proof_reports",

@@ -12,7 +12,7 @@ import pytest
 from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.snapshot import open_snapshot
-from state_pipelines.spark.keyed_step import KeyedProcessResult, keyed_process
+from state_pipelines.spark.keyed_step import keyed_process
 from state_pipelines.storage import resolve
 from tests.datastream.same_jobs import NUMBERS, ROUNDS, FewStates
 from tests.flink import harness, jobs
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.datastream import KeyedProcessFunction
     from state_pipelines.snapshot import Snapshot
+    from state_pipelines.spark import KeyedProcessResult
 
 pytestmark = [pytest.mark.flink, pytest.mark.spark]
 

@@ -21,7 +21,7 @@ from state_pipelines.metadata.properties import SavepointFormatType
 from state_pipelines.metadata.references import list_references
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.operations.auditing import Severity, audit_snapshot
-from state_pipelines.spark.keyed_step import KeyedProcessResult, keyed_process
+from state_pipelines.spark.keyed_step import keyed_process
 from state_pipelines.storage import PathMapping
 from state_pipelines.storage.manifest import find_manifest
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from state_pipelines.datastream import RuntimeContext
+    from state_pipelines.spark import KeyedProcessResult
 
 UID = "clicks"
 USERS = [f"user-{index}" for index in range(40)]

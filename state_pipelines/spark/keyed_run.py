@@ -1,0 +1,207 @@
+"""The tasks of one run of a keyed function, which take its snapshot when the coordinator triggers it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+from state_pipelines.backends.local_backup import LocalBackup
+from state_pipelines.checkpoints.properties import is_full
+from state_pipelines.checkpoints.shared_files import list_subtask_files
+from state_pipelines.checkpoints.task_checkpoint import read_task_checkpoint
+from state_pipelines.codecs.layout_context import LayoutContext
+from state_pipelines.errors import StateError, UsageError
+from state_pipelines.metadata.properties import SavepointFormatType, SavepointType
+from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.snapshot.opening import open_location
+from state_pipelines.spark.failures import translate_failures
+from state_pipelines.spark.key_partitioning import SUBTASK, KeyPartitioner
+from state_pipelines.spark.keyed_tasks import ACKNOWLEDGEMENT, KeyedTask, TaskSnapshot
+from state_pipelines.storage import METADATA_FILE, list_directory
+from state_pipelines.storage.deletion import delete_files
+from state_pipelines.storage.files import make_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from state_pipelines.checkpoints.coordinator import CheckpointCoordinator
+    from state_pipelines.checkpoints.options import CheckpointOptions
+    from state_pipelines.checkpoints.pending_checkpoint import CheckpointTrigger
+    from state_pipelines.checkpoints.requests import CheckpointRequest
+    from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint
+    from state_pipelines.snapshot import Snapshot
+
+_NATIVE = {"hashmap": Format.HEAP, "rocksdb": Format.ROCKSDB}
+
+
+@dataclass(frozen=True)
+class KeyedProcessResult:
+    """The results of a keyed function.
+
+    Attributes:
+        output: what the function emitted, computed already; None where no output was declared.
+        snapshot: the checkpoint or savepoint that was taken; None where none was asked for.
+        duration: milliseconds from its trigger to its publication.
+        state_size: bytes of its state.
+        persisted_size: bytes that were written; less than `state_size` where an incremental checkpoint references
+            tables of earlier ones.
+    """
+
+    output: DataFrame | None
+    snapshot: Snapshot | None
+    duration: int = 0
+    state_size: int = 0
+    persisted_size: int = 0
+
+
+class KeyedRun:
+    """Runs the tasks when the coordinator triggers the snapshot: the owner of `CheckpointCoordinator`."""
+
+    def __init__(
+        self,
+        df: DataFrame,
+        task: KeyedTask,
+        order_by: tuple[str, ...],
+        options: CheckpointOptions,
+        deliver: Callable[[DataFrame], None] | None,
+    ) -> None:
+        self.coordinator: CheckpointCoordinator | None = None
+        self._df, self._task, self._order_by, self._options = df, task, order_by, options
+        self._deliver = deliver
+        self._rows: DataFrame | None = None
+        self._error: StateError | None = None
+
+    def keep_backups(self, job_id: str) -> None:
+        """Let the tasks keep the files of their checkpoints on the machines on which they run.
+
+        Raises:
+            UsageError: the checkpoints are not incremental ones of RocksDB.
+        """
+        if not (self._options.backend == "rocksdb" and self._options.incremental):
+            raise UsageError(
+                "execution.checkpointing.local-backup.enabled: workers keep only incremental checkpoints of RocksDB",
+                hint="Set state.backend.type to rocksdb and execution.checkpointing.incremental to true, or leave the "
+                "option out",
+            )
+        roots = tuple(filter(None, re.split("[,:]", self._options.local_directories or "")))
+        self._task = replace(self._task, open_backup=partial(LocalBackup.open, roots, job_id))
+
+    def process(self, snapshot: TaskSnapshot | None) -> tuple[DataFrame, list[TaskCheckpoint]]:
+        """Run all subtasks; what they emit, and their acknowledgements."""
+        task, operator = replace(self._task, snapshot=snapshot), self._task.operator
+        partitioner = KeyPartitioner(
+            task.key_columns,
+            task.key_type.serializer,
+            operator.parallelism,
+            operator.max_parallelism,
+            LayoutContext(),
+            tuple(task.hashes.items()),
+        )
+        placed = StructType([*self._df.schema.fields, StructField(SUBTASK, IntegerType(), False)])
+        emitted = StructType([*from_arrow_schema(task.output), StructField(ACKNOWLEDGEMENT, BinaryType(), True)])
+        with translate_failures(f"operator {operator.label} cannot run", StateError):
+            rows = self._df.mapInArrow(partitioner.add_subtasks, placed).union(self._make_markers(operator.parallelism))
+            rows = rows.repartitionById(operator.parallelism, sql.col(SUBTASK))
+            if self._order_by:
+                rows = rows.sortWithinPartitions(*self._order_by)
+            # Computed once: a second computation would take another snapshot.
+            results = rows.mapInArrow(task.run, emitted).localCheckpoint(eager=True)
+            marked = results.where(sql.col(ACKNOWLEDGEMENT).isNotNull()).select(ACKNOWLEDGEMENT).collect()
+        taken = [read_task_checkpoint(bytes(row[0])) for row in marked]
+        return results.where(sql.col(ACKNOWLEDGEMENT).isNull()).drop(ACKNOWLEDGEMENT), taken
+
+    def _make_markers(self, parallelism: int) -> DataFrame:
+        """Make a row per subtask, so that those without rows run too; the number of its subtask is negative."""
+        nulls = [sql.lit(None).cast(each.dataType).alias(each.name) for each in self._df.schema.fields]
+        numbers = self._df.sparkSession.range(0, parallelism, 1, 1)
+        return numbers.select(*nulls, (sql.col("id") - parallelism).cast("int").alias(SUBTASK))
+
+    def finish(self, request: CheckpointRequest, *, has_output: bool) -> KeyedProcessResult:
+        """Return the results, or raise what has failed."""
+        assert self.coordinator is not None
+        if self._error is not None:
+            raise self._error
+        if request.failure is not None:
+            described = request.failure.describe()
+            raise StateError(described["message"], hint=described["remedy"])
+        assert request.location is not None
+        taken = self.coordinator.completed.latest
+        assert taken is not None
+        return KeyedProcessResult(
+            self._rows if has_output else None,
+            open_location(request.location),
+            taken.duration,
+            taken.state_size,
+            taken.persisted_size,
+        )
+
+    def is_running(self) -> bool:
+        """Return true: the tasks start with the trigger."""
+        return True
+
+    def trigger_checkpoint(self, trigger: CheckpointTrigger) -> None:
+        """Run all subtasks, and acknowledge their snapshots."""
+        assert self.coordinator is not None
+        kind = trigger.properties.checkpoint_type
+        is_canonical = isinstance(kind, SavepointType) and kind.format_type is SavepointFormatType.CANONICAL
+        shared = trigger.shared if self._options.incremental and self._options.backend == "rocksdb" else None
+        if shared is not None:
+            make_directory(shared)
+        wanted = TaskSnapshot(
+            trigger.checkpoint_id,
+            trigger.directory,
+            Format.CANONICAL if is_canonical else _NATIVE[self._options.backend],
+            self._options.compression,
+            self._options.inline_threshold,
+            shared,
+            is_full(trigger.properties),
+        )
+        try:
+            self._rows, taken = self.process(wanted)
+            if self._deliver is not None:
+                self._deliver(self._rows)
+        except StateError as error:
+            self._error = error
+            self.coordinator.fail_tasks(str(error))
+            return
+        except BaseException:
+            self.coordinator.fail_tasks("the output failed, or the driver was interrupted")
+            raise
+        _remove_leftovers(trigger, taken)
+        for each in taken:
+            self.coordinator.acknowledge(each)
+        if len(taken) < self._task.operator.parallelism:
+            self._error = StateError(
+                f"only {len(taken)} of {self._task.operator.parallelism} subtasks have run", hint="Please report this"
+            )
+            self.coordinator.fail_tasks(str(self._error))
+
+    def notify_complete(self, checkpoint_id: int) -> None:
+        """Do nothing: the tasks have ended."""
+
+    def notify_aborted(self, checkpoint_id: int) -> None:
+        """Do nothing: the tasks have ended."""
+
+    def notify_subsumed(self, checkpoint_id: int) -> None:
+        """Do nothing: the tasks have ended."""
+
+    def fail_job(self, message: str) -> None:
+        """Do nothing: the step fails with its request."""
+
+
+def _remove_leftovers(trigger: CheckpointTrigger, taken: Sequence[TaskCheckpoint]) -> None:
+    """Remove the files of attempts that failed; the stage is over, so that no task writes any more."""
+    needed = {file.name for each in taken for file in list_subtask_files(each.state, trigger.directory, ())}
+    files = [each.location for each in list_directory(trigger.directory) if not each.is_directory]
+    left = [each for each in files if each.name not in needed and not each.name.startswith(METADATA_FILE)]
+    for error in delete_files(left):
+        if error is not None:
+            raise error
