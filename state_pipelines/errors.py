@@ -52,6 +52,7 @@ class StateError(Exception):
         what: what is wrong, one sentence.
         where: the place (see `Where`).
         hint: what to do about it; empty when nothing helps.
+        facts: further parts for reports, by name, such as Flink's reason of a failed checkpoint.
     """
 
     def __init__(self, what: str, *, where: Where | None = None, hint: str = "") -> None:
@@ -59,6 +60,7 @@ class StateError(Exception):
         self.what = redact(what)
         self.where = where or Where()
         self.hint = redact(hint)
+        self.facts: dict[str, str] = {}
         super().__init__(self.what)
 
     def __str__(self) -> str:
@@ -67,7 +69,7 @@ class StateError(Exception):
         return f"{text}. {self.hint}" if self.hint else text
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (type(self), self.what, self.where, self.hint)
+        return _restore, (type(self), self.what, self.where, self.hint), {"facts": self.facts}
 
 
 def _restore(kind: type[StateError], what: str, where: Where, hint: str) -> StateError:
@@ -116,7 +118,8 @@ class StorageError(StateError):
         self.transient = transient
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (*super().__reduce__(), {"transient": self.transient})
+        restore, arguments, _ = super().__reduce__()
+        return restore, arguments, {"facts": self.facts, "transient": self.transient}
 
 
 class OutOfReachError(MissingFileError):

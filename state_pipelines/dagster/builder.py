@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from state_pipelines.dagster.assets.applied_retention import build_applied_retention
+from state_pipelines.dagster.assets.bootstrapped_savepoint import build_bootstrapped_savepoint
+from state_pipelines.dagster.assets.checkpoint import build_checkpoint
 from state_pipelines.dagster.assets.compatibility_report import build_compatibility_report
 from state_pipelines.dagster.assets.converted_savepoint import build_converted_savepoint
 from state_pipelines.dagster.assets.flink_job import build_flink_job_spec
@@ -15,6 +17,7 @@ from state_pipelines.dagster.assets.migrated_savepoint import build_migrated_sav
 from state_pipelines.dagster.assets.rescaled_savepoint import build_rescaled_savepoint
 from state_pipelines.dagster.assets.restore_audit import build_restore_audit
 from state_pipelines.dagster.assets.retention_plan import build_retention_plan
+from state_pipelines.dagster.assets.savepoint import build_savepoint
 from state_pipelines.dagster.assets.snapshot_diff import build_snapshot_diff
 from state_pipelines.dagster.assets.snapshot_inventory import build_snapshot_inventory
 from state_pipelines.dagster.assets.snapshot_profile import build_snapshot_profile
@@ -26,9 +29,11 @@ from state_pipelines.dagster.pruning import build_prune_partitions
 from state_pipelines.dagster.registering import build_register_snapshot
 from state_pipelines.dagster.schedules.daily_audit import build_daily_audit
 from state_pipelines.dagster.schedules.daily_retention_plan import build_retention_schedule
+from state_pipelines.dagster.schedules.periodic_checkpoint import build_periodic_checkpoint
 from state_pipelines.dagster.sensors.agreed_plans import build_agreed_plans
 from state_pipelines.dagster.sensors.automation import build_automation
 from state_pipelines.dagster.sensors.failed_runs import build_failed_runs
+from state_pipelines.dagster.sensors.new_input import build_new_input
 from state_pipelines.dagster.sensors.new_snapshots import build_new_snapshots
 from state_pipelines.dagster.sensors.requests import build_requests
 from state_pipelines.storage.options import share_storage_options
@@ -75,7 +80,7 @@ def build_flink_job(job: FlinkJob) -> dg.Definitions:
     return dg.Definitions(
         assets=[build_flink_job_spec(job), *_build_assets(job)],
         jobs=jobs,
-        schedules=[build(job) for build in SCHEDULES],
+        schedules=list(_build_schedules(job)),
         sensors=list(_build_sensors(job, jobs)),
     )
 
@@ -89,6 +94,18 @@ def _build_assets(job: FlinkJob) -> Iterator[dg.AssetsDefinition]:
         yield build_state_expectations(job)
     if job.migrations is not None:
         yield build_migrated_savepoint(job)
+    if job.stream is not None:
+        yield build_checkpoint(job)
+        yield build_savepoint(job)
+    if job.bootstrap is not None:
+        yield build_bootstrapped_savepoint(job)
+
+
+def _build_schedules(job: FlinkJob) -> Iterator[dg.ScheduleDefinition]:
+    for build in SCHEDULES:
+        yield build(job)
+    if job.stream is not None and job.stream.cron is not None:
+        yield build_periodic_checkpoint(job, job.stream.cron)
 
 
 def _build_sensors(job: FlinkJob, jobs: Sequence[AnyJob]) -> Iterator[dg.SensorDefinition]:
@@ -99,3 +116,5 @@ def _build_sensors(job: FlinkJob, jobs: Sequence[AnyJob]) -> Iterator[dg.SensorD
         yield build_requests(job, jobs)
     if job.retention_runs.apply == "scheduled":
         yield build_agreed_plans(job)
+    if job.stream is not None and job.stream.input is not None:
+        yield build_new_input(job, job.stream.input)

@@ -63,7 +63,7 @@ def report_failures(context: _Context) -> Iterator[None]:
 
 
 def to_failure(error: StateError) -> dg.Failure:
-    """Return a failure without retries, with the error's class, file, offset, operator, state and hint as metadata."""
+    """Return a failure without retries; its metadata are class, file, offset, operator, state, hint and facts."""
     where = error.where
     metadata: dict[str, dg.MetadataValue | str | int] = {"error": type(error).__name__}
     if where.file is not None:
@@ -76,6 +76,7 @@ def to_failure(error: StateError) -> dg.Failure:
         ("hint", error.hint or None),
     )
     metadata |= {name: part for name, part in parts if part is not None}
+    metadata |= error.facts
     return dg.Failure(str(error), metadata=metadata, allow_retries=False)
 
 

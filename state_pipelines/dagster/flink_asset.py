@@ -26,6 +26,7 @@ def flink_asset(
     checks: Mapping[str, str] = NO_CHECKS,
     check_specs: Sequence[dg.AssetCheckSpec] = (),
     writes: bool = False,
+    pool: str | None = None,
     partitioned: bool = True,
     output_required: bool = True,
     code_version: str | None = None,
@@ -39,12 +40,14 @@ def flink_asset(
     Args:
         job: the Flink job.
         name: name of the asset, without the job.
-        step: tag for filters in the UI: see, judge, change or keep.
+        step: tag for filters in the UI: run, see, judge, change or keep.
         kinds: technologies, shown as icons.
         deps: names of upstream assets of the same job.
-        checks: descriptions of blocking checks per snapshot, by name. A run omits checks that do not apply.
+        checks: descriptions of blocking checks by name, per snapshot if it is partitioned. A run omits checks
+            that do not apply.
         check_specs: specifications of other checks.
         writes: whether it writes or deletes files; runs of such an asset do not overlap.
+        pool: name of the asset in whose pool it is; its own by default.
         partitioned: whether it has a partition per snapshot.
         output_required: whether each run must materialise it.
         code_version: version of whatever else determines the result, such as revisions.
@@ -70,8 +73,8 @@ def flink_asset(
             name=job.op(name),
             specs=[spec],
             partitions_def=job.partitions if partitioned else None,
-            check_specs=[*specify_checks(job, name, checks), *check_specs],
-            pool=job.prefix(name) if writes else None,
+            check_specs=[*specify_checks(job, name, checks, partitioned=partitioned), *check_specs],
+            pool=job.prefix(pool or name) if writes else None,
             # No backfill policy: by default each partition has its run, as needed here. With an explicit
             # `multi_run(1)`, Dagster 1.13 omits the tag `dagster/partition`, and splits the assets of a partition.
             # Otherwise Dagster requires a result of each check in each run.

@@ -11,9 +11,11 @@ import dagster as dg
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from state_pipelines.dagster.python_functions import split_function
 from state_pipelines.dagster.retention_settings import RetentionSettings
 from state_pipelines.dagster.revisions import Revisions
 from state_pipelines.dagster.storage import JobStorage
+from state_pipelines.dagster.stream_settings import StreamSettings
 from state_pipelines.dagster.watching import Watch
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.jobs.flink_config import CHECKPOINTS, FlinkConfig, load_flink_config
@@ -48,7 +50,7 @@ def _resolve_against(directory: Path, path: str) -> str:
 _PATHS = (
     *("roots", "results", "tables", "requests", "classes", "protos", "thrifts", "migrations"),
     "allow_roots",
-    *("flink_config", "new_job", "job_classes", "expectations", "data_docs"),
+    *("flink_config", "new_job", "job_classes", "expectations", "data_docs", "bootstrap"),
 )
 
 _LIST = WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]})
@@ -138,6 +140,14 @@ class FlinkJob(dg.Model):
         description="Description (.yaml, .json) or snapshot of the new job; by default the migrated old job.",
     )
     job_classes: _Texts = Field(default=(), description="Jars, directories and field lists of the new job's classes.")
+    stream: StreamSettings | None = Field(
+        default=None, description="A stream of this job that runs on Spark, with its state in Flink's format."
+    )
+    bootstrap: _Optional = Field(
+        default=None,
+        description="New states of a first savepoint: a YAML file as for `state-pipelines bootstrap`, or "
+        "FILE.py:FUNCTION, which gets the Spark session and returns the operators.",
+    )
     retention: dict[str, Any] | None = Field(default=None, description="Retention policy, as in a policy file.")
     retention_runs: RetentionSettings = Field(
         default_factory=RetentionSettings,
@@ -173,6 +183,16 @@ class FlinkJob(dg.Model):
             except UsageError as error:
                 raise ValueError(str(error)) from None
         return ttl
+
+    @field_validator("bootstrap")
+    @classmethod
+    def _check_bootstrap(cls, text: str | None) -> str | None:
+        if text is not None and not text.endswith((".yaml", ".yml")):
+            try:
+                split_function(text)
+            except UsageError as error:
+                raise ValueError(f"{error}, or a YAML file") from None
+        return text
 
     @field_validator("data_docs")
     @classmethod
@@ -213,7 +233,7 @@ class FlinkJob(dg.Model):
 
     @model_validator(mode="after")
     def _check_roots(self) -> Self:
-        if not self.roots and self.flink_config is None:
+        if not self.roots and self.flink_config is None and self.stream is None:
             raise PydanticCustomError("no_roots", "there are no roots: set roots or flink_config")
         return self
 
@@ -228,12 +248,20 @@ class FlinkJob(dg.Model):
 
     @property
     def all_roots(self) -> tuple[str, ...]:
-        """The directories of checkpoints and savepoints: `roots`, or those of `flink_config`.
+        """The directories of checkpoints and savepoints: `roots`, or those of `flink_config`; and those of the stream.
 
         Raises:
             UsageError: `flink_config` names none.
         """
-        if self.roots:
+        return (*self._given_roots, *self._own_roots)
+
+    @property
+    def _own_roots(self) -> tuple[str, ...]:
+        return () if self.stream is None else (self.stream.checkpoints, self.stream.savepoints)
+
+    @property
+    def _given_roots(self) -> tuple[str, ...]:
+        if self.roots or self.flink_config is None:
             return self.roots
         flink = self.flink
         found = tuple(dict.fromkeys(filter(None, (flink.checkpoints, flink.savepoints))))
@@ -275,7 +303,8 @@ class FlinkJob(dg.Model):
     def storage(self) -> JobStorage:
         """The directories of the job."""
         return JobStorage(
-            roots=self.all_roots,
+            roots=self._given_roots,
+            own_roots=self._own_roots,
             results=self.results,
             tables=self.tables,
             requests=self.requests,
@@ -303,6 +332,14 @@ class FlinkJob(dg.Model):
                 changed[name] = _resolve_against(directory, value)
             elif value is not None:
                 changed[name] = tuple(_resolve_against(directory, each) for each in value)
+        if self.stream is not None:
+            changed["stream"] = self.stream.model_copy(
+                update={
+                    name: _resolve_against(directory, value)
+                    for name in ("definition", "directory", "from_snapshot", "input")
+                    if (value := getattr(self.stream, name)) is not None
+                }
+            )
         return FlinkJob(**{**self.model_dump(), **changed})
 
     def key(self, asset: str) -> dg.AssetKey:

@@ -8,6 +8,8 @@ import dagster as dg
 
 from state_pipelines.dagster.assets import (
     applied_retention,
+    bootstrapped_savepoint,
+    checkpoint,
     compatibility_report,
     converted_savepoint,
     key_group_balance,
@@ -15,6 +17,7 @@ from state_pipelines.dagster.assets import (
     rescaled_savepoint,
     restore_audit,
     retention_plan,
+    savepoint,
     snapshot_diff,
     snapshot_inventory,
     snapshot_profile,
@@ -42,6 +45,9 @@ CONVERT = "convert_snapshot"
 RESCALE = "rescale_snapshot"
 RESCALE_PATH = "rescale_path"
 ERASE = "erase_keys"
+TAKE_CHECKPOINT = "take_checkpoint"
+TAKE_SAVEPOINT = "take_savepoint"
+BOOTSTRAP = "bootstrap_savepoint"
 
 
 def build_migrate_snapshot(job: FlinkJob) -> UnresolvedAssetJobDefinition:
@@ -93,6 +99,14 @@ def build_asset_jobs(job: FlinkJob) -> Iterator[UnresolvedAssetJobDefinition]:
     yield build_migrate_snapshot(job)
     for name, (assets, description) in _JOBS.items():
         yield _select(job, name, assets, description)
+    if job.stream is not None:
+        text = "Processes the input of the stream that is there, and takes a checkpoint after each batch."
+        yield _select(job, TAKE_CHECKPOINT, (checkpoint.NAME,), text)
+        text = "Writes a savepoint with the state of the newest checkpoint of the stream."
+        yield _select(job, TAKE_SAVEPOINT, (savepoint.NAME,), text)
+    if job.bootstrap is not None:
+        text = "Writes a savepoint with new states out of tables, from which a Flink job starts."
+        yield _select(job, BOOTSTRAP, (bootstrapped_savepoint.NAME,), text)
 
 
 def build_rescale_path(job: FlinkJob) -> dg.JobDefinition:

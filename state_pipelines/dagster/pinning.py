@@ -51,7 +51,7 @@ def build_pin_snapshot(job: FlinkJob) -> dg.JobDefinition:
 
 def _split(job: FlinkJob, path: str) -> tuple[Location, str]:
     """Return the root of a snapshot, and its path relative to the root."""
-    for root in map(resolve, job.all_roots):
+    for root in map(resolve, job.storage.searched_roots):
         start = f"{str(root).rstrip('/')}/"
         if path.startswith(start):
             return root, path[len(start) :]

@@ -16,11 +16,12 @@ from state_pipelines.operations.inventory import (
 )
 from state_pipelines.operations.requests import LATEST
 from state_pipelines.snapshot import declare, open_snapshot
-from state_pipelines.storage import Location, join, resolve, resolve_snapshot
+from state_pipelines.storage import Location, is_directory, join, resolve, resolve_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from state_pipelines.operations.inventory import SnapshotSummary
     from state_pipelines.snapshot import Snapshot, State
     from state_pipelines.storage import PathMapping
 
@@ -43,6 +44,7 @@ class JobStorage:
         job: name of the job; its reports are in a directory of this name.
         path_mapping: where moved directories are, and all directories that snapshots may name files in.
         declarations: information that snapshots do not store, as texts by kind (`snapshot.declarations.KINDS`).
+        own_roots: further roots, to which runs of the job write; there is none before the first run.
     """
 
     roots: tuple[str, ...]
@@ -52,6 +54,7 @@ class JobStorage:
     job: str
     path_mapping: PathMapping
     declarations: Mapping[str, tuple[str, ...]]
+    own_roots: tuple[str, ...] = ()
 
     @property
     def inventory(self) -> Location:
@@ -59,8 +62,13 @@ class JobStorage:
         return join(resolve(self.results), REPORTS, self.job, "inventory.parquet")
 
     @property
+    def searched_roots(self) -> tuple[str, ...]:
+        """All roots; of `own_roots` those that exist."""
+        return (*self.roots, *(each for each in self.own_roots if is_directory(resolve(each))))
+
+    @property
     def _root_locations(self) -> list[Location]:
-        return [resolve(root) for root in self.roots]
+        return [resolve(root) for root in self.searched_roots]
 
     @property
     def _own(self) -> list[str]:
@@ -126,8 +134,21 @@ class JobStorage:
                     raise NotFoundError(f"the snapshot {name} cannot be read: {row['unreadable']}")
                 return row["key"], row["path"]
         known = ", ".join(row["path"].rpartition("/")[2] for row in rows[:_SHOWN]) or "none"
-        where = Where(file=", ".join(self.roots))
+        where = Where(file=", ".join((*self.roots, *self.own_roots)))
         raise NotFoundError(f"there is no snapshot {name}", where=where, hint=f"The newest snapshots are {known}")
+
+    def find_newest(self, directory: str) -> SnapshotSummary:
+        """Return the newest readable checkpoint below a directory, which is a root or below one.
+
+        Raises:
+            NotFoundError: there is none.
+            StateError: a root cannot be listed, or the inventory cannot be stored.
+        """
+        beginning = f"{resolve(directory)}/"
+        for each in self.update_inventory().inventory:
+            if each.key and each.kind == "checkpoint" and each.path.startswith(beginning):
+                return each
+        raise NotFoundError("there is no checkpoint yet", where=Where(file=directory), hint="Take one first")
 
     def open(self, path: str) -> Snapshot:
         """Open the snapshot at a path, with the declarations of the job."""

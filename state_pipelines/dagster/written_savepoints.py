@@ -56,9 +56,10 @@ def materialize_savepoint(
         ProofError: the proof failed, and there is no new savepoint.
     """
     key = job.key(asset)
+    title = context.partition_key if context.has_partition_key else context.run.run_id[:8]
 
     def judge(proof: ProofReport) -> Iterator[dg.AssetCheckResult]:
-        return expectations.judge(proof, key, data_docs=job.data_docs, title=context.partition_key)
+        return expectations.judge(proof, key, data_docs=job.data_docs, title=title)
 
     try:
         savepoint = write()

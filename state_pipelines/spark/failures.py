@@ -27,8 +27,8 @@ _RAISED = re.compile(r"state_pipelines\.errors\.(\w+): (.*)")
 def translate_failures(what: str, kind: type[StateError] = MigrationError) -> Iterator[None]:
     """Turn what Spark raises into a `StateError`.
 
-    An error of this package that a worker raised comes back under its own class; anything else that Spark refuses (an
-    expression with a mistake, an overflow), and a worker that dies, become `kind`.
+    An error of this package that a worker raised comes back under its own class; what code of the user raises there,
+    anything else that Spark refuses (an expression with a mistake, an overflow), and a worker that dies, become `kind`.
 
     Args:
         what: what was being done, for the message.
@@ -44,8 +44,21 @@ def translate_failures(what: str, kind: type[StateError] = MigrationError) -> It
         if error.getCondition() == "USER_RAISED_EXCEPTION":
             message = (error.getMessageParameters() or {}).get("errorMessage") or text
             raise kind(message) from error
+        if error.getCondition() == "PYTHON_EXCEPTION":
+            traceback = (error.getMessageParameters() or {}).get("traceback") or text
+            raise kind(f"{what}: {_summarize(traceback)}") from error
         first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
         raise kind(f"{what}: Spark says {first.strip()}") from error
     except Py4JJavaError as error:
         lines = str(error.java_exception.getMessage()).splitlines()
         raise kind(f"{what}: Spark says {lines[0].strip()}") from error
+
+
+def _summarize(traceback: str) -> str:
+    """Return class and message of the error at the end of a traceback, with file, line and function."""
+    _, _, last = traceback.rpartition("Traceback (most recent call last):\n")
+    lines = last.splitlines()
+    frames = [index for index, line in enumerate(lines) if line.startswith("  ")]
+    message = " ".join(line.strip() for line in lines[frames[-1] + 1 if frames else 0 :])
+    calls = [lines[index].strip() for index in frames if lines[index].startswith('  File "')]
+    return f"{message} ({calls[-1]})" if calls else message

@@ -127,11 +127,12 @@ class KeyedRun:
     def finish(self, request: CheckpointRequest, *, has_output: bool) -> KeyedProcessResult:
         """Return the results, or raise what has failed."""
         assert self.coordinator is not None
-        if self._error is not None:
-            raise self._error
-        if request.failure is not None:
-            described = request.failure.describe()
-            raise StateError(described["message"], hint=described["remedy"])
+        error, failure = self._error, request.failure
+        if failure is not None:
+            error = error or StateError(str(failure), hint=failure.reason.remedy)
+            error.facts = failure.describe()
+        if error is not None:
+            raise error
         assert request.location is not None
         taken = self.coordinator.completed.latest
         assert taken is not None

@@ -19,6 +19,7 @@ from state_pipelines.checkpoints.options import ClaimMode, parse_options
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.metadata.operator_ids import compute_operator_id
 from state_pipelines.spark.failures import translate_failures
+from state_pipelines.spark.keyed_run import KeyedProcessResult
 from state_pipelines.spark.keyed_step import KeyedStep, require_columns
 from state_pipelines.storage import resolve
 from state_pipelines.storage.files import is_directory, remove_directory
@@ -56,6 +57,7 @@ def keyed_batches(
     options: Mapping[str, Any] | None = None,
     hashes: Mapping[str, HashExpression] | None = None,
     parameters: Mapping[str, str] | None = None,
+    on_checkpoint: Callable[[KeyedProcessResult], None] | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """Make the function for `foreachBatch` that runs a keyed function over the batches of a streaming query.
 
@@ -86,6 +88,8 @@ def keyed_batches(
         options: Flink's options by key.
         hashes: `hashCode` of user classes among the keys, by class name.
         parameters: job parameters.
+        on_checkpoint: gets the checkpoint of each batch, without the output; sizes and duration are 0 where an earlier
+            run of the query had taken it already.
 
     Returns:
         The function. It raises `UsageError` where the checkpoints do not fit the batch, and what `keyed_process`
@@ -145,6 +149,8 @@ def keyed_batches(
             )
         if found == wanted:
             # The query stopped after the checkpoint, before Spark noted the end of the batch.
+            if on_checkpoint is not None:
+                on_checkpoint(KeyedProcessResult(None, latest))
             return
         if found != batch_id:
             raise UsageError(
@@ -158,7 +164,7 @@ def keyed_batches(
         if is_directory(target):
             # The driver was killed before it published: only leftover files have no `_metadata`.
             remove_directory(target)
-        replace(
+        result = replace(
             step,
             from_snapshot=first if latest is None else latest,
             job_id=number,
@@ -166,6 +172,8 @@ def keyed_batches(
             checkpoint_id=wanted,
             deliver=None if output is None else lambda rows: output(rows, batch_id),
         ).run(df)
+        if on_checkpoint is not None:
+            on_checkpoint(replace(result, output=None))
 
     return process
 

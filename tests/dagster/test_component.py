@@ -70,9 +70,36 @@ def test_relative_paths_start_at_the_file(project: Project) -> None:
     assert job.results == str(project.directory / "results")
 
 
+def test_paths_of_the_stream_and_the_bootstrap_start_at_the_file(project: Project) -> None:
+    stream = (
+        "{definition: stream.py:sum, directory: live, input: 'lake/*.parquet', from_snapshot: 's3://b/savepoint-1'}"
+    )
+    job = project.load(WHOLE + f"  bootstrap: states.py:describe\n  stream: {stream}\n")
+    assert job.stream is not None
+    assert job.stream.definition == f"{project.directory / 'stream.py'}:sum"
+    assert job.stream.input == str(project.directory / "lake" / "*.parquet")
+    assert job.stream.from_snapshot == "s3://b/savepoint-1"
+    assert job.bootstrap == f"{project.directory / 'states.py'}:describe"
+    # The directories of the stream are searched like the roots.
+    live = project.directory / "live"
+    assert job.all_roots == (*job.roots, str(live / "checkpoints"), str(live / "savepoints"))
+
+
+def test_a_job_with_a_stream_needs_no_roots(project: Project) -> None:
+    stream = "  stream: {definition: stream.py:sum, directory: live}\n"
+    job = project.load(HEAD + "  name: shop\n  results: results\n" + stream)
+    assert job.storage.searched_roots == ()
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        ("bootstrap: shop.states", "bootstrap: shop.states names no function"),
+        ("stream: {definition: stream.py, directory: live}", "stream.definition: stream.py names no function"),
+        (
+            "stream: {definition: s.py:f, directory: live, options: {execution.checkpointing.interval: 7 min}}",
+            "stream.options: execution.checkpointing.interval is 420000 ms, which no schedule has",
+        ),
         ("rootz: [savepoints]", "rootz: there is no such field"),
         ("target_release: 1.20", 'target_release: write the release in quotes, such as "1.20"'),
         ("tags: {team: [a]}", "tags.team: Input should be a valid string"),

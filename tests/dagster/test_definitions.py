@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.dagster.conftest import Deployment
 
-OWNERS = {"orders": "team:streaming", "upgrade": "team:growth"}
+OWNERS = {"orders": "team:streaming", "upgrade": "team:growth", "customers": "team:sales"}
 
 
 def run_python(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
@@ -112,6 +112,6 @@ def test_runs_of_a_job_that_write_or_delete_wait_for_each_other() -> None:
     pools = {each.op.pool for each in list_executable(defs) if each.op.pool}
     assert pools == {
         f"{job}_{asset}"
-        for job in ("orders", "upgrade")
+        for job in OWNERS
         for asset in ("migrated_savepoint", "converted_savepoint", "rescaled_savepoint", "applied_retention")
-    }
+    } - {"customers_migrated_savepoint"} | {"orders_bootstrapped_savepoint", "customers_checkpoint"}

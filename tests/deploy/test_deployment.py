@@ -118,6 +118,8 @@ DIRECTORIES = {
     "STATE_PIPELINES_UPGRADE_SNAPSHOTS": f"s3://{FLINK_JOBS['upgrade'].root}",
     "STATE_PIPELINES_UPGRADE_RESULTS": "s3://flink/upgrade/results",
     "STATE_PIPELINES_UPGRADE_TABLES": "s3://flink/upgrade/tables",
+    # Its stream would take the cores that the other runs need.
+    "STATE_PIPELINES_CUSTOMERS_SENSORS": "stopped",
 }
 """Variables of `assets/defs`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -445,3 +446,22 @@ def test_an_output_that_does_not_fit(frames: dict[str, DataFrame]) -> None:
         run(frames["first"], output="user string", parallelism=2)
     with pytest.raises(StateError, match="does not fit its output"):
         run(frames["first"], output="user long, count long", parallelism=2)
+
+
+class Divide(CountClicks):
+    """Code of a user with a mistake."""
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[tuple[str, int]]:
+        raise ZeroDivisionError(f"{value.user} has\nno pages")
+
+
+def test_what_the_function_raises_is_named_with_its_line(frames: dict[str, DataFrame], tmp_path: Path) -> None:
+    with pytest.raises(StateError) as caught:
+        run(frames["first"], Divide(), checkpoint=str(tmp_path))
+    text = str(caught.value)
+    assert re.search(
+        r'cannot run: ZeroDivisionError: user-\d+ has no pages \(File ".*test_keyed_process.py", line', text
+    )
+    # The checkpoint failed with it, for Flink's reason.
+    assert caught.value.facts["reason"] == "TASK_FAILURE"
+    assert caught.value.facts["message"] == f"Task has failed. {text}"

@@ -96,14 +96,15 @@ def build_converted_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
                 run=partial(run_tasks, spark.session),
             )
             fingerprint = open_snapshot(result.path).fingerprint
-            return WrittenSavepoint(_describe(result, config.format), fingerprint, result.notes, result.proof)
+            return WrittenSavepoint(describe_conversion(result, config.format), fingerprint, result.notes, result.proof)
 
         yield from materialize_savepoint(context, job, NAME, expectations, write)
 
     return converted_savepoint
 
 
-def _describe(result: "ConversionResult", format: str) -> dict[str, Any]:
+def describe_conversion(result: "ConversionResult", format: str) -> dict[str, Any]:
+    """Return the numbers, states and notes of a conversion as metadata."""
     rows = [
         dg.TableRecord({"operator": operator, "state": state, "records": digest.records, "bytes": digest.bytes})
         for operator, state, digest in result.states

@@ -74,7 +74,7 @@ def build_retention_plan(job: FlinkJob) -> dg.AssetsDefinition:
 
 def find_roots(job: FlinkJob) -> tuple[str, ...]:
     """The roots that are planned together."""
-    return job.retention_runs.roots or job.all_roots
+    return job.retention_runs.roots or job.storage.searched_roots
 
 
 def make_plan(job: FlinkJob) -> RetentionPlan:

@@ -64,6 +64,15 @@ attributes:
   # expectations: expectations
   # data_docs: /var/lib/state-pipelines/docs
 
+  # A stream that runs here, on Spark, with its state in Flink's format; a run starts every interval.
+  # stream:
+  #   definition: stream.py:sum_orders
+  #   directory: s3://bucket/streams/orders
+  #   input: s3://lake/orders/*.parquet
+  #   options: {execution.checkpointing.interval: 10 min}
+  # New states of a first savepoint: a YAML file as for `state-pipelines bootstrap`, or FILE.py:FUNCTION.
+  # bootstrap: bootstrap.yaml
+
   # Files that ask for operations, one YAML file each.
   # requests: requests
   # Which snapshots stay. Without it nothing but orphans can go.

@@ -1,0 +1,122 @@
+"""`bootstrapped_savepoint`: a savepoint with new states, out of tables, from which a Flink job starts."""
+
+# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field
+
+from state_pipelines.dagster.expectations import ExpectationsResource, describe_numbers
+from state_pipelines.dagster.flink_asset import flink_asset
+from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.python_functions import load_function
+from state_pipelines.dagster.resources import SparkResource
+from state_pipelines.dagster.written_savepoints import WrittenSavepoint, materialize_savepoint
+from state_pipelines.errors import UsageError, Where
+from state_pipelines.operations.bootstrap.bootstrap import plan_bootstrap
+from state_pipelines.operations.bootstrap.bootstrap_files import load_bootstrap
+from state_pipelines.operations.bootstrap.bootstrap_proof import DESCRIPTIONS
+from state_pipelines.operations.bootstrap.new_states import NewOperator
+from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows
+from state_pipelines.operations.choices import parse_choice
+from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.transaction import SnapshotTransaction
+from state_pipelines.snapshot.escaping import escape_markdown
+from state_pipelines.storage import resolve
+
+if TYPE_CHECKING:
+    from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult
+
+NAME = "bootstrapped_savepoint"
+
+_COLUMNS = [dg.TableColumn("operator"), dg.TableColumn("state"), dg.TableColumn("entries", "int")]
+
+
+class BootstrapConfig(dg.Config):
+    """Format of the new savepoint, and the snapshot on top of which it is written."""
+
+    format: str = Field(default=Format.CANONICAL.value, description="Format of keyed state: canonical, heap, rocksdb.")
+    base: str | None = Field(
+        default=None, description="Path or URL of a snapshot that all other state is taken from; none by default."
+    )
+
+
+def build_bootstrapped_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
+    """Build the asset `bootstrapped_savepoint` of a job with the field `bootstrap`."""
+    definition = job.bootstrap
+    assert definition is not None
+
+    @flink_asset(
+        job, NAME, step="change", kinds={"flink", "spark"}, checks=DESCRIPTIONS, writes=True, partitioned=False
+    )
+    def bootstrapped_savepoint(
+        context: dg.AssetExecutionContext,
+        config: BootstrapConfig,
+        spark: SparkResource,
+        expectations: ExpectationsResource,
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+        """A first savepoint of the job: its states out of tables, published only if they read back equal."""
+        # Each run has its own directory, because a snapshot is never overwritten.
+        target = job.storage.name_result("savepoint", "bootstrapped", context.run.run_id)
+
+        def write() -> WrittenSavepoint:
+            result = _bootstrap(job, definition, target, config, spark)
+            return WrittenSavepoint(_describe(result), result.snapshot.fingerprint, result.notes, result.proof)
+
+        yield from materialize_savepoint(context, job, NAME, expectations, write)
+
+    return bootstrapped_savepoint
+
+
+def _bootstrap(
+    job: FlinkJob, definition: str, target: str, config: BootstrapConfig, spark: SparkResource
+) -> "BootstrapResult":
+    from state_pipelines.spark import bootstrap  # Importing Spark takes seconds.
+    from state_pipelines.spark.tasks import run_tasks, uses_other_machines
+
+    session = spark.session
+    base = None if config.base is None else job.storage.open(config.base)
+    if ":" in definition and definition.rpartition(":")[0].endswith(".py"):
+        return bootstrap(target, _load_operators(definition, spark), base=base, format=config.format, spark=session)
+    run = partial(run_tasks, session)
+    place = resolve(target)
+    plan = plan_bootstrap(
+        place,
+        load_bootstrap(definition),
+        ParquetRows(run),
+        base=base,
+        format=parse_choice(Format, config.format, "format"),
+    )
+    with SnapshotTransaction(place, run, is_shared=uses_other_machines(session)) as transaction:
+        return plan.run(transaction)
+
+
+def _load_operators(definition: str, spark: SparkResource) -> Sequence[NewOperator]:
+    operators = load_function(definition)(spark.session)
+    if not isinstance(operators, list | tuple) or not all(isinstance(each, NewOperator) for each in operators):
+        raise UsageError(
+            f"the function returns {type(operators).__name__}, and no list of NewOperator",
+            where=Where(file=definition),
+            hint="Return [NewOperator(uid, [NewState(…)]), …]",
+        )
+    return operators
+
+
+def _describe(result: "BootstrapResult") -> dict[str, Any]:
+    rows = [
+        dg.TableRecord({"operator": operator, "state": state, "entries": entries})
+        for (operator, state), entries in result.entries.items()
+    ]
+    return {
+        "path": dg.MetadataValue.path(result.path),
+        "proof": dg.MetadataValue.md(result.proof.to_markdown() if result.proof else ""),
+        "states": dg.MetadataValue.table(rows, dg.TableSchema(_COLUMNS)),
+        "notes": dg.MetadataValue.md("\n".join(f"- {escape_markdown(note)}" for note in result.notes)),
+        "bytes": result.bytes,
+        "seconds": result.seconds,
+        **describe_numbers(result.proof),
+        "dagster/row_count": sum(result.entries.values()),
+    }

@@ -1,0 +1,124 @@
+"""`checkpoint`: the checkpoints of a stream that runs here."""
+
+# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field
+
+from state_pipelines.dagster.flink_asset import flink_asset
+from state_pipelines.dagster.job import FlinkJob
+from state_pipelines.dagster.partitions import make_partition_key
+from state_pipelines.dagster.python_functions import load_function
+from state_pipelines.dagster.resources import SparkResource
+from state_pipelines.errors import StateError, Where
+from state_pipelines.operations.balance.balance import measure_balance
+
+if TYPE_CHECKING:
+    from state_pipelines.operations.balance.balance_report import Balance
+    from state_pipelines.snapshot import Snapshot
+    from state_pipelines.spark import KeyedProcessResult
+
+NAME = "checkpoint"
+
+
+class CheckpointConfig(dg.Config):
+    """The numbers of the checkpoint that are reported."""
+
+    count: bool = Field(default=True, description="Read the newest checkpoint again, to count its entries.")
+
+
+def build_checkpoint(job: FlinkJob) -> dg.AssetsDefinition:
+    """Build the asset `checkpoint` of a job with a stream."""
+    stream = job.stream
+    assert stream is not None
+
+    @flink_asset(
+        job,
+        NAME,
+        step="run",
+        kinds={"flink", "spark"},
+        partitioned=False,
+        writes=True,
+        # Without new input there is no checkpoint.
+        output_required=False,
+    )
+    def checkpoint(
+        context: dg.AssetExecutionContext, config: CheckpointConfig, spark: SparkResource
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        """The checkpoints of the stream: a run processes the input that is there, and takes one after each batch.
+
+        If a batch fails, its checkpoint does too: the step shows Flink's reason, and the next run repeats the batch.
+        """
+        # Importing Spark takes seconds.
+        from state_pipelines.spark.stream_runs import process_available
+        from state_pipelines.spark.tasks import run_tasks
+
+        start = None if stream.from_snapshot is None else job.storage.open(stream.from_snapshot)
+        taken: list[KeyedProcessResult] = []
+        try:
+            process_available(
+                spark.session,
+                load_function(stream.definition),
+                checkpoints=stream.checkpoints,
+                progress=stream.progress,
+                options=stream.options,
+                on_checkpoint=taken.append,
+                from_snapshot=start,
+            )
+        except Exception:
+            # Those of the batches before are complete.
+            yield from _report(job, taken)
+            raise
+        if not taken:
+            context.log.info("There is no new input: no checkpoint was taken.")
+            return
+        *earlier, last = taken
+        yield from _report(job, earlier)
+        snapshot = _get_snapshot(last)
+        metadata = _describe(last) | {"snapshot": make_partition_key(snapshot)}
+        if config.count:
+            metadata["entries"] = _count_entries(measure_balance(snapshot, run=partial(run_tasks, spark.session)))
+        yield dg.MaterializeResult(
+            asset_key=job.key(NAME),
+            metadata=metadata,
+            data_version=dg.DataVersion(snapshot.fingerprint),
+        )
+
+    return checkpoint
+
+
+def _count_entries(balance: "Balance") -> int:
+    for each in balance.operators:
+        if each.error:
+            raise StateError(
+                f"the checkpoint was taken, but cannot be read: {each.error}", where=Where(operator=each.uid)
+            )
+    return sum(state.records or 0 for each in balance.operators for state in each.states)
+
+
+def _report(job: FlinkJob, taken: "list[KeyedProcessResult]") -> Iterator[Any]:
+    """Yield an event for each of these checkpoints, which later ones may have replaced."""
+    for each in taken:
+        yield dg.AssetMaterialization(job.key(NAME), metadata=_describe(each))
+
+
+def _describe(result: "KeyedProcessResult") -> dict[str, Any]:
+    """Return numbers of a checkpoint, which Dagster plots; none of its run where an earlier run had taken it."""
+    snapshot = _get_snapshot(result)
+    numbers: dict[str, Any] = {"checkpoint id": snapshot.metadata.checkpoint_id}
+    if result.state_size:
+        numbers |= {
+            "duration in ms": result.duration,
+            "bytes": result.state_size,
+            "new bytes": result.persisted_size,
+        }
+    return {"path": dg.MetadataValue.path(snapshot.path), **numbers}
+
+
+def _get_snapshot(result: "KeyedProcessResult") -> "Snapshot":
+    assert result.snapshot is not None
+    return result.snapshot

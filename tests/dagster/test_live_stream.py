@@ -1,0 +1,411 @@
+"""A stream that runs here: its checkpoints and savepoints as assets."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pytest
+import yaml
+
+import state_pipelines as sp
+from state_pipelines.dagster import ExpectationsResource, FlinkJob, SparkResource, build_flink_job
+from state_pipelines.dagster.sensors.new_input import build_new_input
+from state_pipelines.dagster.stream_settings import StreamSettings, to_cron
+from state_pipelines.errors import StateError, UsageError
+from tests.dagster.conftest import ROOT, build, find_asset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+STREAM = """
+from state_pipelines.datastream import KeyedProcessFunction, Types, ValueStateDescriptor
+
+
+class Count(KeyedProcessFunction):
+    def open(self, runtime_context):
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+
+    def process_element(self, value, ctx):
+        if value.page == "broken":
+            raise ZeroDivisionError("no such page")
+        self.count.update((self.count.value() or 0) + 1)
+        yield ctx.get_current_key(), self.count.value()
+
+
+def refuse(rows, batch_id):
+    raise OSError("the table is read-only")
+
+
+def count_clicks(spark, keyed_batches, **others):
+    clicks = spark.readStream.schema("user string, page string").option("maxFilesPerTrigger", 1).json("@INPUT@")
+    return clicks.writeStream.foreachBatch(
+        keyed_batches(key="user", function=Count(), uid="clicks", parallelism=2, **others)
+    )
+
+
+def refuse_output(spark, keyed_batches):
+    return count_clicks(spark, keyed_batches, output=refuse, columns="user string, count long")
+
+
+def take_options(spark, keyed_batches):
+    return count_clicks(spark, keyed_batches, checkpoints="/elsewhere")
+
+
+def start(spark, keyed_batches):
+    return count_clicks(spark, keyed_batches).foreachBatch(print)
+
+
+def forget(spark, keyed_batches):
+    return spark.readStream.schema("user string").json("@INPUT@").writeStream.format("noop")
+
+
+def nothing(spark, keyed_batches):
+    return None
+"""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A job with a stream over files, and an instance."""
+
+    folder: Path
+    instance: dg.DagsterInstance
+    job: FlinkJob
+
+    def add(self, number: int, *clicks: tuple[str, str]) -> None:
+        """Add a file of input, which is a batch."""
+        path = self.folder / "input" / f"{number}.json"
+        path.write_text("\n".join(json.dumps({"user": user, "page": page}) for user, page in clicks))
+        # The source gives files by their time.
+        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+
+    def change(self, **settings: Any) -> Stream:
+        assert self.job.stream is not None
+        return replace(self, job=self.job.model_copy(update={"stream": self.job.stream.model_copy(update=settings)}))
+
+    def use(self, function: str) -> Stream:
+        """The same with another function of the file."""
+        return self.change(definition=f"{self.folder / 'stream.py'}:{function}")
+
+    def run(self, name: str, **config: Any) -> dg.ExecuteInProcessResult:
+        asset = name.removeprefix("take_")
+        return (
+            build(self.job)
+            .resolve_job_def(self.job.prefix(name))
+            .execute_in_process(
+                instance=self.instance,
+                raise_on_error=False,
+                run_config={"ops": {self.job.op(asset): {"config": config}}} if config else {},
+            )
+        )
+
+    def read(self, path: str) -> dict[str, int]:
+        state = sp.open_snapshot(path).operator("clicks").state("count").to_arrow()
+        return dict(zip(state["state_key"].to_pylist(), state["value"].to_pylist(), strict=True))
+
+    def list_checkpoints(self) -> list[str]:
+        assert self.job.stream is not None
+        return sorted(path.parent.name for path in Path(self.job.stream.checkpoints).glob("*/chk-*/_metadata"))
+
+
+def make_stream(folder: Path, instance: dg.DagsterInstance, name: str = "clicks") -> Stream:
+    (folder / "input").mkdir(parents=True)
+    (folder / "stream.py").write_text(STREAM.replace("@INPUT@", str(folder / "input")))
+    job = FlinkJob(
+        name=name,
+        results=str(folder / "results"),
+        stream=StreamSettings(
+            definition=f"{folder / 'stream.py'}:count_clicks",
+            directory=str(folder / "live"),
+            input=str(folder / "input"),
+            options={"execution.checkpointing.interval": "10 min", "execution.checkpointing.num-retained": 2},
+        ),
+    )
+    return Stream(folder, instance, job)
+
+
+@pytest.fixture
+def stream(tmp_path: Path, spark: SparkSession) -> Iterator[Stream]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        made = make_stream(tmp_path, instance)
+        made.add(0, ("ada", "a"), ("bob", "a"), ("ada", "b"))
+        yield made
+
+
+def get_metadata(result: dg.ExecuteInProcessResult) -> list[dict[str, Any]]:
+    """The metadata of the materialisations of a run, in their order."""
+    return [
+        {name: value.value for name, value in event.materialization.metadata.items()}
+        for event in result.get_asset_materialization_events()
+    ]
+
+
+def get_failure(result: dg.ExecuteInProcessResult) -> tuple[str, dict[str, Any]]:
+    """Description and metadata of the failure of the only step."""
+    (event,) = result.get_step_failure_events()
+    data = event.step_failure_data.user_failure_data
+    assert data is not None
+    assert data.description is not None
+    return data.description, {name: value.value for name, value in data.metadata.items()}
+
+
+def test_a_run_takes_a_checkpoint_with_numbers(stream: Stream) -> None:
+    result = stream.run("take_checkpoint")
+    assert result.success
+    (metadata,) = get_metadata(result)
+    assert stream.read(metadata["path"]) == {"ada": 2, "bob": 1}
+    assert metadata["entries"] == 2
+    assert metadata["checkpoint id"] == 1
+    (event,) = result.get_asset_materialization_events()
+    for name in ("duration in ms", "bytes", "new bytes", "entries", "checkpoint id"):
+        assert isinstance(event.materialization.metadata[name], dg.IntMetadataValue)
+        assert metadata[name] > 0
+    assert metadata["bytes"] == metadata["new bytes"]
+
+
+def test_each_batch_has_its_materialisation_and_the_next_run_goes_on(stream: Stream) -> None:
+    stream.add(1, ("bob", "b"))
+    first = get_metadata(stream.run("take_checkpoint"))
+    assert [each["checkpoint id"] for each in first] == [1, 2]
+    stream.add(2, ("eve", "a"))
+    (second,) = get_metadata(stream.run("take_checkpoint"))
+    assert second["checkpoint id"] == 3
+    assert stream.read(second["path"]) == {"ada": 2, "bob": 2, "eve": 1}
+    assert stream.list_checkpoints() == ["chk-2", "chk-3"]
+
+
+def test_without_input_nothing_is_materialised(stream: Stream) -> None:
+    stream.run("take_checkpoint")
+    again = stream.run("take_checkpoint")
+    assert again.success
+    assert get_metadata(again) == []
+
+
+def test_entries_are_counted_on_request_only(stream: Stream) -> None:
+    (metadata,) = get_metadata(stream.run("take_checkpoint", count=False))
+    assert "entries" not in metadata
+
+
+def test_a_failed_checkpoint_fails_the_materialisation_with_the_reason_of_flink(stream: Stream) -> None:
+    stream.add(1, ("bob", "broken"))
+    result = stream.run("take_checkpoint")
+    assert not result.success
+    # That of the batch before is complete.
+    assert [each["checkpoint id"] for each in get_metadata(result)] == [1]
+    description, metadata = get_failure(result)
+    assert "no such page" in description
+    assert metadata["reason"] == "TASK_FAILURE"
+    assert metadata["message"].startswith("Task has failed.")
+    assert metadata["cause"] == "A task ended with an error while the checkpoint was pending."
+    assert metadata["remedy"] == "Repair what the error of the task names."
+    assert stream.list_checkpoints() == ["chk-1"]
+    # The batch is repeated, and counts once.
+    (stream.folder / "stream.py").write_text((stream.folder / "stream.py").read_text().replace('"broken"', '"none"'))
+    (metadata,) = get_metadata(stream.run("take_checkpoint"))
+    assert stream.read(metadata["path"]) == {"ada": 2, "bob": 2}
+
+
+def test_an_output_that_fails_fails_the_checkpoint(stream: Stream) -> None:
+    result = stream.use("refuse_output").run("take_checkpoint")
+    description, metadata = get_failure(result)
+    assert "The output of batch 0 failed: OSError: the table is read-only" in description
+    assert metadata["reason"] == "TASK_FAILURE"
+    assert stream.list_checkpoints() == []
+
+
+def test_storage_that_refuses_is_a_reason_too(stream: Stream) -> None:
+    assert stream.job.stream is not None
+    Path(stream.job.stream.directory).mkdir()
+    Path(stream.job.stream.checkpoints).write_text("a file")
+    _, metadata = get_failure(stream.run("take_checkpoint"))
+    assert metadata["reason"] == "IO_EXCEPTION"
+    assert metadata["message"].startswith("An Exception occurred while triggering the checkpoint. IO-problem detected.")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("take_options", "sets checkpoints, which its job sets"),
+        ("forget", "does not use the keyed_batches"),
+        ("nothing", "returns NoneType"),
+        ("absent", "does not define absent"),
+    ],
+)
+def test_a_function_that_defines_no_stream_is_refused(stream: Stream, function: str, message: str) -> None:
+    description, metadata = get_failure(stream.use(function).run("take_checkpoint"))
+    assert message in description
+    assert metadata["error"] == "UsageError"
+
+
+def test_a_savepoint_has_the_state_of_the_newest_checkpoint_and_starts_another_stream(
+    stream: Stream, tmp_path: Path
+) -> None:
+    stream.add(1, ("eve", "a"))
+    stream.run("take_checkpoint")
+    result = stream.run("take_savepoint")
+    assert result.success
+    (metadata,) = get_metadata(result)
+    assert metadata["format"] == "canonical"
+    assert metadata["dagster/row_count"] == 3
+    assert [(each.check_name, each.passed) for each in result.get_asset_check_evaluations()] == [
+        ("reads_back_equal", True)
+    ]
+    assert stream.read(metadata["path"]) == {"ada": 2, "bob": 1, "eve": 1}
+    # Another job goes on from there, with input of its own.
+    other = make_stream(tmp_path / "other", stream.instance, "other").change(from_snapshot=metadata["path"])
+    other.add(0, ("ada", "c"))
+    (checkpoint,) = get_metadata(other.run("take_checkpoint"))
+    assert other.read(checkpoint["path"]) == {"ada": 3, "bob": 1, "eve": 1}
+
+
+def test_a_savepoint_without_a_checkpoint_is_refused(stream: Stream) -> None:
+    description, _ = get_failure(stream.run("take_savepoint"))
+    assert "there is no checkpoint yet" in description
+
+
+def test_the_sensor_for_snapshots_sees_checkpoints_and_savepoints(stream: Stream) -> None:
+    update = stream.job.storage.update_inventory()
+    assert update.missing_roots == ()
+    stream.run("take_checkpoint")
+    stream.run("take_savepoint")
+    kinds = {each.kind: each.key for each in stream.job.storage.update_inventory().inventory}
+    assert kinds.keys() == {"checkpoint", "savepoint"}
+    context = dg.build_sensor_context(
+        instance=stream.instance, repository_def=build(stream.job).get_repository_def(), sensor_name=None
+    )
+    tick = build(stream.job).resolve_sensor_def("clicks_new_snapshots").evaluate_tick(context)
+    (added,) = tick.dynamic_partitions_requests or []
+    assert set(added.partition_keys) == set(kinds.values())
+    event = stream.instance.get_latest_materialization_event(stream.job.key("checkpoint"))
+    assert event is not None
+    assert event.asset_materialization is not None
+    assert event.asset_materialization.metadata["snapshot"].value == kinds["checkpoint"]
+
+
+def test_streams_of_two_jobs_do_not_meet(stream: Stream, tmp_path: Path) -> None:
+    other = make_stream(tmp_path / "other", stream.instance, "other")
+    other.add(0, ("zoe", "a"))
+    (mine,), (theirs,) = get_metadata(stream.run("take_checkpoint")), get_metadata(other.run("take_checkpoint"))
+    assert stream.read(mine["path"]) == {"ada": 2, "bob": 1}
+    assert other.read(theirs["path"]) == {"zoe": 1}
+    resources = dg.Definitions(resources={"spark": SparkResource(), "expectations": ExpectationsResource()})
+    dg.Definitions.validate_loadable(
+        dg.Definitions.merge(build_flink_job(stream.job), build_flink_job(other.job), resources)
+    )
+
+
+def test_checkpoints_and_savepoints_of_a_job_share_a_pool(stream: Stream, tmp_path: Path) -> None:
+    pools = {find_asset(stream.job, name).op.pool for name in ("checkpoint", "savepoint")}
+    assert pools == {"clicks_checkpoint"}
+    # The instance of this repository gives each pool what Flink gives the checkpoints of a job.
+    overrides = {"concurrency": yaml.safe_load((ROOT / "dagster.yaml").read_text())["concurrency"]}
+    with dg.DagsterInstance.local_temp(str(tmp_path), overrides=overrides) as instance:
+        limit = instance.get_concurrency_config().pool_config.default_pool_limit
+    assert stream.job.stream is not None
+    assert limit == stream.job.stream.parsed.max_concurrent == 1
+
+
+@pytest.mark.parametrize(
+    ("minutes", "cron"),
+    [(1, "* * * * *"), (10, "*/10 * * * *"), (60, "0 * * * *"), (360, "0 */6 * * *"), (1440, "0 0 * * *")],
+)
+def test_the_interval_is_the_schedule(minutes: int, cron: str) -> None:
+    assert to_cron(minutes * 60_000) == cron
+
+
+@pytest.mark.parametrize("millis", [10_000, 90_000, 7 * 60_000, 90 * 60_000, 5 * 3_600_000, 48 * 3_600_000])
+def test_an_interval_that_no_schedule_has_is_refused(millis: int) -> None:
+    with pytest.raises(UsageError, match="no schedule has"):
+        to_cron(millis)
+
+
+def test_the_schedule_requests_runs_unless_one_is_pending(
+    stream: Stream, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    schedule = build(stream.job).resolve_schedule_def("clicks_periodic_checkpoint")
+    assert schedule.cron_schedule == "*/10 * * * *"
+    assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
+    assert schedule.job_name == "clicks_take_checkpoint"
+
+    def tick(stream: Stream) -> Any:
+        schedule = build(stream.job).resolve_schedule_def("clicks_periodic_checkpoint")
+        return schedule.evaluate_tick(dg.build_schedule_context(instance=stream.instance))
+
+    # Schedules need an instance on disk.
+    with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("instance"))) as instance:
+        stream = replace(stream, instance=instance)
+        assert len(tick(stream).run_requests) == 1
+        run = instance.create_run_for_job(
+            build(stream.job).resolve_job_def("clicks_take_checkpoint"), status=dg.DagsterRunStatus.STARTED
+        )
+        assert run.run_id in tick(stream).skip_message
+        instance.delete_run(run.run_id)
+        # With a pause, the next checkpoint waits for it.
+        stream.run("take_checkpoint")
+        options = {"execution.checkpointing.interval": "10 min", "execution.checkpointing.min-pause": "10 min"}
+        assert len(tick(stream).run_requests) == 1
+        assert "minimum time between checkpoints" in tick(stream.change(options=options)).skip_message
+
+
+def test_without_an_interval_there_is_no_schedule(stream: Stream) -> None:
+    names = {each.name for each in build(stream.change(options={}).job).get_repository_def().schedule_defs}
+    assert "clicks_periodic_checkpoint" not in names
+
+
+def test_the_sensor_requests_a_run_for_new_files_once(stream: Stream) -> None:
+    sensor = build_new_input(stream.job, str(stream.folder / "input" / "*.json"))
+
+    def tick(cursor: str | None) -> Any:
+        with dg.build_sensor_context(instance=stream.instance, cursor=cursor) as context:
+            return sensor.evaluate_tick(context)
+
+    first = tick(None)
+    assert len(first.run_requests) == 1
+    assert tick(first.cursor).run_requests == []
+    (stream.folder / "input" / "_SUCCESS").write_text("")
+    (stream.folder / "input" / "notes.txt").write_text("")
+    assert "Nothing is new in the 1 files" in tick(first.cursor).skip_message
+    stream.add(1, ("bob", "b"))
+    run = stream.instance.create_run_for_job(
+        build(stream.job).resolve_job_def("clicks_take_checkpoint"), status=dg.DagsterRunStatus.STARTED
+    )
+    waiting = tick(first.cursor)
+    assert run.run_id in waiting.skip_message
+    # It did not forget the new file.
+    assert waiting.cursor == first.cursor
+    stream.instance.delete_run(run.run_id)
+    second = tick(waiting.cursor)
+    assert len(second.run_requests) == 1
+    assert second.cursor != first.cursor
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"definition": "shop.streams:orders"}, "names no function"),
+        ({"options": {"execution.checkpointing.interval": "7 min"}}, "which no schedule has"),
+        ({"options": {"execution.checkpointing.max-concurrent-checkpoints": 2}}, "leave it at 1"),
+        ({"options": {"execution.checkpointing.dir": "/a"}}, "set directory and from_snapshot"),
+        ({"options": {"execution.checkpointing.unaligned.enabled": True}}, "unaligned"),
+        ({"options": {"execution.checkpointing.timeuot": 3}}, "timeuot"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        StreamSettings(**({"definition": "stream.py:count", "directory": "live"} | settings))
+
+
+def test_an_error_keeps_its_facts_when_it_is_pickled() -> None:
+    error = StateError("no")
+    error.facts = {"reason": "TASK_FAILURE"}
+    assert pickle.loads(pickle.dumps(error)).facts == {"reason": "TASK_FAILURE"}
