@@ -292,6 +292,15 @@ def test_the_sensor_for_snapshots_sees_checkpoints_and_savepoints(stream: Stream
     assert event.asset_materialization.metadata["snapshot"].value == kinds["checkpoint"]
 
 
+def test_retention_of_a_stream_deletes_nothing_that_it_needs(stream: Stream) -> None:
+    assert "the stream has taken no checkpoint yet" in get_failure(stream.run("plan_retention"))[0]
+    stream.run("take_checkpoint")
+    (metadata,) = get_metadata(stream.run("plan_retention"))
+    # Nothing is an orphan: what the query has read is outside of the roots.
+    assert metadata["unknown paths"] == 0
+    assert (metadata["snapshots"], metadata["snapshots to delete"], metadata["bytes to delete"]) == (1, 0, 0)
+
+
 def test_streams_of_two_jobs_do_not_meet(stream: Stream, tmp_path: Path) -> None:
     other = make_stream(tmp_path / "other", stream.instance, "other")
     other.add(0, ("zoe", "a"))

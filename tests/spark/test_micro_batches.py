@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from state_pipelines.spark.keyed_run import KeyedProcessResult
+
 SCHEMA = "user string, page string, at long"
 SIZE = 30
 BATCHES = 3
@@ -321,3 +323,19 @@ def test_arguments_are_those_of_the_batch_step() -> None:
     fields = set(KeyedStep.__dataclass_fields__) - {"output", "checkpoint", "checkpoint_id", "deliver", "watermark"}
     parameters = set(keyed_batches.__kwdefaults__ or {}) | {"key", "function", "uid"}
     assert fields - {"savepoint", "savepoint_format"} <= parameters
+
+
+def test_each_checkpoint_is_reported_also_when_the_batch_is_repeated(query: Query, spark: SparkSession) -> None:
+    found: list[KeyedProcessResult] = []
+    rows = spark.createDataFrame(clicks(0, SIZE), SCHEMA)
+    writer = query.make_writer(job_id="ab" * 16, on_checkpoint=found.append)
+    writer(rows, 0)
+    # The query stopped before Spark noted the end of the batch.
+    writer(rows, 0)
+    first, repeated = found
+    assert first.output is None
+    assert first.snapshot is not None
+    assert repeated.snapshot is not None
+    assert repeated.snapshot.path == first.snapshot.path
+    assert first.state_size == first.persisted_size > 0
+    assert (repeated.duration, repeated.state_size, repeated.persisted_size) == (0, 0, 0)

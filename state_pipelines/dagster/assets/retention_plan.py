@@ -11,7 +11,7 @@ import dagster as dg
 from state_pipelines.dagster.assets import snapshot_inventory
 from state_pipelines.dagster.flink_asset import flink_asset
 from state_pipelines.dagster.job import FlinkJob
-from state_pipelines.errors import MissingFileError
+from state_pipelines.errors import MissingFileError, NotFoundError, Where
 from state_pipelines.operations.retention import (
     PathKind,
     PlannedPath,
@@ -73,8 +73,17 @@ def build_retention_plan(job: FlinkJob) -> dg.AssetsDefinition:
 
 
 def find_roots(job: FlinkJob) -> tuple[str, ...]:
-    """The roots that are planned together."""
-    return job.retention_runs.roots or job.storage.searched_roots
+    """The roots that are planned together.
+
+    Raises:
+        NotFoundError: the job has only a stream, which has taken no checkpoint yet.
+    """
+    roots = job.retention_runs.roots or job.storage.searched_roots
+    if not roots:
+        raise NotFoundError(
+            "the stream has taken no checkpoint yet", where=Where(file=", ".join(job.all_roots)), hint="Take one first"
+        )
+    return roots
 
 
 def make_plan(job: FlinkJob) -> RetentionPlan:
