@@ -270,17 +270,18 @@ class KeyedCoProcessOperator(KeyedOperator):
 
     def process1(self, value: Any, timestamp: int | None = None) -> list[Any]:
         """Process an element of the first input; as `KeyedProcessOperator.process`."""
-        key = self._get_key1(value)
-        self._set_key(key)
-        self._context.set_key(key, timestamp)
-        return self._collect(self.function.process_element1(value, self._context), [])
+        return self._process(self.function.process_element1, self._get_key1(value), value, timestamp)
 
     def process2(self, value: Any, timestamp: int | None = None) -> list[Any]:
         """Process an element of the second input; as `KeyedProcessOperator.process`."""
-        key = self._get_key2(value)
+        return self._process(self.function.process_element2, self._get_key2(value), value, timestamp)
+
+    def _process(
+        self, process_element: Callable[[Any, ElementContext], Output], key: Any, value: Any, timestamp: int | None
+    ) -> list[Any]:
         self._set_key(key)
         self._context.set_key(key, timestamp)
-        return self._collect(self.function.process_element2(value, self._context), [])
+        return self._collect(process_element(value, self._context), [])
 
     def _on_timer(self, timer: Timer, key: Any, domain: TimeDomain) -> Output:
         self._context.set_key(key, timer.timestamp, domain)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
     from state_pipelines.operations.proofs.proof_reports import ProofCheck, ProofReport
     from state_pipelines.spark.bootstrap_run import bootstrap
+    from state_pipelines.spark.connected_inputs import connect
     from state_pipelines.spark.keyed_aggregates import (
         Aggregate,
         collect_of,
@@ -42,6 +43,7 @@ __all__ = [
     "ProofReport",
     "bootstrap",
     "collect_of",
+    "connect",
     "count_of",
     "create_session",
     "keyed_aggregate",
@@ -70,6 +72,7 @@ _PLACES = {
     "min_of": "state_pipelines.spark.keyed_aggregates",
     "sum_of": "state_pipelines.spark.keyed_aggregates",
     "KeyedProcessResult": "state_pipelines.spark.keyed_run",
+    "connect": "state_pipelines.spark.connected_inputs",
     "MigrationResult": "state_pipelines.spark.migration_run",
     "ProofCheck": "state_pipelines.operations.proofs.proof_reports",
     "ProofReport": "state_pipelines.operations.proofs.proof_reports",

@@ -16,6 +16,7 @@ from state_pipelines.checkpoints.properties import is_full
 from state_pipelines.checkpoints.shared_files import list_subtask_files
 from state_pipelines.checkpoints.task_checkpoint import read_task_checkpoint
 from state_pipelines.codecs.layout_context import LayoutContext
+from state_pipelines.datastream import CheckpointListener
 from state_pipelines.errors import StateError, UsageError
 from state_pipelines.metadata.properties import SavepointFormatType, SavepointType
 from state_pipelines.operations.write.state_formats import Format
@@ -78,6 +79,8 @@ class KeyedRun:
         self._deliver = deliver
         self._rows: DataFrame | None = None
         self._error: StateError | None = None
+        self._completed: list[int] = []
+        self._aborted: list[int] = []
 
     def keep_backups(self, job_id: str) -> None:
         """Let the tasks keep the files of their checkpoints on the machines on which they run.
@@ -127,6 +130,7 @@ class KeyedRun:
     def finish(self, request: CheckpointRequest, *, has_output: bool) -> KeyedProcessResult:
         """Return the results, or raise what has failed."""
         assert self.coordinator is not None
+        self._tell_function()
         error, failure = self._error, request.failure
         if failure is not None:
             error = error or StateError(str(failure), hint=failure.reason.remedy)
@@ -185,11 +189,22 @@ class KeyedRun:
             )
             self.coordinator.fail_tasks(str(self._error))
 
+    def _tell_function(self) -> None:
+        """Tell the function how the checkpoint has ended: on the driver, since the tasks have ended."""
+        function = self._task.function
+        if isinstance(function, CheckpointListener):
+            for number in self._completed:
+                function.notify_checkpoint_complete(number)
+            for number in self._aborted:
+                function.notify_checkpoint_aborted(number)
+
     def notify_complete(self, checkpoint_id: int) -> None:
-        """Do nothing: the tasks have ended."""
+        """Remember to tell the function, after the coordinator has settled the checkpoint."""
+        self._completed.append(checkpoint_id)
 
     def notify_aborted(self, checkpoint_id: int) -> None:
-        """Do nothing: the tasks have ended."""
+        """Remember to tell the function."""
+        self._aborted.append(checkpoint_id)
 
     def notify_subsumed(self, checkpoint_id: int) -> None:
         """Do nothing: the tasks have ended."""

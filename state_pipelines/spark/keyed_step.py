@@ -6,22 +6,19 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructField, StructType
-
 from state_pipelines.backends.heap_store import HeapStore
 from state_pipelines.backends.rocksdb_options import read_rocksdb_options
 from state_pipelines.checkpoints.coordinator import CheckpointCoordinator
 from state_pipelines.checkpoints.directories import CheckpointDirectories
 from state_pipelines.checkpoints.options import CheckpointOptions, Retention, parse_options
-from state_pipelines.checkpoints.restoring import DeclaredOperator, assign_operators
-from state_pipelines.datastream import RestoredState, Types
+from state_pipelines.checkpoints.restoring import assign_operators
+from state_pipelines.datastream import RestoredState
 from state_pipelines.datastream.derived_types import derive_type
 from state_pipelines.errors import UsageError, Where
-from state_pipelines.keyed.key_group_assignment import compute_default_max_parallelism
-from state_pipelines.metadata.operator_ids import compute_operator_id
 from state_pipelines.metadata.properties import SavepointFormatType
 from state_pipelines.snapshot.opening import ensure_open
+from state_pipelines.spark.connected_inputs import check_inputs
+from state_pipelines.spark.keyed_inputs import choose_parallelism, find_key_type, parse_output, require_columns
 from state_pipelines.spark.keyed_run import KeyedProcessResult, KeyedRun
 from state_pipelines.spark.keyed_tasks import KeyedTask, MakeRocksStore
 from state_pipelines.storage import resolve
@@ -29,10 +26,10 @@ from state_pipelines.storage import resolve
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
-    from state_pipelines.datastream import KeyedProcessFunction, TypeInformation
+    from state_pipelines.datastream import KeyedCoProcessFunction, KeyedProcessFunction
     from state_pipelines.keyed.hashing import HashExpression
     from state_pipelines.snapshot import Snapshot
 
@@ -43,7 +40,7 @@ def keyed_process(
     df: DataFrame,
     *,
     key: str | Sequence[str],
-    function: KeyedProcessFunction,
+    function: KeyedProcessFunction | KeyedCoProcessFunction,
     uid: str,
     output: str | StructType | None = None,
     key_type: Any = None,
@@ -69,7 +66,8 @@ def keyed_process(
     Args:
         df: the rows.
         key: column of the key; several are the fields of a tuple.
-        function: a `KeyedProcessFunction`, as one writes it for PyFlink.
+        function: a `KeyedProcessFunction`, as one writes it for PyFlink; or a `KeyedCoProcessFunction`, where the rows
+            are those of two inputs (see `connect`). If it is a `CheckpointListener` too, it is told on the driver.
         uid: of the operator, by which state is found.
         output: columns of what the function emits, as a schema or its DDL; default none, what it emits is dropped.
         key_type: type of the keys (see `Types.of`); default that of the snapshot, else that of the columns.
@@ -129,7 +127,7 @@ class KeyedStep:
     """
 
     key: str | Sequence[str]
-    function: KeyedProcessFunction
+    function: KeyedProcessFunction | KeyedCoProcessFunction
     uid: str
     output: str | StructType | None = None
     key_type: Any = None
@@ -163,15 +161,16 @@ class KeyedStep:
 
     def _run(self, df: DataFrame, parsed: CheckpointOptions) -> KeyedProcessResult:
         keys = (self.key,) if isinstance(self.key, str) else tuple(self.key)
+        check_inputs(df, self.function)
         require_columns(df, (*keys, *self.order_by, *([self.timestamp] if self.timestamp else [])))
         snapshot = None if self.from_snapshot is None else ensure_open(self.from_snapshot)
-        wanted = _choose_parallelism(df, self.uid, snapshot, self.parallelism, self.max_parallelism)
+        wanted = choose_parallelism(df, self.uid, snapshot, self.parallelism, self.max_parallelism)
         (assigned,) = assign_operators([wanted], snapshot, allow_non_restored_state=parsed.allow_non_restored_state)
         restored = None
         if snapshot is not None and assigned.state is not None:
             restored = RestoredState.of(snapshot.operator(self.uid))
-        known_type = derive_type(self.key_type) if self.key_type is not None else _find_key_type(df, keys, restored)
-        columns = _parse_output(self.output)
+        known_type = derive_type(self.key_type) if self.key_type is not None else find_key_type(df, keys, restored)
+        columns = parse_output(self.output)
         task = KeyedTask(
             function=self.function,
             operator=assigned.operator,
@@ -229,44 +228,3 @@ def _restore(coordinator: CheckpointCoordinator, snapshot: Snapshot | None, *, i
         )
     if snapshot is not None and snapshot.location not in known:
         coordinator.restore(snapshot)
-
-
-def _parse_output(output: str | StructType | None) -> pa.Schema:
-    """Columns of the output, all of which may be null: the row of an acknowledgement has none."""
-    if output is None:
-        return to_arrow_schema(StructType([]))
-    schema = StructType.fromDDL(output) if isinstance(output, str) else output
-    fields = schema.fields if isinstance(schema, StructType) else []
-    if not fields:
-        raise UsageError("the output has no columns", hint="Leave it out where nothing is wanted")
-    return to_arrow_schema(StructType([StructField(each.name, each.dataType, True) for each in fields]))
-
-
-def require_columns(df: DataFrame, names: Sequence[str]) -> None:
-    """Refuse a DataFrame that lacks one of these columns."""
-    missing = [name for name in names if name not in df.columns]
-    if missing:
-        raise UsageError(
-            f"the input has no column {', '.join(missing)}", hint=f"Its columns are {', '.join(df.columns)}"
-        )
-
-
-def _choose_parallelism(
-    df: DataFrame, uid: str, snapshot: Snapshot | None, parallelism: int | None, max_parallelism: int | None
-) -> DeclaredOperator:
-    if parallelism is None:
-        parallelism = df.sparkSession.sparkContext.defaultParallelism
-        known = None if snapshot is None else snapshot.get_operator(compute_operator_id(uid))
-        most = known.max_parallelism if known is not None else max_parallelism
-        parallelism = min(parallelism, most or compute_default_max_parallelism(parallelism))
-    return DeclaredOperator(uid, parallelism, max_parallelism)
-
-
-def _find_key_type(df: DataFrame, keys: Sequence[str], restored: RestoredState | None) -> TypeInformation:
-    if restored is not None and restored.keyed_files:
-        stored = restored.keyed_files[0].header.key_serializer
-        if stored is not None:
-            return derive_type(stored)
-    schema = to_arrow_schema(df.select(*keys).schema)
-    found = [derive_type(field.type) for field in schema]
-    return found[0] if len(found) == 1 else Types.TUPLE(found)

@@ -16,10 +16,11 @@ from state_pipelines.backends.heap_store import HeapStore
 from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.checkpoints.inlining import inline_small_files, measure_state
 from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint, write_task_checkpoint
-from state_pipelines.datastream import KeyedProcessOperator, Row, TaskInfo
+from state_pipelines.datastream import KeyedCoProcessFunction, KeyedProcessOperator, Row, TaskInfo
 from state_pipelines.errors import StateError, UsageError, ValueRangeError, Where, at
 from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
+from state_pipelines.spark.connected_inputs import ConnectedOperator
 from state_pipelines.spark.key_partitioning import SUBTASK
 from state_pipelines.storage.written_files import record_files
 
@@ -86,7 +87,7 @@ class KeyedTask:
         open_backup: opens the local backups of an operator id and key groups; None where none are kept.
     """
 
-    function: KeyedProcessFunction
+    function: KeyedProcessFunction | KeyedCoProcessFunction
     operator: CheckpointedOperator
     columns: tuple[str, ...]
     key_columns: tuple[str, ...]
@@ -119,15 +120,13 @@ class KeyedTask:
             job_parameters=dict(self.parameters),
         )
         key_groups = info.find_key_groups(self.operator.max_parallelism)
-        running = KeyedProcessOperator(
-            self.function,
-            self._make_key_selector(),
-            self.key_type,
-            task=info,
-            hashes=dict(self.hashes),
-            make_store=self.make_store,
-            backup=None if self.open_backup is None else self.open_backup(self.operator.operator_id, key_groups),
-        )
+        backup = None if self.open_backup is None else self.open_backup(self.operator.operator_id, key_groups)
+        options = {"task": info, "hashes": dict(self.hashes), "make_store": self.make_store, "backup": backup}
+        running: KeyedProcessOperator | ConnectedOperator
+        if isinstance(self.function, KeyedCoProcessFunction):
+            running = ConnectedOperator(self.function, self._make_key_selector(), self.key_type, **options)
+        else:
+            running = KeyedProcessOperator(self.function, self._make_key_selector(), self.key_type, **options)
         with at(operator=self.operator.label):
             try:
                 running.open(self.restored)
@@ -145,7 +144,7 @@ class KeyedTask:
         return lambda row: tuple(row[place] for place in places)
 
     def _process(
-        self, running: KeyedProcessOperator, subtask: int, batches: Iterator[pa.RecordBatch]
+        self, running: KeyedProcessOperator | ConnectedOperator, subtask: int, batches: Iterator[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
         make_row = Row(*self.columns)
         emitted: list[Any] = running.advance_processing_time()
@@ -195,7 +194,9 @@ class KeyedTask:
         names = [*self.output.names, ACKNOWLEDGEMENT]
         return pa.RecordBatch.from_arrays([*arrays, pa.array(acknowledgements, pa.binary())], names=names)
 
-    def _take_snapshot(self, running: KeyedProcessOperator, subtask: int, wanted: TaskSnapshot) -> TaskCheckpoint:
+    def _take_snapshot(
+        self, running: KeyedProcessOperator | ConnectedOperator, subtask: int, wanted: TaskSnapshot
+    ) -> TaskCheckpoint:
         started = time.monotonic_ns()
         # Unique to this attempt: another one of the same subtask may run at the same time.
         with record_files(wanted.directory) as recorder:

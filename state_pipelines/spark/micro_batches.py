@@ -16,11 +16,14 @@ from pyspark.sql.types import IntegralType
 from state_pipelines.checkpoints.completed_checkpoints import find_latest_checkpoint
 from state_pipelines.checkpoints.directories import CheckpointDirectories
 from state_pipelines.checkpoints.options import ClaimMode, parse_options
+from state_pipelines.datastream import KeyedCoProcessFunction
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.metadata.operator_ids import compute_operator_id
+from state_pipelines.spark.connected_inputs import INPUT
 from state_pipelines.spark.failures import translate_failures
+from state_pipelines.spark.keyed_inputs import require_columns
 from state_pipelines.spark.keyed_run import KeyedProcessResult
-from state_pipelines.spark.keyed_step import KeyedStep, require_columns
+from state_pipelines.spark.keyed_step import KeyedStep
 from state_pipelines.storage import resolve
 from state_pipelines.storage.files import is_directory, remove_directory
 
@@ -41,7 +44,7 @@ _QUERY_ID = "sql.streaming.queryId"
 def keyed_batches(
     *,
     key: str | Sequence[str],
-    function: KeyedProcessFunction,
+    function: KeyedProcessFunction | KeyedCoProcessFunction,
     uid: str,
     checkpoints: str,
     output: Callable[[DataFrame, int], None] | None = None,
@@ -67,7 +70,7 @@ def keyed_batches(
 
     Args:
         key: column of the key; several are the fields of a tuple.
-        function: a `KeyedProcessFunction`.
+        function: a `KeyedProcessFunction`, or a `KeyedCoProcessFunction` for the rows of `connect`.
         uid: of the operator, by which state is found.
         checkpoints: directory of checkpoints (`execution.checkpointing.dir`).
         output: gets what the function emits and the id of the batch; it should replace what it wrote for the same id
@@ -84,7 +87,8 @@ def keyed_batches(
         order_by: columns by which the rows of a subtask are ordered; without them a repeated batch may emit other rows.
         timestamp: column of event time, whole milliseconds since 1970.
         out_of_orderness: milliseconds by which rows may be late. After a batch the watermark is its highest timestamp
-            minus these minus 1 (`BoundedOutOfOrdernessWatermarks`), and timers up to it fire. Default no watermark.
+            minus these minus 1 (`BoundedOutOfOrdernessWatermarks`), and timers up to it fire. Of two inputs the
+            lower one counts, and a batch with rows of one input only has no watermark. Default no watermark.
         options: Flink's options by key.
         hashes: `hashCode` of user classes among the keys, by class name.
         parameters: job parameters.
@@ -168,7 +172,9 @@ def keyed_batches(
             step,
             from_snapshot=first if latest is None else latest,
             job_id=number,
-            watermark=_find_watermark(df, timestamp, out_of_orderness),
+            watermark=_find_watermark(
+                df, timestamp, out_of_orderness, two=isinstance(function, KeyedCoProcessFunction)
+            ),
             checkpoint_id=wanted,
             deliver=None if output is None else lambda rows: output(rows, batch_id),
         ).run(df)
@@ -192,7 +198,7 @@ def _name_job(df: DataFrame, uid: str, job_id: str | None) -> str:
     return job_id
 
 
-def _find_watermark(df: DataFrame, timestamp: str | None, out_of_orderness: int | None) -> int | None:
+def _find_watermark(df: DataFrame, timestamp: str | None, out_of_orderness: int | None, *, two: bool) -> int | None:
     if timestamp is None or out_of_orderness is None:
         return None
     require_columns(df, [timestamp])
@@ -203,5 +209,9 @@ def _find_watermark(df: DataFrame, timestamp: str | None, out_of_orderness: int 
             hint=f"Convert it with unix_millis({timestamp})",
         )
     with translate_failures("the batch cannot be read", StateError):
-        row = df.select(sql.max(timestamp)).first()
-    return None if row is None or row[0] is None else int(row[0]) - out_of_orderness - 1
+        rows = (df.groupBy(INPUT) if two else df.groupBy()).agg(sql.max(timestamp).alias("highest")).collect()
+    highest = [row["highest"] for row in rows]
+    # As in Flink, the input that is behind holds the watermark.
+    if None in highest or len(highest) < (2 if two else 1):
+        return None
+    return int(min(highest)) - out_of_orderness - 1
