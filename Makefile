@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 INSTALLED := .venv/installed-$(shell { cat requirements-build.lock requirements.lock; $(PYTHON) -V; pwd; } | cksum | tr ' ' -)
 PROJECT := $(INSTALLED)-$(shell cksum < pyproject.toml | tr ' ' -)
 
-.PHONY: demo test test-flink fuzz install docs lock clean
+.PHONY: demo test test-flink fuzz faults install docs lock clean
 
 demo: $(PROJECT)
 	@$(BIN)/state-pipelines demo
@@ -27,6 +27,10 @@ test-flink: $(PROJECT)
 EXECUTIONS ?= 1000
 fuzz: $(PROJECT)
 	@$(BIN)/python -m tests.robustness --executions $(EXECUTIONS)
+
+# Every request of every writer of snapshots fails once in every way.
+faults: $(PROJECT)
+	@$(BIN)/python -m tests.robustness.faults
 
 # Besides the packages, what lets Spark start faster: a minute once, which a single demo would not get back.
 install: $(PROJECT)

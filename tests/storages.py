@@ -21,10 +21,21 @@ if TYPE_CHECKING:
 class LostResponse:
     """A fault after the request was done: only its response does not arrive."""
 
-    error: Exception
+    error: BaseException
 
 
-Fault = Exception | LostResponse
+@dataclass(frozen=True)
+class LostRequest:
+    """A write or copy that is answered as done although less, or nothing, of the file is stored.
+
+    Attributes:
+        stored: share of the bytes that are stored; with 0 there is no file either.
+    """
+
+    stored: float = 0.0
+
+
+Fault = BaseException | LostResponse | LostRequest
 
 
 class ShortBody(ConnectionResetError):
@@ -88,13 +99,16 @@ class CountedFileSystem(MemoryFileSystem):  # type: ignore[misc]
             super().makedirs(path, exist_ok=exist_ok)
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
-        with self._request("write", path):
-            super().pipe_file(path, value, mode=mode, **options)
+        with self._request("write", path) as lost:
+            if lost is None or lost.stored:
+                kept = value if lost is None else value[: int(len(value) * lost.stored)]
+                super().pipe_file(path, kept, mode=mode, **options)
             self.written.append((path, len(value)))
 
     def cp_file(self, path1: str, path2: str, **options: Any) -> None:
-        with self._request("copy", path1):
-            super().cp_file(path1, path2, **options)
+        with self._request("copy", path1) as lost:
+            if lost is None:
+                super().cp_file(path1, path2, **options)
 
     def mv(self, path1: str, path2: str, **options: Any) -> None:
         with self._request("move", path1):
@@ -114,21 +128,24 @@ class CountedFileSystem(MemoryFileSystem):  # type: ignore[misc]
             super().rm_file(path)
 
     @contextmanager
-    def _request(self, operation: str, path: str) -> Iterator[None]:
+    def _request(self, operation: str, path: str) -> Iterator[LostRequest | None]:
         kind = type(self)
         with self.lock:
             number = len(self.requests)
             self.requests.append((operation, path))
-            fault = self.faults.pop(0) if self.faults else kind.rule(number, operation, path) if kind.rule else None
+            listed = self.faults.pop(0) if self.faults else None
             kind.now += 1
             kind.most = max(kind.most, kind.now)
             self.lock.notify_all()
             self.lock.wait_for(lambda: kind.most >= kind.gather.get(operation, 0), 30)
         try:
-            if isinstance(fault, Exception):
+            # Without the lock: a rule may wait, or send requests of its own.
+            rule = kind.rule
+            fault = listed or (rule(number, operation, path) if rule else None)
+            if isinstance(fault, BaseException):
                 raise fault
-            yield
-            if fault is not None:
+            yield fault if isinstance(fault, LostRequest) else None
+            if isinstance(fault, LostResponse):
                 raise fault.error
         finally:
             with self.lock:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
-from state_pipelines.errors import StateError, TargetExistsError, Where
+from state_pipelines.errors import MissingFileError, StateError, TargetExistsError, Where
 from state_pipelines.storage.faults import request
 from state_pipelines.storage.files import (
     create_file,
     exists,
     is_directory,
     list_directory,
+    read_file,
     remove_directory,
     remove_file,
     replace_file,
@@ -45,19 +47,50 @@ class SnapshotWriter:
         self.target = target
         self.published = False
         self._existed = self._taken = False
+        self._token = uuid4().hex.encode()
 
     def __enter__(self) -> SnapshotWriter:
         """Take the target directory."""
         try:
             request(self.target, "create the directory", self._enter, writes=True)
             # By its name, retention recognizes the files of a writer that was killed.
-            replace_file(self._pending, b"")
+            replace_file(self._pending, self._token)
+            self._refuse_published()
         except BaseException as error:
             # Also an interrupt: the block, which would remove the directory, has not begun.
             if self._taken:
                 self.__exit__(type(error), error, error.__traceback__)
             raise
         return self
+
+    def require_taken(self) -> None:
+        """Make sure that no other writer has taken the target since; before files of a fixed name are written.
+
+        Two writers that find a target free at the same time both write the pending `_metadata`, each with a token of
+        its own: the later one owns the target.
+
+        Raises:
+            TargetExistsError: another writer has taken the target, or published into it; its files stay.
+        """
+        try:
+            token = read_file(self._pending)
+        except MissingFileError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            # Gone because another writer has published; or the storage has lost it, and nobody else is here.
+            self._refuse_published()
+            return
+        if token != self._token:
+            # What is there is not ours to remove.
+            self._taken = False
+            raise _target_exists(self.target)
+
+    def _refuse_published(self) -> None:
+        if exists(self.locate(METADATA_FILE)):
+            self._taken = False
+            with suppress(StateError):
+                remove_file(self._pending)
+            raise _target_exists(self.target)
 
     @property
     def _pending(self) -> Location:
@@ -77,7 +110,7 @@ class SnapshotWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Remove everything unless the snapshot was published."""
-        if self.published:
+        if self.published or not self._taken:
             return
         try:
             request(self.target, "remove what was written", self._remove, writes=True)

@@ -142,7 +142,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(after: bool) -> None:
             if count != number:
                 return None
             if after:
-                return LostResponse(Killed())  # type: ignore[arg-type]
+                return LostResponse(Killed())
             raise Killed
 
         CountedFileSystem.rule = staticmethod(kill)

@@ -16,8 +16,8 @@ from state_pipelines.errors import FormatError, UsageError, Where, at
 from state_pipelines.operations.bootstrap.encoding import EncodedElements, EncodedPart, deal_rows
 from state_pipelines.operations.local_processes import KERNEL_THREADS, choose_processes
 from state_pipelines.storage import Location, resolve
-from state_pipelines.storage.faults import translating
-from state_pipelines.storage.files import file_size
+from state_pipelines.storage.faults import request, translating
+from state_pipelines.storage.files import exists, file_size, is_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -54,13 +54,14 @@ class ParquetFiles:
         """
         place = resolve(self.path)
         files = place.filesystem
-        with translating(place, "list the files"):
-            if any(each in self.path for each in "*?["):
-                found = files.glob(place.path)
-            elif files.isdir(place.path):
-                found = files.glob(f"{place.path.rstrip('/')}/**/*.parquet")
-            else:
-                found = [place.path] if files.exists(place.path) else []
+        # `isdir` and `exists` of fsspec return False for every fault.
+        if any(each in self.path for each in "*?["):
+            found = request(place, "list the files", lambda: files.glob(place.path))
+        elif is_directory(place):
+            pattern = f"{place.path.rstrip('/')}/**/*.parquet"
+            found = request(place, "list the files", lambda: files.glob(pattern))
+        else:
+            found = [place.path] if exists(place) else []
         if not found:
             raise UsageError(
                 "there are no Parquet files", where=Where(file=self.path), hint="Give a file, a directory or a pattern"

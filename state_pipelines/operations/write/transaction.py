@@ -175,6 +175,7 @@ class SnapshotTransaction:
         self.clear()
         if files is not FileMode.REFERENCE:
             require_own_files(metadata, self.target, beside)
+        self._writer.require_taken()
         content = write_metadata(metadata)
         manifest = make_manifest(content, metadata, self.target, self._files)
         with create_file(self._writer.locate(MANIFEST_FILE), replace=True) as file:
