@@ -10,6 +10,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
+from unittest.mock import patch
 
 from state_pipelines.binary import snappy_frames
 from state_pipelines.binary.java_stream import read_stream
@@ -31,6 +32,9 @@ from state_pipelines.operations.migration.migration_files import load_migration
 from state_pipelines.rocksdb.manifest import read_database
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
 from state_pipelines.serializers.text import describe, parse
+from state_pipelines.storage.manifest import Manifest, read_manifest, write_manifest
+from state_pipelines.storage.written_files import RecordedFile
+from state_pipelines.storage.written_names import MANIFEST_FILE
 from tests.binary.test_javastream import STREAMS
 from tests.codecs.test_avro import ORDER, ORDER_BYTES
 from tests.codecs.test_kryo import CLASSES, VECTORS, serializer
@@ -236,6 +240,18 @@ def make_manifest_reader() -> ByteReader:
     return ByteReader(edits, _tolerant(read, edits))
 
 
+def make_own_manifest_reader() -> ByteReader:
+    """Manifests of this package, with their checksum counted as right."""
+    files = tuple(RecordedFile(name, size, "0f" * 16) for name, size in (("a-1", 70), ("b", 1 << 40)))
+    seed = write_manifest(Manifest(RecordedFile("_metadata", 900, "1e" * 16), files, (RecordedFile("s3://a/b", 5),)))
+
+    def read(data: bytes) -> None:
+        with patch("state_pipelines.storage.manifest._sign", lambda content: json.loads(data)["checksum"]):
+            read_manifest(data, MANIFEST_FILE)
+
+    return ByteReader((seed,), read, True)
+
+
 def _tolerant(read: Callable[[bytes], object], seeds: Iterable[bytes]) -> Callable[[bytes], object]:
     """The reader, after a check that it reads most of the sound input: some types have no layout or value here."""
     outcomes = [_is_read(read, each) for each in seeds]
@@ -275,5 +291,6 @@ BYTE_READERS: dict[str, Callable[[], ByteReader]] = {
     "pickles": make_pickle_reader,
     "snappy-frames": make_snappy_reader,
     "rocksdb-manifest": make_manifest_reader,
+    "own-manifest": make_own_manifest_reader,
 }
 """By name: makes the reader."""
