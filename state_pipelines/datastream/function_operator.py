@@ -88,6 +88,9 @@ class FunctionOperator(ABC):
         task: the subtask; default the only one.
         clock: processing time; default that of the machine.
         layouts: what layouts of serializers depend on, such as declared classes.
+
+    Attributes:
+        kryo_version: release line of Kryo of the restored state, some of which may be carried as bytes.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class FunctionOperator(ABC):
         self.task = task or TaskInfo()
         self._clock = clock
         self._layouts = layouts or LayoutContext()
+        self.kryo_version = 2
         self._watermark = LOWEST_WATERMARK
         self._side_outputs: dict[OutputTag, list[Any]] = {}
         self._operator_backend: OperatorStateBackend | None = None
@@ -124,6 +128,7 @@ class FunctionOperator(ABC):
         else:
             found = restored.context.max_parallelism
             max_parallelism = self.task.choose_max_parallelism(found, restored.snapshot)
+            self.kryo_version = restored.context.layouts.kryo_version
         self._watermark = LOWEST_WATERMARK
         self._operator_backend = OperatorStateBackend(self._layouts)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from state_pipelines.codecs.kryo import oldest_metadata_version
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id, with_version
 from state_pipelines.metadata.properties import SavepointFormatType, make_savepoint_properties
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from state_pipelines.datastream.function_operator import FunctionOperator
     from state_pipelines.metadata import CheckpointProperties
     from state_pipelines.snapshot import Snapshot
-
-METADATA_VERSION = 4
-"""Version of `_metadata` that Flink 1.20 and all releases of 2.x read; it has no uids, but their hashes."""
 
 
 def write_savepoint(
@@ -85,16 +83,23 @@ def write_savepoint(
             for uid, subtasks in operators.items()
         )
         transaction.add_files(recorder.files.values())
-        transaction.stage(_make_metadata(base, checkpoint_id, states, properties), base, properties)
+        version = oldest_metadata_version(
+            max(each.kryo_version for subtasks in operators.values() for each in subtasks)
+        )
+        transaction.stage(_make_metadata(base, checkpoint_id, states, properties, version), base, properties)
         transaction.commit()
     return open_snapshot(path, uids=(*operators, *(base.uids if base is not None else ())))
 
 
 def _make_metadata(
-    base: Snapshot | None, checkpoint_id: int, states: tuple[OperatorState, ...], properties: CheckpointProperties
+    base: Snapshot | None,
+    checkpoint_id: int,
+    states: tuple[OperatorState, ...],
+    properties: CheckpointProperties,
+    version: int,
 ) -> CheckpointMetadata:
     if base is None:
-        return with_version(CheckpointMetadata(7, checkpoint_id, (), states, properties), METADATA_VERSION)
+        return with_version(CheckpointMetadata(7, checkpoint_id, (), states, properties), version)
     own = {each.operator_id for each in states}
     kept = tuple(each for each in base.metadata.operator_states if each.operator_id not in own)
     made = replace(base.metadata, checkpoint_id=checkpoint_id, operator_states=(*kept, *states), properties=properties)

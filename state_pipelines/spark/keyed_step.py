@@ -12,6 +12,7 @@ from state_pipelines.checkpoints.coordinator import CheckpointCoordinator
 from state_pipelines.checkpoints.directories import CheckpointDirectories
 from state_pipelines.checkpoints.options import CheckpointOptions, Retention, parse_options
 from state_pipelines.checkpoints.restoring import assign_operators
+from state_pipelines.codecs.kryo import oldest_metadata_version
 from state_pipelines.datastream import RestoredState
 from state_pipelines.datastream.derived_types import derive_type
 from state_pipelines.errors import UsageError, Where
@@ -197,7 +198,13 @@ class KeyedStep:
         if parsed.local_backup and self.checkpoint is not None:
             run.keep_backups(number)
         directories = CheckpointDirectories(resolve(directory), number, parsed.create_subdirectory)
-        coordinator = CheckpointCoordinator(directories, [assigned.operator], run, parsed)
+        coordinator = CheckpointCoordinator(
+            directories,
+            [assigned.operator],
+            run,
+            parsed,
+            metadata_version=oldest_metadata_version(2 if snapshot is None else snapshot.kryo_version),
+        )
         run.coordinator = coordinator
         _restore(coordinator, snapshot, is_checkpoint=self.checkpoint is not None)
         if self.checkpoint is not None:

@@ -44,6 +44,7 @@ __all__ = [
     "dump_classes",
     "kryo_version",
     "load_classes",
+    "oldest_metadata_version",
     "parse_type",
     "read_kryo",
     "read_kryo_span",
@@ -61,6 +62,14 @@ def _table(serializer: tree.Kryo, version: Version, classes: FieldLists, message
 def kryo_version(metadata_version: int) -> Version:
     """Return the release line of Kryo that wrote the data of a snapshot whose `_metadata` has this version."""
     return 2 if metadata_version <= 4 else 5
+
+
+def oldest_metadata_version(version: int) -> int:
+    """Return the oldest version of `_metadata` that says that its data is of a release line of Kryo.
+
+    Version 4, of Flink 1.16, is the oldest with the properties of checkpoints.
+    """
+    return 4 if version == 2 else 5
 
 
 def read_kryo(

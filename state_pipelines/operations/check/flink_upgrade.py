@@ -133,9 +133,7 @@ def list_unnamed_operators(job: Job) -> Iterator[str]:
 
 def _list_nodes(job: Job) -> Iterator[Serializer]:
     for operator in job.operators:
-        yield from _walk([operator.key] if operator.key is not None else [])
-        for state in operator.states:
-            yield from _walk(state.serializers.values())
+        yield from operator.list_serializers()
 
 
 def _walk(nodes: Iterable[Serializer]) -> Iterator[Serializer]:

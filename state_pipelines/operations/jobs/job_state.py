@@ -15,7 +15,7 @@ from state_pipelines.serializers.state_meta_info import StateKind, StateMetaInfo
 from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from state_pipelines.codecs.kryo.field_lists import FieldLists
     from state_pipelines.metadata import OperatorState, SubtaskState
@@ -99,6 +99,16 @@ class JobOperator:
     unread: str = ""
     sets_max_parallelism: bool = False
     lists_subclasses: bool = False
+
+    def list_serializers(self) -> Iterator[Serializer]:
+        """Yield every serializer of the keys and states, those inside of others included."""
+        pending = [] if self.key is None else [self.key]
+        for state in self.states:
+            pending += state.serializers.values()
+        while pending:
+            node = pending.pop()
+            yield node
+            pending += node.nested
 
 
 @dataclass(frozen=True)

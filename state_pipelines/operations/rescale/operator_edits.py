@@ -13,7 +13,9 @@ from state_pipelines.metadata import CheckpointMetadata, list_references, replac
 from state_pipelines.metadata.operator_ids import compute_operator_id, find_operator_id, is_operator_id
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle, SegmentFileStateHandle
 from state_pipelines.metadata.streams import locate_file
+from state_pipelines.operations.jobs.job_state import describe_job
 from state_pipelines.operations.rescale.rescale_request import OperatorRequest
+from state_pipelines.serializers.tree import Kryo
 from state_pipelines.snapshot import Declarations, Operator, Snapshot
 from state_pipelines.storage import PathMapping
 from state_pipelines.storage.locations import cut_directory
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from state_pipelines.operations.rescale.rescale_request import RescaleRequest, TakeRequest
 
 FIRST_VERSION_WITH_UIDS = 5
+
+
+_KRYO_OF_FLINK_2 = 5
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,7 @@ def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[
         UnsupportedError: a snapshot is of another major release of Flink.
     """
     requests = _find_requests(snapshot, request)
-    for other in others.values():
-        _check_release(snapshot, other)
+    _check_releases(snapshot, request, others)
     _check_merged(snapshot, request, others)
     version = max([snapshot.metadata.version, *(other.metadata.version for other in others.values())])
     start = with_version(_make_absolute(snapshot) if others else snapshot.metadata, version)
@@ -189,17 +193,27 @@ def _check_ids(states: Sequence[OperatorState]) -> None:
         seen.add(state.operator_id)
 
 
-def _check_release(snapshot: Snapshot, other: Snapshot) -> None:
-    if other.kryo_version != snapshot.kryo_version:
-        raise UnsupportedError(
-            f"{other.path} is of Flink {_major(other)}, {snapshot.path} of Flink {_major(snapshot)}; "
-            "generic types have other bytes there",
-            hint="Restore the older one with the newer Flink first and take a savepoint",
-        )
-
-
-def _major(snapshot: Snapshot) -> str:
-    return "1.x" if snapshot.kryo_version == 2 else "2.x"
+def _check_releases(snapshot: Snapshot, request: RescaleRequest, others: Mapping[str, Snapshot]) -> None:
+    """Refuse generic types of Flink 1.x beside state of 2.x: `_metadata` would say that Kryo 5 wrote them."""
+    snapshots = (snapshot, *others.values())
+    if len({each.kryo_version for each in snapshots}) == 1:
+        return
+    newer = next(each for each in snapshots if each.kryo_version == _KRYO_OF_FLINK_2)
+    for old in snapshots:
+        if old.kryo_version == _KRYO_OF_FLINK_2:
+            continue
+        asked = [each.operator for each in request.take if others[each.snapshot] is old]
+        taken = {old.operator(name).metadata.operator_id.hex() for name in asked}
+        is_whole = old is snapshot or any(others[path] is old for path in request.merge)
+        for operator in describe_job(old).operators:
+            if not is_whole and operator.id not in taken:
+                continue
+            if operator.unread or any(isinstance(node, Kryo) for node in operator.list_serializers()):
+                raise UnsupportedError(
+                    f"{old.path} is of Flink 1.x, {newer.path} of Flink 2.x; generic types have other bytes there",
+                    where=Where(operator=operator.label),
+                    hint="Restore the older one with the newer Flink first and take a savepoint",
+                )
 
 
 def _check_merged(snapshot: Snapshot, request: RescaleRequest, others: Mapping[str, Snapshot]) -> None:

@@ -108,10 +108,33 @@ def test_an_operator_is_taken_from_another_snapshot(orders: Snapshot) -> None:
     assert edited.snapshot.operator("orders").state("order").to_arrow().num_rows
 
 
-def test_snapshots_of_other_major_releases_do_not_mix(orders: Snapshot, orders_1: Snapshot) -> None:
-    request = RescaleRequest(merge=("old",))
-    with pytest.raises(UnsupportedError, match=r"is of Flink 1.x, .* of Flink 2.x"):
-        edit_operators(orders, request, {"old": orders_1})
+def test_generic_types_of_flink_1_do_not_come_into_state_of_flink_2(request: pytest.FixtureRequest) -> None:
+    (found,) = (request.config.rootpath / "examples/upgrade/savepoint").glob("savepoint-*")
+    orders = open_snapshot(str(request.config.rootpath / ORDERS))
+    shop = open_snapshot(str(found), uids=["views", "customers"])
+    for wanted in (
+        RescaleRequest(merge=("shop",)),
+        RescaleRequest(take=(TakeRequest(uid="customers", snapshot="shop", operator="customers"),)),
+    ):
+        with pytest.raises(UnsupportedError, match=r"is of Flink 1.x, .* of Flink 2.x; generic types") as caught:
+            edit_operators(orders, wanted, {"shop": shop})
+        assert caught.value.where.operator == "customers"
+    # Nor does state of Flink 2 come into a snapshot with them.
+    taken = RescaleRequest(take=(TakeRequest(uid="orders", snapshot="orders", operator="orders"),))
+    with pytest.raises(UnsupportedError, match="generic types"):
+        edit_operators(shop, taken, {"orders": orders})
+
+
+def test_other_state_of_flink_1_comes_into_state_of_flink_2(orders: Snapshot, orders_1: Snapshot) -> None:
+    wanted = RescaleRequest(
+        operators=(OperatorRequest(operator="orders", drop=True),),
+        take=(TakeRequest(uid="orders", snapshot="old", operator="orders"),),
+    )
+    edited = edit_operators(orders, wanted, {"old": orders_1})
+    assert edited.snapshot.metadata.version == orders.metadata.version
+    old, new = (each.operator("orders").state("quantities").to_arrow() for each in (orders_1, edited.snapshot))
+    assert new == old
+    assert old.num_rows
 
 
 def retake(snapshot: Snapshot) -> Snapshot:
