@@ -84,6 +84,11 @@ def unknown_job(max_parallelism: int = 128) -> Job:
     return Job("unknown.UnknownJob", sources, max_parallelism)
 
 
+def join_job() -> Job:
+    """A job with a function of two inputs."""
+    return Job("join.JoinJob", ("tests/flink/java/join", "examples/orders/java/v1", "examples/orders/java/job"))
+
+
 def conflict_job(max_parallelism: int = 128) -> Job:
     """A SQL job with `ON CONFLICT` (Flink 2.3), whose sink keeps rows until the watermark passes them."""
     sources = ("tests/flink/java/conflict", "examples/orders/java/v1", "examples/orders/java/job")
