@@ -16,20 +16,24 @@ if TYPE_CHECKING:
 
 _LOCK = threading.RLock()
 
+_SOURCES: dict[int, set[str]] = {}
+"""Modules of compiled functions and of those that they call, by the id of what their `Deferred` holds."""
+
 
 class Deferred:
     """A function that is compiled at its first call, or with the first function that calls it.
 
     Args:
         function: the Python function.
-        make: compiles it.
+        make: compiles it; its second argument are the modules of the function and of those that it calls.
     """
 
-    def __init__(self, function: FunctionType, make: Callable[[FunctionType], Any]) -> None:
+    def __init__(self, function: FunctionType, make: Callable[[FunctionType, set[str]], Any]) -> None:
         update_wrapper(self, function)
         self._function = function
         self._make = make
         self._made: Any = None
+        self._sources = {function.__module__}
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the compiled function."""
@@ -45,9 +49,14 @@ class Deferred:
             if self._made is None:
                 places = self._function.__globals__
                 for name in self._function.__code__.co_names:
-                    if isinstance(called := places.get(name), Deferred) and called is not self:
+                    called = places.get(name)
+                    if isinstance(called, Deferred) and called is not self:
                         places[name] = called.resolve()
-                made = self._make(self._function)
+                        self._sources |= called._sources
+                    elif id(called) in _SOURCES:
+                        self._sources |= _SOURCES[id(called)]
+                made = self._make(self._function, self._sources)
+                _SOURCES[id(made)] = self._sources
                 if places.get(self._function.__name__) is self:
                     places[self._function.__name__] = made
                 self._made = made
@@ -55,12 +64,17 @@ class Deferred:
 
 
 def njit(**options: Any) -> Callable[[Any], Callable[..., Any]]:
-    """Decorate a module-level function like `numba.njit` with these options."""
+    """Decorate a module-level function like `numba.njit` with these options; `cache` as in `kernel_cache`."""
 
-    def make(function: FunctionType) -> Any:
+    def make(function: FunctionType, sources: set[str]) -> Any:
         import numba  # takes a second
 
-        return numba.njit(**options)(function)
+        from state_pipelines.binary.kernel_cache import keep_compiled
+
+        made = numba.njit(**options)(function)
+        if options.get("cache"):
+            keep_compiled(made, sources)
+        return made
 
     return lambda function: Deferred(function, make)
 
@@ -68,7 +82,7 @@ def njit(**options: Any) -> Callable[[Any], Callable[..., Any]]:
 def intrinsic(function: Any) -> Any:
     """Decorate a function like `numba.extending.intrinsic`."""
 
-    def make(function: FunctionType) -> Any:
+    def make(function: FunctionType, _: set[str]) -> Any:
         from numba.extending import intrinsic  # takes a second
 
         return intrinsic(function)

@@ -1,0 +1,99 @@
+"""Files of compiled kernels: processes that compile at the same time, and sources that change."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state_pipelines.binary.kernel_cache import KernelFiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KERNELS = """
+from state_pipelines.binary.compiled import njit
+from {helper} import twice
+
+@njit(cache=True)
+def total(numbers):
+    found = 0
+    for number in numbers:
+        found += twice(number)
+    return found
+"""
+
+HELPER = """
+from state_pipelines.binary.compiled import njit
+
+@njit(cache=True)
+def twice(number):
+    return {factor} * number
+"""
+
+RUN = """
+import sys
+sys.path.insert(0, {folder!r})
+import numpy as np
+from summing import total
+numbers = np.arange(8)[::2] if {strided} else np.arange(4)
+print(total(numbers), sum(total.resolve().stats.cache_hits.values()))
+"""
+
+
+@pytest.fixture
+def total(tmp_path: Path) -> object:
+    """Runs the kernel in a process of its own; returns its result, and how often it was taken from a file."""
+
+    def run(factor: int = 2, *, strided: bool = False) -> tuple[int, int]:
+        (tmp_path / "helping.py").write_text(HELPER.format(factor=factor))
+        (tmp_path / "summing.py").write_text(KERNELS.format(helper="helping"))
+        code = RUN.format(folder=str(tmp_path), strided=strided)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        result, hits = map(int, done.stdout.split())
+        return result, hits
+
+    return run
+
+
+def test_a_kernel_is_compiled_once_for_each_type(total) -> None:  # type: ignore[no-untyped-def]
+    assert total() == (12, 0)
+    assert total(strided=True) == (24, 0)
+    assert (total(), total(strided=True)) == ((12, 1), (24, 1))
+
+
+def test_a_kernel_is_compiled_again_when_one_that_it_calls_changes(total) -> None:  # type: ignore[no-untyped-def]
+    assert total() == (12, 0)
+    assert total(factor=5) == (30, 0)
+
+
+def test_processes_that_compile_at_the_same_time_keep_what_belongs_to_each_type(tmp_path: Path) -> None:
+    class Slow(KernelFiles):
+        """Another process keeps its code while this one has a name and is about to write."""
+
+        def locate(self, key: str) -> Path:
+            found = super().locate(key)
+            KernelFiles(str(tmp_path), "total", "stamp").save("strided", "code for strided")
+            return found
+
+    Slow(str(tmp_path), "total", "stamp").save("contiguous", "code for contiguous")
+    files = KernelFiles(str(tmp_path), "total", "stamp")
+    assert (files.load("contiguous"), files.load("strided")) == ("code for contiguous", "code for strided")
+
+
+def test_what_a_file_was_compiled_for_decides_not_its_name(tmp_path: Path) -> None:
+    files = KernelFiles(str(tmp_path), "total", "stamp")
+    files.save("contiguous", "code")
+    files.locate("contiguous").rename(files.locate("strided"))
+    assert files.load("strided") is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x80", b"no pickle"])
+def test_a_damaged_file_is_compiled_again(tmp_path: Path, damage: bytes) -> None:
+    files = KernelFiles(str(tmp_path), "total", "stamp")
+    files.save("contiguous", "code")
+    assert KernelFiles(str(tmp_path), "total", "other").load("contiguous") is None
+    files.locate("contiguous").write_bytes(damage)
+    assert files.load("contiguous") is None
