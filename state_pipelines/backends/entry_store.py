@@ -8,14 +8,14 @@ Restoring and snapshotting therefore move bytes and decode nothing.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from state_pipelines.serializers.state_meta_info import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from state_pipelines.keyed.record_layout import KeyedRecords
+    from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
@@ -86,13 +86,14 @@ class MapEntries(Protocol):
 
 
 class EntryStore(Protocol):
-    """Entries of the states of one subtask.
+    """Entries of the states of one subtask."""
 
-    Attributes:
-        is_heap: Flink's heap backend keeps its state so; it says some things in other words.
-    """
+    @property
+    def is_heap(self) -> bool:
+        """Whether Flink's heap backend keeps its state so; it says some things in other words."""
 
-    is_heap: ClassVar[bool]
+    def register(self, info: StateMetaInfo, layout: KeyedLayout) -> None:
+        """Note what a state is, before its entries are opened."""
 
     def open_entries(self, name: str, kind: EntryKind) -> Entries:
         """The entries of a state that is no map; loaded ones if there are any, else none yet."""

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from state_pipelines.backends.entry_store import MeasureHead
-    from state_pipelines.keyed.record_layout import KeyedRecords
+    from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
     from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 
 class HeapValues:
@@ -149,6 +150,9 @@ class HeapStore:
         self._prefix = prefix
         self._loaded: dict[str, dict[bytes, bytes]] = {}
         self._open: dict[str, HeapEntries] = {}
+
+    def register(self, info: StateMetaInfo, layout: KeyedLayout) -> None:
+        """Do nothing: entries are bytes here."""
 
     def open_entries(self, name: str, kind: EntryKind) -> HeapValues | HeapLists:
         """See `EntryStore`."""

@@ -135,6 +135,7 @@ class KeyedStateBackend:
             return known
         with at(state=info.name):
             layout = self._accept(info)
+            self.store.register(info, layout)
             table = StateTable(info, layout, self.current, self.store)
         self._registered[info.name] = table
         return table
@@ -148,6 +149,7 @@ class KeyedStateBackend:
             return known
         with at(state=info.name):
             layout = self._accept(info)
+            self.store.register(info, layout)
         timers = TimerEntries(info, layout, self.store.open_entries(info.name, EntryKind.VALUE))
         self._registered[info.name] = timers
         return timers

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from rocksdict import ColumnFamily, RdictIter
 
     from state_pipelines.backends.entry_store import MeasureHead
-    from state_pipelines.keyed.record_layout import KeyedRecords
+    from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
     from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 _MISSING = object()
 _AFTER_ALL = b"\xff"
@@ -258,6 +259,9 @@ class RocksStore:
     def directory(self) -> Path:
         """Directory of the store; the database is in it, and there is room beside it."""
         return self._directory
+
+    def register(self, info: StateMetaInfo, layout: KeyedLayout) -> None:
+        """Do nothing: entries are bytes here."""
 
     def open_entries(self, name: str, kind: EntryKind) -> RocksValues | RocksLists:
         """See `EntryStore`."""

@@ -285,7 +285,8 @@ class CheckpointCoordinator:
                 properties = make_properties(self.options.retention, CheckpointKind.FULL)
         else:
             target = name_savepoint(request.target, self.directories.job_id)
-        is_incremental = self.options.incremental and not properties.is_savepoint and not is_full(properties)
+        refers_back = self.options.incremental or self.options.changelog
+        is_incremental = refers_back and not properties.is_savepoint and not is_full(properties)
         base = self.completed.latest_checkpoint if is_incremental else None
         transaction = SnapshotTransaction(target, is_shared=True)
         transaction.__enter__()

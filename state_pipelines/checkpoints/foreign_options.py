@@ -39,6 +39,8 @@ class ForeignOption:
 _UNALIGNED = "no barriers flow between tasks here, so that nothing is in flight and no checkpoint is unaligned"
 _MERGING = "tasks write one file each, none of which is shared with others"
 _NETWORK = "Spark moves the records, not Flink's network stack"
+_FAILED_BASE = "a base that cannot be written fails its checkpoint, like any other file"
+_UPLOADED_AT_ONCE = "changes are kept in memory and uploaded once, with the checkpoint"
 _EXECUTION = "execution.checkpointing."
 
 FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
@@ -90,6 +92,21 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
     ForeignOption((_EXECUTION + "file-merging.pool-blocking",), parse_bool, False, _MERGING),
     ForeignOption((_EXECUTION + "file-merging.max-subtasks-per-file",), parse_int, 4, _MERGING),
     ForeignOption((_EXECUTION + "file-merging.max-space-amplification",), parse_float, 2.0, _MERGING),
+    ForeignOption(
+        ("state.changelog.storage", "state.backend.changelog.storage"),
+        parse_text,
+        "filesystem",
+        "changes in the memory of the JobManager are for tests of Flink, and there is no JobManager",
+    ),
+    ForeignOption(
+        ("state.changelog.max-failures-allowed", "state.backend.changelog.max-failures-allowed"),
+        parse_int,
+        3,
+        _FAILED_BASE,
+    ),
+    ForeignOption(("dstl.dfs.preemptive-persist-threshold",), parse_memory_size, 5 << 20, _UPLOADED_AT_ONCE),
+    ForeignOption(("dstl.dfs.batch.persist-delay",), parse_millis, 10, _UPLOADED_AT_ONCE),
+    ForeignOption(("dstl.dfs.batch.persist-size-threshold",), parse_memory_size, 10 << 20, _UPLOADED_AT_ONCE),
     ForeignOption(("taskmanager.memory.network.fraction",), parse_float, 0.1, _NETWORK),
     ForeignOption(("taskmanager.memory.network.min",), parse_memory_size, 64 << 20, _NETWORK),
     ForeignOption(("taskmanager.network.memory.buffer-debloat.enabled",), parse_bool, False, _NETWORK),
@@ -100,6 +117,8 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
 
 FOREIGN_PREFIXES = {
     _EXECUTION + "interval-during-backlog": "no source reports a backlog",
+    "dstl.dfs.base-path": "changes lie beside the other shared files of execution.checkpointing.dir",
+    "dstl.dfs.": "files of changes are written and read like all other files",
     "taskmanager.network.": _NETWORK,
     "taskmanager.memory.network.": _NETWORK,
 }

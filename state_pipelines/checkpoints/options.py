@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from state_pipelines.backends.changelog_snapshots import ChangelogSettings
 from state_pipelines.checkpoints.foreign_options import FOREIGN_OPTIONS, FOREIGN_PREFIXES
 from state_pipelines.checkpoints.option_values import (
     parse_bool,
@@ -31,7 +33,7 @@ MIN_INTERVAL = 10
 MAX_INLINE_THRESHOLD = 1 << 20
 """Largest inline threshold in bytes (`FileSystemCheckpointStorage.MAX_FILE_STATE_THRESHOLD`)."""
 
-BACKEND_PREFIXES = ("state.backend.rocksdb.", "state.backend.forst.", "state.changelog.", "state.backend.changelog.")
+BACKEND_PREFIXES = ("state.backend.rocksdb.", "state.backend.forst.")
 """Beginnings of the options that belong to a state backend; `parse_options` leaves them alone."""
 
 
@@ -67,7 +69,11 @@ class CheckpointOptions:
     """Options of checkpoints, in the order of Flink's documentation; durations in milliseconds, sizes in bytes.
 
     Attributes:
-        backend: `hashmap` or `rocksdb`; the changelog is an option of the backend.
+        backend: `hashmap` or `rocksdb`.
+        changelog: every change is logged, and a checkpoint uploads the changes since the last one.
+        materialization: all state is uploaded again now and then, so that logs stay short.
+        materialization_interval: time between that.
+        log_compression: logs are compressed (snappy).
         interval: time between periodic checkpoints; None for none.
         timeout: time after which a pending checkpoint expires.
         min_pause: shortest time between the end of a checkpoint and the next periodic one; at most one checkpoint is
@@ -92,6 +98,10 @@ class CheckpointOptions:
     """
 
     backend: str = "hashmap"
+    changelog: bool = False
+    materialization: bool = True
+    materialization_interval: int = 600_000
+    log_compression: bool = False
     interval: int | None = None
     timeout: int = 600_000
     min_pause: int = 0
@@ -117,6 +127,7 @@ class CheckpointOptions:
         """Refuse values out of bounds; one pending checkpoint at a time where a pause is wanted."""
         if self.interval is not None:
             self._require("interval", self.interval >= MIN_INTERVAL, f"at least {MIN_INTERVAL} ms")
+        self._require("materialization_interval", self.materialization_interval > 0, "longer than 0")
         self._require("timeout", self.timeout >= MIN_INTERVAL, f"at least {MIN_INTERVAL} ms")
         self._require("min_pause", self.min_pause >= 0, "not negative")
         self._require("max_concurrent", self.max_concurrent >= 1, "at least 1")
@@ -128,6 +139,14 @@ class CheckpointOptions:
             object.__setattr__(self, "max_concurrent", 1)
         if self.interval is not None and self.interval < self.min_pause:
             object.__setattr__(self, "interval", self.min_pause)
+
+    @property
+    def changelog_settings(self) -> ChangelogSettings | None:
+        """Settings of the changelog; None without."""
+        if not self.changelog:
+            return None
+        interval = timedelta(milliseconds=self.materialization_interval) if self.materialization else None
+        return ChangelogSettings(interval, self.log_compression, self.compression)
 
     def _require(self, name: str, holds: bool, bound: str) -> None:
         if not holds:
@@ -151,6 +170,7 @@ class Option:
 
 
 _EXECUTION, _RECOVERY = "execution.checkpointing.", "execution.state-recovery."
+_CHANGELOG = "state.changelog."
 _OLD_BACKENDS = {"filesystem": "hashmap", "jobmanager": "hashmap"}
 
 
@@ -177,6 +197,14 @@ def _parse_claim_mode(value: Any, key: str) -> ClaimMode:
 
 OPTIONS: tuple[Option, ...] = (
     Option("backend", ("state.backend.type", "state.backend"), _parse_backend),
+    Option("changelog", ("state.changelog.enabled", "state.backend.changelog.enabled"), parse_bool),
+    Option("materialization", (_CHANGELOG + "periodic-materialize.enabled",), parse_bool),
+    Option(
+        "materialization_interval",
+        (_CHANGELOG + "periodic-materialize.interval", "state.backend.changelog.periodic-materialize.interval"),
+        parse_millis,
+    ),
+    Option("log_compression", ("dstl.dfs.compression.enabled",), parse_bool),
     Option("interval", INTERVAL, parse_millis),
     Option("timeout", (_EXECUTION + "timeout",), parse_millis),
     Option("min_pause", (_EXECUTION + "min-pause",), parse_millis),

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
+from state_pipelines.backends.changelog_snapshots import ChangelogSettings, ChangelogSnapshots
+from state_pipelines.backends.changelog_store import ChangelogStore
 from state_pipelines.backends.heap_store import HeapStore
 from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
@@ -59,6 +61,7 @@ class KeyedOperator(FunctionOperator):
         make_store: makes the store of the state, given the bytes of a key-group prefix; default the heap.
         hashes: `hashCode` of user classes among the keys, by class name.
         backup: has and keeps the files of incremental snapshots on this machine; default none.
+        changelog: log every change, so that a snapshot uploads the changes only; default no.
         options: as of `FunctionOperator`.
 
     Raises:
@@ -79,16 +82,18 @@ class KeyedOperator(FunctionOperator):
         make_store: Callable[[int], EntryStore] = HeapStore,
         hashes: Mapping[str, HashExpression] | None = None,
         backup: LocalBackup | None = None,
+        changelog: ChangelogSettings | None = None,
         **options: Any,
     ) -> None:
         super().__init__(function, **options)
         self._backup = backup
+        self._changelog = changelog
         self._key_type = derive_type(key_type)
         check_key_type(self._key_type.serializer, hashes or {})
         self._make_store = make_store
         self._hashes = hashes
         self._backend: KeyedStateBackend | None = None
-        self._increments: IncrementalSnapshots | None = None
+        self._increments: IncrementalSnapshots | ChangelogSnapshots | None = None
 
     @property
     def backend(self) -> KeyedStateBackend:
@@ -111,8 +116,9 @@ class KeyedOperator(FunctionOperator):
         self._states.clean_for_snapshot()
 
     def _open_keyed_state(self, max_parallelism: int, restored: RestoredState | None) -> BackendKeyedStates:
+        entries = self._make_store(key_group_prefix_size(max_parallelism))
         self._backend = KeyedStateBackend(
-            self._make_store(key_group_prefix_size(max_parallelism)),
+            entries if self._changelog is None else ChangelogStore(entries),
             self._key_type.serializer,
             self.task.find_key_groups(max_parallelism),
             max_parallelism,
@@ -125,6 +131,9 @@ class KeyedOperator(FunctionOperator):
             self._increments = restored.databases.restore(self._backend, store, restored.context, self._backup)
         elif restored is not None:
             self._backend.restore(restored.keyed_files, restored.context)
+        if isinstance(store, ChangelogStore):
+            going_on = None if restored is None else restored.find_changelog(self._backend.key_groups)
+            self._increments = ChangelogSnapshots(self._backend, store, going_on, self._changelog)
         self._states = BackendKeyedStates(self._backend, self._clock)
         return self._states
 
@@ -138,9 +147,11 @@ class KeyedOperator(FunctionOperator):
         self, directory: Location, shared: Location, checkpoint_id: int, *, full: bool
     ) -> KeyedStateHandle | None:
         store = self.backend.store
-        if not isinstance(store, RocksStore):
-            raise UsageError("only RocksDB has incremental snapshots", hint="Set state.backend.type to rocksdb")
-        self._increments = self._increments or IncrementalSnapshots(self.backend, store, backup=self._backup)
+        if self._increments is None:
+            if not isinstance(store, RocksStore):
+                hint = "Set state.backend.type to rocksdb, or state.changelog.enabled to true"
+                raise UsageError("only RocksDB and the changelog have incremental snapshots", hint=hint)
+            self._increments = IncrementalSnapshots(self.backend, store, backup=self._backup)
         return self._increments.write(checkpoint_id, directory, shared, full=full).handle
 
     @override

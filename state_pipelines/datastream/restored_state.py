@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from state_pipelines.backends.changelog_snapshots import is_continuable
 from state_pipelines.backends.incremental_restore import restore_incremental
-from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
 from state_pipelines.snapshot.handle_readers import HandleReader
+from state_pipelines.storage import PathMapping
 
 if TYPE_CHECKING:
     from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
@@ -16,8 +18,9 @@ if TYPE_CHECKING:
     from state_pipelines.backends.restored_elements import OldOperatorState
     from state_pipelines.backends.rocksdb_store import RocksStore
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.snapshot import Operator
-    from state_pipelines.storage import Location, PathMapping
+    from state_pipelines.storage import Location
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class RestoredState:
         checkpoint_id: id of the checkpoint or savepoint.
         snapshot: its path, for errors.
         databases: the keyed state as databases of RocksDB; None where it is not in such, or its classes are declared.
+        changelogs: handles of changelogs whose files later checkpoints can name; of any old subtasks.
     """
 
     keyed_files: tuple[KeyedFile, ...]
@@ -73,6 +77,7 @@ class RestoredState:
     checkpoint_id: int
     snapshot: str = ""
     databases: DatabaseFiles | None = None
+    changelogs: tuple[ChangelogStateBackendHandle, ...] = ()
 
     @staticmethod
     def of(operator: Operator) -> RestoredState:
@@ -83,11 +88,25 @@ class RestoredState:
         """
         handles = {each.index: each.managed_operator_state for each in operator.metadata.subtasks}
         open_state = operator.snapshot.handles.open_operator
+        is_declared = bool(operator.snapshot.declarations.serializers)
         return RestoredState(
             tuple(file for _, file in operator.keyed_files),
             tuple(open_state(handles.get(index)) for index in range(operator.parallelism)),
             operator.record_context,
             operator.snapshot.checkpoint_id,
             operator.snapshot.path,
-            None if operator.snapshot.declarations.serializers else DatabaseFiles.of(operator),
+            None if is_declared else DatabaseFiles.of(operator),
+            () if is_declared else _find_changelogs(operator),
         )
+
+    def find_changelog(self, key_groups: KeyGroupRange) -> ChangelogStateBackendHandle | None:
+        """The changelog of a subtask of the same key groups; None where there is none."""
+        return next((each for each in self.changelogs if each.key_groups == key_groups), None)
+
+
+def _find_changelogs(operator: Operator) -> tuple[ChangelogStateBackendHandle, ...]:
+    """The changelogs of an operator; none where files were moved, since the handles name their old places."""
+    if operator.snapshot.path_mapping != PathMapping():
+        return ()
+    handles = (each.managed_keyed_state for each in operator.metadata.subtasks)
+    return tuple(each for each in handles if isinstance(each, ChangelogStateBackendHandle) and is_continuable(each))

@@ -88,11 +88,11 @@ class KeyedRun:
         Raises:
             UsageError: the checkpoints are not incremental ones of RocksDB.
         """
-        if not (self._options.backend == "rocksdb" and self._options.incremental):
+        if self._options.backend != "rocksdb" or not self._options.incremental or self._options.changelog:
             raise UsageError(
                 "execution.checkpointing.local-backup.enabled: workers keep only incremental checkpoints of RocksDB",
-                hint="Set state.backend.type to rocksdb and execution.checkpointing.incremental to true, or leave the "
-                "option out",
+                hint="Set state.backend.type to rocksdb and execution.checkpointing.incremental to true, without "
+                "state.changelog.enabled, or leave the option out",
             )
         roots = tuple(filter(None, re.split("[,:]", self._options.local_directories or "")))
         self._task = replace(self._task, open_backup=partial(LocalBackup.open, roots, job_id))
@@ -157,7 +157,8 @@ class KeyedRun:
         assert self.coordinator is not None
         kind = trigger.properties.checkpoint_type
         is_canonical = isinstance(kind, SavepointType) and kind.format_type is SavepointFormatType.CANONICAL
-        shared = trigger.shared if self._options.incremental and self._options.backend == "rocksdb" else None
+        is_incremental = self._options.changelog or (self._options.incremental and self._options.backend == "rocksdb")
+        shared = trigger.shared if is_incremental else None
         if shared is not None:
             make_directory(shared)
         wanted = TaskSnapshot(

@@ -188,6 +188,7 @@ class KeyedStep:
             make_store=HeapStore
             if parsed.backend == "hashmap"
             else MakeRocksStore(read_rocksdb_options(_to_texts(self.options))),
+            changelog=parsed.changelog_settings,
         )
         run = KeyedRun(df, task, tuple(self.order_by), parsed, self.deliver)
         directory = self.checkpoint or self.savepoint

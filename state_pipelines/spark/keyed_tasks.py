@@ -18,7 +18,7 @@ from state_pipelines.checkpoints.inlining import inline_small_files, measure_sta
 from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint, write_task_checkpoint
 from state_pipelines.datastream import KeyedCoProcessFunction, KeyedProcessOperator, Row, TaskInfo
 from state_pipelines.errors import StateError, UsageError, ValueRangeError, Where, at
-from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.spark.connected_inputs import ConnectedOperator
 from state_pipelines.spark.key_partitioning import SUBTASK
@@ -27,6 +27,7 @@ from state_pipelines.storage.written_files import record_files
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from state_pipelines.backends.changelog_snapshots import ChangelogSettings
     from state_pipelines.backends.entry_store import EntryStore
     from state_pipelines.backends.local_backup import LocalBackup
     from state_pipelines.backends.rocksdb_options import RocksOptions
@@ -53,7 +54,7 @@ class TaskSnapshot:
         format: of keyed state.
         compressed: files are compressed.
         inline_threshold: size of the largest file that is inlined.
-        shared: directory of the tables of an incremental checkpoint; None where all state is written.
+        shared: directory of the files that later checkpoints use too; None where each checkpoint has all state.
         full: all tables are uploaded, also those that the restored checkpoint has.
     """
 
@@ -85,6 +86,7 @@ class KeyedTask:
         parameters: job parameters.
         make_store: makes the store of the state, given the bytes of a key-group prefix.
         open_backup: opens the local backups of an operator id and key groups; None where none are kept.
+        changelog: settings of the changelog; None without.
     """
 
     function: KeyedProcessFunction | KeyedCoProcessFunction
@@ -101,6 +103,7 @@ class KeyedTask:
     parameters: Mapping[str, str]
     make_store: Callable[[int], EntryStore] = HeapStore
     open_backup: Callable[[bytes, KeyGroupRange], LocalBackup] | None = None
+    changelog: ChangelogSettings | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Process the rows of one partition, which is one subtask.
@@ -121,7 +124,13 @@ class KeyedTask:
         )
         key_groups = info.find_key_groups(self.operator.max_parallelism)
         backup = None if self.open_backup is None else self.open_backup(self.operator.operator_id, key_groups)
-        options = {"task": info, "hashes": dict(self.hashes), "make_store": self.make_store, "backup": backup}
+        options = {
+            "task": info,
+            "hashes": dict(self.hashes),
+            "make_store": self.make_store,
+            "backup": backup,
+            "changelog": self.changelog,
+        }
         running: KeyedProcessOperator | ConnectedOperator
         if isinstance(self.function, KeyedCoProcessFunction):
             running = ConnectedOperator(self.function, self._make_key_selector(), self.key_type, **options)
@@ -211,7 +220,8 @@ class KeyedTask:
             )
         size = measure_state(state)
         persisted, keyed = size, state.managed_keyed_state
-        if isinstance(keyed, IncrementalRemoteKeyedStateHandle) and keyed.persisted_size is not None:
+        incremental = (IncrementalRemoteKeyedStateHandle, ChangelogStateBackendHandle)
+        if isinstance(keyed, incremental) and keyed.persisted_size is not None:
             persisted += keyed.persisted_size - measure_state(replace(state, managed_operator_state=None))
         return TaskCheckpoint(
             wanted.checkpoint_id,

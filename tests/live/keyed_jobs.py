@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from state_pipelines.backends.changelog_snapshots import ChangelogSettings, ChangelogSnapshots
+from state_pipelines.backends.changelog_store import ChangelogStore
 from state_pipelines.backends.incremental_restore import restore_incremental
 from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
@@ -12,7 +14,7 @@ from state_pipelines.backends.keyed_snapshots import write_full_snapshot
 from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
-from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
+from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import PathMapping, resolve
@@ -37,6 +39,7 @@ class KeyedJob:
     key_serializer: Serializer
     subtasks: list[KeyedStateBackend] = field(default_factory=list)
     snapshots: dict[int, IncrementalSnapshots] = field(default_factory=dict)
+    changelogs: dict[int, ChangelogSnapshots] = field(default_factory=dict)
 
     @property
     def max_parallelism(self) -> int:
@@ -100,9 +103,47 @@ class KeyedJob:
         for index, backend in enumerate(self.subtasks):
             self.snapshots[index] = restore_incremental(backend, find_store(backend), handles, reader)
 
+    def save_changelog(self, path: Path, number: int) -> list[ChangelogStateBackendHandle]:
+        """A snapshot of the changelog of each subtask, based on the one before; the first one has no base."""
+        (path / "shared").mkdir(exist_ok=True)
+        shared = resolve(str(path / "shared"))
+        handles = []
+        for index in range(len(self.subtasks)):
+            handle = self._find_changelog(index).write(number, shared, shared).handle
+            self.changelogs[index].complete(number)
+            if handle is not None:
+                assert isinstance(handle, ChangelogStateBackendHandle)
+                handles.append(handle)
+        return handles
+
+    def restore_changelog(self, handles: list[ChangelogStateBackendHandle], path: Path) -> None:
+        reader = HandleReader(resolve(str(path)), PathMapping().allow([str(path)]))
+        for index, backend in enumerate(self.subtasks):
+            wanted = [each for each in handles if each.key_groups.intersect(backend.key_groups)]
+            files = [reader.open_keyed(each, self.key_serializer) for each in wanted]
+            backend.restore([file for file in files if file is not None])
+            same = [each for each in wanted if each.key_groups == backend.key_groups]
+            going_on = same[0] if same else None
+            self.changelogs[index] = ChangelogSnapshots(
+                backend, find_changelog(backend), going_on, ChangelogSettings(None)
+            )
+
+    def _find_changelog(self, index: int) -> ChangelogSnapshots:
+        if index not in self.changelogs:
+            backend = self.subtasks[index]
+            empty = ChangelogStateBackendHandle(backend.key_groups, 0, (), (), 0, "empty")
+            settings = ChangelogSettings(None, compressed=True)
+            self.changelogs[index] = ChangelogSnapshots(backend, find_changelog(backend), empty, settings)
+        return self.changelogs[index]
+
     def close(self) -> None:
         for backend in self.subtasks:
             backend.close()
+
+
+def find_changelog(backend: KeyedStateBackend) -> ChangelogStore:
+    assert isinstance(backend.store, ChangelogStore)
+    return backend.store
 
 
 def find_store(backend: KeyedStateBackend) -> RocksStore:
@@ -127,4 +168,8 @@ def start_job(
         KeyedStateBackend(make_store(prefix), key_serializer, key_groups, max_parallelism, LAYOUTS)
         for key_groups in ranges
     ]
-    return KeyedJob(key_serializer, subtasks)
+    job = KeyedJob(key_serializer, subtasks)
+    for index, backend in enumerate(subtasks):
+        if isinstance(backend.store, ChangelogStore):
+            job._find_changelog(index)
+    return job

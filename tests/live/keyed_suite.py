@@ -108,6 +108,9 @@ class KeyedSuite(ABC):
             if source == "incremental":
                 again.restore_incremental(job.save_incremental(tmp_path, number), tmp_path, number)
                 return again
+            if source == "changelog":
+                again.restore_changelog(job.save_changelog(tmp_path, number), tmp_path)
+                return again
             files = job.save(source, tmp_path / f"snapshot-{number}")
             for backend in again.subtasks:
                 backend.restore([file for file in files if file.key_groups.intersect(backend.key_groups)])
