@@ -42,6 +42,7 @@ _NETWORK = "Spark moves the records, not Flink's network stack"
 _FAILED_BASE = "a base that cannot be written fails its checkpoint, like any other file"
 _UPLOADED_AT_ONCE = "changes are kept in memory and uploaded once, with the checkpoint"
 _EXECUTION = "execution.checkpointing."
+_LOGS = "state.changelog.dstl.dfs."
 
 FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
     ForeignOption((_EXECUTION + "unaligned.enabled", _EXECUTION + "unaligned"), parse_bool, False, _UNALIGNED),
@@ -104,9 +105,9 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
         3,
         _FAILED_BASE,
     ),
-    ForeignOption(("dstl.dfs.preemptive-persist-threshold",), parse_memory_size, 5 << 20, _UPLOADED_AT_ONCE),
-    ForeignOption(("dstl.dfs.batch.persist-delay",), parse_millis, 10, _UPLOADED_AT_ONCE),
-    ForeignOption(("dstl.dfs.batch.persist-size-threshold",), parse_memory_size, 10 << 20, _UPLOADED_AT_ONCE),
+    ForeignOption((_LOGS + "preemptive-persist-threshold",), parse_memory_size, 5 << 20, _UPLOADED_AT_ONCE),
+    ForeignOption((_LOGS + "batch.persist-delay",), parse_millis, 10, _UPLOADED_AT_ONCE),
+    ForeignOption((_LOGS + "batch.persist-size-threshold",), parse_memory_size, 10 << 20, _UPLOADED_AT_ONCE),
     ForeignOption(("taskmanager.memory.network.fraction",), parse_float, 0.1, _NETWORK),
     ForeignOption(("taskmanager.memory.network.min",), parse_memory_size, 64 << 20, _NETWORK),
     ForeignOption(("taskmanager.network.memory.buffer-debloat.enabled",), parse_bool, False, _NETWORK),
@@ -117,8 +118,8 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
 
 FOREIGN_PREFIXES = {
     _EXECUTION + "interval-during-backlog": "no source reports a backlog",
-    "dstl.dfs.base-path": "changes lie beside the other shared files of execution.checkpointing.dir",
-    "dstl.dfs.": "files of changes are written and read like all other files",
+    _LOGS + "base-path": "changes lie beside the other shared files of execution.checkpointing.dir",
+    _LOGS: "files of changes are written and read like all other files",
     "taskmanager.network.": _NETWORK,
     "taskmanager.memory.network.": _NETWORK,
 }

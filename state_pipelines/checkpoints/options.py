@@ -170,7 +170,7 @@ class Option:
 
 
 _EXECUTION, _RECOVERY = "execution.checkpointing.", "execution.state-recovery."
-_CHANGELOG = "state.changelog."
+_CHANGELOG, _COMPRESSION = "state.changelog.", "dstl.dfs.compression.enabled"
 _OLD_BACKENDS = {"filesystem": "hashmap", "jobmanager": "hashmap"}
 
 
@@ -204,7 +204,9 @@ OPTIONS: tuple[Option, ...] = (
         (_CHANGELOG + "periodic-materialize.interval", "state.backend.changelog.periodic-materialize.interval"),
         parse_millis,
     ),
-    Option("log_compression", ("dstl.dfs.compression.enabled",), parse_bool),
+    Option(
+        "log_compression", (_CHANGELOG + "dstl.dfs.compression.enabled", "dstl.dfs.compression.enabled"), parse_bool
+    ),
     Option("interval", INTERVAL, parse_millis),
     Option("timeout", (_EXECUTION + "timeout",), parse_millis),
     Option("min_pause", (_EXECUTION + "min-pause",), parse_millis),

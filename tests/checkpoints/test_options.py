@@ -24,6 +24,10 @@ CHECKPOINTING = "execution.checkpointing."
 def test_defaults_are_those_of_flink() -> None:
     assert describe_options(parse_options({})) == {
         "state.backend.type": "hashmap",
+        "state.changelog.enabled": False,
+        "state.changelog.periodic-materialize.enabled": True,
+        "state.changelog.periodic-materialize.interval": 600_000,
+        "state.changelog.dstl.dfs.compression.enabled": False,
         CHECKPOINTING + "interval": None,
         CHECKPOINTING + "timeout": 600_000,
         CHECKPOINTING + "min-pause": 0,
@@ -94,6 +98,10 @@ def test_values_are_parsed_as_flink_does(key: str, value: Any, name: str, expect
         ("execution.state-recovery.claim-mode", "LEGACY", "Choose CLAIM or NO_CLAIM"),
         ("state.backend.type", "forst", "Choose hashmap or rocksdb"),
         (CHECKPOINTING + "intervall", "1 s", "Check the spelling"),
+        ("state.changelog.enable", True, "Check the spelling"),
+        ("state.changelog.periodic-materialize.interval", 0, "must be longer than 0"),
+        ("state.changelog.storage", "memory", "Leave it at its default"),
+        ("state.changelog.dstl.dfs.base-path", "s3://logs", "Leave it out"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key(key: str, value: Any, message: str) -> None:

@@ -140,6 +140,23 @@ def test_incremental_checkpoints_of_batches_share_tables(query: Query) -> None:
     assert {path.name for path in (job / "shared").iterdir()} == tables[0] | tables[1]
 
 
+def test_checkpoints_of_batches_upload_the_changes(query: Query) -> None:
+    options = {"state.changelog.enabled": True, "execution.checkpointing.num-retained": 2}
+    query.run(query.make_writer(options=options))
+    assert query.find_checkpoints() == ["chk-2", "chk-3"]
+    assert_whole(query)
+    (job,) = query.checkpoints.iterdir()
+    files = []
+    for name in ("chk-2", "chk-3"):
+        references = list_references(sp.open_snapshot(str(job / name)).metadata)
+        files.append({Path(getattr(each.handle, "path", "")).name: each.part for each in references})
+    assert files[0].items() < files[1].items(), (
+        "the later one has the base and the logs of the earlier one, and its own"
+    )
+    assert {each.value for each in files[1].values()} == {"state", "changes"}
+    assert {path.name for path in (job / "shared").iterdir()} == set(files[1])
+
+
 STEPS = ["before the tasks", "in a task", "before the output", "after the output", "publishing", "before the commit"]
 
 
