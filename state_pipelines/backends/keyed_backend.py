@@ -119,8 +119,12 @@ class KeyedStateBackend:
         """Leave the keyed context."""
         self.current.clear()
 
-    def register(self, info: StateMetaInfo) -> StateTable:
+    def register(self, info: StateMetaInfo, typed: StateMetaInfo | None = None) -> StateTable:
         """Register a keyed state, new or restored; a second registration of the same gives the same table.
+
+        Args:
+            info: the state.
+            typed: the same with the types of the values in its byte arrays, of state in PyFlink's layout.
 
         Raises:
             UsageError: no keyed state, or a state of another type has that name.
@@ -136,7 +140,7 @@ class KeyedStateBackend:
         with at(state=info.name):
             layout = self._accept(info)
             self.store.register(info, layout)
-            table = StateTable(info, layout, self.current, self.store)
+            table = StateTable(info, layout if typed is None else self._find_layout(typed), self.current, self.store)
         self._registered[info.name] = table
         return table
 

@@ -24,19 +24,23 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 
+_VALUES = ("VALUE", "REDUCING", "AGGREGATING")
+
+
 class StateTable:
     """Values of one state under the current key; a namespace of None is the void namespace.
 
     Args:
         info: the registered state, of kind KEY_VALUE.
-        layout: of its records.
+        layout: of its records; of state in PyFlink's layout that of the values in its byte arrays.
         current: the current key of the backend.
         store: holds the entries.
     """
 
     def __init__(self, info: StateMetaInfo, layout: KeyedLayout, current: CurrentKey, store: EntryStore) -> None:
         self.info = info
-        self.kind = find_entry_kind(info)
+        # Values of Python functions are lists of one array.
+        self.kind = EntryKind.VALUE if layout.is_declared and layout.state_type in _VALUES else find_entry_kind(info)
         self._layout = layout
         self._current = current
         fields = dict(layout.key.fields)

@@ -29,6 +29,7 @@ from state_pipelines.datastream.function_operator import FunctionOperator
 from state_pipelines.datastream.functions import KeySelector
 from state_pipelines.datastream.key_types import check_key_type
 from state_pipelines.datastream.keyed_states import BackendKeyedStates
+from state_pipelines.datastream.pyflink_layout import KeyRowTypeInfo
 from state_pipelines.datastream.subtask_context import QueueTimerService
 from state_pipelines.datastream.timer_service import TimeDomain
 from state_pipelines.errors import UsageError
@@ -62,6 +63,7 @@ class KeyedOperator(FunctionOperator):
         hashes: `hashCode` of user classes among the keys, by class name.
         backup: has and keeps the files of incremental snapshots on this machine; default none.
         changelog: log every change, so that a snapshot uploads the changes only; default no.
+        pyflink_state: keep keys and state as PyFlink does, so that the function goes on there, instead of as Java does.
         options: as of `FunctionOperator`.
 
     Raises:
@@ -83,12 +85,16 @@ class KeyedOperator(FunctionOperator):
         hashes: Mapping[str, HashExpression] | None = None,
         backup: LocalBackup | None = None,
         changelog: ChangelogSettings | None = None,
+        pyflink_state: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(function, **options)
         self._backup = backup
         self._changelog = changelog
+        self._pyflink_state = pyflink_state
         self._key_type = derive_type(key_type)
+        if pyflink_state:
+            self._key_type = KeyRowTypeInfo(self._key_type)
         check_key_type(self._key_type.serializer, hashes or {})
         self._make_store = make_store
         self._hashes = hashes
@@ -134,7 +140,7 @@ class KeyedOperator(FunctionOperator):
         if isinstance(store, ChangelogStore):
             going_on = None if restored is None else restored.find_changelog(self._backend.key_groups)
             self._increments = ChangelogSnapshots(self._backend, store, going_on, self._changelog)
-        self._states = BackendKeyedStates(self._backend, self._clock)
+        self._states = BackendKeyedStates(self._backend, self._clock, pyflink_state=self._pyflink_state)
         return self._states
 
     def _write_keyed_state(

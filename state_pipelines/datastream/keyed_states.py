@@ -12,6 +12,7 @@ from state_pipelines.datastream.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
+from state_pipelines.datastream.pyflink_layout import lay_out
 from state_pipelines.datastream.states import KeyedStateStore
 from state_pipelines.datastream.table_states import (
     TableAggregatingState,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from state_pipelines.backends.keyed_backend import KeyedStateBackend
+    from state_pipelines.backends.state_access import StateTable
     from state_pipelines.datastream.clocks import Clock
     from state_pipelines.datastream.states import AggregatingState, ListState, MapState, ReducingState, ValueState
     from state_pipelines.serializers.tree import Serializer
@@ -58,14 +60,24 @@ class BackendKeyedStates(KeyedStateStore):
         backend: of the subtask.
         clock: processing time, for TTL.
         namespace: serializer of the namespaces of the states.
+        pyflink_state: keep them in PyFlink's layout.
     """
 
-    def __init__(self, backend: KeyedStateBackend, clock: Clock, namespace: Serializer = VOID_NAMESPACE) -> None:
+    def __init__(
+        self,
+        backend: KeyedStateBackend,
+        clock: Clock,
+        namespace: Serializer = VOID_NAMESPACE,
+        *,
+        pyflink_state: bool = False,
+    ) -> None:
         self._backend = backend
         self._clock = clock
         self._namespace = namespace
+        self._pyflink_state = pyflink_state
         self._current_namespace: Any = None
         self._states: dict[str, TableState] = {}
+        self._given: dict[str, StateDescriptor] = {}
         self._cleaned_by_records: list[TtlState] = []
 
     def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState[Any]:
@@ -105,10 +117,11 @@ class BackendKeyedStates(KeyedStateStore):
         known = self._states.get(descriptor.name)
         if known is None:
             known = self._states[descriptor.name] = self._open(descriptor)
+            self._given[descriptor.name] = descriptor
             known.set_current_namespace(self._current_namespace)
-        elif not known.descriptor.describes_same_state(descriptor):
+        elif not (given := self._given[descriptor.name]).describes_same_state(descriptor):
             raise UsageError(
-                f"the name is in use for {known.descriptor.state_type} state of {known.descriptor.type_info}, and "
+                f"the name is in use for {given.state_type} state of {given.type_info}, and "
                 f"cannot be used for {descriptor.state_type} state of {descriptor.type_info}",
                 where=Where(state=descriptor.name),
                 hint="Names of states are unique in an operator; types and TTL of one state do not change",
@@ -134,7 +147,7 @@ class BackendKeyedStates(KeyedStateStore):
 
     def for_each_key(self, state: TableState, function: Callable[[Any], None]) -> None:
         """Call a function with every key of the subtask, in the scalar codec's form, that has a value in a state."""
-        table = self._backend.register(state.descriptor.make_info(self._namespace))
+        table = self._register(state.descriptor)[1]
         current = self._backend.current_key
         for key in list(table.keys()):
             self._backend.set_current_key(key)
@@ -146,10 +159,17 @@ class BackendKeyedStates(KeyedStateStore):
 
     def _open(self, descriptor: StateDescriptor) -> TableState:
         plain, expiring = _KINDS[type(descriptor)]
-        table = self._backend.register(descriptor.make_info(self._namespace))
+        described, table = self._register(descriptor)
         if descriptor.ttl_config is None:
-            return plain(descriptor, table)
-        state = expiring(descriptor, table, self._backend, self._clock)
+            return plain(described, table)
+        state = expiring(described, table, self._backend, self._clock)
         if state.is_cleaned_by_records:
             self._cleaned_by_records.append(state)
         return state
+
+    def _register(self, descriptor: StateDescriptor) -> tuple[StateDescriptor, StateTable]:
+        """The table of a state, and the descriptor by whose types it is read and written."""
+        if not self._pyflink_state:
+            return descriptor, self._backend.register(descriptor.make_info(self._namespace))
+        state = lay_out(descriptor, self._namespace)
+        return state.descriptor, self._backend.register(state.info, state.typed)
