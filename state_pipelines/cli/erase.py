@@ -133,6 +133,8 @@ def _show(
             console.print(f"new snapshot: {result.path}", style="bold", soft_wrap=True)
         elif plan.search.found:
             console.print("nothing was written; --out TARGET writes a snapshot without them")
+        elif plan.search.unsearched:
+            console.print("the keys are in no state that could be searched; nothing was written")
         else:
             console.print("the keys are in no keyed state of the snapshot; nothing was written")
     for search in searches:

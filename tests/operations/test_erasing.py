@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import state_pipelines as sp
-from state_pipelines.errors import ProofError, TargetExistsError
+from state_pipelines.errors import ProofError, StateError, TargetExistsError
 from state_pipelines.keyed.keys.key_values import KeyText, encode_keys
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.erase.key_erasure import plan_erasure, run_erasure, search_below
@@ -103,6 +104,31 @@ def test_a_key_that_is_nowhere_writes_nothing(tmp_path: Path) -> None:
     search, result = erase(orders().open(), [KeyText("nobody")], str(tmp_path / "new"))
     assert (search.found, search.unsearched, result) == ((), (), None)
     assert not (tmp_path / "new").exists()
+
+
+def damage(target: Path) -> str:
+    """A copy of the savepoint of which no keyed state can be read."""
+    shutil.copytree(orders().path, target)
+    for path in target.iterdir():
+        if path.name != "_metadata":
+            path.write_bytes(b"no state")
+    return str(target)
+
+
+def test_what_cannot_be_searched_is_never_taken_for_free_of_the_keys(tmp_path: Path) -> None:
+    damaged = damage(tmp_path / "damaged")
+    for strict in (True, False):
+        with pytest.raises(StateError, match="nobody can say that the keys are gone: some state cannot be searched"):
+            sp.erase(damaged, ["order-0064"], str(tmp_path / "new"), strict=strict)
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_state_that_cannot_be_searched_is_named(tmp_path: Path) -> None:
+    (case,) = (each for each in UNKNOWN if each.case == "heap-native")
+    keys = [line["key"] for line in dump(case.open()) if "key" in line][:1]
+    with pytest.raises(StateError, match=r"some state cannot be searched \(.*state purse") as caught:
+        sp.erase(case.open(), keys, str(tmp_path / "new"))
+    assert caught.value.where.operator == "purses"
 
 
 def test_a_key_of_another_type_is_not_there() -> None:

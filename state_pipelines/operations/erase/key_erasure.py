@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import StateError
+from state_pipelines.errors import StateError, Where
 from state_pipelines.operations.erase.key_search import KeySearch, search_keys
 from state_pipelines.operations.local_processes import choose_runner
 from state_pipelines.operations.rescale import OperatorRequest, RescaleRequest, plan_rescale, run_rescale
@@ -85,7 +85,9 @@ def run_erasure(plan: ErasurePlan, run: Runner | None = None) -> RescaleResult |
     return None if plan.rescaling is None else run_rescale(plan.rescaling, run)
 
 
-def erase(snapshot: Snapshot | str, keys: Sequence[object], target: str, *, processes: int = 1) -> RescaleResult | None:
+def erase(
+    snapshot: Snapshot | str, keys: Sequence[object], target: str, *, processes: int = 1, strict: bool = True
+) -> RescaleResult | None:
     """Write a new snapshot without the entries and timers of some keys, in every operator keyed by them.
 
     Args:
@@ -94,18 +96,31 @@ def erase(snapshot: Snapshot | str, keys: Sequence[object], target: str, *, proc
         target: directory of the new snapshot, which must not exist.
         processes: that share the work; with more than one, the main module of a script must be guarded by
             `if __name__ == "__main__":`.
+        strict: refuse, and write nothing, if some state cannot be searched. False goes on with the states that hold
+            the keys, as the command does, which names the others.
 
     Returns:
         The written snapshot; None, and nothing is written, if no operator holds the keys.
 
     Raises:
+        StateError: some state cannot be searched; without `strict` only where the keys are found nowhere.
         UnsupportedError: an operator that holds a key has state whose records cannot move.
         ProofError: the proof failed; nothing is left at the target.
         TargetExistsError: the target exists.
         StateError: the snapshot cannot be read.
     """
     with choose_runner(None, processes) as run:
-        return run_erasure(plan_erasure(ensure_open(snapshot), keys, target, run=run), run)
+        plan = plan_erasure(ensure_open(snapshot), keys, target, run=run)
+        unsearched = plan.search.unsearched
+        if unsearched and (strict or plan.rescaling is None):
+            operator, reason = unsearched[0]
+            more = f", and {len(unsearched) - 1} more" if len(unsearched) > 1 else ""
+            raise StateError(
+                f"nobody can say that the keys are gone: some state cannot be searched ({reason}{more})",
+                where=Where(file=plan.search.path, operator=operator or None),
+                hint="`state-pipelines erase` lists all of it" if more else "",
+            )
+        return run_erasure(plan, run)
 
 
 def search_below(
