@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
 
-_ROW_KIND = "+I"
+ROW_KIND = "+I"
+"""Kind of the rows that hold keys."""
+
 _ARRAYS = "PrimitiveArray"
 _WORDS: dict[str, tuple[str, str]] = {
     **{kind: (kind.upper(), kind) for kind in ("Boolean", "Int", "Float", "Double", "String", "Instant")},
@@ -56,7 +58,7 @@ class DecimalTextTypeInfo(TypeInformation):
 
     @property
     def serializer(self) -> Serializer:
-        """That of text."""
+        """`StringSerializer`."""
         return build.basic("String")
 
     @property
@@ -140,7 +142,7 @@ class KeyRowTypeInfo(TypeInformation):
 
     def to_internal_type(self, obj: Any) -> Any:
         """Put a key into a row."""
-        return None if obj is None else {"row_kind": _ROW_KIND, "f0": self.key_type.to_internal_type(obj)}
+        return None if obj is None else {"row_kind": ROW_KIND, "f0": self.key_type.to_internal_type(obj)}
 
     def from_internal_type(self, obj: Any) -> Any:
         """Take the key out of its row."""

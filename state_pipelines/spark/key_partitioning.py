@@ -10,6 +10,7 @@ import pyarrow as pa
 from state_pipelines.codecs.arrow_coercion import conform
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.serializer_layouts import derive_layout
+from state_pipelines.datastream.pyflink_layout import ROW_KIND
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.keyed.key_group_assignment import assign_key_groups, compute_operator_indexes
@@ -37,6 +38,7 @@ class KeyPartitioner:
         max_parallelism: number of key groups.
         layouts: what the layout of the key depends on.
         hashes: `hashCode` of user classes, by class name.
+        in_row: the key is the only field of a row, as in the Java operators of PyFlink.
     """
 
     columns: tuple[str, ...]
@@ -45,6 +47,7 @@ class KeyPartitioner:
     max_parallelism: int
     layouts: LayoutContext
     hashes: tuple[tuple[str, HashExpression], ...] = ()
+    in_row: bool = False
 
     def add_subtasks(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the batches with the column `SUBTASK`.
@@ -71,5 +74,10 @@ class KeyPartitioner:
                     hint="Flink refuses null keys; leave such rows out of the input",
                 )
         if len(found) == 1:
-            return found[0]
-        return pa.StructArray.from_arrays(found, names=[f"f{index}" for index in range(len(found))])
+            key = found[0]
+        else:
+            key = pa.StructArray.from_arrays(found, names=[f"f{index}" for index in range(len(found))])
+        if not self.in_row:
+            return key
+        kinds = pa.repeat(pa.scalar(ROW_KIND), len(batch))
+        return pa.StructArray.from_arrays([kinds, key], names=["row_kind", "f0"])

@@ -10,7 +10,8 @@ from pyspark.sql.types import StructField, StructType
 from state_pipelines.checkpoints.restoring import DeclaredOperator
 from state_pipelines.datastream import Types
 from state_pipelines.datastream.derived_types import derive_type
-from state_pipelines.errors import UsageError
+from state_pipelines.datastream.pyflink_layout import has_pyflink_states, unwrap_key
+from state_pipelines.errors import UsageError, Where
 from state_pipelines.keyed.key_group_assignment import compute_default_max_parallelism
 from state_pipelines.metadata.operator_ids import compute_operator_id
 
@@ -56,12 +57,33 @@ def choose_parallelism(
     return DeclaredOperator(uid, parallelism, max_parallelism)
 
 
-def find_key_type(df: DataFrame, keys: Sequence[str], restored: RestoredState | None) -> TypeInformation:
+def choose_layout(restored: RestoredState | None, wanted: bool | None) -> bool:
+    """Return whether state is in PyFlink's layout: as asked for, and as the restored state is.
+
+    Raises:
+        UsageError: these differ.
+    """
+    states = [] if restored is None else [info for file in restored.keyed_files for info in file.header.states]
+    is_pyflink = has_pyflink_states(states)
+    if wanted is None or not states or wanted == is_pyflink:
+        return is_pyflink if wanted is None else wanted
+    assert restored is not None
+    layouts = ("Java's layout", "PyFlink's layout")
+    raise UsageError(
+        f"the state of the snapshot is in {layouts[is_pyflink]}, and {layouts[wanted]} is asked for",
+        where=Where(file=restored.snapshot),
+        hint="Leave pyflink_state out, and the function keeps the state as the snapshot has it",
+    )
+
+
+def find_key_type(
+    df: DataFrame, keys: Sequence[str], restored: RestoredState | None, *, pyflink_state: bool = False
+) -> TypeInformation:
     """Return the type of the keys: that of the restored state, else that of their columns."""
     if restored is not None and restored.keyed_files:
         stored = restored.keyed_files[0].header.key_serializer
         if stored is not None:
-            return derive_type(stored)
+            return derive_type(unwrap_key(stored) if pyflink_state else stored)
     schema = to_arrow_schema(df.select(*keys).schema)
     found = [derive_type(field.type) for field in schema]
     return found[0] if len(found) == 1 else Types.TUPLE(found)

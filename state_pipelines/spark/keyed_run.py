@@ -17,6 +17,7 @@ from state_pipelines.checkpoints.shared_files import list_subtask_files
 from state_pipelines.checkpoints.task_checkpoint import read_task_checkpoint
 from state_pipelines.codecs.layout_context import LayoutContext
 from state_pipelines.datastream import CheckpointListener
+from state_pipelines.datastream.pyflink_layout import KeyRowTypeInfo
 from state_pipelines.errors import StateError, UsageError
 from state_pipelines.metadata.properties import SavepointFormatType, SavepointType
 from state_pipelines.operations.write.state_formats import Format
@@ -102,11 +103,12 @@ class KeyedRun:
         task, operator = replace(self._task, snapshot=snapshot), self._task.operator
         partitioner = KeyPartitioner(
             task.key_columns,
-            task.key_type.serializer,
+            (KeyRowTypeInfo(task.key_type) if task.pyflink_state else task.key_type).serializer,
             operator.parallelism,
             operator.max_parallelism,
             LayoutContext(),
             tuple(task.hashes.items()),
+            task.pyflink_state,
         )
         placed = StructType([*self._df.schema.fields, StructField(SUBTASK, IntegerType(), False)])
         emitted = StructType([*from_arrow_schema(task.output), StructField(ACKNOWLEDGEMENT, BinaryType(), True)])

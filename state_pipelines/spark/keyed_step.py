@@ -19,7 +19,13 @@ from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata.properties import SavepointFormatType
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.spark.connected_inputs import check_inputs
-from state_pipelines.spark.keyed_inputs import choose_parallelism, find_key_type, parse_output, require_columns
+from state_pipelines.spark.keyed_inputs import (
+    choose_layout,
+    choose_parallelism,
+    find_key_type,
+    parse_output,
+    require_columns,
+)
 from state_pipelines.spark.keyed_run import KeyedProcessResult, KeyedRun
 from state_pipelines.spark.keyed_tasks import KeyedTask, MakeRocksStore
 from state_pipelines.storage import resolve
@@ -58,6 +64,7 @@ def keyed_process(
     options: Mapping[str, Any] | None = None,
     hashes: Mapping[str, HashExpression] | None = None,
     parameters: Mapping[str, str] | None = None,
+    pyflink_state: bool | None = None,
 ) -> KeyedProcessResult:
     """Run a keyed function over the rows of a DataFrame, with the state of a snapshot, and take a snapshot of the end.
 
@@ -88,6 +95,8 @@ def keyed_process(
         options: Flink's options by key.
         hashes: `hashCode` of user classes among the keys, by class name.
         parameters: job parameters.
+        pyflink_state: keep keys and state as PyFlink does, whose job then goes on from the snapshot; False: as Java
+            does. Default as the restored state is, else as Java does.
 
     Raises:
         UsageError: arguments contradict each other, a column is missing, Flink rejects the type of the keys, or there
@@ -114,6 +123,7 @@ def keyed_process(
         options=options,
         hashes=hashes,
         parameters=parameters,
+        pyflink_state=pyflink_state,
     )
     return step.run(df)
 
@@ -145,6 +155,7 @@ class KeyedStep:
     options: Mapping[str, Any] | None = None
     hashes: Mapping[str, HashExpression] | None = None
     parameters: Mapping[str, str] | None = None
+    pyflink_state: bool | None = None
     checkpoint_id: int | None = None
     deliver: Callable[[DataFrame], None] | None = None
 
@@ -170,7 +181,12 @@ class KeyedStep:
         restored = None
         if snapshot is not None and assigned.state is not None:
             restored = RestoredState.of(snapshot.operator(self.uid))
-        known_type = derive_type(self.key_type) if self.key_type is not None else find_key_type(df, keys, restored)
+        in_pyflink = choose_layout(restored, self.pyflink_state)
+        known_type = (
+            derive_type(self.key_type)
+            if self.key_type is not None
+            else find_key_type(df, keys, restored, pyflink_state=in_pyflink)
+        )
         columns = parse_output(self.output)
         task = KeyedTask(
             function=self.function,
@@ -189,6 +205,7 @@ class KeyedStep:
             if parsed.backend == "hashmap"
             else MakeRocksStore(read_rocksdb_options(_to_texts(self.options))),
             changelog=parsed.changelog_settings,
+            pyflink_state=in_pyflink,
         )
         run = KeyedRun(df, task, tuple(self.order_by), parsed, self.deliver)
         directory = self.checkpoint or self.savepoint

@@ -87,6 +87,7 @@ class KeyedTask:
         make_store: makes the store of the state, given the bytes of a key-group prefix.
         open_backup: opens the local backups of an operator id and key groups; None where none are kept.
         changelog: settings of the changelog; None without.
+        pyflink_state: keys and state are in PyFlink's layout.
     """
 
     function: KeyedProcessFunction | KeyedCoProcessFunction
@@ -104,6 +105,7 @@ class KeyedTask:
     make_store: Callable[[int], EntryStore] = HeapStore
     open_backup: Callable[[bytes, KeyGroupRange], LocalBackup] | None = None
     changelog: ChangelogSettings | None = None
+    pyflink_state: bool = False
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Process the rows of one partition, which is one subtask.
@@ -130,6 +132,7 @@ class KeyedTask:
             "make_store": self.make_store,
             "backup": backup,
             "changelog": self.changelog,
+            "pyflink_state": self.pyflink_state,
         }
         running: KeyedProcessOperator | ConnectedOperator
         if isinstance(self.function, KeyedCoProcessFunction):

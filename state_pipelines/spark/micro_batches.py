@@ -61,6 +61,7 @@ def keyed_batches(
     hashes: Mapping[str, HashExpression] | None = None,
     parameters: Mapping[str, str] | None = None,
     on_checkpoint: Callable[[KeyedProcessResult], None] | None = None,
+    pyflink_state: bool | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """Make the function for `foreachBatch` that runs a keyed function over the batches of a streaming query.
 
@@ -94,6 +95,7 @@ def keyed_batches(
         parameters: job parameters.
         on_checkpoint: gets the checkpoint of each batch, without the output; sizes and duration are 0 where an earlier
             run of the query had taken it already.
+        pyflink_state: keep keys and state as PyFlink does; see `keyed_process`.
 
     Returns:
         The function. It raises `UsageError` where the checkpoints do not fit the batch, and what `keyed_process`
@@ -137,6 +139,7 @@ def keyed_batches(
         options=options,
         hashes=hashes,
         parameters=parameters,
+        pyflink_state=pyflink_state,
     )
 
     def process(df: DataFrame, batch_id: int) -> None:
