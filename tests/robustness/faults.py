@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from tests.robustness.__main__ import write
-from tests.robustness.faulty_writers import RACED, WAYS, WRITERS, Tally, fail_requests, race, run_undisturbed
+from tests.robustness.faulty_writers import WAYS, WRITERS, Tally, fail_requests, race, run_undisturbed
 
 OUTCOMES = ("finished", "refused", "interrupted", "killed", "not noticed")
 
@@ -23,7 +23,7 @@ def main() -> int:
     for writer in options.writer or WRITERS:
         count, _ = run_undisturbed(writer)
         tally, attempts = Tally(), 0
-        for way in options.way or [*WAYS, *([RACE] if writer in RACED else [])]:
+        for way in options.way or [*WAYS, RACE]:
             attempts += count
             if way == RACE:
                 race(writer, range(count), tally)
