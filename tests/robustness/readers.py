@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from state_pipelines.errors import StateError
 from tests.robustness.byte_readers import BYTE_READERS
 from tests.robustness.snapshot_readers import SNAPSHOT_READERS
+from tests.robustness.text_readers import TEXT_READERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,7 +43,7 @@ class Finding(NamedTuple):
     text: str
 
 
-READERS: Mapping[str, Callable[[], DamagedReader]] = {**BYTE_READERS, **SNAPSHOT_READERS}
+READERS: Mapping[str, Callable[[], DamagedReader]] = {**BYTE_READERS, **TEXT_READERS, **SNAPSHOT_READERS}
 """By name: makes the reader."""
 
 

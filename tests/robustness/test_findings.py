@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.errors import FormatError
+from state_pipelines.errors import FormatError, UsageError
 from state_pipelines.operations.dump import dump
+from state_pipelines.operations.jobs.flink_config import load_flink_config
 from state_pipelines.snapshot.keyed_state import KeyedState, count_states
 from state_pipelines.snapshot.snapshot import Snapshot
 from tests.snapshots import OWN
@@ -44,3 +45,10 @@ def test_a_max_parallelism_that_cannot_be_is_named(number: int, message: str) ->
     states = [state for each in damaged.operators for state in each.survey().states if isinstance(state, KeyedState)]
     with pytest.raises(FormatError, match=message):
         count_states(states)
+
+
+@pytest.mark.parametrize("digits", [20, 5000])
+def test_a_duration_that_nothing_can_count_is_refused(tmp_path: Path, digits: int) -> None:
+    (tmp_path / "config.yaml").write_text(f"execution.checkpointing.interval: {'9' * digits} d\n")
+    with pytest.raises(UsageError, match=r"execution\.checkpointing\.interval is .*, which is too long"):
+        load_flink_config(str(tmp_path / "config.yaml"))

@@ -126,7 +126,11 @@ def parse_duration(value: Any, key: str) -> timedelta:
     unit = match and _UNITS.get(match[2].lower())
     if match is None or unit is None:
         raise UsageError(f"{key} is {value!r}", hint="Write a duration, such as 30 s or 5 min")
-    return int(match[1]) * unit
+    try:
+        return int(match[1]) * unit
+    except (OverflowError, ValueError):
+        # More days than Python counts, or more digits than it parses.
+        raise UsageError(f"{key} is {value!r:.80}, which is too long", hint="Write a shorter duration") from None
 
 
 def _find(options: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
