@@ -89,3 +89,37 @@ def test_imports_belong_to_the_set() -> None:
     files.file.add(name="a.proto", dependency=["b.proto"])
     with pytest.raises(UsageError, match=r"lacks b\.proto, which a\.proto imports"):
         ProtobufTypes([files.SerializeToString()])
+
+
+@pytest.mark.parametrize(
+    ("sound", "damaged"), [(b".acme.Status", b".acme.Stawus"), (b"shop_order", b"shop\xff\xfeder")]
+)
+def test_descriptors_that_are_not_valid_are_refused(sound: bytes, damaged: bytes) -> None:
+    with pytest.raises(UsageError, match=r"the descriptor set of Protobuf is not valid|is not a FileDescriptorSet"):
+        ProtobufTypes([make_set().replace(sound, damaged)])
+
+
+@pytest.mark.parametrize("repeated", [True, False])
+def test_a_map_whose_entries_are_not_described_is_refused(*, repeated: bool) -> None:
+    files = descriptor_pb2.FileDescriptorSet.FromString(make_set())
+    (entry,) = (
+        each
+        for file in files.file
+        for message in file.message_type
+        for each in message.nested_type
+        if each.options.map_entry
+    )
+    (field,) = (
+        each
+        for file in files.file
+        for message in file.message_type
+        for each in message.field
+        if each.type_name.endswith(f".{entry.name}")
+    )
+    if repeated:
+        entry.field[1].name = "other"
+    else:
+        field.label = descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL
+    types = ProtobufTypes([files.SerializeToString()])
+    with pytest.raises(UsageError, match="is a map without entries"):
+        types.decode("acme.ShopOrder$Order", bytes.fromhex("0807"))

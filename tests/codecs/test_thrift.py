@@ -109,3 +109,21 @@ def test_a_field_without_a_number_is_wrong_use() -> None:
 def test_a_value_is_shown_with_its_class() -> None:
     fields = MessageTypes(thrift=(FILE,)).decode("thrift", "com.acme.thrift.Item", bytes.fromhex(ITEM))
     assert value_json(fields) == {"sku": "x1", "count": 3}
+
+
+def test_numbers_of_constants_may_begin_with_zeros() -> None:
+    files = ThriftFiles(["enum Status { PAID = 010 } struct Order { 1: Status status }"])
+    assert files.decode("Order", bytes.fromhex("080001 0000000a 00")) == {"status": "PAID"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("struct Order { 1: " + "list<" * 2000 + "i32" + ">" * 2000 + " a }", "nested more than 64 levels"),
+        ("enum Status { PAID = " + "9" * 5000 + " }", "is not a number"),
+        ("struct Order { \u00b2: i32 a }", "is not a number"),
+    ],
+)
+def test_thrift_files_beyond_all_limits_are_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ThriftFiles([text])

@@ -12,6 +12,7 @@ from state_pipelines.errors import StateError
 from tests.robustness.byte_readers import BYTE_READERS
 from tests.robustness.snapshot_readers import SNAPSHOT_READERS
 from tests.robustness.text_readers import TEXT_READERS
+from tests.robustness.value_readers import VALUE_READERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,7 +44,12 @@ class Finding(NamedTuple):
     text: str
 
 
-READERS: Mapping[str, Callable[[], DamagedReader]] = {**BYTE_READERS, **TEXT_READERS, **SNAPSHOT_READERS}
+READERS: Mapping[str, Callable[[], DamagedReader]] = {
+    **BYTE_READERS,
+    **TEXT_READERS,
+    **VALUE_READERS,
+    **SNAPSHOT_READERS,
+}
 """By name: makes the reader."""
 
 

@@ -1,4 +1,4 @@
-"""Readers of files that people write, and of the bytes of connectors."""
+"""Readers of files that people write."""
 
 from __future__ import annotations
 
@@ -6,18 +6,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from state_pipelines.codecs.layout_context import LayoutContext
-from state_pipelines.connectors.connector_state import AmbiguousState
-from state_pipelines.connectors.detection import detect, read_coordinator
-from state_pipelines.connectors.registry import list_codecs
-from state_pipelines.errors import StateError
 from state_pipelines.operations.bootstrap.bootstrap_files import load_bootstrap
 from state_pipelines.operations.jobs.flink_config import load_flink_config
 from state_pipelines.operations.jobs.job_files import load_job
 from state_pipelines.operations.requests import RequestFile
 from state_pipelines.serializers.python_types import parse_python_declaration
 from state_pipelines.storage import resolve
-from tests.connectors.vectors import BYTES, DATA, RELEASES, wrap
 from tests.operations.test_jobfile import COMPLETE, FLINK_2, OLD, schema
 from tests.robustness.byte_readers import ByteReader
 
@@ -124,47 +118,11 @@ def make_python_type_reader() -> ByteReader:
     return ByteReader(TYPES, lambda data: parse_python_declaration(data.decode(errors="replace")), True)
 
 
-def make_connector_reader() -> ByteReader:
-    """Elements and enumerators of connectors, as Flink wrote them: each kind of reader sees all of them."""
-    lines = [line for release in RELEASES for line in (DATA / f"flink-{release}.txt").read_text().splitlines()]
-    # Committables stand in a list of their own.
-    seeds = sorted({bytes.fromhex(line.split()[1]) for line in lines if not line.startswith("commit-")})
-    states = {name: codec for codec in list_codecs() for name in codec.state_names}
-
-    def read(data: bytes) -> None:
-        element = wrap(data)
-        refused: StateError | None = None
-        was_read = False
-        for name in states:
-            found = detect(name, BYTES, [element])
-            if found is not None and not isinstance(found, AmbiguousState):
-                found.to_batch()
-        for codec in list_codecs():
-            if not codec.accepts(BYTES):
-                continue
-            try:
-                # Only elements of list state are arrays with a length in front.
-                given = data if codec.kind == "enumerator" else element
-                value = codec.read(given, BYTES, LayoutContext())
-            except StateError as error:
-                refused = error
-                continue
-            was_read = True
-            tuple(codec.rows(value))
-            codec.write(value, BYTES, LayoutContext())
-        read_coordinator(b"\0\0\0\1" + data)
-        if refused is not None and not was_read:
-            raise refused
-
-    return ByteReader(tuple(seeds), read)
-
-
 TEXT_READERS: dict[str, Callable[[], ByteReader]] = {
     "requests": make_request_reader,
     "bootstrap-files": make_bootstrap_reader,
     "job-files": make_job_reader,
     "flink-configs": make_config_reader,
     "python-types": make_python_type_reader,
-    "connectors": make_connector_reader,
 }
 """By name: makes the reader."""

@@ -32,7 +32,7 @@ class ProtobufTypes:
         sets: serialized `FileDescriptorSet`s.
 
     Raises:
-        UsageError: one is something else, or lacks a file that another one imports.
+        UsageError: one is something else, is not valid, or lacks a file that another one imports.
     """
 
     def __init__(self, sets: Iterable[bytes]) -> None:
@@ -61,8 +61,15 @@ class ProtobufTypes:
                     f"the descriptor set lacks {name}, which {file.name} imports", hint="Use protoc --include_imports"
                 )
             self._add(files[name], files, added)
-        self._pool.AddSerializedFile(file.SerializeToString())
-        self.classes |= dict(_list_classes(file))
+        try:
+            self._pool.AddSerializedFile(file.SerializeToString())
+            self.classes |= dict(_list_classes(file))
+        except TypeError as error:
+            # Also of names that are not UTF-8, which are bytes.
+            raise UsageError(
+                f"the descriptor set of Protobuf is not valid: {file.name!r}: {error}",
+                hint="Write it again with protoc",
+            ) from None
 
     def decode(self, class_name: str, raw: bytes) -> Mapping[str, object]:
         """Return the fields of a message by name, those that are absent as None or the default of their type.
@@ -124,7 +131,12 @@ def _fields(message: Any) -> dict[str, object]:
 def _field(message: Any, field: FieldDescriptor) -> object:
     value = getattr(message, field.name)
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        item = field.message_type.fields_by_name["value"]
+        item = field.message_type.fields_by_name.get("value")
+        if item is None or not field.is_repeated:
+            raise UsageError(
+                f"the descriptor set of Protobuf is not valid: {field.full_name} is a map without entries",
+                hint="Write it again with protoc",
+            )
         return MapValue("java.util.Map", tuple((key, _value(value[key], item)) for key in sorted(value)))
     if field.is_repeated:
         return [_value(each, field) for each in value]

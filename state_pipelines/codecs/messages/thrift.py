@@ -73,7 +73,7 @@ class ThriftFiles:
         for enum in _ENUM.finditer(text):
             constants, number = {}, 0
             for name, given in _CONSTANT.findall(enum[2]):
-                number = int(given, 0) if given else number
+                number = _parse_number(given) if given else number
                 constants[number] = name
                 number += 1
             self._enums[enum[1]] = constants
@@ -152,6 +152,14 @@ class ThriftFiles:
         return of
 
 
+def _parse_number(text: str) -> int:
+    """Return a number of a Thrift file: hexadecimal after `0x`, else decimal, with zeros before it too."""
+    try:
+        return int(text, 16 if text[:2] in ("0x", "0X") else 10)
+    except ValueError:
+        raise UsageError(f"{text[:20]!r} is not a number that a Thrift file can hold") from None
+
+
 def _take_block(text: str, start: int) -> str:
     """Return the text up to the brace that closes the one before `start`; default values may hold braces."""
     depth = 1
@@ -178,13 +186,15 @@ class _Parser:
     def peek(self) -> str:
         return str(self.tokens[self.at]) if self.at < len(self.tokens) else ""
 
-    def type(self) -> ThriftType:
+    def type(self, depth: int = 0) -> ThriftType:
+        if depth > MAX_DEPTH:
+            raise UsageError(f"types of the Thrift file are nested more than {MAX_DEPTH} levels deep")
         name = self.take()
         if self.peek() != "<":
             return ThriftType(name)
         inner = []
         while self.take() in ("<", ","):
-            inner.append(self.type())
+            inner.append(self.type(depth + 1))
         return ThriftType(name, tuple(inner))
 
     def fields(self) -> dict[int, tuple[str, ThriftType]]:
@@ -199,7 +209,7 @@ class _Parser:
             if self.peek() in ("required", "optional"):
                 self.take()
             of = self.type()
-            found[int(number)] = (self.take(), of)
+            found[_parse_number(number)] = (self.take(), of)
             self._skip_rest()
         return found
 
