@@ -175,7 +175,18 @@ class Deployment:
         }
 
     def list_checks(self, asset: str) -> dict[str, str]:
-        """The status of the newest execution of each check of an asset."""
+        """The status of the newest execution of each check of an asset, when none is in progress."""
+        found: dict[str, str] = {}
+
+        def have_ended() -> bool:
+            found.clear()
+            found.update(self._query_checks(asset))
+            return "IN_PROGRESS" not in found.values()
+
+        wait_for(have_ended, f"the checks of {asset}", seconds=_RUN_SECONDS)
+        return found
+
+    def _query_checks(self, asset: str) -> dict[str, str]:
         path = json.dumps(asset.split("/"))
         text = f"""{{assetNodeOrError(assetKey: {{path: {path}}}) {{ ... on AssetNode {{
             assetChecksOrError {{ ... on AssetChecks {{
