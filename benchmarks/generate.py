@@ -15,6 +15,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from benchmarks.keys import HASHES, SERIALIZERS, KeyNumbers, choose_numbers
 from benchmarks.rows import make_batches, make_infos
@@ -34,6 +35,14 @@ from state_pipelines.operations.write.publication import NewFile, place_rewrites
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.storage import join, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import pyarrow as pa
+
+    from state_pipelines.serializers.state_meta_info import StateMetaInfo
+    from state_pipelines.serializers.tree import Serializer
 
 OPERATOR = "bench"
 """The uid of the operator; the snapshot stores its hash."""
@@ -67,19 +76,34 @@ def generate(target: str, keys: int, shape: Shape | None = None) -> None:
 
 
 def _write_canonical(target: str, numbers: KeyNumbers, shape: Shape) -> None:
-    infos = make_infos(shape)
-    key = SERIALIZERS[shape.key]
-    header = KeyedHeader(key_serializer=key, states=tuple(infos), compressed=shape.compressed)
+    states = [
+        (info, make_batches(state, numbers, shape)) for state, info in zip(shape.states, make_infos(shape), strict=True)
+    ]
+    write_canonical(target, SERIALIZERS[shape.key], states, shape)
+
+
+def write_canonical(
+    target: str, key: Serializer, states: Sequence[tuple[StateMetaInfo, Iterable[pa.RecordBatch]]], shape: Shape
+) -> None:
+    """Write a canonical savepoint of one operator.
+
+    Args:
+        target: a local directory that does not exist yet.
+        key: serializer of the keys.
+        states: the states, each with its rows.
+        shape: parallelism, key groups and compression; its states and keys do not count.
+    """
+    header = KeyedHeader(key_serializer=key, states=tuple(info for info, _ in states), compressed=shape.compressed)
     ranges = [
         compute_key_group_range(subtask, shape.parallelism, shape.max_parallelism)
         for subtask in range(shape.parallelism)
     ]
     with SnapshotTransaction(resolve(target)) as transaction:
         parts: list[tuple[int, tuple[PartFile, ...]]] = []
-        for state_id, (state, info) in enumerate(zip(shape.states, infos, strict=True)):
+        for state_id, (info, batches) in enumerate(states):
             layout = derive_keyed_layout(info, key, shape.max_parallelism, LayoutContext())
             encoder = RecordEncoder(layout, info.name, tuple(HASHES.items()))
-            part = write_part(encoder, make_batches(state, numbers, shape), join(transaction.scratch, make_file_name()))
+            part = write_part(encoder, batches, join(transaction.scratch, make_file_name()))
             parts.append((state_id, (part,)))
         files = []
         context = RecordContext(shape.max_parallelism, LayoutContext())

@@ -55,7 +55,7 @@ class DatabaseWriter:
 
     Args:
         directory: local, empty or not there yet; it holds the database afterwards.
-        families: names of the column families besides `default`, in the order of their ids.
+        families: names of the column families besides `default`.
         compression: of the blocks, one of `COMPRESSIONS`.
         table_size: bytes after which a new table is begun.
 
@@ -120,14 +120,15 @@ class DatabaseWriter:
         """
         for name in self._families:
             self._finish_table(name)
-        database = Rdict(str(self._directory), self._options)
+        # All at once: RocksDB writes the options of every column family again whenever one is created.
+        database = Rdict(str(self._directory), self._options, dict.fromkeys(self._families, self._options))
         ingesting = IngestExternalFileOptions()
         ingesting.set_move_files(True)
         for name in self._families:
-            family = database.create_column_family(name, self._options)
             if self._staged[name]:
+                family = database.get_column_family(name)
                 family.ingest_external_file(self._staged[name], ingesting)
-            family.close()
+                family.close()
         database.close()
         shutil.rmtree(self._staging)
         return list_files(self._directory)
@@ -187,6 +188,7 @@ def _make_options(compression: str) -> Options:
     options.set_block_based_table_factory(make_table_format())
     options.set_compression_type(getattr(DBCompressionType, compression)())
     options.create_if_missing(True)
+    options.create_missing_column_families(True)
     # No compaction: what is ingested is in its final place.
     options.set_disable_auto_compactions(True)
     return options

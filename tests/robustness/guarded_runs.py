@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.robustness.readers import Finding, attempt, make_reader
+from tests.robustness.readers import Finding, Result, attempt, make_reader
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -22,7 +22,7 @@ MOST_BYTES = 1 << 30
 """Of address space, above what the process has after it has read the sound input."""
 
 _POLL = 0.2
-_STARTED, _NUMBER, _READ, _REFUSED = range(4)
+_STARTED, _NUMBER, _RESULTS = range(3)
 
 
 @dataclass
@@ -30,15 +30,13 @@ class Outcome:
     """Results of the attempts of one reader.
 
     Attributes:
-        read: attempts whose damaged input could be read.
-        refused: attempts that ended with a `StateError`.
+        results: attempts without a finding.
         findings: attempts that ended otherwise.
         examples: by finding, the number of the first such attempt.
         seconds: of the attempts; without the time in which the reader is prepared.
     """
 
-    read: int = 0
-    refused: int = 0
+    results: Counter[Result] = field(default_factory=Counter)
     findings: Counter[Finding] = field(default_factory=Counter)
     examples: dict[Finding, int] = field(default_factory=dict)
     seconds: float = 0.0
@@ -55,8 +53,8 @@ def run(name: str, seed: int, numbers: range) -> Outcome:
     context = multiprocessing.get_context("spawn")
     first = numbers.start
     while first < numbers.stop:
-        # When the attempt started (0 before the first), its number, and how many were read and refused.
-        progress = context.Array("d", 4, lock=False)
+        # When the attempt started (0 before the first), its number, and how many ended with each result.
+        progress = context.Array("d", _RESULTS + len(Result), lock=False)
         receiver, sender = context.Pipe(duplex=False)
         process = context.Process(target=_work, args=(name, seed, range(first, numbers.stop), progress, sender))
         process.start()
@@ -64,8 +62,7 @@ def run(name: str, seed: int, numbers: range) -> Outcome:
         hung = _watch(process, progress, receiver, outcome)
         process.join()
         number = int(progress[_NUMBER])
-        outcome.read += int(progress[_READ])
-        outcome.refused += int(progress[_REFUSED])
+        outcome.results.update({result: int(progress[_RESULTS + result]) for result in Result})
         if not progress[_STARTED]:
             raise RuntimeError(f"the reader {name} does not read its sound input")
         if not hung and process.exitcode == 0:
@@ -106,5 +103,5 @@ def _work(name: str, seed: int, numbers: range, progress: Any, sender: Connectio
         if isinstance(result, Finding):
             sender.send((result, number))
         else:
-            progress[_READ if result else _REFUSED] += 1
+            progress[_RESULTS + result] += 1
     sender.send(time.monotonic() - begun)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from state_pipelines.errors import StateError
 from tests.robustness.byte_readers import BYTE_READERS
+from tests.robustness.every_byte import EVERY_BYTE, EveryByte
 from tests.robustness.snapshot_readers import SNAPSHOT_READERS
 from tests.robustness.text_readers import TEXT_READERS
 from tests.robustness.value_readers import VALUE_READERS
@@ -44,34 +46,48 @@ class Finding(NamedTuple):
     text: str
 
 
-READERS: Mapping[str, Callable[[], DamagedReader]] = {
+class Result(IntEnum):
+    """An attempt without a finding: the input was read, refused with a `StateError`, or read as known other rows."""
+
+    READ = 0
+    REFUSED = 1
+    CHANGED = 2
+
+
+RANDOM: Mapping[str, Callable[[], DamagedReader]] = {
     **BYTE_READERS,
     **TEXT_READERS,
     **VALUE_READERS,
     **SNAPSHOT_READERS,
 }
+"""By name: makes a reader of input with random damage."""
+
+READERS: Mapping[str, Callable[[], DamagedReader | EveryByte]] = {**RANDOM, **EVERY_BYTE}
 """By name: makes the reader."""
 
 
 @cache
-def make_reader(name: str) -> DamagedReader:
+def make_reader(name: str) -> DamagedReader | EveryByte:
     """The reader of a name, made once."""
     return READERS[name]()
 
 
-def attempt(name: str, seed: int, number: int) -> bool | Finding:
+def attempt(name: str, seed: int, number: int) -> Result | Finding:
     """Read one damaged input.
 
     Returns:
-        Whether it could be read; or the error that is no `StateError`.
+        What came of it; or the error that is no `StateError`.
     """
     try:
-        make_reader(name).attempt(Random(f"{seed} {name} {number}"))
+        reader = make_reader(name)
+        if isinstance(reader, EveryByte):
+            return Result.CHANGED if reader.flip(seed, number) else Result.READ
+        reader.attempt(Random(f"{seed} {name} {number}"))
     except StateError:
-        return False
+        return Result.REFUSED
     except Exception as error:  # noqa: BLE001 - any other error is what is looked for
         frames = [each for each in traceback.extract_tb(error.__traceback__) if PACKAGE in each.filename]
         frame = frames[-1] if frames else traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(frame.filename).parent.name}/{Path(frame.filename).name}:{frame.lineno}"
         return Finding(type(error).__name__, place, str(error)[:200])
-    return True
+    return Result.READ

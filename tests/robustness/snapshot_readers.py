@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 StreamId = tuple[str, int]
 """Name of a stream and its first byte in the file."""
 
+TABLE_ENDS = (bytes.fromhex("f7cff485b741e288"), bytes.fromhex("88e241b785f4cff7"))
+"""Last bytes of tables of RocksDB: the magic number of those with block-based indexes, both ways round."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -70,7 +73,7 @@ class SnapshotReader:
             if self.forged:
                 stack.enter_context(patch("state_pipelines.rocksdb.blocks.find_wrong_block", lambda *_: -1))
                 stack.enter_context(patch("state_pipelines.rocksdb.table._check_footer", lambda *_: None))
-            self._read(_open_damaged(target, damaged), chance)
+            self._read(open_damaged(target, damaged), chance)
 
     def _read(self, snapshot: Snapshot, chance: Random) -> None:
         survey = snapshot.operators[0].survey(in_flight=True)
@@ -113,7 +116,8 @@ class HandleReading:
             inspect(case.open(), count=True)
 
 
-def _open_damaged(target: Target, damaged: bytes) -> Snapshot:
+def open_damaged(target: Target, damaged: bytes) -> Snapshot:
+    """The snapshot of a target with other bytes in the place of its stream."""
     snapshot = target.snapshot.with_declarations(target.snapshot.declarations)
     sound = snapshot.handles.open_stream
 
@@ -137,12 +141,14 @@ def _read_states(snapshot: Snapshot, wanted: Callable[[State], bool]) -> int:
     return found
 
 
-def find_targets(cases: list[Case], wanted: Callable[[State], bool]) -> tuple[Target, ...]:
-    """The streams that are read for the wanted states, of every operator of some snapshots."""
+def find_targets(cases: list[Case], wanted: Callable[[State], bool], uids: tuple[str, ...] = ()) -> tuple[Target, ...]:
+    """The streams that are read for the wanted states, of every operator of some snapshots, or of some operators."""
     targets = []
     for case in cases:
         whole = case.open_told()
         for state in whole.metadata.operator_states:
+            if uids and state.uid not in uids:
+                continue
             metadata = replace(whole.metadata, operator_states=(state,))
             snapshot = Snapshot(whole.location, metadata, whole.path_mapping, whole.declarations)
             opened: dict[StreamId, StateStream] = {}
@@ -172,7 +178,8 @@ def _read_content(stream: StateStream) -> bytes:
     return read_whole_stream(replace(stream, size=0) if whole else stream)
 
 
-def _is_keyed(state: State) -> bool:
+def is_keyed(state: State) -> bool:
+    """Whether it is keyed state or timers."""
     return isinstance(state, KeyedState)
 
 
@@ -180,62 +187,61 @@ def _is_in_flight(state: State) -> bool:
     return isinstance(state, InFlightState)
 
 
-def _is_operator_state(state: State) -> bool:
-    return not _is_keyed(state) and not _is_in_flight(state)
+def is_operator_state(state: State) -> bool:
+    """Whether it is operator, broadcast or raw state."""
+    return not is_keyed(state) and not _is_in_flight(state)
 
 
-def _choose(*names: str) -> list[Case]:
+def choose(*names: str) -> list[Case]:
+    """Snapshots of the releases 1.20 and 2.2 by the names of their folders."""
     return [case for case in OWN if case.case in names and not case.version.startswith("2.3")]
 
 
 def make_canonical_reader() -> SnapshotReader:
     """Canonical savepoints."""
-    return SnapshotReader(find_targets(_choose("heap", "rocksdb", "heap-snappy"), _is_keyed), _is_keyed)
+    return SnapshotReader(find_targets(choose("heap", "rocksdb", "heap-snappy"), is_keyed), is_keyed)
 
 
 def make_heap_reader() -> SnapshotReader:
     """Native savepoints and checkpoints of the heap."""
-    cases = _choose("heap-native", "heap-native-snappy", "heap-checkpoint")
-    return SnapshotReader(find_targets(cases, _is_keyed), _is_keyed)
+    cases = choose("heap-native", "heap-native-snappy", "heap-checkpoint")
+    return SnapshotReader(find_targets(cases, is_keyed), is_keyed)
 
 
 def make_rocksdb_reader() -> SnapshotReader:
     """Files of RocksDB and ForSt."""
-    cases = _choose("rocksdb-native", "rocksdb-incremental", "rocksdb-file-merging", "rocksdb-heap-timers", "forst")
-    return SnapshotReader(find_targets(cases, _is_keyed), _is_keyed)
+    cases = choose("rocksdb-native", "rocksdb-incremental", "rocksdb-file-merging", "rocksdb-heap-timers", "forst")
+    return SnapshotReader(find_targets(cases, is_keyed), is_keyed)
 
 
 def make_forged_rocksdb_reader() -> SnapshotReader:
     """Tables of RocksDB whose checksums are right, although their content is damaged."""
-    targets = find_targets(_choose("rocksdb-native", "forst"), _is_keyed)
-    tables = tuple(each for each in targets if each.content[-8:] in _TABLE_ENDS)
-    return SnapshotReader(tables, _is_keyed, forged=True)
-
-
-_TABLE_ENDS = (bytes.fromhex("f7cff485b741e288"), bytes.fromhex("88e241b785f4cff7"))
+    targets = find_targets(choose("rocksdb-native", "forst"), is_keyed)
+    tables = tuple(each for each in targets if each.content[-8:] in TABLE_ENDS)
+    return SnapshotReader(tables, is_keyed, forged=True)
 
 
 def make_changelog_reader() -> SnapshotReader:
     """Changelog checkpoints: changes, and what they change."""
     cases = [case for case in OWN if case.case.startswith("changelog-") and not case.version.startswith("2.3")]
-    return SnapshotReader(find_targets(cases, _is_keyed), _is_keyed)
+    return SnapshotReader(find_targets(cases, is_keyed), is_keyed)
 
 
 def make_operator_state_reader() -> SnapshotReader:
     """Operator state, broadcast state and raw state."""
-    cases = _choose("heap", "rocksdb", "heap-native", "finished", "rocksdb-incremental", "unaligned")
-    return SnapshotReader(find_targets(cases, _is_operator_state), _is_operator_state)
+    cases = choose("heap", "rocksdb", "heap-native", "finished", "rocksdb-incremental", "unaligned")
+    return SnapshotReader(find_targets(cases, is_operator_state), is_operator_state)
 
 
 def make_in_flight_reader() -> SnapshotReader:
     """Buffers of unaligned checkpoints."""
-    return SnapshotReader(find_targets(_choose("unaligned"), _is_in_flight), _is_in_flight)
+    return SnapshotReader(find_targets(choose("unaligned"), _is_in_flight), _is_in_flight)
 
 
 def make_handle_reader() -> HandleReading:
     """Whole snapshots with a damaged `_metadata`, and with it handles, offsets and key groups that are wrong."""
     names = ("heap-checkpoint", "heap", "rocksdb-native", "rocksdb-full", "changelog-heap-files", "unaligned", "forst")
-    return HandleReading(tuple(_choose(*names)))
+    return HandleReading(tuple(choose(*names)))
 
 
 SNAPSHOT_READERS: dict[str, Callable[[], SnapshotReader | HandleReading]] = {

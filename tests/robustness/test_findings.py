@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.errors import FormatError, UsageError
+from state_pipelines.errors import FormatError, UnsupportedError, UsageError
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.jobs.flink_config import load_flink_config
+from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.keyed_state import KeyedState, count_states
 from state_pipelines.snapshot.snapshot import Snapshot
 from tests.snapshots import OWN
@@ -52,3 +53,26 @@ def test_a_duration_that_nothing_can_count_is_refused(tmp_path: Path, digits: in
     (tmp_path / "config.yaml").write_text(f"execution.checkpointing.interval: {'9' * digits} d\n")
     with pytest.raises(UsageError, match=r"execution\.checkpointing\.interval is .*, which is too long"):
         load_flink_config(str(tmp_path / "config.yaml"))
+
+
+def test_only_a_map_with_a_serializer_of_its_own_is_not_read_from_changes(tmp_path: Path) -> None:
+    # Nothing is materialized, so that the serializer of the keys is found by the changes, those of the map among them.
+    (case,) = (each for each in OWN if each.name == "types-2.2-changelog-heap-files")
+    target = tmp_path / "folder"
+    shutil.copytree(case.folder, target)
+    for file in (each for each in target.rglob("*") if each.is_file()):
+        data = file.read_bytes()
+        file.write_bytes(data.replace(b"base.MapSerializerSnapshot", b"base.MapSeriali_erSnapshot"))
+    sound = {each.name: each for each in case.open().operator("few-states").survey().states}
+    mapping = (f"file:{case.written}={target}",)
+    snapshot = open_snapshot(str(target / case.path.relative_to(case.folder)), path_mapping=mapping)
+    survey = snapshot.operator("few-states").survey()
+    assert not survey.failures
+    assert {each.name for each in survey.states} == set(sound)
+    for state in survey.states:
+        if state.name == "map":
+            with pytest.raises(UnsupportedError, match="MapSeriali_erSnapshot"):
+                list(state.batches())
+        else:
+            rows = [row for batch in state.batches() for row in batch.to_pylist()]
+            assert rows == [row for batch in sound[state.name].batches() for row in batch.to_pylist()]

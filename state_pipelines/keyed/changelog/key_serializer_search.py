@@ -292,7 +292,8 @@ def _is_columnar(layout: lay.Layout) -> bool:
 
 
 def _payload(state: ChangedState, operation: Operation) -> lay.Layout | None:
-    """Layout of an operation after key and namespace; None where the state has no such operation."""
+    """Layout of an operation after key and namespace; None where the state has no such operation, or keys of a map that
+    nothing reads."""
     value, state_type = state.value, state.layout.state_type
     match operation:
         case Operation.CLEAR:
@@ -301,8 +302,10 @@ def _payload(state: ChangedState, operation: Operation) -> lay.Layout | None:
             namespace = state.bare[1][1]
             return lay.Struct((("target", namespace), ("sources", lay.Sequence(namespace))))
     if state_type == "MAP":
-        user_key = dict(state.layout.key.fields)["map_key"]
+        user_key = dict(state.layout.key.fields).get("map_key")
         match operation:
+            case _ if user_key is None:
+                return None
             case Operation.ADD:
                 return lay.Mapping(user_key, lay.Optional(value))
             case Operation.ADD_ELEMENT | Operation.ADD_OR_UPDATE_ELEMENT:

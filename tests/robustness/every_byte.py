@@ -1,0 +1,190 @@
+"""Every byte of small snapshots, one after the other, with one of its bits flipped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from state_pipelines.errors import StateError
+from state_pipelines.metadata import read_metadata
+from state_pipelines.snapshot.snapshot import Snapshot
+from tests.robustness.snapshot_readers import (
+    TABLE_ENDS,
+    Target,
+    choose,
+    find_targets,
+    is_keyed,
+    is_operator_state,
+    open_damaged,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from state_pipelines.snapshot.state import State
+    from tests.snapshots import Case
+
+STRIDE = 7919
+"""Attempts that follow each other are this many bytes apart, so that a few of them are spread over all bytes."""
+
+SNAPPY_START = b"\xff\x06\x00\x00sNaPpY"
+
+Rows = dict[tuple[str | None, str], list[str]]
+"""Operator and name of a state -> its rows."""
+
+
+class WrongRowsError(Exception):
+    """Rows differ although the format has a checksum of the byte that was flipped."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was read of a snapshot.
+
+    Attributes:
+        rows: of the states that could be read.
+        error: of the first state that could not.
+    """
+
+    rows: Rows
+    error: StateError | None
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Bytes that are flipped.
+
+    Attributes:
+        content: the sound bytes.
+        read: reads all states from such bytes.
+        checked_from: first byte from which on the format has checksums; as many as there are bytes where it has none.
+    """
+
+    content: bytes
+    read: Callable[[bytes], Reading]
+    checked_from: int
+
+
+@dataclass(frozen=True)
+class EveryByte:
+    """A reader of which one attempt flips one bit; as many attempts as there are bytes reach each byte once.
+
+    Attributes:
+        streams: what is flipped.
+        sound: rows of each stream as it is.
+    """
+
+    streams: tuple[Stream, ...]
+    sound: list[Rows] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """Bytes of all streams."""
+        return sum(len(each.content) for each in self.streams)
+
+    def read_sound(self) -> None:
+        """Read the rows of all streams."""
+        for stream in self.streams[len(self.sound) :]:
+            reading = stream.read(stream.content)
+            if reading.error:
+                raise reading.error
+            self.sound.append(reading.rows)
+
+    def flip(self, seed: int, number: int) -> bool:
+        """Flip one bit of a byte and read all states.
+
+        Returns:
+            Whether the rows are other ones than before.
+
+        Raises:
+            StateError: A state could not be read.
+            WrongRowsError: Rows of a state that was read differ, where the format has a checksum.
+        """
+        self.read_sound()
+        turn, number = divmod(number, self.count)
+        at = number * STRIDE % self.count
+        ends = list(accumulate(len(each.content) for each in self.streams))
+        index = next(index for index, end in enumerate(ends) if at < end)
+        stream, sound = self.streams[index], self.sound[index]
+        at -= ends[index] - len(stream.content)
+        damaged = bytearray(stream.content)
+        damaged[at] ^= 1 << (seed + turn + at) % 8
+        reading = stream.read(bytes(damaged))
+        changed = any(rows != sound.get(name) for name, rows in reading.rows.items())
+        changed |= reading.error is None and reading.rows.keys() != sound.keys()
+        if changed and at >= stream.checked_from:
+            raise WrongRowsError(f"byte {at} of {len(damaged)} in stream {index}")
+        if reading.error:
+            raise reading.error
+        return changed
+
+
+def _read(snapshot: Snapshot, wanted: Callable[[State], bool]) -> Reading:
+    rows: Rows = {}
+    error = None
+    for operator in snapshot.operators:
+        survey = operator.survey()
+        for failure in survey.failures:
+            error = error or failure.error
+        for state in filter(wanted, survey.states):
+            try:
+                rows[operator.name, state.name] = [repr(each.to_pylist()) for each in state.batches()]
+            except StateError as failed:
+                error = error or failed
+    return Reading(rows, error)
+
+
+def _make_stream(target: Target, wanted: Callable[[State], bool]) -> Stream:
+    content = target.content
+    checked_from = len(content)
+    if content.endswith(TABLE_ENDS):
+        checked_from = 0
+    elif SNAPPY_START in content:
+        checked_from = content.index(SNAPPY_START)
+    return Stream(content, lambda damaged: _read(open_damaged(target, damaged), wanted), checked_from)
+
+
+def _make_streams(
+    names: tuple[str, ...], uids: tuple[str, ...], wanted: Callable[[State], bool] = is_keyed
+) -> EveryByte:
+    cases = [case for case in choose(*names) if case.version.startswith("2.2")]
+    return EveryByte(tuple(_make_stream(each, wanted) for each in find_targets(cases, wanted, uids)))
+
+
+def _make_metadata_stream(case: Case) -> Stream:
+    content = (case.path / "_metadata").read_bytes()
+    sound = case.open_told()
+
+    def read(damaged: bytes) -> Reading:
+        metadata = read_metadata(damaged, "_metadata")
+        snapshot = Snapshot(sound.location, metadata, sound.path_mapping, sound.declarations)
+        return _read(snapshot, lambda state: is_keyed(state) or is_operator_state(state))
+
+    return Stream(content, read, len(content))
+
+
+def _make_metadata() -> EveryByte:
+    cases = choose("heap-checkpoint", "changelog-heap-files", "rocksdb-file-merging", "unaligned")
+    return EveryByte(tuple(_make_metadata_stream(each) for each in cases if each.version.startswith("2.2")))
+
+
+_SMALL = ("tumbling-windows", "session-windows", "state-kinds")
+_WINDOWS = ("tumbling-windows",)
+_FEW = ("few-states",)
+
+EVERY_BYTE: dict[str, Callable[[], EveryByte]] = {
+    "bytes-metadata": _make_metadata,
+    "bytes-canonical": lambda: _make_streams(("heap",), _SMALL),
+    "bytes-canonical-snappy": lambda: _make_streams(("heap-snappy",), _SMALL),
+    "bytes-heap": lambda: _make_streams(("heap-native",), _SMALL),
+    "bytes-heap-snappy": lambda: _make_streams(("heap-native-snappy",), _SMALL),
+    "bytes-rocksdb": lambda: _make_streams(("rocksdb-native", "rocksdb-incremental"), _WINDOWS),
+    "bytes-rocksdb-merged": lambda: _make_streams(("rocksdb-file-merging",), _FEW),
+    "bytes-forst": lambda: _make_streams(("forst",), _FEW),
+    "bytes-changelog": lambda: _make_streams(
+        ("changelog-heap-files", "changelog-rocksdb-files", "changelog-heap-materialized"), _FEW
+    ),
+    "bytes-operator-state": lambda: _make_streams(("heap",), (), is_operator_state),
+}
+"""By name: makes the reader."""
