@@ -118,7 +118,7 @@ def make_record(target: Path) -> str:
     values = [b"small"] * 1_000
     values[500] = bytes(GIB)
     rows = {"state_key": pa.array(f"user-{number}" for number in range(1_000)), "value": pa.array(values, pa.binary())}
-    info = keyed_state("document", "VALUE", parse("byte[]"), VOID_NAMESPACE)
+    info = keyed_state("document", "VALUE", parse("BytePrimitiveArray"), VOID_NAMESPACE)
     write_canonical(str(target), parse("String"), [(info, [pa.RecordBatch.from_pydict(rows)])], Shape())
     return "1,000 entries, one of 1 GiB"
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from state_pipelines.errors import UnsupportedError, Where
 from state_pipelines.keyed.key_group_assignment import key_group_prefix_size
+from state_pipelines.keyed.key_group_memory import require_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -312,6 +313,9 @@ def gather_key_groups(streams: Mapping[int, Iterator[KeyedRecords]]) -> Iterator
 
     Yields:
         (key group, runs in the order of `streams`).
+
+    Raises:
+        UnsupportedError: a key group is larger than the memory that is free.
     """
     heads: dict[int, KeyedRecords] = {}
 
@@ -327,11 +331,14 @@ def gather_key_groups(streams: Mapping[int, Iterator[KeyedRecords]]) -> Iterator
     while heads:
         key_group = min(int(records.key_groups[0]) for records in heads.values())
         runs: Runs = []
+        size = 0
         for state_id in streams:
             while state_id in heads and heads[state_id].key_groups[0] == key_group:
                 records = heads[state_id]
                 count = int(np.searchsorted(records.key_groups, key_group, side="right"))
                 runs.append((state_id, records.cut(0, count)))
+                size += int(records.value_ends[count - 1] - records.key_starts[0])
+                require_memory(size, key_group, records.file)
                 if count == len(records):
                     advance(state_id)
                 else:

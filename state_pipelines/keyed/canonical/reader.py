@@ -29,6 +29,7 @@ from state_pipelines.keyed.canonical.sections import (
     select_sections,
 )
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
+from state_pipelines.keyed.key_group_memory import require_memory
 from state_pipelines.keyed.key_group_splits import StateRun
 from state_pipelines.keyed.keyed_file import FileFormat, gather_key_groups
 from state_pipelines.keyed.record_layout import KeyedRecords
@@ -100,6 +101,7 @@ class CanonicalFile(SectionFile):
         """All records, one key group after the other; the states of a section come in their order."""
         everything = range(len(self.header.states))
         for sections in group_sections(self.sort_sections(key_groups), WINDOW):
+            require_memory(sections[0].size, sections[0].key_group, self.name)
             found: dict[int, list[KeyedRecords]] = {}
             for state_id, records in replace(self, sections=sections).scan(everything, context):
                 found.setdefault(state_id, []).append(records)

@@ -292,8 +292,10 @@ def _is_columnar(layout: lay.Layout) -> bool:
 
 
 def _payload(state: ChangedState, operation: Operation) -> lay.Layout | None:
-    """Layout of an operation after key and namespace; None where the state has no such operation, or keys of a map that
-    nothing reads."""
+    """Layout of an operation after key and namespace.
+
+    None where the state has no such operation, or where nothing reads the keys of its map.
+    """
     value, state_type = state.value, state.layout.state_type
     match operation:
         case Operation.CLEAR:

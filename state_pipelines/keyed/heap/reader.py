@@ -32,6 +32,7 @@ from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
 from state_pipelines.keyed.heap.blocks import BlockIndex, BlockReader, SectionBytes
 from state_pipelines.keyed.heap.entries import make_forms
 from state_pipelines.keyed.heap.entry_splits import find_runs, read_piece
+from state_pipelines.keyed.key_group_memory import require_memory
 from state_pipelines.keyed.keyed_file import FileFormat
 from state_pipelines.keyed.record_layout import KeyedRecords, concat_records
 from state_pipelines.keyed.section_file import SectionFile
@@ -69,6 +70,8 @@ class HeapFile(SectionFile):
         def read(group: tuple[Section, ...]) -> bytes:
             return b"" if group[0].piece is not None else self._read_bytes(group)
 
+        for section in ordered:
+            require_memory(section.size, section.key_group, self.name)
         for group, raw in read_ahead(group_sections(ordered, WINDOW), read, self.stream.location, _measure):
             if (piece := group[0].piece) is not None:
                 if piece.state_id in state_ids:
@@ -247,8 +250,9 @@ class HeapWriter:
                 with at(state=info.name):
                     made = form.gather(records)
                 count, entries = made.count, made.to_bytes(records.data)
-            block = state_id.to_bytes(2, "big") + count.to_bytes(4, "big") + entries
-            self._put(compress(block) if self.header.compressed else block)
+            head = state_id.to_bytes(2, "big") + count.to_bytes(4, "big")
+            for part in (compress(head + entries),) if self.header.compressed else (head, entries):
+                self._put(part)
 
     def _put(self, raw: bytes) -> None:
         self.size += self.output.write(raw)
