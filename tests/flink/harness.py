@@ -1,7 +1,7 @@
 """Drives the real Flink: installs it, runs a job on a mini cluster, takes snapshots of every format and restores them.
 
 Flink comes from the package index (`apache-flink-libraries` carries `flink-dist`), once per version, into an ignored
-folder of the tree. The Java programs beside this module (`java/harness`) do the work inside one JVM per call.
+folder of the tree. The Java programs beside this module (`java/harness`) do the work.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
 
 from tests.flink.jobs import orders_job
+from tests.flink.workers import TIMEOUT_SECONDS, WORKERS, write_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -42,7 +43,6 @@ ORDERS = ROOT / "examples" / "orders"
 VERSIONS = ("1.20.5", "2.2.1", "2.3.0")
 OLDEST_JDK = 17
 REFUSED = 2
-TIMEOUT_SECONDS = 300
 # Fields of a dump line that differ from run to run.
 VOLATILE = ("subtask", "index", "ttl_ts")
 ENTRY_KINDS = ("keyed", "timer", "operator", "broadcast")
@@ -241,6 +241,7 @@ def compile_job(home: FlinkHome, job: Job) -> Path:
 
 
 def _compile(home: FlinkHome, folders: list[str]) -> Path:
+    folders = ["tests/flink/java/worker", *folders]
     files = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.java"))
     digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:16]
     classes = home.path / "classes" / digest
@@ -262,35 +263,28 @@ def _class_path(parts: Iterable[Path]) -> str:
 
 
 def _run_job(
-    home: FlinkHome, program: str, job: Job, scratch: Path, mapping: Mapping[str, Path], options: Mapping[str, object]
+    home: FlinkHome, program: str, job: Job, mapping: Mapping[str, Path], options: Mapping[str, object]
 ) -> tuple[int, str]:
     arguments = {"job": job.main, "max-parallelism": job.max_parallelism, **options}
-    return _run(home, compile_job(home, job), program, scratch, arguments, job.settings, mapping)
+    return _run(home, compile_job(home, job), program, arguments, job.settings, mapping)
 
 
 def _run(
     home: FlinkHome,
     classes: Path,
     program: str,
-    scratch: Path,
     options: Mapping[str, object],
     settings: Mapping[str, str] = MappingProxyType({}),
     mapping: Mapping[str, Path] = MappingProxyType({}),
 ) -> tuple[int, str]:
     command = [*_java(), f"-XX:SharedArchiveFile={_archive_classes(home)}", "-Duser.timezone=UTC"]
     command += [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED_PACKAGES]
-    command += [f"-Djava.io.tmpdir={scratch}", f"-Dlog4j.configurationFile={HERE / 'log4j2.properties'}"]
-    command += ["-Dharness.mapping=" + "\n".join(f"{written}={local}" for written, local in mapping.items())]
-    command += ["-cp", _class_path([*home.jars, classes, HERE / "java" / "services"]), f"harness.{program}"]
-    for name, value in options.items():
-        command += [f"--{name}", str(value)]
-    for key, value in settings.items():
-        command += ["-D", f"{key}={value}"]
-    # Not through a pipe: a JVM that does not end would keep it open.
-    log = scratch / "output.log"
-    with log.open("wb") as output:
-        done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False, timeout=TIMEOUT_SECONDS)
-    return done.returncode, log.read_text(encoding="utf-8", errors="replace")
+    command += [f"-Dlog4j.configurationFile={HERE / 'log4j2.properties'}"]
+    command += ["-cp", _class_path([*home.jars, classes, HERE / "java" / "services"])]
+    arguments = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    arguments += [word for key, value in settings.items() for word in ("-D", f"{key}={value}")]
+    mapped = "\n".join(f"{written}={local}" for written, local in mapping.items())
+    return WORKERS.run(command, program, arguments, mapped)
 
 
 def _java() -> list[str]:
@@ -313,11 +307,12 @@ def _archive_classes(home: FlinkHome) -> Path:
                 path = Path(scratch)
                 command = [*_java(), f"-XX:DumpLoadedClassList={path / 'list'}", "-Xshare:off"]
                 command += [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED_PACKAGES]
-                command += ["-cp", _class_path([*jars, classes, HERE / "java" / "services"]), "harness.MakeSnapshot"]
-                command += ["--job", job.main, "--max-parallelism", "128", "--backend", "rocksdb", "--parallelism", "2"]
-                command += ["--directory", str(path), "--entries", str(path / "entries"), "--kind", "canonical"]
-                command += ["--checkpoint-type", "CONFIGURED", "--pause-ms", "0"]
-                subprocess.run(command, capture_output=True, check=True, timeout=TIMEOUT_SECONDS)
+                command += ["-cp", _class_path([*jars, classes, HERE / "java" / "services"]), "harness.Worker"]
+                words = ["--job", job.main, "--max-parallelism", "128", "--backend", "rocksdb", "--parallelism", "2"]
+                words += ["--directory", str(path), "--entries", str(path / "entries"), "--kind", "canonical"]
+                words += ["--checkpoint-type", "CONFIGURED", "--pause-ms", "0"]
+                request = write_request(path / "request", [str(path / "output.log"), "", "MakeSnapshot", *words])
+                subprocess.run(command, input=request, capture_output=True, check=True, timeout=TIMEOUT_SECONDS)
                 command = [*_java(), "-Xshare:dump", f"-XX:SharedClassListFile={path / 'list'}"]
                 command += [f"-XX:SharedArchiveFile={path / 'jsa'}", "-cp", _class_path(jars)]
                 subprocess.run(command, capture_output=True, check=True, timeout=TIMEOUT_SECONDS)
@@ -372,7 +367,7 @@ def make_snapshot(
         options |= {} if records is None else {"records": records}
         if kind == "checkpoint":
             options["checkpoints"] = path
-        code, output = _run_job(home, "MakeSnapshot", job, Path(scratch), {path: target}, options)
+        code, output = _run_job(home, "MakeSnapshot", job, {path: target}, options)
         found = re.search(r"^SNAPSHOT (.+)$", output, re.MULTILINE)
         if code or found is None:
             raise HarnessError(f"no snapshot of {job.main} with Flink {version}:\n{output}")
@@ -402,7 +397,7 @@ def restore(
     with tempfile.TemporaryDirectory() as scratch:
         entries = Path(scratch) / "entries.jsonl"
         options = {"backend": backend, "parallelism": parallelism, "snapshot": snapshot, "entries": entries}
-        code, output = _run_job(home, "RestoreCheck", job, Path(scratch), mapping, options)
+        code, output = _run_job(home, "RestoreCheck", job, mapping, options)
         if code == REFUSED:
             return RestoreResult(ok=False, error=_causes(output), entries=[])
         if code:
@@ -428,7 +423,7 @@ def running_job(version: str, job: Job, checkpoints: Path, *, backend: str = "ro
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(1) as pool:
         until = Path(scratch) / "until"
         options = {"backend": backend, "parallelism": 2, "checkpoints": checkpoints, "until": until}
-        running = pool.submit(_run_job, home, "RunUntil", job, Path(scratch), {}, options)
+        running = pool.submit(_run_job, home, "RunUntil", job, {}, options)
         try:
             while not running.done() and not any(checkpoints.glob("*/chk-*/_metadata")):
                 time.sleep(0.1)
@@ -456,7 +451,7 @@ def dump_rocksdb(version: str, directory: Path) -> dict[str, list[tuple[bytes, b
         entries = Path(scratch) / "entries.hex"
         options = {"directory": directory, "entries": entries}
         classes = _compile(home, ["tests/flink/java/harness"])
-        code, output = _run(home, classes, "DumpRocksDB", Path(scratch), options)
+        code, output = _run(home, classes, "DumpRocksDB", options)
         if code:
             raise HarnessError(f"Flink {version} cannot read the RocksDB directory {directory}:\n{output}")
         for line in entries.read_text().splitlines():
@@ -484,7 +479,7 @@ def resolve_pairs(version: str, earlier: str = "") -> str:
         if earlier:
             options["earlier"] = Path(scratch) / "earlier.tsv"
             (Path(scratch) / "earlier.tsv").write_text(earlier, encoding="utf-8")
-        code, text = _run(home, program, "ResolvePairs", Path(scratch), options)
+        code, text = _run(home, program, "ResolvePairs", options)
         if code:
             raise HarnessError(f"Flink {version} does not resolve the pairs:\n{text}")
         return output.read_text(encoding="utf-8")
@@ -497,7 +492,7 @@ def redistribute(version: str, *, seed: int, cases: int) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         output = Path(scratch) / "cases.jsonl"
         options = {"seed": seed, "cases": cases, "output": output}
-        code, text = _run(home, classes, "RecordRedistribution", Path(scratch), options)
+        code, text = _run(home, classes, "RecordRedistribution", options)
         if code:
             raise HarnessError(f"Flink {version} does not hand out the state:\n{text}")
         return output.read_text(encoding="utf-8")

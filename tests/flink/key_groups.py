@@ -37,7 +37,7 @@ def record_keys(version: str, seed: int, count: int) -> str:
         output = Path(scratch) / "keys.tsv"
         options = {"seed": seed, "count": count, "output": output}
         classes = harness._compile(home, ["tests/flink/java/keygroups"])
-        code, text = harness._run(home, classes, "RecordKeyGroups", Path(scratch), options)
+        code, text = harness._run(home, classes, "RecordKeyGroups", options)
         if code:
             raise harness.HarnessError(f"the keys were not recorded with Flink {version}:\n{text}")
         return output.read_text(encoding="utf-8")

@@ -25,7 +25,7 @@ public final class DumpRocksDB {
 
     private DumpRocksDB() {}
 
-    public static void main(String[] words) {
+    public static int run(String[] words) {
         int code = 0;
         Args args = Args.parse(words);
         try (BufferedWriter out = Files.newBufferedWriter(Path.of(args.get("entries")))) {
@@ -35,8 +35,7 @@ public final class DumpRocksDB {
             Failure.print(e);
             code = 1;
         }
-        System.out.flush();
-        Runtime.getRuntime().halt(code);
+        return code;
     }
 
     private static void dump(String directory, BufferedWriter out) throws Exception {

@@ -14,7 +14,7 @@ import java.nio.file.Path;
 public final class MakeSnapshot {
     private MakeSnapshot() {}
 
-    public static void main(String[] words) {
+    public static int run(String[] words) {
         int code = 0;
         Args args = Args.parse(words);
         String kind = args.get("kind");
@@ -37,7 +37,6 @@ public final class MakeSnapshot {
             Failure.print(e);
             code = 1;
         }
-        System.out.flush();
-        Runtime.getRuntime().halt(code);
+        return code;
     }
 }

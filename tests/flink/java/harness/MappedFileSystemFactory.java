@@ -10,8 +10,8 @@ import org.apache.flink.core.fs.Path;
 import org.apache.flink.core.fs.local.LocalFileSystem;
 
 /**
- * Local files of which some directories lie elsewhere: {@code -Dharness.mapping=FROM=TO}, several with line breaks between.
- * So a snapshot that names its files by absolute paths can be written and restored in any directory.
+ * Local files of which some directories lie elsewhere: the system property {@code harness.mapping} has the value
+ * {@code FROM=TO}, several with line breaks between, and may change. So a snapshot that names its files by absolute paths can be written and restored in any directory.
  */
 public final class MappedFileSystemFactory implements FileSystemFactory {
     @Override
@@ -21,7 +21,7 @@ public final class MappedFileSystemFactory implements FileSystemFactory {
 
     @Override
     public FileSystem create(URI uri) {
-        return new MappedFileSystem(mapping());
+        return new MappedFileSystem();
     }
 
     private static Map<String, String> mapping() {
@@ -36,16 +36,10 @@ public final class MappedFileSystemFactory implements FileSystemFactory {
     }
 
     private static final class MappedFileSystem extends LocalFileSystem {
-        private final Map<String, String> mapping;
-
-        MappedFileSystem(Map<String, String> mapping) {
-            this.mapping = mapping;
-        }
-
         @Override
         public File pathToFile(Path path) {
             String name = path.getPath();
-            for (Map.Entry<String, String> rule : mapping.entrySet()) {
+            for (Map.Entry<String, String> rule : mapping().entrySet()) {
                 if (name.equals(rule.getKey()) || name.startsWith(rule.getKey() + "/")) {
                     return new File(rule.getValue() + name.substring(rule.getKey().length()));
                 }

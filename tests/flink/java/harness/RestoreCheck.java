@@ -12,7 +12,7 @@ import java.nio.file.Path;
 public final class RestoreCheck {
     private RestoreCheck() {}
 
-    public static void main(String[] words) {
+    public static int run(String[] words) {
         int code = 2;
         Args args = Args.parse(words);
         try (RunningJob job = new RunningJob(args, args.get("snapshot"))) {
@@ -23,7 +23,6 @@ public final class RestoreCheck {
         } catch (Exception e) {
             Failure.print(e);
         }
-        System.out.flush();
-        Runtime.getRuntime().halt(code);
+        return code;
     }
 }

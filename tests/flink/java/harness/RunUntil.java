@@ -12,7 +12,7 @@ import java.nio.file.Path;
 public final class RunUntil {
     private RunUntil() {}
 
-    public static void main(String[] words) {
+    public static int run(String[] words) {
         int code = 0;
         Args args = Args.parse(words);
         try (RunningJob job = new RunningJob(args, null)) {
@@ -25,7 +25,6 @@ public final class RunUntil {
             Failure.print(e);
             code = 1;
         }
-        System.out.flush();
-        Runtime.getRuntime().halt(code);
+        return code;
     }
 }

@@ -55,6 +55,7 @@ final class RunningJob implements AutoCloseable {
         checkpoints = args.values.containsKey("checkpoints")
                 ? args.get("checkpoints")
                 : Files.createTempDirectory("checkpoints").toString();
+        job = Class.forName(args.get("job"));
         Configuration configuration = configuration(args, checkpoints);
         cluster = new MiniCluster(new MiniClusterConfiguration.Builder()
                 .setConfiguration(configuration)
@@ -65,7 +66,7 @@ final class RunningJob implements AutoCloseable {
         StreamExecutionEnvironment env = StreamExecutionEnvironment.getExecutionEnvironment(configuration);
         env.setParallelism(parallelism);
         env.setMaxParallelism(args.number("max-parallelism"));
-        job = Class.forName(args.get("job"));
+        open(0);
         job.getMethod("build", StreamExecutionEnvironment.class).invoke(null, env);
         StreamGraph graph = env.getStreamGraph();
         Map<Integer, byte[]> hashes = new StreamGraphHasherV2().traverseStreamGraphAndGenerateHashes(graph);
@@ -166,9 +167,7 @@ final class RunningJob implements AutoCloseable {
      * checkpoint.
      */
     void runRound(int round) throws Exception {
-        if (number("ROUNDS") > 0) {
-            job.getMethod("open", int.class).invoke(null, round);
-        }
+        open(round);
         long records = expectedRecords != null
                 ? Long.parseLong(expectedRecords)
                 : round * number("RECORDS") + number("FIRST_RECORDS");
@@ -177,6 +176,13 @@ final class RunningJob implements AutoCloseable {
         while (ending ? finished() < number("FINISHED") : emitted(end) < records) {
             failIfOver(end, ending ? "no task ends" : "the sources emit less than " + records + " records");
             Thread.sleep(50);
+        }
+    }
+
+    /** Lets the sources of a job with rounds emit the records of a round; of none as long as it is 0. */
+    private void open(int round) throws Exception {
+        if (number("ROUNDS") > 0) {
+            job.getMethod("open", int.class).invoke(null, round);
         }
     }
 

@@ -16,7 +16,7 @@ import org.apache.flink.runtime.state.KeyGroupRangeAssignment;
  * start end} the key groups of a subtask, {@code D parallelism max} the default max parallelism.
  */
 public final class RecordKeyGroups {
-    public static void main(String[] words) throws Exception {
+    public static int run(String[] words) throws Exception {
         java.util.Map<String, String> args = new java.util.TreeMap<>();
         for (int i = 0; i + 1 < words.length; i += 2) {
             args.put(words[i].substring(2), words[i + 1]);
@@ -39,5 +39,6 @@ public final class RecordKeyGroups {
                     + KeyGroupRangeAssignment.computeDefaultMaxParallelism(parallelism) + "\n");
         }
         Files.writeString(output, lines);
+        return 0;
     }
 }

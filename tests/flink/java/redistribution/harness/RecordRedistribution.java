@@ -35,7 +35,7 @@ public final class RecordRedistribution {
         random = new Random(seed);
     }
 
-    public static void main(String[] words) throws Exception {
+    public static int run(String[] words) throws Exception {
         Args args = Args.parse(words);
         RecordRedistribution recording = new RecordRedistribution(Long.parseLong(args.get("seed")));
         List<String> lines = new ArrayList<>();
@@ -43,6 +43,7 @@ public final class RecordRedistribution {
             lines.add(recording.makeCase());
         }
         Files.write(Path.of(args.get("output")), lines);
+        return 0;
     }
 
     private String makeCase() {

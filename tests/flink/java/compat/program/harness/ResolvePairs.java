@@ -32,7 +32,7 @@ public final class ResolvePairs {
     private final Map<String, byte[]> snapshots = new TreeMap<>();
     private final Map<String, String> pairs = new TreeMap<>();
 
-    public static void main(String[] words) throws Exception {
+    public static int run(String[] words) throws Exception {
         Map<String, String> args = new TreeMap<>();
         for (int i = 0; i + 1 < words.length; i += 2) {
             args.put(words[i].substring(2), words[i + 1]);
@@ -44,6 +44,7 @@ public final class ResolvePairs {
             program.resolveEarlier(Paths.get(args.get("earlier")), load(args.get("after")));
         }
         program.write(Paths.get(args.get("output")));
+        return 0;
     }
 
     private static ClassLoader load(String classes) throws Exception {
