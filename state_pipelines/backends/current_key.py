@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import UsageError
+from state_pipelines.keyed.key_group_prefix import encode_prefix
 
 if TYPE_CHECKING:
     from state_pipelines.backends.key_context import KeyContext
@@ -31,7 +32,7 @@ class CurrentKey:
         self.keys = keys
         self._range = key_groups
         self._start = key_groups.start
-        self._prefixes = [key_group.to_bytes(keys.prefix, "big") for key_group in key_groups]
+        self._prefixes = [encode_prefix(key_group, keys.prefix) for key_group in key_groups]
         self.clear()
 
     def clear(self) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 from state_pipelines.backends.value_codecs import Value, make_codec
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import UnsupportedError
-from state_pipelines.keyed.key_group_assignment import assign_key_group, key_group_prefix_size
+from state_pipelines.keyed.key_group_assignment import assign_key_group
+from state_pipelines.keyed.key_group_prefix import key_group_prefix_size
 from state_pipelines.keyed.keys.key_hashes import make_key_hasher
 from state_pipelines.serializers import tree
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from state_pipelines.keyed.key_group_prefix import decode_prefixes, encode_prefix
 from state_pipelines.keyed.record_layout import KeyedRecords
 
 if TYPE_CHECKING:
@@ -32,16 +33,14 @@ def make_records(entries: Sequence[tuple[bytes, bytes]], prefix: int) -> KeyedRe
     ends = np.cumsum(lengths)
     starts = ends - lengths
     key_starts = starts[::2]
-    groups = data[key_starts].astype(np.int32)
-    if prefix == 2:
-        groups = groups << 8 | data[key_starts + 1]
+    groups = decode_prefixes(data, key_starts, prefix)
     return KeyedRecords(groups, data, key_starts + prefix, ends[::2], starts[1::2], ends[1::2], 0, NAME)
 
 
 def split_records(records: KeyedRecords, prefix: int) -> Iterator[tuple[bytes, bytes]]:
     """(Record key, value) of each record; the mirror of `make_records`."""
     view = records.data.data
-    heads = {group: group.to_bytes(prefix, "big") for group in np.unique(records.key_groups).tolist()}
+    heads = {group: encode_prefix(group, prefix) for group in np.unique(records.key_groups).tolist()}
     spans = (records.key_groups, records.key_starts, records.key_ends, records.value_starts, records.value_ends)
     for group, key, key_end, value, value_end in zip(*(span.tolist() for span in spans), strict=True):
         yield heads[group] + bytes(view[key:key_end]), bytes(view[value:value_end])

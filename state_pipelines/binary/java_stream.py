@@ -36,7 +36,8 @@ from state_pipelines.binary.java_values import (
     JavaValue,
     hierarchy,
 )
-from state_pipelines.binary.writer import Writer, modified_utf8
+from state_pipelines.binary.strings import encode_modified_utf8
+from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import UnsupportedError, ValueRangeError, Where
 
 if TYPE_CHECKING:
@@ -329,7 +330,7 @@ class StreamWriter:
 
     def _string(self, value: JavaString) -> None:
         self._assign(value)
-        raw = modified_utf8(value.text)
+        raw = encode_modified_utf8(value.text)
         if len(raw) > 0xFFFF:
             self.out.u8(_Code.LONG_STRING)
             self.out.i64(len(raw))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from state_pipelines.binary.strings import read_modified_utf8, read_plain_string, read_string
 from state_pipelines.errors import FormatError, Where
 
 _I16 = struct.Struct(">h")
@@ -162,58 +163,21 @@ class Reader:
 
     def utf(self) -> str:
         """Java modified UTF-8 with a u16 length (`DataInput.readUTF`); lone surrogates stay lone surrogates."""
-        return self._modified_utf8(self.u16())
+        return read_modified_utf8(self, self.u16())
 
     def long_utf(self) -> str:
         """Modified UTF-8 with an i64 length (`TC_LONGSTRING` of Java serialization)."""
-        return self._modified_utf8(self.i64())
-
-    def _modified_utf8(self, size: int) -> str:
-        start = self.position
-        raw = self.take(size)
-        if raw.isascii() and b"\0" not in raw:
-            return raw.decode("ascii")
-        try:
-            units = raw.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError as error:
-            raise self.error(f"not modified UTF-8: {error.reason}", start + error.start) from None
-        return join_surrogates(units)
+        return read_modified_utf8(self, self.i64())
 
     def vstr(self) -> str | None:
-        """Flink string (`StringValue.readString`): varint of length + 1, then UTF-16 units as varints; 0 is null."""
-        start = self.position
-        size = self.varint()
-        if size == 0:
-            return None
-        return self._units(size - 1, start)
+        """Flink string or null (`StringValue.readString`); see `binary.strings`."""
+        return read_string(self)
 
     def vstr_plain(self) -> str:
-        """Read a string like `vstr`, but with the length itself as varint, and without null (`StringValue.read`)."""
-        start = self.position
-        return self._units(self.varint(), start)
-
-    def _units(self, size: int, start: int) -> str:
-        if size > self.remaining:
-            raise self.error(f"a string of {size} characters does not fit in the {self.remaining} bytes left", start)
-        head = self.data[self.position : self.position + size]
-        if bytes(head).isascii():
-            self.position += size
-            return str(bytes(head), "ascii")
-        units = bytearray()
-        for _ in range(size):
-            at = self.position
-            unit = self.varint()
-            if unit > 0xFFFF:
-                raise self.error(f"{unit:#x} is not a UTF-16 unit", at)
-            units += unit.to_bytes(2, "little")
-        return units.decode("utf-16-le", "surrogatepass")
+        """Flink string without null (`StringValue.read`)."""
+        return read_plain_string(self)
 
     def expect_end(self, what: str) -> None:
         """Fail when bytes are left over."""
         if self.remaining:
             raise self.error(f"{self.remaining} bytes are left over after {what}")
-
-
-def join_surrogates(text: str) -> str:
-    """Join pairs of surrogates that were decoded one by one; lone ones stay as they are."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")

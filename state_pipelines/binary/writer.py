@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from state_pipelines.binary.strings import encode_modified_utf8, write_plain_string, write_string
 from state_pipelines.errors import ValueRangeError
 
 _I16 = struct.Struct(">h")
@@ -98,8 +99,8 @@ class Writer:
         self.buffer.append(value)
 
     def utf(self, text: str) -> None:
-        """Java modified UTF-8 with a u16 length."""
-        raw = modified_utf8(text)
+        """Java modified UTF-8 with a u16 length (`DataOutput.writeUTF`)."""
+        raw = encode_modified_utf8(text)
         if len(raw) > 0xFFFF:
             raise ValueRangeError(f"a string of {len(raw)} bytes is too long for writeUTF (65535)")
         self.u16(len(raw))
@@ -107,36 +108,14 @@ class Writer:
 
     def long_utf(self, text: str) -> None:
         """Modified UTF-8 with an i64 length."""
-        raw = modified_utf8(text)
+        raw = encode_modified_utf8(text)
         self.i64(len(raw))
         self.buffer += raw
 
     def vstr(self, text: str | None) -> None:
-        """Flink string with null (`StringValue.writeString`)."""
-        if text is None:
-            self.buffer.append(0)
-            return
-        self._units(text, 1)
+        """Flink string or null (`StringValue.writeString`); see `binary.strings`."""
+        write_string(self, text)
 
     def vstr_plain(self, text: str) -> None:
         """Flink string without null (`StringValue.write`)."""
-        self._units(text, 0)
-
-    def _units(self, text: str, extra: int) -> None:
-        if text.isascii():
-            self.varint(len(text) + extra)
-            self.buffer += text.encode("ascii")
-            return
-        units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
-        self.varint(len(units) + extra)
-        for unit in units:
-            self.varint(unit)
-
-
-def modified_utf8(text: str) -> bytes:
-    """Java modified UTF-8: U+0000 as C0 80, supplementary characters as two surrogates of three bytes each."""
-    if text.isascii():
-        return text.encode("ascii").replace(b"\0", b"\xc0\x80")
-    units = text.encode("utf-16-le", "surrogatepass")
-    split = "".join(map(chr, memoryview(units).cast("H")))
-    return split.encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80")
+        write_plain_string(self, text)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from state_pipelines.binary.strings import java_order
 from state_pipelines.codecs.kryo.field_lists import ARRAY, PRIMITIVES, FieldLists, JavaType
 from state_pipelines.serializers import build
 from state_pipelines.serializers.tree import Enum, Kryo, Pojo, PojoField, PojoSubclass, Serializer
@@ -99,7 +100,7 @@ def _extend(pojo: Pojo, name: str, classes: FieldLists, kryo_version: int) -> Po
         if declared.base not in classes.classes:
             break
         declared = classes.classes[declared.base]
-    ordered = sorted(members.values(), key=lambda field: field.name.encode("utf-16-be", "surrogatepass"))
+    ordered = sorted(members.values(), key=lambda field: java_order(field.name))
     return Pojo(pojo_class=name, fields=tuple(ordered))
 
 

@@ -27,7 +27,7 @@ def compute_default_max_parallelism(parallelism: int) -> int:
     Raises:
         UsageError: the parallelism is not between 1 and 32,768.
     """
-    _check_max_parallelism(parallelism, "parallelism")
+    check_max_parallelism(parallelism, "parallelism")
     wanted = parallelism + parallelism // 2
     return min(max(1 << (wanted - 1).bit_length(), DEFAULT_LOWER_BOUND), MAX_PARALLELISM)
 
@@ -77,23 +77,13 @@ def compute_operator_indexes(
     return (key_groups * np.int32(parallelism) // np.int32(max_parallelism)).astype(np.int32)
 
 
-def key_group_prefix_size(max_parallelism: int) -> int:
-    """Bytes of the key group in front of every key: 1 up to 128 key groups, else 2.
-
-    Raises:
-        UsageError: the max parallelism is not between 1 and 32,768.
-    """
-    _check_max_parallelism(max_parallelism)
-    return 1 if max_parallelism <= 128 else 2
-
-
 def assign_key_group(hash_code: int, max_parallelism: int) -> int:
     """The key group of a key with this Java hash code (`computeKeyGroupForKeyHash`).
 
     Raises:
         UsageError: the max parallelism is not between 1 and 32,768.
     """
-    _check_max_parallelism(max_parallelism)
+    check_max_parallelism(max_parallelism)
     code = _rotate_left(hash_code * 0xCC9E2D51 & _MASK, 15)
     code = _rotate_left(code * 0x1B873593 & _MASK, 13)
     code = (code * 5 + 0xE6546B64 ^ 4) & _MASK
@@ -117,7 +107,7 @@ def assign_key_groups(hash_codes: npt.NDArray[np.int32], max_parallelism: int) -
     Raises:
         UsageError: the max parallelism is not between 1 and 32,768.
     """
-    _check_max_parallelism(max_parallelism)
+    check_max_parallelism(max_parallelism)
     codes = np.ascontiguousarray(hash_codes, np.int32).view(np.uint32)
     key_groups = np.empty(len(codes), np.int32)
     # In blocks, so that the passes stay inside the cache.
@@ -151,13 +141,18 @@ def _rotate_left(code: int, distance: int) -> int:
     return (code << distance | code >> (32 - distance)) & _MASK
 
 
-def _check_max_parallelism(number: int, name: str = "max parallelism") -> None:
+def check_max_parallelism(number: int, name: str = "max parallelism") -> None:
+    """Refuse a number that Flink refuses.
+
+    Raises:
+        UsageError: it is not between 1 and 32,768.
+    """
     if not 1 <= number <= MAX_PARALLELISM:
         raise UsageError(f"a {name} of {number} is not between 1 and {MAX_PARALLELISM}")
 
 
 def _check_parallelism(parallelism: int, max_parallelism: int) -> None:
-    _check_max_parallelism(max_parallelism)
+    check_max_parallelism(max_parallelism)
     if not 1 <= parallelism <= max_parallelism:
         raise UsageError(
             f"a parallelism of {parallelism} does not go with a max parallelism of {max_parallelism}",

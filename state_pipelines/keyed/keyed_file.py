@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from state_pipelines.errors import UnsupportedError, Where
-from state_pipelines.keyed.key_group_assignment import key_group_prefix_size
 from state_pipelines.keyed.key_group_memory import require_memory
+from state_pipelines.keyed.key_group_prefix import key_group_prefix_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -16,7 +16,7 @@ import numpy as np
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.serializer_layouts import LayoutContext, OpaqueValues, derive_layout, fixed_length
 from state_pipelines.errors import FormatError, UnsupportedError, Where
-from state_pipelines.keyed.key_group_assignment import key_group_prefix_size
+from state_pipelines.keyed.key_group_prefix import key_group_prefix_size
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.python_types import PythonValue
 from state_pipelines.serializers.state_meta_info import StateKind, StateMetaInfo

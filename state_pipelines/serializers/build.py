@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from state_pipelines.binary.strings import java_order
 from state_pipelines.errors import UsageError
 from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import containers, enums
@@ -158,7 +159,7 @@ def pojo(
         pojo_class=pojo_class,
         fields=tuple(
             PojoField(name=name, declaring_class=owners.get(name, pojo_class), serializer=fields[name])
-            for name in sorted(fields, key=_utf16)
+            for name in sorted(fields, key=java_order)
         ),
         registered=_subclasses(registered),
         non_registered=_subclasses(non_registered),
@@ -191,8 +192,3 @@ def timer(key: Serializer, namespace: Serializer) -> Timer:
 
 def _subclasses(serializers: Mapping[str, Serializer] | None) -> tuple[PojoSubclass, ...]:
     return tuple(PojoSubclass(class_name=name, serializer=each) for name, each in (serializers or {}).items())
-
-
-def _utf16(name: str) -> bytes:
-    """Sort key of `String.compareTo`."""
-    return name.encode("utf-16-be", "surrogatepass")

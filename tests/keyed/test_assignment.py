@@ -17,8 +17,8 @@ from state_pipelines.keyed.key_group_assignment import (
     compute_key_group_range,
     compute_operator_index,
     compute_operator_indexes,
-    key_group_prefix_size,
 )
+from state_pipelines.keyed.key_group_prefix import key_group_prefix_size
 from state_pipelines.metadata.checkpoint import read_metadata
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle

@@ -20,7 +20,8 @@ from state_pipelines.keyed.canonical.reader import CanonicalFile, open_canonical
 from state_pipelines.keyed.canonical.sections import NO_SECTION, Section
 from state_pipelines.keyed.combined_file import combine_files
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
-from state_pipelines.keyed.heap.reader import HeapFile, HeapWriter, open_heap
+from state_pipelines.keyed.heap.reader import HeapFile, open_heap
+from state_pipelines.keyed.heap.writer import HeapWriter
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.record_layout import KeyedRecords
 from state_pipelines.keyed.record_splits import choose_least

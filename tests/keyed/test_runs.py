@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from state_pipelines.binary.snappy_frames import decompress
 from state_pipelines.errors import FormatError
-from state_pipelines.keyed.canonical.reader import CanonicalWriter
 from state_pipelines.keyed.canonical.sorted_runs import (
     Block,
     RecordBuffer,
@@ -18,6 +17,7 @@ from state_pipelines.keyed.canonical.sorted_runs import (
     join_blocks,
     join_runs,
 )
+from state_pipelines.keyed.canonical.writer import CanonicalWriter
 from state_pipelines.keyed.digests.record_digests import digest_run
 from state_pipelines.keyed.record_layout import KeyedRecords
 from state_pipelines.metadata.key_groups import KeyGroupRange

@@ -20,6 +20,7 @@ from state_pipelines.binary.java_values import (
     JavaReference,
     JavaString,
 )
+from state_pipelines.binary.strings import split_units
 from state_pipelines.codecs.avro.avro_records import AvroBranch, AvroEnum, AvroMap, AvroRecord, parse_avro_schema
 from state_pipelines.codecs.java.iso_dates import calendar_day
 from state_pipelines.codecs.java.serialized_objects import java_value
@@ -141,8 +142,7 @@ def sort_text(value: Json) -> str:
 def _quoted(text: str) -> str:
     if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
-    units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
-    return '"' + "".join(map(_escaped, units)) + '"'
+    return '"' + "".join(map(_escaped, split_units(text))) + '"'
 
 
 def _escaped(unit: int) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from state_pipelines.binary.reader import Reader, join_surrogates
+from state_pipelines.binary.strings import join_surrogates, split_units
 from state_pipelines.errors import ValueRangeError
 
 if TYPE_CHECKING:
+    from state_pipelines.binary.reader import Reader
     from state_pipelines.binary.writer import Writer
 
 Version: TypeAlias = Literal[2, 5]
@@ -173,9 +174,9 @@ def write_string(
         writer.take(text[:-1].encode("ascii"))
         writer.u8(ord(text[-1]) | 0x80)
         return
-    units = text.encode("utf-16-le", "surrogatepass")
-    write_flagged(writer, True, len(units) // 2 + 1)
-    split = "".join(map(chr, memoryview(units).cast("H")))
+    units = split_units(text)
+    write_flagged(writer, True, len(units) + 1)
+    split = "".join(map(chr, units))
     writer.take(split.encode("utf-8", "surrogatepass"))
 
 

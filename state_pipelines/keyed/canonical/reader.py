@@ -6,18 +6,15 @@ Source: `FullSnapshotAsyncWriter`, `FullSnapshotRestoreOperation`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import IO, TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from state_pipelines.binary.snappy_frames import STREAM_ID, compress, compress_chunks
-from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, Where
 from state_pipelines.keyed.canonical import kernels
 from state_pipelines.keyed.canonical.section_data import Place, SectionReader
 from state_pipelines.keyed.canonical.sections import (
-    NO_SECTION,
     PLAIN,
     WINDOW,
     HeaderReading,
@@ -28,7 +25,6 @@ from state_pipelines.keyed.canonical.sections import (
     read_sections,
     select_sections,
 )
-from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
 from state_pipelines.keyed.key_group_memory import require_memory
 from state_pipelines.keyed.key_group_splits import StateRun
 from state_pipelines.keyed.keyed_file import FileFormat, gather_key_groups
@@ -37,7 +33,7 @@ from state_pipelines.keyed.section_file import SectionFile
 from state_pipelines.storage.reading import read_ahead
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from state_pipelines.keyed.keyed_file import RecordContext, Runs
     from state_pipelines.keyed.section_file import RunFinder
@@ -311,75 +307,3 @@ def _group_states(rows: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArra
     found, first = np.unique(states, return_index=True)
     for state_id in found[np.argsort(first)].tolist():
         yield state_id, rows[:, states == state_id]
-
-
-@dataclass
-class CanonicalWriter:
-    """Writes one canonical stream, key group after key group; the mirror of `open_canonical` and `CanonicalFile.scan`.
-
-    Attributes:
-        output: where the bytes go.
-        header: written at once.
-        key_groups: range of the handle.
-        prefix: bytes of the key-group prefix.
-    """
-
-    output: IO[bytes]
-    header: KeyedHeader
-    key_groups: KeyGroupRange
-    prefix: int
-
-    def __post_init__(self) -> None:
-        writer = Writer()
-        write_keyed_header(writer, self.header)
-        self._position = self.output.write(writer.getvalue())
-        self._offsets = dict.fromkeys(self.key_groups, NO_SECTION)
-
-    @property
-    def size(self) -> int:
-        """Bytes written."""
-        return self._position
-
-    @property
-    def offsets(self) -> tuple[int, ...]:
-        """Position per key group, for the handle."""
-        return tuple(self._offsets[key_group] for key_group in self.key_groups)
-
-    def write_section(self, key_group: int, pieces: Iterable[bytes | memoryview]) -> None:
-        """Write the section of a key group that is too large to be held.
-
-        Args:
-            key_group: inside the range, and not written before.
-            pieces: the section one piece after the other, as `write_sections` takes it.
-        """
-        self._offsets[key_group] = self._position
-        if self.header.compressed:
-            self._write([STREAM_ID])
-            pieces = map(compress_chunks, pieces)
-        self._write(pieces)
-
-    def write_sections(
-        self, key_groups: npt.NDArray[np.int32], ends: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]
-    ) -> None:
-        """Write sections that are whole already, from the first state id to the end mark.
-
-        Args:
-            key_groups: i32[s], inside the range, and not written before.
-            ends: i64[s], where each section ends in `data`.
-            data: u8, the sections; the first one begins at 0.
-        """
-        view = data.data
-        starts = [0, *ends[:-1].tolist()]
-        if not self.header.compressed:
-            for key_group, start in zip(key_groups.tolist(), starts, strict=False):
-                self._offsets[key_group] = self._position + start
-            self._write([view])
-            return
-        for key_group, start, end in zip(key_groups.tolist(), starts, ends.tolist(), strict=False):
-            self._offsets[key_group] = self._position
-            self._write([compress(view[start:end])])
-
-    def _write(self, pieces: Iterable[bytes | memoryview]) -> None:
-        for piece in pieces:
-            self.output.write(piece)
-            self._position += len(piece)

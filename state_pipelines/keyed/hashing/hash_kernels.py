@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from state_pipelines.binary.compiled import njit
 from state_pipelines.binary.memory import load_i32, load_i32_big, load_i64_big, load_u8
+from state_pipelines.codecs.kernels.strings import load_unit
 
 MURMUR_SEED = 42
 """Seed of `MurmurHashUtils.hashUnsafeBytesByWords`."""
@@ -132,17 +133,9 @@ def hash_string_keys(data, starts, ends, codes):  # type: ignore[no-untyped-def]
         code = 0
         done = 0
         while count < 0 or done < count:
-            value = 0
-            shift = 0
-            while True:
-                if position >= end or shift > 28:
-                    return row
-                byte = load_u8(position)
-                position += 1
-                value |= (byte & 0x7F) << shift
-                shift += 7
-                if byte < 0x80:
-                    break
+            value, position = load_unit(position, end)
+            if position < 0:
+                return row
             if count < 0:
                 count = max(value - 1, 0)
             else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from state_pipelines.binary.strings import split_units
 from state_pipelines.keyed.hashing.basic_hashes import BASIC_HASHES, HashCodes, fold, numbers
 from state_pipelines.serializers import tree
 
@@ -45,7 +46,7 @@ def hash_name(name: str) -> int:
         name: full name of the class.
     """
     code = 0
-    for unit in memoryview(name.rstrip("$").replace("$", ".").rpartition(".")[2].encode("utf-16-le")).cast("H"):
+    for unit in split_units(name.rstrip("$").replace("$", ".").rpartition(".")[2]):
         code = (code * 31 + unit) & 0xFFFFFFFF
     return code - (1 << 32) if code >> 31 else code
 

@@ -9,12 +9,10 @@ compression each state of each key group is a snappy framed stream. Source: `Hea
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import IO, TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from state_pipelines.binary.snappy_frames import compress
-from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, Where, at
 from state_pipelines.keyed.canonical.sections import (
     PLAIN,
@@ -28,9 +26,7 @@ from state_pipelines.keyed.canonical.sections import (
     select_sections,
 )
 from state_pipelines.keyed.digests.stored_bytes import digest_sections
-from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
 from state_pipelines.keyed.heap.blocks import BlockIndex, BlockReader, SectionBytes
-from state_pipelines.keyed.heap.entries import make_forms
 from state_pipelines.keyed.heap.entry_splits import find_runs, read_piece
 from state_pipelines.keyed.key_group_memory import require_memory
 from state_pipelines.keyed.keyed_file import FileFormat
@@ -117,7 +113,7 @@ class HeapFile(SectionFile):
         forms = self.blocks.form_states(self.header, context)
         if not all(form.entries.is_compiled for form in forms):
             return None
-        return lambda section, step: find_runs(self.stream, self.header, section, _KEY_GROUP, forms, step)
+        return lambda section, step: find_runs(self.stream, self.header, section, KEY_GROUP, forms, step)
 
     def digest_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> RecordDigest | None:
         """See `KeyedFile`."""
@@ -143,8 +139,8 @@ class HeapFile(SectionFile):
         groups = np.array([each.key_group for each in group], np.int32)
         starts = np.array([each.start - first for each in group], np.int64)
         ends = np.array([each.end - first for each in group], np.int64)
-        numbered = ends - starts >= _KEY_GROUP
-        numbers = data[starts[numbered, None] + np.arange(_KEY_GROUP)]
+        numbered = ends - starts >= KEY_GROUP
+        numbers = data[starts[numbered, None] + np.arange(KEY_GROUP)]
         numbered[numbered] = numbers.view(">i4")[:, 0] == groups[numbered]
         if not numbered.all():
             section = group[int(np.argmin(numbered))]
@@ -152,17 +148,17 @@ class HeapFile(SectionFile):
                 f"the section of key group {section.key_group} does not begin with its number",
                 where=Where(file=self.name, offset=section.start),
             )
-        starts += _KEY_GROUP
+        starts += KEY_GROUP
         offsets = np.full(len(group), first, np.int64)
         if self.header.compressed:
-            streams = [replace(each, start=each.start + _KEY_GROUP) for each in group]
+            streams = [replace(each, start=each.start + KEY_GROUP) for each in group]
             data, ends = decompress_sections(raw, streams, self.name, first)
             starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
             offsets = -starts
         return SectionBytes(data, groups, starts, ends, offsets, group[0].is_open, self.name)
 
 
-_KEY_GROUP = 4
+KEY_GROUP = 4
 """Bytes of the number in front of a section."""
 
 _BATCH = 1 << 20
@@ -196,63 +192,3 @@ def open_heap(
     """
     header, sections = open_sections(stream, key_groups, offsets, narrowed=narrowed, reading=reading)
     return HeapFile(stream, header, key_groups, sections)
-
-
-@dataclass
-class HeapWriter:
-    """Writes one stream of the heap backend, key group after key group; the mirror of `open_heap` and `HeapFile`.
-
-    Attributes:
-        output: where the bytes go.
-        header: written at once.
-        key_groups: range of the handle.
-        context: of the operator.
-    """
-
-    output: IO[bytes]
-    header: KeyedHeader
-    key_groups: KeyGroupRange
-    context: RecordContext
-
-    def __post_init__(self) -> None:
-        writer = Writer()
-        write_keyed_header(writer, self.header)
-        self.size = self.output.write(writer.getvalue())
-        self._offsets: list[int] = []
-        self._forms = make_forms(self.header, self.context)
-
-    @property
-    def offsets(self) -> tuple[int, ...]:
-        """Position per key group, for the handle."""
-        return tuple(self._offsets)
-
-    def write_key_group(self, key_group: int, runs: Runs) -> None:
-        """Write the section of the next key group of the range, which may have no records.
-
-        Args:
-            key_group: the key groups come in order, all of them.
-            runs: records of the canonical form by state id.
-
-        Raises:
-            FormatError: a record does not fit its serializers.
-        """
-        expected = self.key_groups.start + len(self._offsets)
-        assert key_group == expected, f"key group {key_group} was written where {expected} comes"
-        self._offsets.append(self.size)
-        self._put(key_group.to_bytes(_KEY_GROUP, "big"))
-        by_state: dict[int, list[KeyedRecords]] = {}
-        for state_id, records in runs:
-            by_state.setdefault(state_id, []).append(records)
-        for state_id, (info, form) in enumerate(zip(self.header.states, self._forms, strict=True)):
-            count, entries = 0, b""
-            if state_id in by_state:
-                records = concat_records(by_state[state_id])
-                with at(state=info.name):
-                    made = form.gather(records)
-                count, entries = made.count, made.to_bytes(records.data)
-            head = state_id.to_bytes(2, "big") + count.to_bytes(4, "big")
-            for part in (compress(head + entries),) if self.header.compressed else (head, entries):
-                self._put(part)
-
-    def _put(self, raw: bytes) -> None:
-        self.size += self.output.write(raw)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from state_pipelines.keyed.key_group_prefix import encode_prefix
 from state_pipelines.keyed.keys.key_kernels import match_prefixes, tabulate_needles
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class KeySeeks:
         wanted = [(key, key_groups if group is None else key_groups.intersect(group)) for key, group in self.keys]
         if timers or sum(len(groups) for _, groups in wanted) > MOST_SEEKS:
             wanted = [(b"", groups) for _, groups in wanted]
-        starts = sorted({group.to_bytes(prefix, "big") + key for key, groups in wanted for group in groups})
+        starts = sorted({encode_prefix(group, prefix) + key for key, groups in wanted for group in groups})
         found: list[tuple[bytes, bytes | None]] = []
         for start in starts:
             # A key may be the beginning of another one only where that is no key; one range is enough for both.

@@ -13,37 +13,31 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.compute as pc
 
-from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, Where, at
-from state_pipelines.keyed.canonical import kernels
 from state_pipelines.keyed.canonical.sections import parse_header
-from state_pipelines.keyed.header import name_states, write_keyed_header
+from state_pipelines.keyed.header import name_states
+from state_pipelines.keyed.key_group_prefix import decode_prefixes, encode_prefix
 from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat, gather_key_groups
-from state_pipelines.keyed.keys.key_kernels import find_changes
-from state_pipelines.keyed.record_bounds import take_bytes
-from state_pipelines.keyed.record_layout import KeyedRecords, concat_records, cut_nulls
+from state_pipelines.keyed.record_layout import KeyedRecords
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.rocksdb.cache import TableCache
 from state_pipelines.rocksdb.manifest import ColumnFamily, read_database
 from state_pipelines.rocksdb.scan import Entries, FamilyScans, estimate, split_keys
 from state_pipelines.rocksdb.sources import FamilyRanges, KeyRange, find_files
-from state_pipelines.rocksdb.writer import DEFAULT_FAMILY, DatabaseWriter, list_files
+from state_pipelines.rocksdb.writer import DEFAULT_FAMILY
 from state_pipelines.serializers.state_meta_info import StateKind, as_key_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.keyed_file import Counts, KeyGroupSource, RecordContext, Runs
+    from state_pipelines.keyed.keyed_file import Counts, RecordContext, Runs
     from state_pipelines.keyed.keys.key_filter import KeySeeks
     from state_pipelines.metadata.streams import StateStream
     from state_pipelines.rocksdb.manifest import TableFile
     from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
-    from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 _FEW = 16
 """Of a state of fewer parts than this a single table is much, so that its index is asked how its bytes spread."""
@@ -203,7 +197,7 @@ def _find_bounds(key_groups: KeyGroupRange, prefix: int) -> tuple[bytes, bytes]:
             f"key groups {key_groups.start}-{key_groups.end} do not fit into the {prefix} bytes that keys begin with",
             hint="`_metadata` states another max parallelism than the database was written with",
         )
-    return key_groups.start.to_bytes(prefix, "big"), (key_groups.end + 1).to_bytes(prefix, "big")
+    return encode_prefix(key_groups.start, prefix), encode_prefix(key_groups.end + 1, prefix)
 
 
 def open_rocksdb(
@@ -247,80 +241,7 @@ def _to_records(entries: Entries, prefix: int, name: str) -> KeyedRecords:
     data, starts = entries.data, entries.key_starts
     if len(starts) and int((entries.key_ends - starts).min()) < prefix:
         raise FormatError(f"a key is shorter than its key-group prefix of {prefix} bytes", where=Where(file=name))
-    groups = data[starts].astype(np.int32)
-    if prefix == 2:
-        groups = groups << 8 | data[starts + 1]
+    groups = decode_prefixes(data, starts, prefix)
     return KeyedRecords(
         groups, data, starts + prefix, entries.key_ends, entries.value_starts, entries.value_ends, 0, name
     )
-
-
-@dataclass
-class RocksWriter:
-    """Writes one database, state after state; the mirror of `open_rocksdb` and `RocksFile`.
-
-    Args:
-        directory: local, empty or not there yet; it holds the database afterwards.
-        header: from the meta stream.
-        context: of the operator.
-    """
-
-    directory: Path
-    header: KeyedHeader
-    context: RecordContext
-
-    def write(self, file: KeyGroupSource, key_groups: KeyGroupRange) -> dict[int, int]:
-        """Write all records of `file` in some key groups, and return their number by state.
-
-        Raises:
-            FormatError: a key comes twice.
-        """
-        counts = dict.fromkeys(range(len(self.header.states)), 0)
-        names = [info.name for info in self.header.states]
-        with DatabaseWriter(self.directory, names) as database:
-            for _, runs in file.scan_key_groups(self.context, key_groups):
-                by_state: dict[int, list[KeyedRecords]] = {}
-                for state_id, records in runs:
-                    by_state.setdefault(state_id, []).append(records)
-                for state_id, pieces in by_state.items():
-                    counts[state_id] += self._write_state(database, self.header.states[state_id], pieces)
-            database.finish()
-        return counts
-
-    def _write_state(self, database: DatabaseWriter, info: StateMetaInfo, pieces: list[KeyedRecords]) -> int:
-        with at(state=info.name):
-            run = concat_records(pieces)
-            database.write(info.name, _to_entries(run, self.context.prefix, is_map=info.state_type == "MAP"))
-            return len(run)
-
-    @property
-    def meta(self) -> bytes:
-        """Content of the meta stream."""
-        writer = Writer()
-        # RocksDB compresses its own blocks.
-        write_keyed_header(writer, replace(self.header, compressed=False))
-        return writer.getvalue()
-
-    @property
-    def files(self) -> list[Path]:
-        """The files that the handle names, once everything is written."""
-        return list_files(self.directory)
-
-
-def _to_entries(records: KeyedRecords, prefix: int, *, is_map: bool) -> Entries:
-    """Records of one state and key group in the order of their keys, with the key-group prefix."""
-    data = records.data
-    value_ends = cut_nulls(records) if is_map else records.value_ends
-    order = np.asarray(pc.sort_indices(take_bytes(data, records.key_starts, records.key_ends))).astype(np.int64)
-    size = int((records.key_ends - records.key_starts).sum() + (value_ends - records.value_starts).sum())
-    target = np.empty(size + prefix * len(records), np.uint8)
-    spans = np.empty((4, len(records)), np.int64)
-    sources = (records.key_starts, records.key_ends, records.value_starts, value_ends)
-    kernels.prefix_records(
-        int(records.key_groups[0]), prefix, data.ctypes.data, *sources, order, target.ctypes.data, spans
-    )
-    repeated = np.flatnonzero(~find_changes(target.ctypes.data, spans[0], spans[1]))
-    if len(repeated):
-        key = target[spans[0, repeated[0]] : spans[1, repeated[0]]].tobytes().hex()
-        raise FormatError(f"the key {key} comes twice", where=Where(file=records.file))
-    return Entries(target, spans[0], spans[1], spans[2], spans[3])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from state_pipelines.binary.strings import java_order
 from state_pipelines.codecs.programs.column_declarations import variant_fields
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.codecs.subclasses import find_subclasses
@@ -221,7 +222,7 @@ def _with_serializer(subclass: tree.PojoSubclass, changed: dict[str, tree.Serial
 
 
 def _sort(fields: list[tree.PojoField]) -> tuple[tree.PojoField, ...]:
-    return tuple(sorted(fields, key=lambda each: each.name.encode("utf-16-be", "surrogatepass")))
+    return tuple(sorted(fields, key=lambda each: java_order(each.name)))
 
 
 class _Positional(Struct):

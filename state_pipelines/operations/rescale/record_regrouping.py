@@ -14,11 +14,12 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 
 from state_pipelines.errors import ProofError, UsageError, Where, at
-from state_pipelines.keyed.canonical.kernels import END_OF_KEY_GROUP, FLAG
-from state_pipelines.keyed.canonical.reader import CanonicalWriter, open_canonical
+from state_pipelines.keyed.canonical.reader import open_canonical
 from state_pipelines.keyed.canonical.sorted_runs import Block, Index, RecordBuffer, gather_runs, join_runs, sum_runs
+from state_pipelines.keyed.canonical.writer import CanonicalWriter, frame_section
 from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_run, sum_digests
-from state_pipelines.keyed.key_group_assignment import assign_key_groups, key_group_prefix_size
+from state_pipelines.keyed.key_group_assignment import assign_key_groups
+from state_pipelines.keyed.key_group_prefix import key_group_prefix_size
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.operations.rescale.hashed_keys import count_threads, hash_keys, require_key_groups
@@ -193,7 +194,7 @@ class Gather:
                     for key_groups, is_large in cut_windows(ranges, self.batch):
                         if is_large and len(self.sources) == 1:
                             runs = stream_runs(ranges, key_groups.start, self.batch)
-                            writer.write_section(key_groups.start, _make_section(runs))
+                            writer.write_section(key_groups.start, frame_section(_list_blocks(runs)))
                         else:
                             blocks = [(source, each.read(key_groups)) for source, each in found]
                             duplicates.append(_write_blocks(writer, blocks, self.rule, self.context))
@@ -359,18 +360,13 @@ def _read_groups(
         yield key_group, source, wanted, file.header.states, runs
 
 
-def _make_section(runs: Iterable[tuple[Index, Iterator[bytes]]]) -> Iterator[bytes | memoryview]:
-    """The section of a key group from the runs of its states, a piece at a time."""
-    for run, pieces in runs:
-        yield int(run["state"][0]).to_bytes(2, "big")
-        last = int(run["last"][0])
-        for each in pieces:
-            piece = bytearray(each)
-            if 0 <= last < len(piece):
-                piece[last] |= FLAG
-            last -= len(piece)
-            yield memoryview(piece)
-    yield END_OF_KEY_GROUP.to_bytes(2, "big")
+def _list_blocks(runs: Iterable[tuple[Index, Iterator[bytes]]]) -> Iterator[tuple[int, bytes, int]]:
+    """The runs of one key group as `frame_section` takes them."""
+    for run, blocks in runs:
+        state, last = int(run["state"][0]), int(run["last"][0])
+        for block in blocks:
+            yield state, block, last
+            last -= len(block)
 
 
 def _write_blocks(

@@ -9,6 +9,7 @@ is larger.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +17,6 @@ import numpy as np
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.errors import FormatError, IncompatibleError, Where
 from state_pipelines.keyed.canonical.distinct_keys import KeySet
-from state_pipelines.keyed.canonical.kernels import END_OF_KEY_GROUP, FLAG
-from state_pipelines.keyed.canonical.reader import CanonicalWriter
 from state_pipelines.keyed.canonical.sections import select_sections
 from state_pipelines.keyed.canonical.sorted_runs import (
     Block,
@@ -28,6 +27,7 @@ from state_pipelines.keyed.canonical.sorted_runs import (
     join_sides,
     sum_runs,
 )
+from state_pipelines.keyed.canonical.writer import CanonicalWriter, frame_section
 from state_pipelines.keyed.digests.record_digests import RecordDigest, sum_digests
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.metadata.key_groups import KeyGroupRange
@@ -324,7 +324,7 @@ class Merging:
         blocks = (block for block in self._find_blocks(key_groups) if len(block.runs))
         first = next(blocks, None)
         if first is not None:
-            writer.write_section(key_groups.start, self._make_section(first, blocks))
+            writer.write_section(key_groups.start, frame_section(self._list_blocks(first, blocks)))
 
     def _find_blocks(self, key_groups: KeyGroupRange) -> Iterator[Block]:
         """The framed records of one key group, of one state each."""
@@ -352,19 +352,14 @@ class Merging:
         if repeated is not None:
             raise self._refuse_repeated(state_id, block.data[repeated[1] - block.data.ctypes.data :])
 
-    def _make_section(self, block: Block, rest: Iterator[Block]) -> Iterator[bytes | memoryview]:
-        yield _name_state(block)
-        for following in rest:
+    def _list_blocks(self, first: Block, rest: Iterator[Block]) -> Iterator[tuple[int, memoryview, int]]:
+        """The blocks of one key group as `frame_section` takes them: the last block of a state has its last record."""
+        for block, following in pairwise(chain([first], rest, [None])):
+            assert block is not None
             self._count([block])
-            if following.runs["state"][0] == block.runs["state"][0]:
-                yield block.data.data
-            else:
-                yield _end_state(block)
-                yield _name_state(following)
-            block = following
-        self._count([block])
-        yield _end_state(block)
-        yield END_OF_KEY_GROUP.to_bytes(2, "big")
+            state, last = int(block.runs["state"][0]), int(block.runs["last"][0])
+            ends = following is None or following.runs["state"][0] != state
+            yield state, block.data.data, last if ends else -1
 
     def _read_parts(self, key_groups: KeyGroupRange) -> Iterator[Block]:
         for state_id, part in self.parts:
@@ -374,18 +369,6 @@ class Merging:
 
     def _count(self, blocks: Sequence[Block]) -> None:
         self.states = sum_digests([self.states, sum_runs([block.runs for block in blocks], self.names)])
-
-
-def _name_state(block: Block) -> bytes:
-    """The bytes before the records of a state."""
-    return int(block.runs["state"][0]).to_bytes(2, "big")
-
-
-def _end_state(block: Block) -> memoryview:
-    """The last records of a state: the last one says so."""
-    data = block.data.copy()
-    data[block.runs["last"][0]] |= FLAG
-    return data.data
 
 
 def align_key_groups(

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UnsupportedError, Where
 from state_pipelines.keyed.heap.null_timestamps import holds_null_timestamp, may_hold_timestamps
-from state_pipelines.keyed.heap.reader import HeapWriter
+from state_pipelines.keyed.heap.writer import HeapWriter
 from state_pipelines.keyed.record_layout import derive_keyed_layout
-from state_pipelines.keyed.rocksdb.reader import RocksWriter
+from state_pipelines.keyed.rocksdb.writer import RocksWriter
 from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.stream_handles import KeyGroupsStateHandle, RelativeFileStateHandle
 from state_pipelines.operations.write.keyed_rewrite import align_key_groups
