@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from state_pipelines.codecs.extensions import register_class_layout, register_layout
 from state_pipelines.codecs.json.json_lines import register_json, to_json
-from state_pipelines.codecs.layout import JavaText, Layout, Optional, Primitive, Struct
+from state_pipelines.codecs.layout import JavaText, Layout, Optional, Primitive, PrimitiveKind, Struct
 from state_pipelines.serializers.compatibility import Compatibility, compare_class, compare_nested, rule
 from state_pipelines.serializers.registry import read_nested, register, write_nested
 from state_pipelines.serializers.tree import Serializer
@@ -59,7 +59,7 @@ def read_money(reader: Reader, head: Head) -> Money:
 @register_layout(Money)
 def lay_money(node: Money, derive: Derive) -> Layout:
     """The amount in cents, a flag that is 1 when there is no note, the note."""
-    return Struct((("cents", Primitive("i64")), ("note", Optional(derive(node.note)))))
+    return Struct((("cents", Primitive(PrimitiveKind.I64)), ("note", Optional(derive(node.note)))))
 
 
 # 4. If wanted: another form in `dump` than that of the value (here a dict of `cents` and `note`).
@@ -104,8 +104,8 @@ def read_test_long(reader: Reader, head: Head) -> TestLong:
 @register_layout(TestLong)
 def lay_test_long(node: TestLong, derive: Derive) -> Layout:
     """A long, as `LongSerializer` writes it."""
-    return Primitive("i64")
+    return Primitive(PrimitiveKind.I64)
 
 
 # A class that writes itself needs no node: the snapshot names the class, the layout is all that is missing.
-register_class_layout("com.acme.Station", Struct((("name", JavaText()), ("height", Primitive("f64")))))
+register_class_layout("com.acme.Station", Struct((("name", JavaText()), ("height", Primitive(PrimitiveKind.F64)))))

@@ -54,13 +54,13 @@ def make_codec(layout: lay.Layout) -> ValueCodec:
     match layout:
         case lay.Primitive(kind=kind) if kind in _INTEGERS:
             encode, decode = _integers(_INTEGERS[kind], encode, decode)
-        case lay.Primitive(kind="f64"):
+        case lay.Primitive(kind=lay.PrimitiveKind.F64):
             encode, decode = _doubles(encode, decode)
         case lay.Text(nullable=True):
             encode, decode = _texts(encode, decode)
         case lay.Constant(raw=raw, empty=False):
             encode, decode = _constants(raw, encode, decode)
-        case lay.Logical(name="ordered_i64"):
+        case lay.Logical(name=lay.LogicalKind.ORDERED_I64):
             encode, decode = _ordered(encode, decode)
         case lay.Struct(fields=fields) if fields:
             encode, decode = _structs([(name, make_codec(field)) for name, field in fields], encode, decode)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class StringInput(Protocol):
     """The methods of `Reader` that strings are read with."""
 
-    data: bytes | memoryview
+    data: bytes
     position: int
 
     @property

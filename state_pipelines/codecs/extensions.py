@@ -43,7 +43,7 @@ def register_layout(node_class: type[Node], *, fixed_length: bool = True) -> Cal
 
         @register_layout(Money)
         def lay_money(node, derive):
-            return Struct((("amount", Primitive("i64")), ("currency", Text())))
+            return Struct((("amount", Primitive(PrimitiveKind.I64)), ("currency", Text())))
 
     Args:
         node_class: a frozen dataclass, subclass of `tree.Serializer`.

@@ -7,6 +7,7 @@ kernels that turn millions of records into Arrow columns and back. `serializer_l
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,27 +21,51 @@ class Layout:
     """Base of all layouts."""
 
 
+class PrimitiveKind(StrEnum):
+    """Type of a fixed-width value; the number is its width in bits."""
+
+    BOOL = "bool"
+    I8 = "i8"
+    I16 = "i16"
+    U16 = "u16"
+    I32 = "i32"
+    I64 = "i64"
+    F32 = "f32"
+    F64 = "f64"
+
+    @property
+    def width(self) -> int:
+        """Bytes of a value."""
+        return 1 if self is PrimitiveKind.BOOL else int(self[1:]) // 8
+
+
 @dataclass(frozen=True)
 class Primitive(Layout):
-    """A fixed-width big-endian value.
+    """A fixed-width big-endian value."""
 
-    Attributes:
-        kind: bool, i8, i16, u16, i32, i64, f32 or f64.
-    """
+    kind: PrimitiveKind
 
-    kind: str
+
+class LogicalKind(StrEnum):
+    """Type of a value that is written as several fixed-width components."""
+
+    CHAR = "char"
+    DATE_MILLIS = "date_millis"
+    LOCAL_DATE = "local_date"
+    LOCAL_TIME = "local_time"
+    LOCAL_DATE_TIME = "local_date_time"
+    SQL_TIMESTAMP = "sql_timestamp"
+    INSTANT = "instant"
+    ORDERED_I64 = "ordered_i64"
+    EPOCH_DAY = "epoch_day"
+    MILLI_OF_DAY = "milli_of_day"
 
 
 @dataclass(frozen=True)
 class Logical(Layout):
-    """A value of several fixed-width components, in some cases with a reserved encoding of null.
+    """A value of several fixed-width components, in some cases with a reserved encoding of null."""
 
-    Attributes:
-        name: char, date_millis, local_date, local_time, local_date_time, sql_timestamp, instant, ordered_i64,
-            epoch_day, milli_of_day.
-    """
-
-    name: str
+    name: LogicalKind
 
 
 @dataclass(frozen=True)
@@ -158,7 +183,9 @@ class Runs(Layout):
 
     def _join(self, content: Layout) -> Delimited:
         array = Framed(content)
-        return Delimited(Struct((("last_access", Primitive("i64")), ("value", array))) if self.ttl else array)
+        return Delimited(
+            Struct((("last_access", Primitive(PrimitiveKind.I64)), ("value", array))) if self.ttl else array
+        )
 
 
 @dataclass(frozen=True)
@@ -313,9 +340,9 @@ def fixed_width(layout: Layout) -> int | None:
     """
     match layout:
         case Primitive(kind=kind):
-            return PRIMITIVE_WIDTHS[kind]
+            return kind.width
         case Logical(name=name):
-            return sum(PRIMITIVE_WIDTHS[part] for part in LOGICAL_PARTS[name])
+            return sum(part.width for part in LOGICAL_COMPONENTS[name])
         case Constant(raw=raw):
             return len(raw)
         case Constants():
@@ -332,18 +359,26 @@ def fixed_width(layout: Layout) -> int | None:
             return None
 
 
-PRIMITIVE_WIDTHS = {"bool": 1, "i8": 1, "i16": 2, "u16": 2, "i32": 4, "i64": 8, "f32": 4, "f64": 8}
+_I8, _U16, _I32, _I64 = PrimitiveKind.I8, PrimitiveKind.U16, PrimitiveKind.I32, PrimitiveKind.I64
 
-LOGICAL_PARTS: dict[str, tuple[str, ...]] = {
-    "char": ("u16",),
-    "date_millis": ("i64",),
-    "local_date": ("i32", "i8", "i8"),
-    "local_time": ("i8", "i8", "i8", "i32"),
-    "local_date_time": ("i32", "i8", "i8", "i8", "i8", "i8", "i32"),
-    "sql_timestamp": ("i64", "i32"),
-    "instant": ("i64", "i32"),
-    "ordered_i64": ("i64",),
-    "epoch_day": ("i32",),
-    "milli_of_day": ("i32",),
+LOGICAL_COMPONENTS: dict[LogicalKind, tuple[PrimitiveKind, ...]] = {
+    LogicalKind.CHAR: (_U16,),
+    LogicalKind.DATE_MILLIS: (_I64,),
+    LogicalKind.LOCAL_DATE: (_I32, _I8, _I8),
+    LogicalKind.LOCAL_TIME: (_I8, _I8, _I8, _I32),
+    LogicalKind.LOCAL_DATE_TIME: (
+        _I32,
+        _I8,
+        _I8,
+        _I8,
+        _I8,
+        _I8,
+        _I32,
+    ),
+    LogicalKind.SQL_TIMESTAMP: (_I64, _I32),
+    LogicalKind.INSTANT: (_I64, _I32),
+    LogicalKind.ORDERED_I64: (_I64,),
+    LogicalKind.EPOCH_DAY: (_I32,),
+    LogicalKind.MILLI_OF_DAY: (_I32,),
 }
 """Encoded components of each logical value. `ordered_i64` has its sign bit flipped (`TimerSerializer`)."""

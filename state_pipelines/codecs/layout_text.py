@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
 
 WORDS: dict[str, lay.Layout] = {
-    **{kind: lay.Primitive(kind) for kind in lay.PRIMITIVE_WIDTHS},
-    **{name: lay.Logical(name) for name in lay.LOGICAL_PARTS},
+    **{kind.value: lay.Primitive(kind) for kind in lay.PrimitiveKind},
+    **{kind.value: lay.Logical(kind) for kind in lay.LogicalKind},
     "utf": lay.JavaText(),
     "text": lay.Text(),
     "sized_text": lay.Sized(text=True),

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from state_pipelines.codecs.layout import LogicalKind
 from state_pipelines.errors import FormatError, ValueRangeError
 
 Parts = list[npt.NDArray[Any]]
@@ -22,52 +23,52 @@ _BYTE_MIN = -128
 _NANOS_OF_DAY = 86_400_000_000_000
 _NANOS_OF_MILLI = 1_000_000
 
-ARROW_TYPES: dict[str, pa.DataType] = {
-    "char": pa.string(),
-    "date_millis": pa.timestamp("ms", tz="UTC"),
-    "local_date": pa.date32(),
-    "local_time": pa.time64("ns"),
-    "local_date_time": pa.struct([("date", pa.date32()), ("time", pa.time64("ns"))]),
-    "sql_timestamp": pa.struct([("millis", pa.int64()), ("nanos", pa.int32())]),
-    "instant": pa.struct([("epoch_second", pa.int64()), ("nano", pa.int32())]),
-    "ordered_i64": pa.int64(),
-    "epoch_day": pa.date32(),
-    "milli_of_day": pa.time64("ns"),
+ARROW_TYPES: dict[LogicalKind, pa.DataType] = {
+    LogicalKind.CHAR: pa.string(),
+    LogicalKind.DATE_MILLIS: pa.timestamp("ms", tz="UTC"),
+    LogicalKind.LOCAL_DATE: pa.date32(),
+    LogicalKind.LOCAL_TIME: pa.time64("ns"),
+    LogicalKind.LOCAL_DATE_TIME: pa.struct([("date", pa.date32()), ("time", pa.time64("ns"))]),
+    LogicalKind.SQL_TIMESTAMP: pa.struct([("millis", pa.int64()), ("nanos", pa.int32())]),
+    LogicalKind.INSTANT: pa.struct([("epoch_second", pa.int64()), ("nano", pa.int32())]),
+    LogicalKind.ORDERED_I64: pa.int64(),
+    LogicalKind.EPOCH_DAY: pa.date32(),
+    LogicalKind.MILLI_OF_DAY: pa.time64("ns"),
 }
 
 
-def combine(name: str, parts: Parts, valid: Mask) -> pa.Array:
-    """Convert components (an array per `layout.LOGICAL_PARTS`) to an Arrow array; reserved encodings become null.
+def combine(name: LogicalKind, parts: Parts, valid: Mask) -> pa.Array:
+    """Convert components (an array per `layout.LOGICAL_COMPONENTS`) to an Arrow array; reserved encodings become null.
 
     Raises:
         FormatError: no day of the calendar, or no time of day.
         ValueRangeError: a value does not fit the Arrow type.
     """
     target = ARROW_TYPES[name]
-    if name == "char":
+    if name == LogicalKind.CHAR:
         return _chars(parts[0].astype(np.uint16), valid)
-    if name == "ordered_i64":
+    if name == LogicalKind.ORDERED_I64:
         return _array(parts[0].astype(np.int64) ^ _LONG_MIN, target, valid)
     first = parts[0].astype(np.int64)
-    if name == "epoch_day":
+    if name == LogicalKind.EPOCH_DAY:
         return _array(first, target, valid)
-    if name == "milli_of_day":
+    if name == LogicalKind.MILLI_OF_DAY:
         nanos = first * _NANOS_OF_MILLI
         if bool(((nanos < 0) | (nanos >= _NANOS_OF_DAY))[slice(None) if valid is None else valid].any()):
             raise FormatError("the milliseconds of a time are not within a day")
         return _array(nanos, target, valid)
-    present = first != (_INT_MIN if name in ("local_date", "local_date_time") else _LONG_MIN)
-    if name == "local_time":
+    present = first != (_INT_MIN if name in (LogicalKind.LOCAL_DATE, LogicalKind.LOCAL_DATE_TIME) else _LONG_MIN)
+    if name == LogicalKind.LOCAL_TIME:
         present = first != _BYTE_MIN
     if valid is not None:
         present &= valid
-    if name == "date_millis":
+    if name == LogicalKind.DATE_MILLIS:
         return _array(first, target, present)
-    if name == "local_date":
+    if name == LogicalKind.LOCAL_DATE:
         return _array(_epoch_days(parts, present), target, present)
-    if name == "local_time":
+    if name == LogicalKind.LOCAL_TIME:
         return _array(_nano_of_day(parts, present), target, present)
-    if name == "local_date_time":
+    if name == LogicalKind.LOCAL_DATE_TIME:
         if bool((present != (parts[3] != _BYTE_MIN))[slice(None) if valid is None else valid].any()):
             raise FormatError("only one of the date and the time of a LocalDateTime is null")
         days = _array(_epoch_days(parts[:3], present), pa.date32(), None)
@@ -75,35 +76,35 @@ def combine(name: str, parts: Parts, valid: Mask) -> pa.Array:
     return _struct([pa.array(first), pa.array(parts[1].astype(np.int32))], target, present)
 
 
-def split(name: str, array: pa.Array) -> Parts:
+def split(name: LogicalKind, array: pa.Array) -> Parts:
     """Convert an Arrow array of `ARROW_TYPES[name]` to components, the inverse of `combine`.
 
     Raises:
         ValueRangeError: a value that the wire format cannot hold, or a null where it has no form for it.
     """
-    if name == "char":
+    if name == LogicalKind.CHAR:
         return [_code_units(array)]
     null = np.asarray(array.is_null())
-    if name == "ordered_i64":
+    if name == LogicalKind.ORDERED_I64:
         return [_numbers(array, np.int64) ^ _LONG_MIN]
-    if name == "epoch_day":
+    if name == LogicalKind.EPOCH_DAY:
         return [_numbers(array, np.int32)]
-    if name == "milli_of_day":
+    if name == LogicalKind.MILLI_OF_DAY:
         nanos = np.where(null, 0, _numbers(array, np.int64))
         if bool((nanos % _NANOS_OF_MILLI).any()):
             raise ValueRangeError("a time of PyFlink has a precision of one millisecond")
         return [(nanos // _NANOS_OF_MILLI).astype(np.int32)]
     if pa.types.is_struct(array.type) and max(array.field(0).null_count, array.field(1).null_count) > 0:
         _check_parts(array, ~null)
-    if name == "date_millis":
+    if name == LogicalKind.DATE_MILLIS:
         return [np.where(null, _LONG_MIN, _numbers(array, np.int64))]
-    if name == "local_date":
+    if name == LogicalKind.LOCAL_DATE:
         return _calendar(_numbers(array, np.int32), null)
-    if name == "local_time":
+    if name == LogicalKind.LOCAL_TIME:
         return _clock(_numbers(array, np.int64), null)
-    if name == "local_date_time":
+    if name == LogicalKind.LOCAL_DATE_TIME:
         return [*_calendar(_numbers(array.field(0), np.int32), null), *_clock(_numbers(array.field(1), np.int64), null)]
-    reserved = 0 if name == "sql_timestamp" else _INT_MIN
+    reserved = 0 if name == LogicalKind.SQL_TIMESTAMP else _INT_MIN
     return [
         np.where(null, _LONG_MIN, _numbers(array.field(0), np.int64)),
         np.where(null, reserved, _numbers(array.field(1), np.int32)).astype(np.int32),

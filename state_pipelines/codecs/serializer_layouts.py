@@ -14,7 +14,7 @@ from state_pipelines.codecs.beam.beam_layouts import VarSized
 from state_pipelines.codecs.columns import is_known, walk_layout
 from state_pipelines.codecs.extensions import find_layout, has_fixed_length, on_registration
 from state_pipelines.codecs.java.writables import WRITABLE_LAYOUTS
-from state_pipelines.codecs.layout import Layout, Primitive
+from state_pipelines.codecs.layout import Layout, Primitive, PrimitiveKind
 from state_pipelines.codecs.layout_context import LayoutContext as LayoutContext
 from state_pipelines.codecs.layout_context import OpaqueValues as OpaqueValues
 from state_pipelines.codecs.layout_context import keep_all_opaque as keep_all_opaque
@@ -30,42 +30,42 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-_I32, _I64 = Primitive("i32"), Primitive("i64")
+_I32, _I64 = Primitive(PrimitiveKind.I32), Primitive(PrimitiveKind.I64)
 _PRECISION_OF_MILLIS = 3
 
 _PRIMITIVES = {
-    "Boolean": Primitive("bool"),
-    "Byte": Primitive("i8"),
-    "Short": Primitive("i16"),
-    "Char": lay.Logical("char"),
+    "Boolean": Primitive(PrimitiveKind.BOOL),
+    "Byte": Primitive(PrimitiveKind.I8),
+    "Short": Primitive(PrimitiveKind.I16),
+    "Char": lay.Logical(lay.LogicalKind.CHAR),
     "Int": _I32,
     "Long": _I64,
-    "Float": Primitive("f32"),
-    "Double": Primitive("f64"),
+    "Float": Primitive(PrimitiveKind.F32),
+    "Double": Primitive(PrimitiveKind.F64),
 }
 
 BASIC_LAYOUTS: dict[str, Layout] = {
     **_PRIMITIVES,
     **{f"{kind}Value": layout for kind, layout in _PRIMITIVES.items()},
     **{f"{kind}PrimitiveArray": lay.Sequence(layout) for kind, layout in _PRIMITIVES.items()},
-    "CharPrimitiveArray": lay.Sequence(Primitive("u16")),
+    "CharPrimitiveArray": lay.Sequence(Primitive(PrimitiveKind.U16)),
     "BytePrimitiveArray": lay.Sized(),
     "ByteArrayWrapper": lay.Sized(),
     "String": lay.Text(),
     "StringValue": lay.Text(nullable=False),
     "StringData": lay.Sized(text=True),
-    "SortedLong": lay.Logical("ordered_i64"),
+    "SortedLong": lay.Logical(lay.LogicalKind.ORDERED_I64),
     "StringArray": lay.Sequence(lay.Text()),
     "BigInt": lay.BigInteger(),
     "BigDec": lay.BigDecimal(),
-    "Date": lay.Logical("date_millis"),
-    "SqlDate": lay.Logical("date_millis"),
-    "SqlTime": lay.Logical("date_millis"),
-    "SqlTimestamp": lay.Logical("sql_timestamp"),
-    "Instant": lay.Logical("instant"),
-    "LocalDate": lay.Logical("local_date"),
-    "LocalTime": lay.Logical("local_time"),
-    "LocalDateTime": lay.Logical("local_date_time"),
+    "Date": lay.Logical(lay.LogicalKind.DATE_MILLIS),
+    "SqlDate": lay.Logical(lay.LogicalKind.DATE_MILLIS),
+    "SqlTime": lay.Logical(lay.LogicalKind.DATE_MILLIS),
+    "SqlTimestamp": lay.Logical(lay.LogicalKind.SQL_TIMESTAMP),
+    "Instant": lay.Logical(lay.LogicalKind.INSTANT),
+    "LocalDate": lay.Logical(lay.LogicalKind.LOCAL_DATE),
+    "LocalTime": lay.Logical(lay.LogicalKind.LOCAL_TIME),
+    "LocalDateTime": lay.Logical(lay.LogicalKind.LOCAL_DATE_TIME),
     "NullValue": lay.Constant(b""),
     "Void": lay.Constant(b"\0"),
     "Null": lay.Constant(b"\0"),
@@ -80,7 +80,7 @@ BASIC_LAYOUTS: dict[str, Layout] = {
     "DeweyNumber": lay.Sequence(_I32),
     "EventId": lay.Struct((("id", _I32), ("timestamp", _I64))),
     "ByteValueArray": lay.Sized(),
-    "CharValueArray": lay.Sequence(Primitive("u16")),
+    "CharValueArray": lay.Sequence(Primitive(PrimitiveKind.U16)),
     "NullValueArray": lay.Sequence(lay.Constant(b"")),
     **{f"{kind}ValueArray": lay.Sequence(_PRIMITIVES[kind]) for kind in ("Short", "Int", "Long", "Float", "Double")},
     "LongValueWithProperHashCode": _I64,
@@ -93,7 +93,7 @@ BASIC_LAYOUTS: dict[str, Layout] = {
         (
             ("transactionalId", lay.Optional(lay.JavaText(), null_flag=0)),
             ("producerId", _I64),
-            ("epoch", Primitive("i16")),
+            ("epoch", Primitive(PrimitiveKind.I16)),
         )
     ),
     "KafkaTransactionContext": lay.Struct((("transactionalIds", lay.Sequence(lay.JavaText())),)),
@@ -102,19 +102,19 @@ BASIC_LAYOUTS: dict[str, Layout] = {
 """Layout of each kind of `tree.Basic`; kinds that are not here have none (`Dynamic`)."""
 
 _PYTHON_LAYOUTS: dict[str, Layout] = {
-    "BOOLEAN": Primitive("bool"),
-    "TINYINT": Primitive("i8"),
-    "SMALLINT": Primitive("i16"),
+    "BOOLEAN": Primitive(PrimitiveKind.BOOL),
+    "TINYINT": Primitive(PrimitiveKind.I8),
+    "SMALLINT": Primitive(PrimitiveKind.I16),
     "INT": _I32,
     "BIGINT": _I64,
-    "FLOAT": Primitive("f32"),
-    "DOUBLE": Primitive("f64"),
+    "FLOAT": Primitive(PrimitiveKind.F32),
+    "DOUBLE": Primitive(PrimitiveKind.F64),
     "STRING": lay.Sized(text=True),
     "BYTES": lay.Sized(),
     "DECIMAL": lay.Sized(text=True),
-    "DATE": lay.Logical("epoch_day"),
-    "TIME": lay.Logical("milli_of_day"),
-    "INSTANT": lay.Logical("instant"),
+    "DATE": lay.Logical(lay.LogicalKind.EPOCH_DAY),
+    "TIME": lay.Logical(lay.LogicalKind.MILLI_OF_DAY),
+    "INSTANT": lay.Logical(lay.LogicalKind.INSTANT),
 }
 """Layouts of the data that PyFlink's coders write (`pyflink.fn_execution.coder_impl_slow`)."""
 
@@ -171,7 +171,7 @@ def derive_layout(serializer: tree.Serializer, context: LayoutContext) -> Layout
         case tree.Ttl(timestamp=timestamp, inner=inner):
             return lay.Struct((("last_access", derive(timestamp)), ("value", derive(inner))))
         case tree.Timer(key=key, namespace=namespace):
-            ordered = lay.Logical("ordered_i64")
+            ordered = lay.Logical(lay.LogicalKind.ORDERED_I64)
             return lay.Struct((("timestamp", ordered), ("key", derive(key)), ("namespace", derive(namespace))))
         case tree.TtlAware(inner=inner) | tree.ListView(inner=inner) | tree.MapView(inner=inner):
             return derive(inner)
@@ -271,7 +271,7 @@ def _derive_python(node: PythonType, context: LayoutContext) -> Layout:
             return lay.Mapping(children[0], lay.Optional(children[1]))
         case "TIMESTAMP":
             millis = node.precision <= _PRECISION_OF_MILLIS
-            return lay.Logical("date_millis") if millis else lay.Logical("sql_timestamp")
+            return lay.Logical(lay.LogicalKind.DATE_MILLIS) if millis else lay.Logical(lay.LogicalKind.SQL_TIMESTAMP)
         case word if word == PICKLED:
             return _dynamic(node, context)
     return _PYTHON_LAYOUTS[node.word]
@@ -298,38 +298,38 @@ def _derive_pojo(pojo: tree.Pojo, context: LayoutContext) -> lay.PojoObject:
 def _derive_variants(node: tree.Variants, context: LayoutContext) -> Layout:
     nested = [derive_layout(each, context) for each in node.parts]
     match node.kind:
-        case "BufferEntry":
-            return lay.Struct((("joined", Primitive("bool")), ("element", nested[0])))
-        case "Lockable":
+        case tree.VariantKind.BUFFER_ENTRY:
+            return lay.Struct((("joined", Primitive(PrimitiveKind.BOOL)), ("element", nested[0])))
+        case tree.VariantKind.LOCKABLE:
             return lay.Struct((("reference_count", _I32), ("element", nested[0])))
-        case "NodeId":
+        case tree.VariantKind.NODE_ID:
             return lay.Optional(lay.Struct((("event", nested[0]), ("page", lay.Text()))), null_flag=0)
-        case "SharedBufferEdge":
+        case tree.VariantKind.SHARED_BUFFER_EDGE:
             return lay.Struct((("target", nested[0]), ("version", nested[1])))
-        case "SharedBufferNode":
+        case tree.VariantKind.SHARED_BUFFER_NODE:
             return lay.Sequence(lay.Struct((("reference_count", _I32), ("edge", nested[0]))))
-        case "SharedBufferEdges" | "SingleThreadAccessChecking":
+        case tree.VariantKind.SHARED_BUFFER_EDGES | tree.VariantKind.SINGLE_THREAD_ACCESS_CHECKING:
             return nested[0]
-        case "ScalaOption":
+        case tree.VariantKind.SCALA_OPTION:
             return lay.Optional(nested[0], null_flag=0)
-        case "Traversable":
+        case tree.VariantKind.TRAVERSABLE:
             return lay.Sequence(lay.Optional(nested[0], null_flag=0))
-        case "Union":
+        case tree.VariantKind.UNION:
             return lay.Tagged(((1, "one", nested[0]), (2, "two", nested[1])))
-        case "ScalaTry":
+        case tree.VariantKind.SCALA_TRY:
             return lay.Tagged(((0, "failure", nested[1]), (1, "success", nested[0])))
-        case "MetaSqnInfo":
+        case tree.VariantKind.META_SQN_INFO:
             return lay.Struct((("high_sqn", nested[0]), ("size", nested[1])))
-        case "RowSqnInfo":
+        case tree.VariantKind.ROW_SQN_INFO:
             return lay.Struct((("first_sqn", nested[0]), ("last_sqn", nested[1])))
-        case "SequencedNode":
+        case tree.VariantKind.SEQUENCED_NODE:
             names = ("row", "sqn", "prev_sqn", "next_sqn", "next_sqn_for_record", "timestamp")
             return lay.Struct(tuple(zip(names, nested, strict=True)))
-        case "StreamElement":
+        case tree.VariantKind.STREAM_ELEMENT:
             return _stream_element(nested[0])
-        case "NFAState":
+        case tree.VariantKind.NFA_STATE:
             return _nfa_state(nested, previous=bool(node.flag))
-        case "TwoPhaseCommit":
+        case tree.VariantKind.TWO_PHASE_COMMIT:
             transaction = lay.Struct((("transaction", nested[0]), ("started", _I64)))
             pending = lay.Optional(transaction, null_flag=0) if node.flag else transaction
             fields = (
@@ -366,7 +366,7 @@ def _stream_element(value: Layout) -> Layout:
         ("watermark", _I64),
         ("latency_marker", marker),
         ("watermark_status", _I32),
-        ("record_attributes", Primitive("bool")),
+        ("record_attributes", Primitive(PrimitiveKind.BOOL)),
         ("internal_watermark", lay.Struct((("subpartition", _I32), ("timestamp", _I64)))),
     )
     return lay.Tagged(tuple((tag, name, layout) for tag, (name, layout) in enumerate(cases)))

@@ -89,7 +89,7 @@ def is_kafka_producer(serializer: tree.Serializer) -> bool:
 def transaction_serializer(serializer: tree.Serializer) -> tree.Serializer | None:
     """Return the serializer of the transactions of a sink; None when the elements are not states of such sinks."""
     match serializer:
-        case tree.Variants(kind="TwoPhaseCommit", parts=(transaction, _)):
+        case tree.Variants(kind=tree.VariantKind.TWO_PHASE_COMMIT, parts=(transaction, _)):
             return transaction
     return None
 

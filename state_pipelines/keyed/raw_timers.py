@@ -348,7 +348,7 @@ def _read_service(reader: Reader, data: npt.NDArray[np.uint8], context: LayoutCo
         (
             ("state_key", derive_layout(key, context)),
             ("state_namespace", derive_layout(namespace, context)),
-            ("timestamp", lay.Primitive("i64")),
+            ("timestamp", lay.Primitive(lay.PrimitiveKind.I64)),
         )
     )
     event, processing = (_read_timers(reader, data, layout) for _ in range(2))

@@ -209,7 +209,7 @@ def _timer_layout(info: StateMetaInfo, max_parallelism: int, context: LayoutCont
     if not isinstance(element, tree.Timer):
         raise UnsupportedError("a priority queue that does not hold timers is not read", where=Where(state=info.name))
     fields = (
-        ("timestamp", lay.Logical("ordered_i64")),
+        ("timestamp", lay.Logical(lay.LogicalKind.ORDERED_I64)),
         ("state_key", derive_layout(element.key, context)),
         ("state_namespace", derive_layout(element.namespace, context)),
     )

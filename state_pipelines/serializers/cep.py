@@ -14,7 +14,7 @@ from state_pipelines.serializers.snapshot_frames import (
     read_composite_header,
     write_composite_header,
 )
-from state_pipelines.serializers.tree import Serializer, Variants
+from state_pipelines.serializers.tree import Serializer, VariantKind, Variants
 
 if TYPE_CHECKING:
     from state_pipelines.binary.reader import Reader
@@ -30,31 +30,31 @@ FIRST_WITH_PREVIOUS_TIMESTAMP = 2
 @register_composite(f"{_BUFFER}NodeId$NodeIdSerializer$NodeIdSerializerSnapshot", arity=1)
 def build_node_id(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
     """Event id and page."""
-    return Variants(**marks, kind="NodeId", parts=parts)
+    return Variants(**marks, kind=VariantKind.NODE_ID, parts=parts)
 
 
 @register_composite(f"{_BUFFER}SharedBufferEdge$SharedBufferEdgeSerializer$SharedBufferEdgeSerializerSnapshot", arity=2)
 def build_shared_buffer_edge(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
     """Return target node and Dewey number."""
-    return Variants(**marks, kind="SharedBufferEdge", parts=parts)
+    return Variants(**marks, kind=VariantKind.SHARED_BUFFER_EDGE, parts=parts)
 
 
 @register_composite(f"{_BUFFER}SharedBufferNodeSerializerSnapshotV2", arity=1)
 def build_shared_buffer_node(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
     """Return the edges of a node, each with its reference count."""
-    return Variants(**marks, kind="SharedBufferNode", parts=parts)
+    return Variants(**marks, kind=VariantKind.SHARED_BUFFER_NODE, parts=parts)
 
 
 @register_composite(f"{_BUFFER}SharedBufferNode$SharedBufferNodeSerializer$SharedBufferNodeSerializerSnapshot", arity=1)
 def build_shared_buffer_edges(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
     """Return the edges of a node as a list, without reference counts of their own (before 1.16)."""
-    return Variants(**marks, kind="SharedBufferEdges", parts=parts)
+    return Variants(**marks, kind=VariantKind.SHARED_BUFFER_EDGES, parts=parts)
 
 
 @register_composite(f"{_BUFFER}LockableTypeSerializerSnapshot", arity=1)
 def build_lockable(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
     """Return an element with a reference count."""
-    return Variants(**marks, kind="Lockable", parts=parts)
+    return Variants(**marks, kind=VariantKind.LOCKABLE, parts=parts)
 
 
 def write_nfa_state(writer: Writer, node: Variants) -> None:
@@ -71,4 +71,4 @@ def read_nfa_state(reader: Reader, head: Head) -> Variants:
     outer_version = read_composite_header(reader, head)
     flag = reader.bool() if outer_version >= FIRST_WITH_PREVIOUS_TIMESTAMP else False
     marks = head.composite_marks(outer_version)
-    return Variants(**marks, kind="NFAState", parts=read_parts(reader, 3), flag=flag)
+    return Variants(**marks, kind=VariantKind.NFA_STATE, parts=read_parts(reader, 3), flag=flag)

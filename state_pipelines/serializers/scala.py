@@ -15,7 +15,7 @@ from state_pipelines.serializers.snapshot_frames import (
     read_composite_header,
     write_composite_header,
 )
-from state_pipelines.serializers.tree import Either, Serializer, Variants
+from state_pipelines.serializers.tree import Either, Serializer, VariantKind, Variants
 
 if TYPE_CHECKING:
     from state_pipelines.binary.reader import Reader
@@ -43,13 +43,13 @@ def build_either(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Either
 @register_composite(*_names("ScalaOptionSerializerSnapshot"), arity=1)
 def build_option(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
     """Return some of the nested serializer, or None."""
-    return Variants(**marks, kind="ScalaOption", parts=parts)
+    return Variants(**marks, kind=VariantKind.SCALA_OPTION, parts=parts)
 
 
 @register_composite(*_names("ScalaTrySerializerSnapshot"), arity=2)
 def build_try(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
     """Success, or failure with a throwable."""
-    return Variants(**marks, kind="ScalaTry", parts=parts)
+    return Variants(**marks, kind=VariantKind.SCALA_TRY, parts=parts)
 
 
 def write_traversable(writer: Writer, node: Variants) -> None:
@@ -65,4 +65,4 @@ def read_traversable(reader: Reader, head: Head) -> Variants:
     outer_version = read_composite_header(reader, head)
     text = reader.utf()
     marks = head.composite_marks(outer_version)
-    return Variants(**marks, kind="Traversable", parts=read_parts(reader, 1), text=text)
+    return Variants(**marks, kind=VariantKind.TRAVERSABLE, parts=read_parts(reader, 1), text=text)

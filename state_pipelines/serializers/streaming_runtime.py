@@ -22,7 +22,7 @@ from state_pipelines.serializers.snapshot_frames import (
     read_composite_header,
     write_composite_header,
 )
-from state_pipelines.serializers.tree import Serializer, Timer, Ttl, TtlAware, Variants
+from state_pipelines.serializers.tree import Serializer, Timer, Ttl, TtlAware, VariantKind, Variants
 
 if TYPE_CHECKING:
     from state_pipelines.binary.reader import Reader
@@ -72,19 +72,19 @@ def read_ttl_aware(reader: Reader, head: Head) -> TtlAware:
 )
 def build_single_thread_access_checking(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
     """Return the wrapped serializer, whose data it writes."""
-    return Variants(**marks, kind="SingleThreadAccessChecking", parts=parts)
+    return Variants(**marks, kind=VariantKind.SINGLE_THREAD_ACCESS_CHECKING, parts=parts)
 
 
 @register_composite(f"{_STREAMING}api.datastream.CoGroupedStreams$UnionSerializerSnapshot", arity=2)
 def build_union(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
     """Return one of two inputs."""
-    return Variants(**marks, kind="Union", parts=parts)
+    return Variants(**marks, kind=VariantKind.UNION, parts=parts)
 
 
 @register_composite(f"{_STREAMING}api.operators.co.IntervalJoinOperator$BufferEntrySerializerSnapshot", arity=1)
 def build_buffer_entry(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
     """Return a buffered element and whether it was joined."""
-    return Variants(**marks, kind="BufferEntry", parts=parts)
+    return Variants(**marks, kind=VariantKind.BUFFER_ENTRY, parts=parts)
 
 
 @register_composite(
@@ -92,7 +92,7 @@ def build_buffer_entry(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> 
 )
 def build_stream_element(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
     """Return a record, watermark, latency marker or status."""
-    return Variants(**marks, kind="StreamElement", parts=parts)
+    return Variants(**marks, kind=VariantKind.STREAM_ELEMENT, parts=parts)
 
 
 def write_two_phase_commit(writer: Writer, node: Variants) -> None:
@@ -114,4 +114,4 @@ def read_two_phase_commit(reader: Reader, head: Head) -> Variants:
     stored = outer_version > FIRST_WITH_NULL_TRANSACTION
     flag = reader.bool() if stored else outer_version == FIRST_WITH_NULL_TRANSACTION
     marks = head.composite_marks(outer_version)
-    return Variants(**marks, kind="TwoPhaseCommit", parts=read_parts(reader, 2), flag=flag)
+    return Variants(**marks, kind=VariantKind.TWO_PHASE_COMMIT, parts=read_parts(reader, 2), flag=flag)

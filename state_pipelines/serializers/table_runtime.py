@@ -40,6 +40,7 @@ from state_pipelines.serializers.tree import (
     Serializer,
     SortedMapOf,
     TimestampData,
+    VariantKind,
     Variants,
     WindowKey,
 )
@@ -252,16 +253,16 @@ def read_row_data_key(reader: Reader, head: Head) -> RowDataKey:
 @register_composite(f"{_SEQUENCED}MetaSqnInfoSerializer$MetaSqnInfoSerializerSnapshot", arity=2)
 def build_meta_sqn_info(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
     """Return highest sequence number and size of a sequenced multiset."""
-    return Variants(**marks, kind="MetaSqnInfo", parts=parts)
+    return Variants(**marks, kind=VariantKind.META_SQN_INFO, parts=parts)
 
 
 @register_composite(f"{_SEQUENCED}RowSqnInfoSerializer$RowSqnInfoSerializerSnapshot", arity=2)
 def build_row_sqn_info(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
     """Return first and last sequence number of a row."""
-    return Variants(**marks, kind="RowSqnInfo", parts=parts)
+    return Variants(**marks, kind=VariantKind.ROW_SQN_INFO, parts=parts)
 
 
 @register_composite(f"{_SEQUENCED}NodeSerializer$NodeSerializerSnapshot", arity=6)
 def build_sequenced_node(marks: CompositeMarks, parts: tuple[Serializer, ...]) -> Variants:
     """Return a row of a sequenced multiset: row, its number, previous, next, next of the same record, timestamp."""
-    return Variants(**marks, kind="SequencedNode", parts=parts)
+    return Variants(**marks, kind=VariantKind.SEQUENCED_NODE, parts=parts)

@@ -13,7 +13,7 @@ from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.errors import FormatError, ValueRangeError
 from tests.codecs.strategies import cases
 
-I64 = lay.Primitive("i64")
+I64 = lay.Primitive(lay.PrimitiveKind.I64)
 TTL = lay.Struct((("last_access", I64), ("value", lay.Text())))
 
 
@@ -38,12 +38,12 @@ def test_bytes_and_values_are_those_of_the_scalar_codec(case: tuple[lay.Layout, 
     ("layout", "value", "data"),
     [
         (I64, 5, b"\0\0\0\0\0\0\0\5"),
-        (lay.Primitive("f64"), 2, b"\x40\0\0\0\0\0\0\0"),
+        (lay.Primitive(lay.PrimitiveKind.F64), 2, b"\x40\0\0\0\0\0\0\0"),
         (lay.Text(), "ab", b"\3ab"),
         (lay.Text(), "a" * 127, b"\x80\1" + b"a" * 127),
         (lay.Text(), None, b"\0"),
         (lay.Optional(I64), None, b"\1"),
-        (lay.Logical("ordered_i64"), -1, b"\x7f" + b"\xff" * 7),
+        (lay.Logical(lay.LogicalKind.ORDERED_I64), -1, b"\x7f" + b"\xff" * 7),
         (TTL, {"last_access": 1, "value": "x"}, b"\0\0\0\0\0\0\0\1\2x"),
         (lay.Constant(b"\0"), None, b"\0"),
     ],
@@ -59,8 +59,8 @@ def test_known_bytes(layout: lay.Layout, value: Any, data: bytes) -> None:
     [
         (I64, 1 << 63, "value"),
         (I64, "5", "value"),
-        (lay.Primitive("i32"), None, "value"),
-        (lay.Primitive("f64"), "x", "value"),
+        (lay.Primitive(lay.PrimitiveKind.I32), None, "value"),
+        (lay.Primitive(lay.PrimitiveKind.F64), "x", "value"),
         (lay.Text(), 5, "value"),
         (lay.Optional(I64), "x", "value"),
         (TTL, {"last_access": 1, "value": 5}, "value.value"),

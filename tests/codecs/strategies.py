@@ -55,8 +55,8 @@ NAMES = st.sampled_from(("a", "b", "city", "f0", "größe", "zip"))
 def leaves() -> st.SearchStrategy[lay.Layout]:
     """Layouts without others inside."""
     return st.one_of(
-        st.sampled_from(sorted(PRIMITIVES)).map(lay.Primitive),
-        st.sampled_from(sorted(LOGICALS)).map(lay.Logical),
+        st.sampled_from(lay.PrimitiveKind).map(lay.Primitive),
+        st.sampled_from(lay.LogicalKind).map(lay.Logical),
         st.booleans().map(lay.Text),
         st.booleans().map(lay.Sized),
         st.sampled_from(
@@ -156,8 +156,8 @@ def draw_value(draw: st.DrawFn, layout: lay.Layout) -> Any:
     match layout:
         case lay.Primitive(kind=kind):
             return draw(PRIMITIVES[kind])
-        case lay.Logical(name=name):
-            return draw(LOGICALS[name])
+        case lay.Logical(name=logical):
+            return draw(LOGICALS[logical])
         case lay.Text(nullable=nullable):
             return draw(NULLABLE_TEXTS if nullable else TEXTS)
         case lay.Sized(text=text):
@@ -226,7 +226,7 @@ def to_arrow_value(layout: lay.Layout, value: Any) -> Any:
     match layout:
         case lay.BigInteger() | lay.BigDecimal():
             return str(value)
-        case lay.Logical(name="local_date_time"):
+        case lay.Logical(name=lay.LogicalKind.LOCAL_DATE_TIME):
             return {"date": value["date"], "time": value["nano_of_day"]}
         case lay.Struct(fields=fields):
             return {name: to_arrow_value(child, value[name]) for name, child in fields}

@@ -198,7 +198,7 @@ def test_columns_grow_for_texts_that_are_longer_than_their_bytes() -> None:
 
 
 def test_columns_grow_for_lists_that_are_longer_than_expected() -> None:
-    layout = lay.Sequence(lay.Mapping(lay.Primitive("i8"), lay.Sequence(lay.BigDecimal())))
+    layout = lay.Sequence(lay.Mapping(lay.Primitive(lay.PrimitiveKind.I8), lay.Sequence(lay.BigDecimal())))
     value = [[(key, [Decimal(key)] * 70)] * 9 for key in range(30)]
     assert decoded(layout, [written(layout, value)]).equals(as_array(layout, [value]))
 
@@ -213,7 +213,7 @@ def test_output_grows_for_flags_that_arrow_keeps_in_bits() -> None:
 
 
 def test_no_records_are_no_values() -> None:
-    for layout in (lay.Text(), lay.BigDecimal(), lay.Mapping(lay.Text(), lay.Logical("instant"))):
+    for layout in (lay.Text(), lay.BigDecimal(), lay.Mapping(lay.Text(), lay.Logical(lay.LogicalKind.INSTANT))):
         empty = np.zeros(0, np.int64)
         array = decode_spans(compile_layout(layout), np.zeros(0, np.uint8), empty, empty)
         assert array.equals(as_array(layout, []))
@@ -222,7 +222,7 @@ def test_no_records_are_no_values() -> None:
 
 PERSON = lay.PojoObject(
     "Person",
-    (("name", lay.Text()), ("address", lay.PojoObject("Address", (("zip", lay.Primitive("i32")),)))),
+    (("name", lay.Text()), ("address", lay.PojoObject("Address", (("zip", lay.Primitive(lay.PrimitiveKind.I32)),)))),
 )
 
 
@@ -238,7 +238,7 @@ def test_error_names_the_record_and_the_place() -> None:
 @pytest.mark.parametrize(
     ("layout", "record", "message"),
     [
-        (lay.Primitive("i32"), "0000000100", "bytes are left over after the value"),
+        (lay.Primitive(lay.PrimitiveKind.I32), "0000000100", "bytes are left over after the value"),
         (PERSON, "03", "a flag byte has a value that the format does not know"),
         (PERSON, "0801", "an object has a class that the serializer snapshot does not list"),
         (PERSON, "04000161", "an object has a class that the serializer snapshot does not list"),
@@ -270,7 +270,9 @@ def test_records_outside_the_bytes_are_refused(bounds: tuple[int, int]) -> None:
         decode_sequence(compile_layout(lay.Text()), np.zeros(4, np.uint8), *bounds, 1)
 
 
-EITHER = lay.Choice(lay.Sequence(lay.Primitive("i32")), lay.Sequence(lay.Primitive("i32")))
+EITHER = lay.Choice(
+    lay.Sequence(lay.Primitive(lay.PrimitiveKind.I32)), lay.Sequence(lay.Primitive(lay.PrimitiveKind.I32))
+)
 SUBCLASS = lay.PojoVariant("Sub", 0, lay.PojoObject("Sub", (("tags", EITHER.left),)))
 BASE = lay.PojoObject("Base", (), (SUBCLASS,))
 
@@ -278,10 +280,10 @@ BASE = lay.PojoObject("Base", (), (SUBCLASS,))
 @pytest.mark.parametrize(
     ("layout", "value", "message"),
     [
-        (lay.Primitive("i32"), None, "a value is null where the serializer has no form for null"),
+        (lay.Primitive(lay.PrimitiveKind.I32), None, "a value is null where the serializer has no form for null"),
         (lay.Struct((("f0", lay.Sized()),)), {"f0": None}, "a value is null"),
         (lay.Sequence(lay.Text(False)), ["a", None], "a value is null"),
-        (lay.Primitive("u16"), -1, "a Java char is outside 0 to 65535"),
+        (lay.Primitive(lay.PrimitiveKind.U16), -1, "a Java char is outside 0 to 65535"),
         (lay.Constants(("A",)), "B", "'B' is not one of the enum's constants A"),
         (lay.Masked((), kind=True), {"row_kind": "?"}, r"'\?' is not a known row_kind"),
         (EITHER, {"is_left": True, "left": [1], "right": [2]}, "there is a value where the object has none"),
@@ -296,7 +298,7 @@ def test_a_value_that_does_not_fit_is_an_error(layout: lay.Layout, value: Any, m
 
 
 def test_error_of_encoding_names_the_row_and_the_place() -> None:
-    layout = lay.Struct((("a", lay.Sequence(lay.Primitive("i32"))),))
+    layout = lay.Struct((("a", lay.Sequence(lay.Primitive(lay.PrimitiveKind.I32))),))
     with pytest.raises(ValueRangeError, match="row 1: a value is null") as caught:
         encode_array(compile_layout(layout), pa.array([{"a": [1]}, {"a": [2, None]}], arrow_type(layout)))
     assert caught.value.where.path == "value.a[]"

@@ -17,12 +17,12 @@ from state_pipelines.codecs.columns import Decoded, KernelColumns, ScalarColumns
 from state_pipelines.codecs.java.typed_values import CollectionValue, EnumValue, MapValue, ObjectValue, TypedValue
 from state_pipelines.codecs.json.json_lines import dumps, to_json
 from state_pipelines.codecs.kryo import load_classes
-from state_pipelines.codecs.layout import PojoObject, PojoVariant, Primitive
+from state_pipelines.codecs.layout import PojoObject, PojoVariant, Primitive, PrimitiveKind
 from state_pipelines.codecs.scalar.codec import write_value
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.serializers import tree
 
-I32, I64, TEXT = Primitive("i32"), Primitive("i64"), lay.Text()
+I32, I64, TEXT = Primitive(PrimitiveKind.I32), Primitive(PrimitiveKind.I64), lay.Text()
 CLASSES = load_classes(
     """
 shop.Order: [id: long, lines: ArrayList<shop.Line>, status: "shop.Status(OPEN, DONE)", note: String, when: LocalDate]

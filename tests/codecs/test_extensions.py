@@ -8,7 +8,7 @@ import pytest
 
 from state_pipelines.codecs.extensions import register_class_layout, register_layout
 from state_pipelines.codecs.json.json_lines import register_json, to_json
-from state_pipelines.codecs.layout import JavaText, Layout, Primitive
+from state_pipelines.codecs.layout import JavaText, Layout, Primitive, PrimitiveKind
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout, fixed_length
 from state_pipelines.errors import UsageError
 from state_pipelines.serializers import build, tree
@@ -28,16 +28,16 @@ class Height(tree.Serializer):
 
 @register_layout(Weight)
 def lay_weight(node: Weight, derive: object) -> Layout:
-    return Primitive("i32")
+    return Primitive(PrimitiveKind.I32)
 
 
 @register_layout(Height, fixed_length=False)
 def lay_height(node: Height, derive: object) -> Layout:
-    return Primitive("i32")
+    return Primitive(PrimitiveKind.I32)
 
 
 def test_a_registered_layout_is_derived() -> None:
-    assert derive_layout(Weight(), CONTEXT) == Primitive("i32")
+    assert derive_layout(Weight(), CONTEXT) == Primitive(PrimitiveKind.I32)
 
 
 def test_a_layout_counts_even_when_it_is_registered_late() -> None:
@@ -60,7 +60,7 @@ def test_a_class_has_one_layout() -> None:
     register_class_layout("com.acme.Once", JavaText())
     register_class_layout("com.acme.Once", JavaText())
     with pytest.raises(UsageError, match=r"a layout of com\.acme\.Once is registered already"):
-        register_class_layout("com.acme.Once", Primitive("i8"))
+        register_class_layout("com.acme.Once", Primitive(PrimitiveKind.I8))
 
 
 def test_families_of_flink_keep_their_layouts() -> None:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs.columns import KernelColumns, plan_columns
-from state_pipelines.codecs.layout import JavaText, Optional, Primitive, Struct
+from state_pipelines.codecs.layout import JavaText, Optional, Primitive, PrimitiveKind, Struct
 from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.errors import FormatError, StateError, ValueRangeError
 
-ENTRY = Struct((("name", JavaText()), ("count", Primitive("i32"))))
+ENTRY = Struct((("name", JavaText()), ("count", Primitive(PrimitiveKind.I32))))
 VECTORS = [
     ("0000", ""),
     ("0003 616263", "abc"),

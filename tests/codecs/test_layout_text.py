@@ -7,7 +7,7 @@ from state_pipelines.codecs.layout_text import check_layout, parse_layout
 from state_pipelines.errors import UsageError
 from state_pipelines.serializers.declared_snapshots import parse_declaration
 
-I32, UTF = lay.Primitive("i32"), lay.JavaText()
+I32, UTF = lay.Primitive(lay.PrimitiveKind.I32), lay.JavaText()
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ I32, UTF = lay.Primitive("i32"), lay.JavaText()
         ("utf", UTF),
         ("text", lay.Text()),
         ("bytes", lay.Sized()),
-        ("instant", lay.Logical("instant")),
+        ("instant", lay.Logical(lay.LogicalKind.INSTANT)),
         ("Struct(f0: utf, f1: i32)", lay.Struct((("f0", UTF), ("f1", I32)))),
         ("List(Nullable(utf))", lay.Sequence(lay.Optional(UTF))),
         ("Map(utf, Sized(i32))", lay.Mapping(UTF, lay.Framed(I32))),

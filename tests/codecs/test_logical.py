@@ -19,11 +19,13 @@ def column_of(name: str, *records: str) -> pa.Array:
     raw = [bytes.fromhex(record) for record in records]
     stops = np.cumsum([len(each) for each in raw], dtype=np.int64)
     starts = np.concatenate([np.zeros(1, np.int64), stops[:-1]])
-    return decode_spans(compile_layout(lay.Logical(name)), np.frombuffer(b"".join(raw), np.uint8), starts, stops)
+    return decode_spans(
+        compile_layout(lay.Logical(lay.LogicalKind(name))), np.frombuffer(b"".join(raw), np.uint8), starts, stops
+    )
 
 
 def bytes_of(name: str, *values: Any) -> str:
-    layout = lay.Logical(name)
+    layout = lay.Logical(lay.LogicalKind(name))
     return encode_array(compile_layout(layout), pa.array(values, arrow_type(layout))).data.tobytes().hex()
 
 

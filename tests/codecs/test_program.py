@@ -13,7 +13,7 @@ from state_pipelines.codecs.programs.program import arrow_type, compile_layout, 
 from state_pipelines.errors import UnsupportedError, UsageError
 from state_pipelines.serializers import build, tree
 
-I32, TEXT = lay.Primitive("i32"), lay.Text()
+I32, TEXT = lay.Primitive(lay.PrimitiveKind.I32), lay.Text()
 ADDRESS = lay.PojoObject("Address", (("zip", I32), ("city", TEXT)))
 PERSON = lay.PojoObject("Person", (("name", TEXT), ("address", ADDRESS), ("tags", lay.Sequence(ADDRESS))))
 ADDRESS_TYPE = pa.struct([("zip", pa.int32()), ("city", pa.string())])
@@ -22,10 +22,10 @@ ADDRESS_TYPE = pa.struct([("zip", pa.int32()), ("city", pa.string())])
 @pytest.mark.parametrize(
     ("layout", "expected"),
     [
-        (lay.Primitive("bool"), pa.bool_()),
-        (lay.Primitive("u16"), pa.int32()),
-        (lay.Logical("char"), pa.string()),
-        (lay.Logical("date_millis"), pa.timestamp("ms", tz="UTC")),
+        (lay.Primitive(lay.PrimitiveKind.BOOL), pa.bool_()),
+        (lay.Primitive(lay.PrimitiveKind.U16), pa.int32()),
+        (lay.Logical(lay.LogicalKind.CHAR), pa.string()),
+        (lay.Logical(lay.LogicalKind.DATE_MILLIS), pa.timestamp("ms", tz="UTC")),
         (lay.Sized(), pa.binary()),
         (lay.Sized(text=True), pa.string()),
         (lay.Rest(), pa.binary()),
@@ -119,7 +119,7 @@ def test_nesting_is_bounded() -> None:
 @pytest.mark.parametrize(
     ("layout", "size"),
     [
-        (lay.Logical("local_date_time"), 13),
+        (lay.Logical(lay.LogicalKind.LOCAL_DATE_TIME), 13),
         (TEXT, 1),
         (lay.Sized(), 4),
         (lay.Optional(I32, padding=4), 1),

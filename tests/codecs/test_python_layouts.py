@@ -54,7 +54,7 @@ def test_values_of_every_type(text: str, raw: str, value: Any) -> None:
 
 @pytest.mark.parametrize("name", ["epoch_day", "milli_of_day"])
 def test_columns_of_days_and_times_are_written_as_they_were_read(name: str) -> None:
-    columns = plan_columns(lay.Optional(lay.Logical(name)))
+    columns = plan_columns(lay.Optional(lay.Logical(lay.LogicalKind(name))))
     raw = bytes.fromhex("000000000101000001234500052658ff")
     starts, stops = np.array([0, 5, 6, 11], np.int64), np.array([5, 6, 11, 16], np.int64)
     array = columns.decode(np.frombuffer(raw, np.uint8), starts, stops).array
@@ -102,7 +102,7 @@ def test_lists_are_written_with_an_array_per_element() -> None:
 
 
 def test_elements_of_one_array_share_the_time_of_their_last_access() -> None:
-    runs = lay.Runs(lay.Primitive("i8"), ttl=True)
+    runs = lay.Runs(lay.Primitive(lay.PrimitiveKind.I8), ttl=True)
     raw = bytes.fromhex("00000000000000640000000201022c00000000000000c80000000103")
     expected = [(100, 1), (100, 2), (200, 3)]
 
@@ -131,14 +131,14 @@ def test_elements_without_bytes_have_no_number() -> None:
 @pytest.mark.parametrize("raw", ["ffffffff", "05265c00"])
 def test_a_time_outside_a_day_is_an_error(raw: str) -> None:
     with pytest.raises(FormatError, match="within a day"):
-        read_value(lay.Logical("milli_of_day"), Reader(bytes.fromhex(raw)))
+        read_value(lay.Logical(lay.LogicalKind.MILLI_OF_DAY), Reader(bytes.fromhex(raw)))
     with pytest.raises(FormatError, match="within a day"):
-        decode(lay.Logical("milli_of_day"), bytes.fromhex(raw))
+        decode(lay.Logical(lay.LogicalKind.MILLI_OF_DAY), bytes.fromhex(raw))
 
 
 def test_a_part_of_a_millisecond_is_not_written() -> None:
     with pytest.raises(ValueRangeError, match="milliseconds"):
-        write_value(lay.Logical("milli_of_day"), Writer(), 1)
+        write_value(lay.Logical(lay.LogicalKind.MILLI_OF_DAY), Writer(), 1)
 
 
 def _span(raw: bytes) -> tuple[np.ndarray, np.ndarray]:

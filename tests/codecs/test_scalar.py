@@ -13,7 +13,7 @@ from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.scalar.codec import read_value, write_value
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, ValueRangeError
 
-I32, I64, TEXT = lay.Primitive("i32"), lay.Primitive("i64"), lay.Text()
+I32, I64, TEXT = lay.Primitive(lay.PrimitiveKind.I32), lay.Primitive(lay.PrimitiveKind.I64), lay.Text()
 ADDRESS = lay.PojoObject("Address", (("zip", I32), ("city", TEXT)))
 PERSON = lay.PojoObject("Person", (("name", TEXT), ("address", ADDRESS), ("tags", lay.Sequence(lay.Text(False)))))
 
@@ -80,7 +80,7 @@ def test_long_forms_of_the_small_numbers_are_read() -> None:
 
 @pytest.mark.parametrize("days", [-365243219162, 365241780471, 0, -719529, 11016])
 def test_dates_have_all_years_of_java(days: int) -> None:
-    layout = lay.Logical("local_date")
+    layout = lay.Logical(lay.LogicalKind.LOCAL_DATE)
     assert read(layout, write(layout, days)) == days
 
 
@@ -120,10 +120,14 @@ def test_error_names_the_place(layout: lay.Layout, data: str, path: str, offset:
         (lay.BigInteger(), "00000004", "4 is no length of a BigInteger"),
         (lay.BigInteger(), "ffffffff", "-1 is no length of a BigInteger"),
         (lay.Sized(text=True), "00000001ff", "a string is not UTF-8"),
-        (lay.Logical("local_date"), "000007e3021d", "2019-2-29 is no date"),
-        (lay.Logical("local_date"), "7fffffff0101", "is no date"),
-        (lay.Logical("local_time"), "18000000000000", "24:0:0 and 0 nanoseconds is no time of day"),
-        (lay.Logical("local_date_time"), "80000000800000000000000000", "only one of date and time is null"),
+        (lay.Logical(lay.LogicalKind.LOCAL_DATE), "000007e3021d", "2019-2-29 is no date"),
+        (lay.Logical(lay.LogicalKind.LOCAL_DATE), "7fffffff0101", "is no date"),
+        (lay.Logical(lay.LogicalKind.LOCAL_TIME), "18000000000000", "24:0:0 and 0 nanoseconds is no time of day"),
+        (
+            lay.Logical(lay.LogicalKind.LOCAL_DATE_TIME),
+            "80000000800000000000000000",
+            "only one of date and time is null",
+        ),
         (lay.Tagged(((1, "one", I32),)), "03", "3 is not a known tag"),
         (lay.Framed(I32), "0000000500000001ff", "1 bytes are left over"),
         (lay.Framed(I32), "0000000300000001", "4 bytes expected but only 3 are left"),
@@ -139,17 +143,17 @@ def test_wrong_bytes_are_an_error(layout: lay.Layout, data: str, message: str) -
         (I32, 1 << 31, "value"),
         (I32, "1", "value"),
         (I32, None, "value"),
-        (lay.Primitive("bool"), 1, "value"),
-        (lay.Primitive("f32"), 1e300, "value"),
+        (lay.Primitive(lay.PrimitiveKind.BOOL), 1, "value"),
+        (lay.Primitive(lay.PrimitiveKind.F32), 1e300, "value"),
         (lay.Text(False), None, "value"),
         (TEXT, b"a", "value"),
         (lay.Sized(), "a", "value"),
         (lay.Sized(text=True), "\ud83d", "value"),
-        (lay.Logical("char"), "ab", "value"),
-        (lay.Logical("char"), "\U0001f600", "value"),
-        (lay.Logical("local_time"), 86_400_000_000_000, "value"),
-        (lay.Logical("local_date"), 1 << 40, "value"),
-        (lay.Logical("instant"), {"epoch_second": 1}, "value"),
+        (lay.Logical(lay.LogicalKind.CHAR), "ab", "value"),
+        (lay.Logical(lay.LogicalKind.CHAR), "\U0001f600", "value"),
+        (lay.Logical(lay.LogicalKind.LOCAL_TIME), 86_400_000_000_000, "value"),
+        (lay.Logical(lay.LogicalKind.LOCAL_DATE), 1 << 40, "value"),
+        (lay.Logical(lay.LogicalKind.INSTANT), {"epoch_second": 1}, "value"),
         (lay.BigInteger(), 1.0, "value"),
         (lay.BigDecimal(), Decimal("NaN"), "value"),
         (lay.BigDecimal(), Decimal("1E-2147483648"), "value"),

@@ -82,7 +82,9 @@ def test_values_inside_other_layouts_go_through_columns(data: st.DataObject) -> 
     sql = LogicalType(root="ARRAY", children=(of,))
     if element.serializer is map_data:
         sql = LogicalType(root="MAP", children=(key, of))
-    layout = lay.Struct((("last_access", lay.Primitive("i64")), ("value", lay.Sequence(lay.Optional(element)))))
+    layout = lay.Struct(
+        (("last_access", lay.Primitive(lay.PrimitiveKind.I64)), ("value", lay.Sequence(lay.Optional(element))))
+    )
     items = [draw_sql(draw, sql) for _ in range(3)]
     record = written(layout, {"last_access": 1, "value": items})
     array = decoded(layout, [record, record])

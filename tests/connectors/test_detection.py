@@ -214,7 +214,7 @@ def test_committables_of_an_unknown_sink_are_counted() -> None:
 
 def test_transactions_of_a_two_phase_commit_sink_are_listed() -> None:
     serializer = tree.Variants(
-        snapshot_class="", kind="TwoPhaseCommit", parts=(basic("String"), basic("Void")), flag=True
+        snapshot_class="", kind=tree.VariantKind.TWO_PHASE_COMMIT, parts=(basic("String"), basic("Void")), flag=True
     )
     data = bytes.fromhex("01 037478 0000018bcfe56800 00000001 037479 0000018bcfe56801 00")
     state = detect("state", serializer, [data])

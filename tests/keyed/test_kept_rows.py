@@ -18,7 +18,7 @@ from state_pipelines.keyed.tables.row_encoding import RecordEncoder
 from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
 from state_pipelines.serializers import build, tree
 
-I32, I64 = lay.Primitive("i32"), lay.Primitive("i64")
+I32, I64 = lay.Primitive(lay.PrimitiveKind.I32), lay.Primitive(lay.PrimitiveKind.I64)
 CLASSES = load_classes("final shop.Point: [x: int, y: int]")
 POINT = lay.Dynamic(tree.Kryo(type_class="shop.Point"), 5, CLASSES)
 # A class by name, a reference mark, and two zig-zag numbers (1 and 2).

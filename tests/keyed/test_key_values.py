@@ -19,7 +19,7 @@ from tests.snapshots import RESCALING, select
 if TYPE_CHECKING:
     from tests.snapshots import Case
 
-STRING, LONG = lay.Text(), lay.Primitive("i64")
+STRING, LONG = lay.Text(), lay.Primitive(lay.PrimitiveKind.I64)
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,13 @@ def test_bytes_are_hexadecimal() -> None:
 
 @pytest.mark.parametrize("text", ['"2025-01-31T12:00:00.250Z"', "1738324800250", '{"@juDate": 1738324800250}'])
 def test_times_are_iso_text_or_milliseconds(text: str) -> None:
-    (key,) = encode_keys(lay.Logical("date_millis"), [KeyText(text)])
+    (key,) = encode_keys(lay.Logical(lay.LogicalKind.DATE_MILLIS), [KeyText(text)])
     assert int.from_bytes(key) == 1738324800250
 
 
 def test_what_a_time_cannot_hold_is_refused() -> None:
     with pytest.raises(UsageError, match="not a whole number of ms"):
-        encode_keys(lay.Logical("date_millis"), [KeyText('"2025-01-31T12:00:00.2505Z"')])
+        encode_keys(lay.Logical(lay.LogicalKind.DATE_MILLIS), [KeyText('"2025-01-31T12:00:00.2505Z"')])
 
 
 def test_a_field_that_there_is_not_is_refused() -> None:

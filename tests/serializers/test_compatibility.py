@@ -29,6 +29,7 @@ from state_pipelines.serializers.tree import (
     Serializer,
     SortedMapOf,
     Tuple,
+    VariantKind,
     Variants,
 )
 
@@ -341,14 +342,14 @@ def test_scala_serializers_of_flink_2_are_other_classes() -> None:
     assert "moved to" in resolve(old, new).findings[0].reason
 
 
-@pytest.mark.parametrize("kind", ["TwoPhaseCommit", "NFAState"])
-def test_flags_of_the_runtime_migrate(kind: str) -> None:
+@pytest.mark.parametrize("kind", [VariantKind.TWO_PHASE_COMMIT, VariantKind.NFA_STATE])
+def test_flags_of_the_runtime_migrate(kind: VariantKind) -> None:
     old = Variants(snapshot_class="S", kind=kind, parts=(LONG, STRING), flag=False)
     assert outcome(old, replace(old, flag=True)) is AFTER_MIGRATION
 
 
 def test_another_collection_builder_is_incompatible() -> None:
-    old = Variants(snapshot_class="T", kind="Traversable", parts=(LONG,), text="List")
+    old = Variants(snapshot_class="T", kind=VariantKind.TRAVERSABLE, parts=(LONG,), text="List")
     assert outcome(old, replace(old, text="Vector")) is INCOMPATIBLE
 
 

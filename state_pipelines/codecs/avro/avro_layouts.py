@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _PRIMITIVES: dict[str, lay.Layout] = {
     "null": lay.Constant(b""),
-    "boolean": lay.Primitive("bool"),
-    "int": lay.Primitive("i32"),
-    "long": lay.Primitive("i64"),
-    "float": lay.Primitive("f32"),
-    "double": lay.Primitive("f64"),
+    "boolean": lay.Primitive(lay.PrimitiveKind.BOOL),
+    "int": lay.Primitive(lay.PrimitiveKind.I32),
+    "long": lay.Primitive(lay.PrimitiveKind.I64),
+    "float": lay.Primitive(lay.PrimitiveKind.F32),
+    "double": lay.Primitive(lay.PrimitiveKind.F64),
     "bytes": lay.Sized(),
     "string": lay.Sized(text=True),
 }

@@ -84,7 +84,7 @@ class AvroBinary(Layout):
     schema_json: str
 
 
-_INSTANT = lay.Logical("ordered_i64")
+_INSTANT = lay.Logical(lay.LogicalKind.ORDERED_I64)
 _TEXT, _BYTES = VarSized(text=True), VarSized()
 _INT, _LONG = VarNumber(32), VarNumber(64)
 _SDK = "org.apache.beam.sdk."
@@ -103,13 +103,13 @@ SIMPLE_CODERS: dict[str, Layout] = {
     BYTE_BUFFER_CODER: _BYTES,
     f"{_CODERS}VarIntCoder": _INT,
     f"{_CODERS}VarLongCoder": _LONG,
-    f"{_CODERS}BigEndianShortCoder": lay.Primitive("i16"),
-    f"{_CODERS}BigEndianIntegerCoder": lay.Primitive("i32"),
-    f"{_CODERS}BigEndianLongCoder": lay.Primitive("i64"),
-    f"{_CODERS}ByteCoder": lay.Primitive("i8"),
-    f"{_CODERS}BooleanCoder": lay.Primitive("bool"),
-    f"{_CODERS}FloatCoder": lay.Primitive("f32"),
-    f"{_CODERS}DoubleCoder": lay.Primitive("f64"),
+    f"{_CODERS}BigEndianShortCoder": lay.Primitive(lay.PrimitiveKind.I16),
+    f"{_CODERS}BigEndianIntegerCoder": lay.Primitive(lay.PrimitiveKind.I32),
+    f"{_CODERS}BigEndianLongCoder": lay.Primitive(lay.PrimitiveKind.I64),
+    f"{_CODERS}ByteCoder": lay.Primitive(lay.PrimitiveKind.I8),
+    f"{_CODERS}BooleanCoder": lay.Primitive(lay.PrimitiveKind.BOOL),
+    f"{_CODERS}FloatCoder": lay.Primitive(lay.PrimitiveKind.F32),
+    f"{_CODERS}DoubleCoder": lay.Primitive(lay.PrimitiveKind.F64),
     f"{_CODERS}BigIntegerCoder": VarInteger(),
     f"{_CODERS}BigDecimalCoder": VarDecimal(),
     f"{_CODERS}VoidCoder": lay.Constant(b""),

@@ -215,7 +215,7 @@ def _(layout: beam.VarTagged, writer: Writer, value: Value) -> None:
     raise ValueRangeError(f"{case!r:.80} is not one of {', '.join(name for _, name, _ in layout.cases)}")
 
 
-_INSTANT = lay.Logical("ordered_i64")
+_INSTANT = lay.Logical(lay.LogicalKind.ORDERED_I64)
 
 
 @read.register

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.layout import Layout, Primitive
+from state_pipelines.codecs.layout import Layout, Primitive, PrimitiveKind
 from state_pipelines.errors import ValueRangeError
 
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 _HADOOP = "org.apache.hadoop.io."
 WRITABLE_LAYOUTS: dict[str, Layout] = {
-    f"{_HADOOP}BooleanWritable": Primitive("bool"),
-    f"{_HADOOP}ByteWritable": Primitive("i8"),
-    f"{_HADOOP}ShortWritable": Primitive("i16"),
-    f"{_HADOOP}IntWritable": Primitive("i32"),
-    f"{_HADOOP}LongWritable": Primitive("i64"),
-    f"{_HADOOP}FloatWritable": Primitive("f32"),
-    f"{_HADOOP}DoubleWritable": Primitive("f64"),
+    f"{_HADOOP}BooleanWritable": Primitive(PrimitiveKind.BOOL),
+    f"{_HADOOP}ByteWritable": Primitive(PrimitiveKind.I8),
+    f"{_HADOOP}ShortWritable": Primitive(PrimitiveKind.I16),
+    f"{_HADOOP}IntWritable": Primitive(PrimitiveKind.I32),
+    f"{_HADOOP}LongWritable": Primitive(PrimitiveKind.I64),
+    f"{_HADOOP}FloatWritable": Primitive(PrimitiveKind.F32),
+    f"{_HADOOP}DoubleWritable": Primitive(PrimitiveKind.F64),
     f"{_HADOOP}NullWritable": lay.Constant(b""),
     f"{_HADOOP}BytesWritable": lay.Sized(),
 }

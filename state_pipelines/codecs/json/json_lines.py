@@ -233,20 +233,24 @@ def _(node: tree.Variants, value: object) -> Json:
 
 def _variant_parts(node: tree.Variants, value: object) -> Json:
     match node.kind:
-        case "ScalaOption" | "SharedBufferEdges" | "SingleThreadAccessChecking":
+        case (
+            tree.VariantKind.SCALA_OPTION
+            | tree.VariantKind.SHARED_BUFFER_EDGES
+            | tree.VariantKind.SINGLE_THREAD_ACCESS_CHECKING
+        ):
             return to_json(node.parts[0], value)
-        case "Traversable":
+        case tree.VariantKind.TRAVERSABLE:
             return [to_json(node.parts[0], item) for item in _items(value)]
-        case "Union" | "ScalaTry" | "StreamElement":
+        case tree.VariantKind.UNION | tree.VariantKind.SCALA_TRY | tree.VariantKind.STREAM_ELEMENT:
             return _chosen(node, _parts(value))
-        case "TwoPhaseCommit":
+        case tree.VariantKind.TWO_PHASE_COMMIT:
             parts = _parts(value)
             return {
                 "pending": _transaction(node, parts["pending"]),
                 "committing": [_transaction(node, item) for item in _items(parts["committing"])],
                 "context": to_json(node.parts[1], parts["context"]),
             }
-        case "SequencedNode" | "MetaSqnInfo" | "RowSqnInfo":
+        case tree.VariantKind.SEQUENCED_NODE | tree.VariantKind.META_SQN_INFO | tree.VariantKind.ROW_SQN_INFO:
             named = zip(_parts(value).items(), node.parts, strict=True)
             return {name: to_json(part, item) for (name, item), part in named}
         case _:
@@ -341,12 +345,12 @@ def _table_window(name: str) -> Callable[[object], Json]:
 
 
 _VARIANTS = {
-    "BufferEntry": (
+    tree.VariantKind.BUFFER_ENTRY: (
         "org.apache.flink.streaming.api.operators.co.IntervalJoinOperator$BufferEntry",
         "joined",
         "hasBeenJoined",
     ),
-    "Lockable": ("org.apache.flink.cep.nfa.sharedbuffer.Lockable", "reference_count", "refCounter"),
+    tree.VariantKind.LOCKABLE: ("org.apache.flink.cep.nfa.sharedbuffer.Lockable", "reference_count", "refCounter"),
 }
 """Class of the object, and the name of the member beside its element, in the value and in the class."""
 

@@ -49,30 +49,32 @@ if TYPE_CHECKING:
 Change = Callable[[Any], Any]
 _MAX_DEPTH = 8
 _NUMBERS: dict[str, lay.Layout] = {
-    "boolean": lay.Primitive("bool"),
-    "byte": lay.Primitive("i8"),
-    "short": lay.Primitive("i16"),
-    "int": lay.Primitive("i32"),
-    "long": lay.Primitive("i64"),
-    "float": lay.Primitive("f32"),
-    "double": lay.Primitive("f64"),
-    "char": lay.Logical("char"),
+    "boolean": lay.Primitive(lay.PrimitiveKind.BOOL),
+    "byte": lay.Primitive(lay.PrimitiveKind.I8),
+    "short": lay.Primitive(lay.PrimitiveKind.I16),
+    "int": lay.Primitive(lay.PrimitiveKind.I32),
+    "long": lay.Primitive(lay.PrimitiveKind.I64),
+    "float": lay.Primitive(lay.PrimitiveKind.F32),
+    "double": lay.Primitive(lay.PrimitiveKind.F64),
+    "char": lay.Logical(lay.LogicalKind.CHAR),
 }
 _NATIVE = ("java.lang.Integer", "java.lang.Boolean", "java.lang.Double")
 _TYPED: dict[str, lay.Layout] = {
     "java.math.BigInteger": lay.BigInteger(),
     "java.math.BigDecimal": lay.BigDecimal(),
-    "java.time.LocalDate": lay.Logical("local_date"),
-    "java.time.LocalTime": lay.Logical("local_time"),
-    "java.time.LocalDateTime": lay.Logical("local_date_time"),
-    "java.time.Instant": lay.Logical("instant"),
-    "java.util.Date": lay.Logical("date_millis"),
-    "java.sql.Date": lay.Logical("date_millis"),
-    "java.sql.Time": lay.Logical("date_millis"),
-    "java.sql.Timestamp": lay.Logical("sql_timestamp"),
-    "java.time.Duration": lay.Struct((("seconds", lay.Primitive("i64")), ("nanos", lay.Primitive("i32")))),
+    "java.time.LocalDate": lay.Logical(lay.LogicalKind.LOCAL_DATE),
+    "java.time.LocalTime": lay.Logical(lay.LogicalKind.LOCAL_TIME),
+    "java.time.LocalDateTime": lay.Logical(lay.LogicalKind.LOCAL_DATE_TIME),
+    "java.time.Instant": lay.Logical(lay.LogicalKind.INSTANT),
+    "java.util.Date": lay.Logical(lay.LogicalKind.DATE_MILLIS),
+    "java.sql.Date": lay.Logical(lay.LogicalKind.DATE_MILLIS),
+    "java.sql.Time": lay.Logical(lay.LogicalKind.DATE_MILLIS),
+    "java.sql.Timestamp": lay.Logical(lay.LogicalKind.SQL_TIMESTAMP),
+    "java.time.Duration": lay.Struct(
+        (("seconds", lay.Primitive(lay.PrimitiveKind.I64)), ("nanos", lay.Primitive(lay.PrimitiveKind.I32)))
+    ),
 }
-_PARTS = {"java.net.URI": ("string", lay.Text()), "java.time.Year": ("year", lay.Primitive("i32"))}
+_PARTS = {"java.net.URI": ("string", lay.Text()), "java.time.Year": ("year", lay.Primitive(lay.PrimitiveKind.I32))}
 _INTERFACES = {
     **{f"java.util.{name}": "list" for name in ("List", "Collection", "Queue", "Deque")},
     "java.lang.Iterable": "list",

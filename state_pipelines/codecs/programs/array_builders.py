@@ -14,20 +14,21 @@ from typing_extensions import override
 from state_pipelines.codecs import logical_values
 from state_pipelines.codecs.kernels import opcodes as op
 from state_pipelines.codecs.kernels.big_numbers import MAX_BYTES, format_numbers, parse_numbers
+from state_pipelines.codecs.layout import LogicalKind, PrimitiveKind
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
 
 if TYPE_CHECKING:
     from state_pipelines.codecs.kernels.buffers import InputColumns, OutputColumns
 
-_PRIMITIVES: dict[str, tuple[str, pa.DataType]] = {
-    "bool": ("u1", pa.bool_()),
-    "i8": ("i1", pa.int8()),
-    "i16": ("i2", pa.int16()),
-    "u16": ("u2", pa.int32()),
-    "i32": ("i4", pa.int32()),
-    "i64": ("i8", pa.int64()),
-    "f32": ("f4", pa.float32()),
-    "f64": ("f8", pa.float64()),
+_PRIMITIVES: dict[PrimitiveKind, tuple[str, pa.DataType]] = {
+    PrimitiveKind.BOOL: ("u1", pa.bool_()),
+    PrimitiveKind.I8: ("i1", pa.int8()),
+    PrimitiveKind.I16: ("i2", pa.int16()),
+    PrimitiveKind.U16: ("u2", pa.int32()),
+    PrimitiveKind.I32: ("i4", pa.int32()),
+    PrimitiveKind.I64: (PrimitiveKind.I8, pa.int64()),
+    PrimitiveKind.F32: ("f4", pa.float32()),
+    PrimitiveKind.F64: ("f8", pa.float64()),
 }
 
 
@@ -63,7 +64,7 @@ class ArrayBuilder(ABC):
 class PrimitiveBuilder(ArrayBuilder):
     """A number or a boolean."""
 
-    kind: str
+    kind: PrimitiveKind
 
     @property
     @override
@@ -74,18 +75,18 @@ class PrimitiveBuilder(ArrayBuilder):
     def finish(self, columns: OutputColumns) -> pa.Array:
         dtype, target = _PRIMITIVES[self.kind]
         values = columns.fixed(self.main, dtype)
-        if self.kind == "bool":
+        if self.kind == PrimitiveKind.BOOL:
             values = np.packbits(values != 0, bitorder="little")
-        elif self.kind == "u16":
+        elif self.kind == PrimitiveKind.U16:
             values = values.astype(np.int32)
         nulls = logical_values.bitmap(columns.valid(self.main))
         return pa.Array.from_buffers(target, columns.count(self.main), [nulls, pa.py_buffer(values)])
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
-        filled = array.fill_null(False) if self.kind == "bool" else array.fill_null(0)
+        filled = array.fill_null(False) if self.kind == PrimitiveKind.BOOL else array.fill_null(0)
         values = filled.to_numpy(zero_copy_only=False)
-        if self.kind == "u16" and len(values) and (values.min() < 0 or values.max() > 0xFFFF):
+        if self.kind == PrimitiveKind.U16 and len(values) and (values.min() < 0 or values.max() > 0xFFFF):
             raise ValueRangeError("a Java char is outside 0 to 65535")
         columns.set_fixed(self.main, values.astype(_PRIMITIVES[self.kind][0]), array)
 
@@ -94,7 +95,7 @@ class PrimitiveBuilder(ArrayBuilder):
 class LogicalBuilder(ArrayBuilder):
     """A value of several fixed-width components (see `logical_values`)."""
 
-    name: str
+    name: LogicalKind
     columns: tuple[int, ...]
 
     @property

@@ -66,11 +66,11 @@ class ColumnDeclarer(KernelColumns):
 
         match layout:
             case lay.Primitive(kind=kind):
-                return PrimitiveBuilder(column(lay.PRIMITIVE_WIDTHS[kind]), kind)
+                return PrimitiveBuilder(column(kind.width), kind)
             case lay.Logical(name=name):
-                widths = [lay.PRIMITIVE_WIDTHS[part] for part in lay.LOGICAL_PARTS[name]]
+                widths = [part.width for part in lay.LOGICAL_COMPONENTS[name]]
                 # Kernels leave zeros under a null struct, which are not a valid date: the column has its own nulls.
-                dated = nullable or name in ("local_date", "local_date_time")
+                dated = nullable or name in (lay.LogicalKind.LOCAL_DATE, lay.LogicalKind.LOCAL_DATE_TIME)
                 columns = tuple(column(width, null=dated) for width in widths)
                 return LogicalBuilder(columns[0], name, columns)
             case lay.Text():

@@ -42,12 +42,12 @@ class Compiler(ColumnDeclarer, InstructionList):
         """Append the instructions of a layout."""
         match layout, builder:
             case (lay.Primitive(kind=kind), PrimitiveBuilder()):
-                self.add(op.FIXED, builder.main, lay.PRIMITIVE_WIDTHS[kind])
-            case (lay.Logical(name=name), LogicalBuilder()):
+                self.add(op.FIXED, builder.main, kind.width)
+            case (lay.Logical(name=logical), LogicalBuilder()):
                 # Nulls have a reserved encoding, which `logical_values.split` writes.
-                reserved = int(name not in ("char", "ordered_i64"))
-                for wire, column in zip(lay.LOGICAL_PARTS[name], builder.columns, strict=True):
-                    self.add(op.FIXED, column, lay.PRIMITIVE_WIDTHS[wire], reserved)
+                reserved = int(logical not in (lay.LogicalKind.CHAR, lay.LogicalKind.ORDERED_I64))
+                for wire, column in zip(lay.LOGICAL_COMPONENTS[logical], builder.columns, strict=True):
+                    self.add(op.FIXED, column, wire.width, reserved)
             case (lay.Text(nullable=nullable), TextBuilder()):
                 self.add(op.TEXT, builder.main, int(nullable))
             case (lay.JavaText(), TextBuilder()):

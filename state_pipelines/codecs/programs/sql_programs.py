@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_pipelines.codecs.kernels import opcodes as op
+from state_pipelines.codecs.layout import PrimitiveKind
 from state_pipelines.codecs.programs.array_builders import ArrayBuilder, ConstantBuilder, PrimitiveBuilder, SizedBuilder
 from state_pipelines.codecs.programs.kernel_columns import below, check_wanted
 from state_pipelines.codecs.programs.nested_array_builders import ListBuilder, MapBuilder, StructBuilder
@@ -37,16 +38,15 @@ if TYPE_CHECKING:
     Column = Callable[..., int]
 
 _KINDS = {
-    "BOOLEAN": "bool",
-    "TINYINT": "i8",
-    "SMALLINT": "i16",
-    "INTEGER": "i32",
-    "BIGINT": "i64",
-    "FLOAT": "f32",
-    "DOUBLE": "f64",
-    "INTERVAL_YEAR_MONTH": "i32",
+    "BOOLEAN": PrimitiveKind.BOOL,
+    "TINYINT": PrimitiveKind.I8,
+    "SMALLINT": PrimitiveKind.I16,
+    "INTEGER": PrimitiveKind.I32,
+    "BIGINT": PrimitiveKind.I64,
+    "FLOAT": PrimitiveKind.F32,
+    "DOUBLE": PrimitiveKind.F64,
+    "INTERVAL_YEAR_MONTH": PrimitiveKind.I32,
 }
-_WIDTHS = {"bool": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "f32": 4, "f64": 8}
 _SHORT = {"CHAR": True, "VARCHAR": True, "BINARY": False, "VARBINARY": False}
 _ZONES = {"TIMESTAMP_WITHOUT_TIME_ZONE": None, "TIMESTAMP_WITH_LOCAL_TIME_ZONE": "UTC"}
 _COUNT = LogicalType(root="INTEGER", nullable=False)
@@ -100,7 +100,7 @@ def declare(columns: KernelColumns, of: LogicalType, *, nullable: bool, nested: 
         return builder
 
     if (primitive := _KINDS.get(of.root)) is not None:
-        return PrimitiveBuilder(column(_WIDTHS[primitive]), primitive)
+        return PrimitiveBuilder(column(primitive.width), primitive)
     if (text := _SHORT.get(of.root)) is not None:
         return SizedBuilder(column(0, data=True), text)
     match of.root:
@@ -191,7 +191,7 @@ def _emit_cell(instructions: InstructionList, of: LogicalType, builder: ArrayBui
         of = of.children[0]
     match builder:
         case PrimitiveBuilder(kind=primitive):
-            instructions.add(op.CELL_FIXED, builder.main, _WIDTHS[primitive])
+            instructions.add(op.CELL_FIXED, builder.main, primitive.width)
         case SizedBuilder():
             instructions.add(op.CELL_BYTES, builder.main, int(of.root != "RAW"))
         case DecimalBuilder():

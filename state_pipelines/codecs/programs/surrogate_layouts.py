@@ -84,16 +84,16 @@ def _or_itself(layout: Layout) -> Surrogate:
     return find_surrogate(layout) or Surrogate(layout, _same, _same)
 
 
-_I64 = lay.Primitive("i64")
+_I64 = lay.Primitive(lay.PrimitiveKind.I64)
 _PANE = (
-    ("first", lay.Primitive("bool")),
-    ("last", lay.Primitive("bool")),
+    ("first", lay.Primitive(lay.PrimitiveKind.BOOL)),
+    ("last", lay.Primitive(lay.PrimitiveKind.BOOL)),
     ("timing", lay.Text()),
     ("index", _I64),
     ("on_time_index", _I64),
 )
 _BEAM_LEAVES: dict[type[Layout], Callable[[Any], Layout]] = {
-    beam.VarNumber: lambda layout: lay.Primitive(f"i{layout.bits}"),
+    beam.VarNumber: lambda layout: lay.Primitive(lay.PrimitiveKind(f"i{layout.bits}")),
     beam.VarSized: lambda layout: lay.Text() if layout.text else lay.Sized(),
     beam.VarInteger: lambda layout: lay.BigInteger(),
     beam.VarDecimal: lambda layout: lay.BigDecimal(),

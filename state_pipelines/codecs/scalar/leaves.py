@@ -57,25 +57,25 @@ def expect(value: Value, kinds: type | tuple[type, ...], what: str) -> Value:
     return value
 
 
-_READ_PRIMITIVE: dict[str, Callable[[Reader], Value]] = {
-    "bool": Reader.bool,
-    "i8": Reader.i8,
-    "i16": Reader.i16,
-    "u16": Reader.u16,
-    "i32": Reader.i32,
-    "i64": Reader.i64,
-    "f32": Reader.f32,
-    "f64": Reader.f64,
+_READ_PRIMITIVE: dict[lay.PrimitiveKind, Callable[[Reader], Value]] = {
+    lay.PrimitiveKind.BOOL: Reader.bool,
+    lay.PrimitiveKind.I8: Reader.i8,
+    lay.PrimitiveKind.I16: Reader.i16,
+    lay.PrimitiveKind.U16: Reader.u16,
+    lay.PrimitiveKind.I32: Reader.i32,
+    lay.PrimitiveKind.I64: Reader.i64,
+    lay.PrimitiveKind.F32: Reader.f32,
+    lay.PrimitiveKind.F64: Reader.f64,
 }
-_WRITE_PRIMITIVE: dict[str, Callable[[Writer, Value], None]] = {
-    "bool": Writer.bool,
-    "i8": Writer.i8,
-    "i16": Writer.i16,
-    "u16": Writer.u16,
-    "i32": Writer.i32,
-    "i64": Writer.i64,
-    "f32": Writer.f32,
-    "f64": Writer.f64,
+_WRITE_PRIMITIVE: dict[lay.PrimitiveKind, Callable[[Writer, Value], None]] = {
+    lay.PrimitiveKind.BOOL: Writer.bool,
+    lay.PrimitiveKind.I8: Writer.i8,
+    lay.PrimitiveKind.I16: Writer.i16,
+    lay.PrimitiveKind.U16: Writer.u16,
+    lay.PrimitiveKind.I32: Writer.i32,
+    lay.PrimitiveKind.I64: Writer.i64,
+    lay.PrimitiveKind.F32: Writer.f32,
+    lay.PrimitiveKind.F64: Writer.f64,
 }
 
 
@@ -86,7 +86,13 @@ def _(layout: lay.Primitive, reader: Reader) -> Value:
 
 @write_leaf.register
 def _(layout: lay.Primitive, writer: Writer, value: Value) -> None:
-    kinds = bool if layout.kind == "bool" else (int, float) if layout.kind in ("f32", "f64") else int
+    kinds = (
+        bool
+        if layout.kind == lay.PrimitiveKind.BOOL
+        else (int, float)
+        if layout.kind in (lay.PrimitiveKind.F32, lay.PrimitiveKind.F64)
+        else int
+    )
     _WRITE_PRIMITIVE[layout.kind](writer, expect(value, kinds, f"a value of {layout.kind}"))
 
 
@@ -130,29 +136,29 @@ def _write_clock(writer: Writer, value: int) -> None:
     writer.i32(millis)
 
 
-_READ_LOGICAL: dict[str, Callable[[Reader], Value]] = {
-    "char": _read_char,
-    "ordered_i64": _read_ordered,
-    "epoch_day": _read_days,
-    "milli_of_day": _read_clock,
-    "date_millis": date_times.read_millis,
-    "sql_timestamp": date_times.read_sql_timestamp,
-    "instant": date_times.read_instant,
-    "local_date": date_times.read_local_date,
-    "local_time": date_times.read_local_time,
-    "local_date_time": date_times.read_local_date_time,
+_READ_LOGICAL: dict[lay.LogicalKind, Callable[[Reader], Value]] = {
+    lay.LogicalKind.CHAR: _read_char,
+    lay.LogicalKind.ORDERED_I64: _read_ordered,
+    lay.LogicalKind.EPOCH_DAY: _read_days,
+    lay.LogicalKind.MILLI_OF_DAY: _read_clock,
+    lay.LogicalKind.DATE_MILLIS: date_times.read_millis,
+    lay.LogicalKind.SQL_TIMESTAMP: date_times.read_sql_timestamp,
+    lay.LogicalKind.INSTANT: date_times.read_instant,
+    lay.LogicalKind.LOCAL_DATE: date_times.read_local_date,
+    lay.LogicalKind.LOCAL_TIME: date_times.read_local_time,
+    lay.LogicalKind.LOCAL_DATE_TIME: date_times.read_local_date_time,
 }
-_WRITE_LOGICAL: dict[str, Callable[[Writer, Value], None]] = {
-    "char": _write_char,
-    "ordered_i64": _write_ordered,
-    "epoch_day": _write_days,
-    "milli_of_day": _write_clock,
-    "date_millis": date_times.write_millis,
-    "sql_timestamp": date_times.write_sql_timestamp,
-    "instant": date_times.write_instant,
-    "local_date": date_times.write_local_date,
-    "local_time": date_times.write_local_time,
-    "local_date_time": date_times.write_local_date_time,
+_WRITE_LOGICAL: dict[lay.LogicalKind, Callable[[Writer, Value], None]] = {
+    lay.LogicalKind.CHAR: _write_char,
+    lay.LogicalKind.ORDERED_I64: _write_ordered,
+    lay.LogicalKind.EPOCH_DAY: _write_days,
+    lay.LogicalKind.MILLI_OF_DAY: _write_clock,
+    lay.LogicalKind.DATE_MILLIS: date_times.write_millis,
+    lay.LogicalKind.SQL_TIMESTAMP: date_times.write_sql_timestamp,
+    lay.LogicalKind.INSTANT: date_times.write_instant,
+    lay.LogicalKind.LOCAL_DATE: date_times.write_local_date,
+    lay.LogicalKind.LOCAL_TIME: date_times.write_local_time,
+    lay.LogicalKind.LOCAL_DATE_TIME: date_times.write_local_date_time,
 }
 
 

@@ -167,13 +167,13 @@ def _bare(of: pa.DataType) -> pa.DataType:
 
 
 _PRIMITIVES = {
-    pa.bool_(): "bool",
-    pa.int8(): "i8",
-    pa.int16(): "i16",
-    pa.int32(): "i32",
-    pa.int64(): "i64",
-    pa.float32(): "f32",
-    pa.float64(): "f64",
+    pa.bool_(): lay.PrimitiveKind.BOOL,
+    pa.int8(): lay.PrimitiveKind.I8,
+    pa.int16(): lay.PrimitiveKind.I16,
+    pa.int32(): lay.PrimitiveKind.I32,
+    pa.int64(): lay.PrimitiveKind.I64,
+    pa.float32(): lay.PrimitiveKind.F32,
+    pa.float64(): lay.PrimitiveKind.F64,
 }
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from state_pipelines.codecs import logical_values
 from state_pipelines.codecs.arrow_coercion import conform, flatten_entries
 from state_pipelines.codecs.kernels.big_numbers import parse_numbers
+from state_pipelines.codecs.layout import LogicalKind
 from state_pipelines.codecs.programs.program import arrow_type
 from state_pipelines.codecs.serializer_layouts import BASIC_LAYOUTS
 from state_pipelines.errors import UsageError, ValueRangeError
@@ -121,7 +122,7 @@ def _hash_doubles(array: pa.Array) -> HashCodes:
 
 
 def _hash_chars(array: pa.Array) -> HashCodes:
-    return logical_values.split("char", array)[0].astype(np.int32)
+    return logical_values.split(LogicalKind.CHAR, array)[0].astype(np.int32)
 
 
 def hash_strings(array: pa.Array) -> HashCodes:
@@ -179,7 +180,7 @@ def _hash_instants(array: pa.Array) -> HashCodes:
 
 
 def _hash_local_dates(array: pa.Array) -> HashCodes:
-    year, month, day = (part.astype(np.int32) for part in logical_values.split("local_date", array))
+    year, month, day = (part.astype(np.int32) for part in logical_values.split(LogicalKind.LOCAL_DATE, array))
     return year & np.int32(~0x7FF) ^ (year << 11) + (month << 6) + day
 
 

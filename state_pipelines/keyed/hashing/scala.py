@@ -36,7 +36,7 @@ def is_tuple(node: tree.Serializer) -> bool:
 
 def is_option(node: tree.Serializer) -> bool:
     """Whether values are options."""
-    return isinstance(node, tree.Variants) and node.kind == "ScalaOption"
+    return isinstance(node, tree.Variants) and node.kind == tree.VariantKind.SCALA_OPTION
 
 
 def hash_name(name: str) -> int:

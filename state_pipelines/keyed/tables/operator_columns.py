@@ -197,7 +197,9 @@ def make_column(state: StateLayout, name: str, wanted: Wanted, form: StateForm) 
         UsageError: `wanted` names a field that the values do not have.
     """
     if state.state_type == "TIMER":
-        return StateColumn(state, name, pa.list_(pa.int64()), own=plan_columns(lay.Logical("ordered_i64")))
+        return StateColumn(
+            state, name, pa.list_(pa.int64()), own=plan_columns(lay.Logical(lay.LogicalKind.ORDERED_I64))
+        )
     if form.stored:
         return StateColumn(state, name, stored_type(state), BYTES, BYTES if state.map_key else None)
     assert state.value is not None

@@ -10,11 +10,11 @@ from __future__ import annotations
 from state_pipelines.serializers import scala
 from state_pipelines.serializers.compatibility.outcome import Compatibility, Finding, Outcome
 from state_pipelines.serializers.compatibility.rules import compare_nested, rule
-from state_pipelines.serializers.tree import GenericArray, LinkedListOf, Nullable, Row, Tuple, Variants
+from state_pipelines.serializers.tree import GenericArray, LinkedListOf, Nullable, Row, Tuple, VariantKind, Variants
 
 _FLAGS = {
-    "TwoPhaseCommit": "whether a transaction may be null",
-    "NFAState": "whether previous timestamps are kept",
+    VariantKind.TWO_PHASE_COMMIT: "whether a transaction may be null",
+    VariantKind.NFA_STATE: "whether previous timestamps are kept",
 }
 
 

@@ -36,6 +36,7 @@ from state_pipelines.serializers.tree import (
     SetOf,
     Ttl,
     Tuple,
+    VariantKind,
     Variants,
 )
 
@@ -175,9 +176,11 @@ def list_steps(node: Serializer) -> tuple[str, ...]:
             return ("{key}", "{value}")
         case Ttl():
             return (".timestamp", "")
-        case Variants(kind="ScalaOption" | "Lockable" | "BufferEntry" | "StreamElement"):
+        case Variants(
+            kind=VariantKind.SCALA_OPTION | VariantKind.LOCKABLE | VariantKind.BUFFER_ENTRY | VariantKind.STREAM_ELEMENT
+        ):
             return ("",)
-        case Variants(kind="Traversable"):
+        case Variants(kind=VariantKind.TRAVERSABLE):
             return ("[]",)
         case _ if len(node.nested) == 1 and not isinstance(node, Tuple | Row):
             return ("",)
@@ -265,7 +268,7 @@ def _is_unnoticed(old: Serializer, new: Serializer) -> bool:
         or not is_flinks(new.snapshot_class)
     ):
         return False
-    if isinstance(new, Variants) and (new.kind in Variants.FLAGGED or new.kind == "Traversable"):
+    if isinstance(new, Variants) and (new.kind in Variants.FLAGGED or new.kind == VariantKind.TRAVERSABLE):
         return False
     nested = (resolve_nested(*pair).outcome for pair in zip(old.nested, new.nested, strict=True))
     return all(outcome not in (Outcome.INCOMPATIBLE, Outcome.UNDETERMINED) for outcome in nested)

@@ -35,6 +35,7 @@ from state_pipelines.serializers.tree.python import PythonRow as PythonRow
 from state_pipelines.serializers.tree.streaming_runtime import Timer as Timer
 from state_pipelines.serializers.tree.streaming_runtime import Ttl as Ttl
 from state_pipelines.serializers.tree.streaming_runtime import TtlAware as TtlAware
+from state_pipelines.serializers.tree.streaming_runtime import VariantKind as VariantKind
 from state_pipelines.serializers.tree.streaming_runtime import Variants as Variants
 from state_pipelines.serializers.tree.table_runtime import ArrayData as ArrayData
 from state_pipelines.serializers.tree.table_runtime import BinaryRow as BinaryRow

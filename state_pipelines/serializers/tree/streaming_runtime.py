@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import ClassVar
 
 from state_pipelines.serializers.tree.base import Composite, Serializer
@@ -52,23 +53,44 @@ class TtlAware(Serializer):
         return (self.inner,)
 
 
+class VariantKind(StrEnum):
+    """Serializer of a `Variants` node: the word before `Serializer` in its class name."""
+
+    UNION = "Union"
+    BUFFER_ENTRY = "BufferEntry"
+    STREAM_ELEMENT = "StreamElement"
+    NODE_ID = "NodeId"
+    SHARED_BUFFER_EDGE = "SharedBufferEdge"
+    SHARED_BUFFER_NODE = "SharedBufferNode"
+    SHARED_BUFFER_EDGES = "SharedBufferEdges"
+    """Before reference counts."""
+    LOCKABLE = "Lockable"
+    NFA_STATE = "NFAState"
+    SINGLE_THREAD_ACCESS_CHECKING = "SingleThreadAccessChecking"
+    TWO_PHASE_COMMIT = "TwoPhaseCommit"
+    SCALA_OPTION = "ScalaOption"
+    SCALA_TRY = "ScalaTry"
+    TRAVERSABLE = "Traversable"
+    META_SQN_INFO = "MetaSqnInfo"
+    ROW_SQN_INFO = "RowSqnInfo"
+    SEQUENCED_NODE = "SequencedNode"
+    """The last three: sequenced multiset state of SQL in 2.2."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Variants(Composite):
     """Composite serializers of the streaming, CEP and sink runtime with individual data layouts.
 
     Attributes:
-        kind: Union, BufferEntry, StreamElement, NodeId, SharedBufferEdge, SharedBufferNode,
-            SharedBufferEdges (before reference counts), Lockable, NFAState,
-            SingleThreadAccessChecking, TwoPhaseCommit, ScalaOption, ScalaTry, Traversable; MetaSqnInfo, RowSqnInfo,
-            SequencedNode (sequenced multiset state of SQL in 2.2).
+        kind: which serializer it is.
         parts: nested serializers.
         flag: the one boolean some of them store (supportsNullTransaction, supportsPreviousTimestamp).
         text: the one string some of them store (Traversable's builder code).
     """
 
-    FLAGGED: ClassVar[frozenset[str]] = frozenset({"NFAState", "TwoPhaseCommit"})
+    FLAGGED: ClassVar[frozenset[VariantKind]] = frozenset({VariantKind.NFA_STATE, VariantKind.TWO_PHASE_COMMIT})
 
-    kind: str
+    kind: VariantKind
     parts: tuple[Serializer, ...]
     flag: bool | None = None
     text: str | None = None
