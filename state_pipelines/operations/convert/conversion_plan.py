@@ -196,7 +196,7 @@ def _plan_operator(
         tasks.append(
             SubtaskConversion(
                 operator_id=operator.metadata.operator_id,
-                place=operator.label,
+                operator=operator.label,
                 subtask=index,
                 source=source,
                 header=header,

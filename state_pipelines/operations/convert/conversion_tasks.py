@@ -44,7 +44,7 @@ class SubtaskConversion:
 
     Attributes:
         operator_id: of the operator.
-        place: label of the operator, for errors.
+        operator: its label, for errors.
         subtask: index of the subtask.
         source: the old state.
         header: the new header.
@@ -59,7 +59,7 @@ class SubtaskConversion:
     """
 
     operator_id: bytes
-    place: str
+    operator: str
     subtask: int
     source: KeyedFile
     header: KeyedHeader
@@ -78,7 +78,7 @@ class SubtaskConversion:
             UnsupportedError: a record has no form in the new format.
             StateError: the old state cannot be read.
         """
-        with at(operator=self.place):
+        with at(operator=self.operator):
             handle, size = self.write()
             # Read again, in another way than the writer did: records that its reading lost are not in the new files.
             before = digest_states(self.source, self.context, self.key_groups)
@@ -105,9 +105,9 @@ class SubtaskConversion:
 
 
 def _write_canonical(task: SubtaskConversion) -> tuple[KeyedStateHandle, int]:
-    place = join(task.target, task.name)
-    written = copy_states(task.subtask, task.source, task.header, task.context, place).run()
-    stream = RelativeFileStateHandle(place.name, written.size)
+    file = join(task.target, task.name)
+    written = copy_states(task.subtask, task.source, task.header, task.context, file).run()
+    stream = RelativeFileStateHandle(file.name, written.size)
     return KeyGroupsSavepointStateHandle(task.key_groups, written.offsets, stream), written.size
 
 

@@ -22,11 +22,10 @@ from state_pipelines.operations.proofs.proof_reports import (
     EXAMPLES,
     EXPECTED,
     DifferingRecord,
-    ProofCheck,
     ProofReport,
     RecordCounts,
-    choose_examples,
 )
+from state_pipelines.operations.proofs.state_proofs import make_state_check
 from state_pipelines.operations.rescale.hashed_keys import count_threads
 from state_pipelines.operations.rescale.rescale_proof import KEYED_STATE
 from state_pipelines.operations.rescale.snapshot_merge import is_timer
@@ -39,7 +38,9 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keys.key_hashes import KeyHasher
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.operations.local_processes import Runner
-    from state_pipelines.operations.rescale.rescale_proof import ProofSide, StateProof
+    from state_pipelines.operations.proofs.proof_reports import ProofCheck
+    from state_pipelines.operations.proofs.state_proofs import StateProof
+    from state_pipelines.operations.rescale.rescale_proof import ProofSide
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 ENTRIES = "entries_kept"
@@ -86,11 +87,15 @@ def report_rescaling(
         counts += RecordCounts(0, found.differing, found.missing, found.unexpected, found.complete)
         rows.append(examples)
     fewer = [row for row in states if row.before.records != row.after.records]
+
+    def check(
+        name: str, failed: Sequence[StateProof], counts: RecordCounts, rows: Sequence[Sequence[DifferingRecord]]
+    ) -> ProofCheck:
+        return make_state_check(name, DESCRIPTIONS[name], states, failed, counts, rows)
+
     checks = [
-        _make_check(
-            ENTRIES, states, fewer, counts, [[each for each in few if each.absent or each.note] for few in rows]
-        ),
-        _make_check(CONTENTS, states, changed, counts, rows),
+        check(ENTRIES, fewer, counts, [[each for each in few if each.absent or each.note] for few in rows]),
+        check(CONTENTS, changed, counts, rows),
     ]
     for name, chosen, asked in (
         (PLACES, [row for row in states if row.misplaced], states),
@@ -101,27 +106,10 @@ def report_rescaling(
             continue
         wrong = sum((row.misplaced if name == PLACES else row.misfiled) or 0 for row in chosen)
         wrong_rows = [_find_misplaced(row, by_label[row.operator], run, name) for row in chosen]
-        checks.append(_make_check(name, states, chosen, RecordCounts(total, differing=wrong), wrong_rows))
+        checks.append(check(name, chosen, RecordCounts(total, differing=wrong), wrong_rows))
     operators = ", ".join(dict.fromkeys(row.operator for row in states))
     size = sum(row.after.bytes for row in states)
     return ProofReport(operators, f"{len(states)} states", total, 0, tuple(checks), seconds, size)
-
-
-def _make_check(
-    name: str,
-    states: Sequence[StateProof],
-    failed: Sequence[StateProof],
-    counts: RecordCounts,
-    rows: Sequence[Sequence[DifferingRecord]],
-) -> ProofCheck:
-    observed = f"{counts.compared:,} entries of {len(states)} states"
-    if failed:
-        named = ", ".join(f"{row.operator} / {row.state}" for row in failed)
-        observed = f"{len(failed)} of {len(states)} states differ: {named}; {counts}"
-    elif counts.failed:
-        counts = RecordCounts(counts.compared)
-    shown = choose_examples(rows) if failed else ()
-    return ProofCheck(name, not failed, DESCRIPTIONS[name], "no such entry", observed, counts, shown)
 
 
 def _find_differences(row: StateProof, side: ProofSide, run: Runner) -> tuple[RecordCounts, list[DifferingRecord]]:

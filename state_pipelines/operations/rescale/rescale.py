@@ -21,7 +21,6 @@ from state_pipelines.operations.rescale.rescale_planner import plan_operator
 from state_pipelines.operations.rescale.rescale_proof import (
     CountKeyed,
     ProofSide,
-    StateProof,
     check_sources,
     compare_sides,
     count_keyed,
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata import CheckpointMetadata
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.proofs.proof_reports import ProofReport
+    from state_pipelines.operations.proofs.state_proofs import StateProof
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from state_pipelines.keyed.digests.stored_bytes import digest_sections
 from state_pipelines.keyed.key_group_assignment import assign_key_groups, compute_key_group_range
 from state_pipelines.keyed.keys.key_filter import TIMESTAMP
 from state_pipelines.operations.local_processes import KERNEL_THREADS
+from state_pipelines.operations.proofs.state_proofs import StateProof
 from state_pipelines.operations.rescale.hashed_keys import count_threads
 from state_pipelines.operations.rescale.snapshot_merge import is_timer
 from state_pipelines.operations.rescale.stored_elements import (
@@ -47,51 +48,6 @@ KEYED_STATE = "keyed state"
 
 SPLIT_SIZE = 32 << 20
 """Bytes of a file that one piece of work reads."""
-
-
-@dataclass(frozen=True)
-class StateProof:
-    """One state on both sides.
-
-    Attributes:
-        operator: label of the operator.
-        state: name.
-        keyed: it is keyed state, not operator state.
-        before: what must be there.
-        after: what is there.
-        misplaced: entries in key groups that are not those of their subtask; of broadcast state, subtasks without a
-            copy.
-        misfiled: entries whose hash gives another key group; None where key groups stayed what they were.
-        reformed: kind or serializers are not those of before.
-    """
-
-    operator: str
-    state: str
-    keyed: bool
-    before: RecordDigest
-    after: RecordDigest
-    misplaced: int = 0
-    misfiled: int | None = None
-    reformed: bool = False
-
-    @property
-    def failures(self) -> Iterator[str]:
-        """The differences, a sentence each."""
-        name = f"{self.operator}, state {self.state}"
-        if self.before != self.after:
-            yield (
-                f"{name}: {self.after.records:,} entries of {self.after.bytes:,} bytes where there must be "
-                f"{self.before.records:,} of {self.before.bytes:,}"
-                if (self.before.records, self.before.bytes) != (self.after.records, self.after.bytes)
-                else f"{name}: entries with other bytes"
-            )
-        if self.misplaced:
-            what = "entries in key groups of other subtasks" if self.keyed else "subtasks without it"
-            yield f"{name}: {self.misplaced:,} {what}"
-        if self.reformed:
-            yield f"{name}: another kind or other serializers"
-        if self.misfiled:
-            yield f"{name}: {self.misfiled:,} entries in another key group than their hash gives"
 
 
 @dataclass(frozen=True)
