@@ -23,11 +23,11 @@ from state_pipelines.storage import (
     create_file,
     file_size,
     read_file,
-    read_range,
 )
 from state_pipelines.storage.files import can_copy_inside, copy_inside, remove_file
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.multipart import FileRange, can_copy_ranges, plan_parts, write_parts
+from state_pipelines.storage.ranges import read_range
 from state_pipelines.storage.reach import locate_named, name_named
 from state_pipelines.storage.reading import read_ranges
 

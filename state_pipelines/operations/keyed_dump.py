@@ -63,7 +63,12 @@ def dump_keyed_states(states: Sequence[KeyedState]) -> Iterator[Line]:
         StorageError: the storage fails.
     """
     unread: set[str] = set()
-    for wanted in group_by_file(states):
+
+    def begin(wanted: list[tuple[KeyedPart, KeyedState]]) -> Iterator[tuple[int, KeyedRecords]]:
+        (file, context) = wanted[0][0].file, wanted[0][1].context
+        return file.scan([part.state_id for part, state in wanted if state.name not in unread], context)
+
+    for wanted, found in states[0].operator.scan_ahead(group_by_file(states), begin) if states else ():
         shows: dict[int, tuple[KeyedState, _Show]] = {}
         for part, state in wanted:
             if state.name not in unread:
@@ -73,16 +78,22 @@ def dump_keyed_states(states: Sequence[KeyedState]) -> Iterator[Line]:
                 except StateError as error:
                     unread.add(state.name)
                     yield describe_unread(Failure(None, error), state.operator.label, state.name)
-        yield from _dump_file(wanted[0][0].file, shows, unread)
+        yield from _dump_file(wanted[0][0].file, shows, unread, found)
 
 
-def _dump_file(file: KeyedFile, shows: dict[int, tuple[KeyedState, _Show]], unread: set[str]) -> Iterator[Line]:
+def _dump_file(
+    file: KeyedFile,
+    shows: dict[int, tuple[KeyedState, _Show]],
+    unread: set[str],
+    found: Iterator[tuple[int, KeyedRecords]],
+) -> Iterator[Line]:
     """Every entry of some states in a file; adds names of states that cannot be read to `unread`.
 
     Args:
         file: the file.
         shows: by state id the state, and what makes its lines.
         unread: names of states.
+        found: the records of all of them, and maybe of states that are left out.
     """
     if not shows:
         return
@@ -90,18 +101,18 @@ def _dump_file(file: KeyedFile, shows: dict[int, tuple[KeyedState, _Show]], unre
     shown = dict.fromkeys(shows, 0)
     left = dict(shows)
 
-    def scan(state_ids: Sequence[int]) -> Iterator[Line]:
+    def show(state_ids: Sequence[int], found: Iterator[tuple[int, KeyedRecords]]) -> Iterator[Line]:
         skipped = {each: shown[each] for each in state_ids}
-        for state_id, records in file.scan(state_ids, context):
+        for state_id, records in found:
             if state_id not in left:
                 continue
             first = min(skipped[state_id], len(records))
             skipped[state_id] -= first
             shown[state_id] += len(records) - first
-            state, show = left[state_id]
+            state, show_records = left[state_id]
             try:
                 with at(operator=state.operator.label, state=state.name):
-                    yield from show(records.cut(first, len(records)))
+                    yield from show_records(records.cut(first, len(records)))
             except StateError as error:
                 yield leave(state_id, error)
 
@@ -112,7 +123,7 @@ def _dump_file(file: KeyedFile, shows: dict[int, tuple[KeyedState, _Show]], unre
 
     if len(left) > 1:
         try:
-            yield from scan(list(left))
+            yield from show(list(left), found)
         except StorageError:
             raise
         except StateError:
@@ -124,7 +135,7 @@ def _dump_file(file: KeyedFile, shows: dict[int, tuple[KeyedState, _Show]], unre
         if state_id in left:
             try:
                 with at(operator=state.operator.label, state=state.name):
-                    yield from scan([state_id])
+                    yield from show([state_id], found if len(shows) == 1 else file.scan([state_id], context))
             except StateError as error:
                 yield leave(state_id, error)
 

@@ -93,14 +93,19 @@ def read_states(
     tables = {state.name: state.make_table(options) for state in states}
     if options is not None and options.key is not None and states:
         key_groups = states[0].operator.narrow_key_groups(tables[states[0].name].needle, key_groups)
-    for wanted in files:
+    if key_groups is not None:
+        files = [wanted for wanted in files if wanted[0][0].file.key_groups.intersect(key_groups)]
+
+    def scan(wanted: list[tuple[KeyedPart, KeyedState]]) -> Iterator[tuple[int, KeyedRecords]]:
         ((part, state), *_) = wanted
-        if key_groups is not None and not part.file.key_groups.intersect(key_groups):
-            continue
+        file = tables[state.name].narrow(part.file)
+        return file.scan([part.state_id for part, _ in wanted], state.context, key_groups)
+
+    for wanted, found in states[0].operator.scan_ahead(files, scan) if states else ():
+        ((part, state), *_) = wanted
         names = {part.state_id: state.name for part, state in wanted}
         with at(operator=state.operator.label, state=state.name if len(wanted) == 1 else None):
-            file = tables[state.name].narrow(part.file)
-            for state_id, records in file.scan(list(names), state.context, key_groups):
+            for state_id, records in found:
                 name = names[state_id]
                 with at(state=name):
                     batch = tables[name].make_batch(records, part.subtask)
@@ -119,11 +124,15 @@ def count_states(states: Sequence[KeyedState]) -> dict[str, StateStatistics]:
             raise _outside(f"max parallelism {state.operator.max_parallelism}", f"1 to {MAX_PARALLELISM}", state)
     groups = {state.name: np.zeros(state.operator.max_parallelism, np.int64) for state in states}
     sizes = dict.fromkeys(groups, 0)
-    for wanted in group_by_file(states):
-        ((part, state), *_) = wanted
+
+    def scan(wanted: list[tuple[KeyedPart, KeyedState]]) -> Iterator[tuple[int, KeyedRecords]]:
+        return wanted[0][0].file.scan([part.state_id for part, _ in wanted], wanted[0][1].context)
+
+    for wanted, found in states[0].operator.scan_ahead(group_by_file(states), scan) if states else ():
+        state = wanted[0][1]
         names = {part.state_id: state.name for part, state in wanted}
         with at(operator=state.operator.label, state=state.name if len(wanted) == 1 else None):
-            for state_id, records in part.file.scan(list(names), state.context):
+            for state_id, records in found:
                 name = names[state_id]
                 if len(records) and int(records.key_groups.max()) >= len(groups[name]):
                     raise _outside(f"key group {records.key_groups.max()}", f"0 to {len(groups[name]) - 1}", state)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from state_pipelines.errors import NotFoundError, StateError, Where, at
-from state_pipelines.keyed.tables.operator_table import OperatorTable, OperatorTableOptions, group_files
+from state_pipelines.keyed.tables.operator_table import WINDOW, OperatorTable, OperatorTableOptions, group_files
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.keyed_state import KeyedState, read_states
 from state_pipelines.snapshot.operator_files import OperatorFiles
@@ -150,11 +150,16 @@ class Operator(OperatorFiles):
         """
         table = self.make_table(options)
         key_groups = self.narrow_key_groups(table.needle, key_groups)
+        context = self.record_context
         with at(operator=self.label):
-            for subtask, files in group_files(self.keyed_files).items():
-                if key_groups is not None and not any(each.key_groups.intersect(key_groups) for each in files):
-                    continue
-                yield from table.batches(files, subtask, self.record_context, key_groups)
+            parts = (
+                partial(table.read, part, subtask, context, groups)
+                for subtask, files in group_files(self.keyed_files).items()
+                if key_groups is None or any(each.key_groups.intersect(key_groups) for each in files)
+                for part, groups in table.split(files, context, key_groups)
+            )
+            for _, batches in self.scan_ahead(parts, lambda read: read(), WINDOW):
+                yield from batches
 
     def batches_by_state(
         self,

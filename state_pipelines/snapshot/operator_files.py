@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.keyed.keyed_file import RecordContext
@@ -12,8 +12,11 @@ from state_pipelines.metadata import format_operator_id
 from state_pipelines.metadata.references import StateCategory, operator_handles
 from state_pipelines.snapshot.python_states import python_name
 from state_pipelines.snapshot.snapshot_files import SnapshotFiles, measure_handle
+from state_pipelines.storage.reading import scan_ahead
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     import numpy as np
     import numpy.typing as npt
 
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.serializers.python_types import PythonDeclaration
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class OperatorFiles:
@@ -92,6 +98,13 @@ class OperatorFiles:
     def stored_files(self) -> tuple[KeyedFile, ...]:
         """The files of its keyed state with the key groups that handles store; see `KeyedFiles.open_stored`."""
         return self.snapshot.keyed_files.open_stored(self.metadata, self.snapshot.layout_context)
+
+    def scan_ahead(
+        self, items: Iterable[Item], scan: Callable[[Item], Iterator[Result]], size: int | None = None
+    ) -> Iterator[tuple[Item, Iterator[Result]]]:
+        """Scan files of its keyed state, or parts of about `size` bytes; see `storage.reading.scan_ahead`."""
+        size = size or self.keyed_size // max(1, len(self.keyed_files))
+        return scan_ahead(items, scan, self.snapshot.location.directory, size)
 
     def find_python_type(self, info: StateMetaInfo) -> PythonDeclaration | None:
         """The declared type of a state of a Python function; None when there is none."""

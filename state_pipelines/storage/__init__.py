@@ -16,13 +16,13 @@ from state_pipelines.storage.files import (
     list_directory,
     open_file,
     read_file,
-    read_range,
     replace_file,
 )
 from state_pipelines.storage.listing import list_files
 from state_pipelines.storage.locations import Location, join, parent
 from state_pipelines.storage.options import load_storage_options, use_storage_options
 from state_pipelines.storage.path_mapping import PathMapping, parse_path_mapping
+from state_pipelines.storage.ranges import read_range
 from state_pipelines.storage.resolution import resolve, resolve_beside
 from state_pipelines.storage.snapshot_location import (
     METADATA_FILE,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
-from state_pipelines.errors import FormatError, MissingFileError, TargetExistsError, Where
-from state_pipelines.storage.faults import ShortBodyError, request, translating
+from state_pipelines.errors import MissingFileError, TargetExistsError, Where
+from state_pipelines.storage.faults import request, translating
 from state_pipelines.storage.locations import Location, has_directories, is_local, is_s3, join, parent
 from state_pipelines.storage.uploads import Upload
 from state_pipelines.storage.written_files import recording
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 COPY_SIZE = 8 << 20
 """Bytes that are held at once while a file is copied."""
 
-# A read of more bytes than this first asks for the size of the file, so that a wrong size cannot demand the memory.
-_TRUSTED_SIZE = 16 << 20
 # S3 copies objects of up to 5 GiB in one request.
 _ONE_COPY = 5 << 30
 _TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "created")
@@ -111,53 +109,6 @@ def read_file(location: Location) -> bytes:
     # Without the limit s3fs asks for the size first.
     options = {"max_concurrency": 1} if is_s3(location.filesystem) else {}
     return request(location, "read the file", lambda: bytes(location.filesystem.cat_file(location.path, **options)))
-
-
-def read_range(location: Location, start: int, end: int) -> bytes:
-    """Read the bytes from `start` up to `end` (exclusive) of a file, and nothing else of it.
-
-    Raises:
-        FormatError: the range is not inside the file.
-        MissingFileError: no such file.
-        StorageError: the storage fails.
-    """
-    if not 0 <= start <= end:
-        raise FormatError(f"{start} to {end} is not a range of bytes", where=Where(file=str(location), offset=start))
-    if start == end:
-        return b""
-    if end - start > _TRUSTED_SIZE:
-        _require_range(location, start, end)
-
-    def read() -> bytes:
-        data = _read_range(location, start, end)
-        if len(data) != end - start:
-            _require_range(location, start, end)
-            raise ShortBodyError(f"only {len(data)} of {end - start} bytes came")
-        return data
-
-    try:
-        return request(location, "read the file", read)
-    except MissingFileError as error:
-        # Object stores refuse a range that begins after the end of the file.
-        cause = error.__cause__
-        if isinstance(cause, OSError) and not isinstance(
-            cause, FileNotFoundError | PermissionError | IsADirectoryError
-        ):
-            _require_range(location, start, end)
-        raise
-
-
-def _read_range(location: Location, start: int, end: int) -> bytes:
-    if is_local(location):
-        # fsspec takes three times as long for a local file; headers are read from thousands of files.
-        with open(location.path, "rb", buffering=0) as file:  # noqa: PTH123
-            file.seek(start)
-            parts = []
-            while start < end and (part := file.read(end - start)):
-                parts.append(part)
-                start += len(part)
-            return b"".join(parts)
-    return bytes(location.filesystem.cat_file(location.path, start=start, end=end))
 
 
 def list_directory(location: Location) -> list[FileEntry]:
@@ -367,13 +318,6 @@ def remove_directory(location: Location) -> None:
                 location.filesystem.rm(location.path, recursive=True)
 
     request(location, "remove the directory", remove, writes=True)
-
-
-def _require_range(location: Location, start: int, end: int) -> None:
-    size = file_size(location)
-    if end > size:
-        what = f"bytes {start} to {end} are wanted but the file has {size}"
-        raise FormatError(what, where=Where(file=str(location), offset=start), hint="The file was cut off or changed")
 
 
 def to_entry(filesystem: AbstractFileSystem, info: dict[str, Any]) -> FileEntry:

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
-from state_pipelines.errors import UsageError
-from state_pipelines.storage.files import read_range
 from state_pipelines.storage.locations import Location, is_local
+from state_pipelines.storage.ranges import REQUESTS, REQUESTS_VARIABLE, count_requests, read_range, read_setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
-
-REQUESTS = 16
-"""Requests of one reader that are in flight at a time on a storage that is not local, by default."""
 
 MEMORY = 128
 """MiB that all readers of a process have read ahead or are reading at a time, by default."""
 
-REQUESTS_VARIABLE = "STATE_PIPELINES_READ_AHEAD_REQUESTS"
-"""Environment variable with a number in place of `REQUESTS`; 1 reads nothing ahead."""
-
 MEMORY_VARIABLE = "STATE_PIPELINES_READ_AHEAD_MEMORY"
 """Environment variable with a number of MiB in place of `MEMORY`."""
+
+FIRST_REQUESTS = 8
+"""Requests that a reader begins with, of some 16 MiB together."""
+
+_BEGUN_SCANS = 16
+"""Scans that have begun beside the one whose turn it is, at most."""
+
+_BEGUN_BYTES = 32 << 20
+"""Bytes of items whose scans have begun, about; one has begun however large it is."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -53,7 +57,7 @@ class Budget:
 
         A reader needs what it gives next, so that each of them has one item whatever the others hold.
         """
-        limit = _read_number(MEMORY_VARIABLE, MEMORY) << 20
+        limit = read_setting(MEMORY_VARIABLE, MEMORY) << 20
         with self._lock:
             if not needed and self.held + size > limit:
                 return False
@@ -78,8 +82,8 @@ def read_ahead(
 ) -> Generator[tuple[Item, Result], None, None]:
     """Read items in their order, on a storage that is not local some of them ahead.
 
-    The number in flight begins with two and doubles up to that of the settings, so that who stops early has not read
-    much. Items are taken from `items` when there is room for them.
+    The number of requests in flight begins with `FIRST_REQUESTS` and doubles up to that of the settings, so that who
+    stops early has not read much. Items are taken from `items` when there is room for them.
 
     Args:
         items: what is read; none of them is None.
@@ -90,23 +94,24 @@ def read_ahead(
     Raises:
         UsageError: an environment variable of the settings is not a number.
     """
-    if location is None or is_local(location) or (requests := _read_number(REQUESTS_VARIABLE, REQUESTS)) == 1:
+    if location is None or is_local(location) or (requests := read_setting(REQUESTS_VARIABLE, REQUESTS)) == 1:
         for item in items:
             yield item, read(item)
         return
     waiting: deque[tuple[Item, Future[Result], int]] = deque()
     rest = iter(items)
     upcoming: Item | None = None
-    ahead, held = 2, 0
+    ahead, held, in_flight = min(FIRST_REQUESTS, requests), 0, 0
     pool = ThreadPoolExecutor(requests)
     try:
         while True:
-            while len(waiting) < ahead:
+            while not waiting or in_flight < ahead:
                 if upcoming is None:
                     upcoming = next(rest, None)
                 if upcoming is None or not BUDGET.take(cost := size(upcoming), needed=not waiting):
                     break
                 held += cost
+                in_flight += count_requests(location, cost)
                 waiting.append((upcoming, pool.submit(read, upcoming), cost))
                 upcoming = None
             if not waiting:
@@ -114,6 +119,7 @@ def read_ahead(
             first, future, cost = waiting.popleft()
             ahead = min(2 * ahead, requests)
             result = future.result()
+            in_flight -= count_requests(location, cost)
             del future
             yield first, result
             del result
@@ -122,6 +128,67 @@ def read_ahead(
     finally:
         pool.shutdown(cancel_futures=True)
         BUDGET.give_back(held)
+
+
+def scan_ahead(
+    items: Iterable[Item], scan: Callable[[Item], Iterator[Result]], location: Location | None, size: int
+) -> Generator[tuple[Item, Iterator[Result]], None, None]:
+    """Scan items one after the other; on a storage that is not local the scans of the next ones have begun already.
+
+    Each scan waits for the storage at its beginning, however much it reads ahead later. A scan that has begun holds its
+    first result, and what it reads ahead.
+
+    Args:
+        items: what is scanned, such as files.
+        scan: gives the results of an item; begun by a thread. Its errors are raised where its first result is taken.
+        location: of the items; None where there is no file.
+        size: bytes of an item, about.
+
+    Yields:
+        An item, and its results, which have to be taken before the next item.
+
+    Raises:
+        UsageError: an environment variable of the settings is not a number.
+    """
+    if location is None or is_local(location) or read_setting(REQUESTS_VARIABLE, REQUESTS) == 1:
+        for item in items:
+            yield item, scan(item)
+        return
+    count = max(1, min(_BEGUN_SCANS, _BEGUN_BYTES // max(1, size)))
+    rest = iter(items)
+    begun: deque[tuple[Item, Iterator[Result], Future[Result | _End]]] = deque()
+    pool = ThreadPoolExecutor(count)
+    try:
+        while True:
+            # With the one whose turn it is.
+            for item in islice(rest, count + 1 - len(begun)):
+                results = scan(item)
+                begun.append((item, results, pool.submit(next, results, _END)))
+            if not begun:
+                return
+            yield begun[0][0], _resume(*begun.popleft()[1:])
+    finally:
+        pool.shutdown(cancel_futures=True)
+        for _, results, _ in begun:
+            if isinstance(results, Generator):
+                results.close()
+
+
+class _End:
+    """The result of a scan that has none."""
+
+
+_END = _End()
+
+
+def _resume(results: Iterator[Result], begun: Future[Result | _End]) -> Iterator[Result]:
+    first = begun.result()
+    del begun
+    if isinstance(first, _End):
+        return
+    yield first
+    del first
+    yield from results
 
 
 def read_ranges(ranges: Iterable[tuple[Location, int, int]], size: int) -> Iterator[bytes]:
@@ -140,10 +207,3 @@ def read_ranges(ranges: Iterable[tuple[Location, int, int]], size: int) -> Itera
     remote = next((location for location, _, _ in pieces if not is_local(location)), None)
     for _, data in read_ahead(pieces, lambda piece: read_range(*piece), remote, lambda piece: piece[2] - piece[1]):
         yield data
-
-
-def _read_number(variable: str, default: int) -> int:
-    text = os.environ.get(variable) or str(default)
-    if not text.isdecimal() or int(text) == 0:
-        raise UsageError(f"the environment variable {variable} is {text!r}, not a number above 0")
-    return int(text)

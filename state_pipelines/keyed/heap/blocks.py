@@ -8,6 +8,7 @@ of many sections are parsed by one call of the kernel. Source: `HeapSnapshotStra
 from __future__ import annotations
 
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,6 +40,7 @@ class BlockIndex:
     """
 
     def __init__(self) -> None:
+        self._lock = Lock()
         self._forms: tuple[RecordContext, list[EntryForm]] | None = None
         self._first = 0
         self._known = np.zeros(0, np.int64)
@@ -46,11 +48,13 @@ class BlockIndex:
 
     def prepare(self, key_groups: KeyGroupRange, states: int) -> None:
         """Make room for the blocks of a file; nothing is known of them before the first call."""
-        if len(self._known) != len(key_groups):
-            self._first = key_groups.start
-            self._known = np.zeros(len(key_groups), np.int64)
-            # Memory that was never written to takes no space.
-            self._blocks = np.zeros((states, 4, len(key_groups)), np.int64)
+        # Threads may read parts of a file.
+        with self._lock:
+            if len(self._known) != len(key_groups):
+                self._first = key_groups.start
+                # Memory that was never written to takes no space.
+                self._blocks = np.zeros((states, 4, len(key_groups)), np.int64)
+                self._known = np.zeros(len(key_groups), np.int64)
 
     def form_states(self, header: KeyedHeader, context: RecordContext) -> list[EntryForm]:
         """Return the forms of all states of the file."""

@@ -144,9 +144,14 @@ class OperatorTable:
             FormatError: the bytes do not fit the serializers, or a key comes twice in a state that is no map.
             UnsupportedError: a value cannot be decoded, or a key cannot be read, so that its end is not known.
         """
-        files = choose_files(files, self._ids)
-        for part, groups in split_files(files, WINDOW, context, key_groups):
+        for part, groups in self.split(files, context, key_groups):
             yield from self.read(part, subtask, context, groups)
+
+    def split(
+        self, files: Sequence[KeyedFile], context: RecordContext, key_groups: KeyGroupRange | None = None
+    ) -> Iterator[tuple[tuple[KeyedFile, ...], KeyGroupRange | None]]:
+        """The files of one subtask in parts that `read` takes, of about `WINDOW` bytes; arguments as of `batches`."""
+        return split_files(choose_files(files, self._ids), WINDOW, context, key_groups)
 
     def narrow(self, file: KeyedFile) -> KeyedFile:
         """The file without the blocks that a wanted key does not need (see `KeyedFile.narrow_to_keys`)."""
