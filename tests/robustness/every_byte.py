@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import StateError
-from state_pipelines.metadata import read_metadata
+from state_pipelines.metadata import compute_operator_id, read_metadata, write_metadata
 from state_pipelines.snapshot.snapshot import Snapshot
 from tests.robustness.snapshot_readers import (
     TABLE_ENDS,
     Target,
-    choose,
     find_targets,
     is_keyed,
     is_operator_state,
     open_damaged,
 )
+from tests.snapshots import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,13 +148,15 @@ def _make_stream(target: Target, wanted: Callable[[State], bool]) -> Stream:
 def _make_streams(
     names: tuple[str, ...], uids: tuple[str, ...], wanted: Callable[[State], bool] = is_keyed
 ) -> EveryByte:
-    cases = [case for case in choose(*names) if case.version.startswith("2.2")]
-    return EveryByte(tuple(_make_stream(each, wanted) for each in find_targets(cases, wanted, uids)))
+    return EveryByte(tuple(_make_stream(each, wanted) for each in find_targets(_choose(names), wanted, uids)))
 
 
-def _make_metadata_stream(case: Case) -> Stream:
-    content = (case.path / "_metadata").read_bytes()
+def _make_metadata_stream(case: Case, uids: tuple[str, ...]) -> Stream:
+    """The `_metadata` of a snapshot, of one small operator only."""
     sound = case.open_told()
+    ids = {compute_operator_id(uid) for uid in uids}
+    (operator,) = (each for each in sound.metadata.operator_states if each.operator_id in ids)
+    content = write_metadata(replace(sound.metadata, operator_states=(operator,)))
 
     def read(damaged: bytes) -> Reading:
         metadata = read_metadata(damaged, "_metadata")
@@ -165,26 +167,40 @@ def _make_metadata_stream(case: Case) -> Stream:
 
 
 def _make_metadata() -> EveryByte:
-    cases = choose("heap-checkpoint", "changelog-heap-files", "rocksdb-file-merging", "unaligned")
-    return EveryByte(tuple(_make_metadata_stream(each) for each in cases if each.version.startswith("2.2")))
+    cases = _choose(("heap 2.2", "heap-checkpoint 2.2", "changelog-heap-files 2.2", "rocksdb-incremental 2.2"))
+    return EveryByte(tuple(_make_metadata_stream(each, (*_WINDOWS, *_FEW)) for each in cases))
 
 
-_SMALL = ("tumbling-windows", "session-windows", "state-kinds")
+def _choose(names: tuple[str, ...]) -> list[Case]:
+    return [case for case in OWN if f"{case.case} {case.version[:3]}" in names]
+
+
 _WINDOWS = ("tumbling-windows",)
 _FEW = ("few-states",)
 
 EVERY_BYTE: dict[str, Callable[[], EveryByte]] = {
     "bytes-metadata": _make_metadata,
-    "bytes-canonical": lambda: _make_streams(("heap",), _SMALL),
-    "bytes-canonical-snappy": lambda: _make_streams(("heap-snappy",), _SMALL),
-    "bytes-heap": lambda: _make_streams(("heap-native",), _SMALL),
-    "bytes-heap-snappy": lambda: _make_streams(("heap-native-snappy",), _SMALL),
-    "bytes-rocksdb": lambda: _make_streams(("rocksdb-native", "rocksdb-incremental"), _WINDOWS),
-    "bytes-rocksdb-merged": lambda: _make_streams(("rocksdb-file-merging",), _FEW),
-    "bytes-forst": lambda: _make_streams(("forst",), _FEW),
-    "bytes-changelog": lambda: _make_streams(
-        ("changelog-heap-files", "changelog-rocksdb-files", "changelog-heap-materialized"), _FEW
+    "bytes-canonical": lambda: _make_streams(("heap 1.2", "heap 2.2", "rocksdb 2.2"), _WINDOWS),
+    "bytes-canonical-snappy": lambda: _make_streams(
+        ("heap-snappy 1.2", "heap-snappy 2.2", "rocksdb-snappy 2.2"), _WINDOWS
     ),
-    "bytes-operator-state": lambda: _make_streams(("heap",), (), is_operator_state),
+    "bytes-canonical-kinds": lambda: _make_streams(("heap 2.2", "heap-snappy 2.2"), ("state-kinds",)),
+    "bytes-heap": lambda: _make_streams(
+        ("heap-native 1.2", "heap-native 2.2", "heap-checkpoint 2.2"), (*_WINDOWS, *_FEW)
+    ),
+    "bytes-heap-snappy": lambda: _make_streams(
+        ("heap-native-snappy 1.2", "heap-native-snappy 2.2", "heap-native-snappy 2.3"), _WINDOWS
+    ),
+    "bytes-rocksdb": lambda: _make_streams(
+        ("rocksdb-native 1.2", "rocksdb-native 2.2", "rocksdb-incremental 2.2"), _WINDOWS
+    ),
+    "bytes-rocksdb-merged": lambda: _make_streams(
+        ("rocksdb-file-merging 1.2", "rocksdb-file-merging 2.2", "rocksdb-full 2.2"), _FEW
+    ),
+    "bytes-forst": lambda: _make_streams(("forst 2.2", "forst 2.3", "forst-async 2.3"), (*_FEW, "async-states")),
+    "bytes-changelog": lambda: _make_streams(
+        ("changelog-heap-files 2.2", "changelog-rocksdb-files 2.2", "changelog-heap-materialized 2.2"), _FEW
+    ),
+    "bytes-operator-state": lambda: _make_streams(("heap 2.2",), (), is_operator_state),
 }
 """By name: makes the reader."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import resource
 import time
@@ -104,4 +105,6 @@ def _work(name: str, seed: int, numbers: range, progress: Any, sender: Connectio
             sender.send((result, number))
         else:
             progress[_RESULTS + result] += 1
+    # The end of the process is no attempt.
+    progress[_STARTED] = math.inf
     sender.send(time.monotonic() - begun)

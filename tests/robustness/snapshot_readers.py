@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from state_pipelines.metadata import read_metadata
+from state_pipelines.metadata import compute_operator_id, read_metadata
 from state_pipelines.metadata.streams import StateStream, read_whole_stream
 from state_pipelines.operations.dump import dump_state
 from state_pipelines.operations.inspect.inspection import inspect
@@ -18,7 +18,7 @@ from tests.robustness.mutations import mutate
 from tests.snapshots import OWN, Case
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from random import Random
 
     from state_pipelines.metadata.stream_handles import StreamStateHandle
@@ -39,11 +39,13 @@ class Target:
         snapshot: with that operator only.
         stream: which of its streams.
         content: the sound bytes.
+        held: its streams in memory, so that an attempt opens no file.
     """
 
     snapshot: Snapshot
     stream: StreamId
     content: bytes
+    held: Mapping[StreamStateHandle, tuple[StreamId, StateStream]]
 
 
 @dataclass(frozen=True)
@@ -122,10 +124,11 @@ def open_damaged(target: Target, damaged: bytes) -> Snapshot:
     sound = snapshot.handles.open_stream
 
     def open_stream(handle: StreamStateHandle) -> StateStream:
-        stream = sound(handle)
-        if (stream.name, stream.start) != target.stream:
-            return stream
-        return replace(stream, size=len(damaged), location=None, start=0, data=damaged, is_segment=False)
+        known = target.held.get(handle)
+        if known is None:
+            return sound(handle)
+        name, stream = known
+        return _hold(stream, damaged) if name == target.stream else stream
 
     # The snapshot is of this attempt alone.
     snapshot.handles.open_stream = open_stream  # type: ignore[method-assign]
@@ -143,33 +146,44 @@ def _read_states(snapshot: Snapshot, wanted: Callable[[State], bool]) -> int:
 
 def find_targets(cases: list[Case], wanted: Callable[[State], bool], uids: tuple[str, ...] = ()) -> tuple[Target, ...]:
     """The streams that are read for the wanted states, of every operator of some snapshots, or of some operators."""
+    # Only Flink 2.x stores uids.
+    ids = {compute_operator_id(uid) for uid in uids}
     targets = []
     for case in cases:
         whole = case.open_told()
         for state in whole.metadata.operator_states:
-            if uids and state.uid not in uids:
+            if uids and state.operator_id not in ids:
                 continue
             metadata = replace(whole.metadata, operator_states=(state,))
             snapshot = Snapshot(whole.location, metadata, whole.path_mapping, whole.declarations)
-            opened: dict[StreamId, StateStream] = {}
+            opened: dict[StreamStateHandle, StateStream] = {}
             sound = snapshot.handles.open_stream
 
             def note(
                 handle: StreamStateHandle,
                 sound: Callable[[StreamStateHandle], StateStream] = sound,
-                opened: dict[StreamId, StateStream] = opened,
+                opened: dict[StreamStateHandle, StateStream] = opened,
             ) -> StateStream:
-                stream = sound(handle)
-                opened[stream.name, stream.start] = stream
-                return stream
+                opened[handle] = sound(handle)
+                return opened[handle]
 
             with patch.object(snapshot.handles, "open_stream", note):
                 if not _read_states(snapshot, wanted):
                     continue
             fresh = whole.with_declarations(whole.declarations)
             fresh = Snapshot(fresh.location, metadata, fresh.path_mapping, fresh.declarations)
-            targets += [Target(fresh, key, _read_content(stream)) for key, stream in opened.items() if stream.size]
+            streams = {(each.name, each.start): _read_content(each) for each in opened.values() if each.size}
+            held = {
+                handle: (name, _hold(stream, streams[name]))
+                for handle, stream in opened.items()
+                if (name := (stream.name, stream.start)) in streams
+            }
+            targets += [Target(fresh, key, content, held) for key, content in streams.items()]
     return tuple(targets)
+
+
+def _hold(stream: StateStream, content: bytes) -> StateStream:
+    return replace(stream, size=len(content), location=None, start=0, data=content, is_segment=False)
 
 
 def _read_content(stream: StateStream) -> bytes:

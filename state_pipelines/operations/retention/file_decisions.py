@@ -17,6 +17,7 @@ from state_pipelines.operations.retention.snapshot_decisions import NOT_IN_EARLI
 from state_pipelines.storage import METADATA_FILE
 from state_pipelines.storage.written_names import (
     CHECKPOINT_DIRECTORY,
+    MANIFEST_FILE,
     SAVEPOINT_DIRECTORY,
     find_scratch_target,
     is_own_file,
@@ -110,6 +111,7 @@ class FileJudge:
         self._merged = {name for each in staying if _has_references(each) for name in _references(each).directories}
         self._newest: dict[str, datetime | None] = {}
         self._pending: set[str] = set()
+        self._lone_manifests: set[str] = set()
         self._collect_times()
         self._known: dict[str, _Directory] = {}
         self.delete: list[PlannedPath] = []
@@ -155,6 +157,19 @@ class FileJudge:
             if file.name == METADATA_FILE + ".pending":
                 self._pending.add(directory)
 
+        self._lone_manifests = self._find_lone_manifests()
+
+    def _find_lone_manifests(self) -> set[str]:
+        """Directories that hold a manifest alone: Flink removes all else of a snapshot that it claimed, but not that.
+
+        It deletes the files that it knows, and then the directory only where that is empty
+        (`CompletedCheckpoint.CompletedCheckpointDiscardObject`).
+        """
+        found = {each.directory_key for each in self._found.files.values() if each.name == MANIFEST_FILE}
+        others = (*self._found.links, *self._found.directories.values())
+        taken = {each.directory_key for each in self._found.files.values() if each.name != MANIFEST_FILE}
+        return found - taken - {each.directory_key for each in others}
+
     def _describe(self, directory: str) -> _Directory:
         if directory not in self._known:
             self._known[directory] = self._find_kind(directory)
@@ -180,6 +195,8 @@ class FileJudge:
         match = CHECKPOINT_DIRECTORY.fullmatch(parts[-1])
         if match is not None:
             return _Directory(PathKind.INCOMPLETE_CHECKPOINT, job, int(match[1]), newest)
+        if directory in self._lone_manifests:
+            return _Directory(PathKind.MANIFEST, job, newest=newest)
         if SAVEPOINT_DIRECTORY.fullmatch(parts[-1]):
             return _Directory(PathKind.INCOMPLETE_SAVEPOINT, job, newest=newest)
         if directory in self._pending:
@@ -316,6 +333,7 @@ class FileJudge:
         if snapshot is not None:
             return True
         is_staging = directory.key in self._pending or any(find_scratch_target(part) is not None for part in parts)
+        is_staging |= directory.key in self._lone_manifests
         if not is_staging and not flink_names.is_flink_directory(parts):
             return False
         if not is_filled and self._is_young(directory.entry.modified):
@@ -351,6 +369,7 @@ _ORPHAN_REASONS = {
     PathKind.CHANGELOG: "no snapshot references it",
     PathKind.INCOMPLETE_CHECKPOINT: "its checkpoint was never completed",
     PathKind.INCOMPLETE_SAVEPOINT: "its savepoint was never completed",
+    PathKind.MANIFEST: "the snapshot that it describes is gone",
     PathKind.TEMPORARY: "left over by a write that did not finish",
 }
 

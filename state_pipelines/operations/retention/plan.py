@@ -33,6 +33,8 @@ class PathKind(StrEnum):
     """A file in a `chk-N` directory without `_metadata`."""
     INCOMPLETE_SAVEPOINT = "incomplete-savepoint"
     """A file in a savepoint directory without `_metadata`."""
+    MANIFEST = "manifest"
+    """The manifest of this package where nothing else is left of a snapshot, for instance one that Flink claimed."""
     TEMPORARY = "temporary"
     """An unfinished file: an in-progress `_metadata`, or staging files of this package."""
     DIRECTORY = "directory"

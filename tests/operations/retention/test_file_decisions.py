@@ -103,6 +103,8 @@ def test_random_names_elsewhere_are_unknown(tmp_path: Path, directory: str) -> N
         (f"{JOB}/chk-3/__metadata_tmp_{UUIDS[0]}", PathKind.TEMPORARY),
         (f"savepoint-66118e-0123456789ab/{UUIDS[0]}", PathKind.INCOMPLETE_SAVEPOINT),
         ("target/_metadata.pending", PathKind.TEMPORARY),
+        ("migrated/_state-pipelines.json", PathKind.MANIFEST),
+        ("savepoint-66118e-0123456789ab/_state-pipelines.json", PathKind.MANIFEST),
     ],
 )
 def test_every_place_of_flink_has_orphans(tmp_path: Path, name: str, kind: PathKind) -> None:
@@ -129,6 +131,30 @@ def test_a_manifest_does_not_make_its_neighbours_temporary(tmp_path: Path) -> No
     # What Flink leaves of a snapshot that it claimed: later checkpoints, also of other roots, may name the tables.
     for name in (UUIDS[0], "_state-pipelines.json"):
         put(tmp_path / "migrated" / name)
+    assert deleted(plan(tmp_path)) == []
+
+
+def test_a_manifest_alone_goes_with_its_directory(tmp_path: Path) -> None:
+    # What Flink leaves of a snapshot that it claimed, once none of its checkpoints needs the files.
+    manifest = put(tmp_path / "migrated" / "_state-pipelines.json")
+    assert deleted(plan(tmp_path)) == [str(manifest), str(manifest.parent)]
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "_metadata", "more/notes.txt"])
+def test_a_manifest_beside_something_else_stays(tmp_path: Path, name: str) -> None:
+    put(tmp_path / "migrated" / "_state-pipelines.json")
+    put(tmp_path / "migrated" / name)
+    assert deleted(plan(tmp_path)) == []
+
+
+def test_a_young_manifest_stays(tmp_path: Path) -> None:
+    put(tmp_path / "migrated" / "_state-pipelines.json", age=timedelta())
+    assert deleted(plan(tmp_path)) == []
+
+
+def test_a_manifest_above_a_snapshot_is_not_alone(tmp_path: Path) -> None:
+    put(tmp_path / "migrated" / "_state-pipelines.json")
+    install_savepoint(tmp_path / "migrated")
     assert deleted(plan(tmp_path)) == []
 
 
