@@ -122,6 +122,14 @@ class StorageError(StateError):
         return restore, arguments, {"facts": self.facts, "transient": self.transient}
 
 
+class SnapshotGoneError(StorageError):
+    """A snapshot was removed while it was read, as Flink removes a checkpoint that newer ones replace."""
+
+    def __init__(self, directory: str) -> None:
+        hint = "Flink removes a checkpoint that newer ones replace: read a newer one, or a savepoint, which stays"
+        super().__init__("the snapshot was removed while it was read", where=Where(file=directory), hint=hint)
+
+
 class OutOfReachError(MissingFileError):
     """A file that a snapshot names outside the directories that it may name (`storage.reach`); it was not looked for.
 

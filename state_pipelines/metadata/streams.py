@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import FormatError, MissingFileError, ProofError, Where
+from state_pipelines.errors import FormatError, MissingFileError, ProofError, SnapshotGoneError, Where
 from state_pipelines.metadata.stream_handles import (
     ByteStreamStateHandle,
     EmptySegmentFileStateHandle,
@@ -18,10 +18,13 @@ from state_pipelines.metadata.stream_handles import (
     StreamStateHandle,
 )
 from state_pipelines.storage import (
+    METADATA_FILE,
     Location,
     PathMapping,
     create_file,
+    exists,
     file_size,
+    join,
     read_file,
 )
 from state_pipelines.storage.files import can_copy_inside, copy_inside, remove_file
@@ -60,6 +63,7 @@ class StateStream:
         is_absolute: the handle names the file by an absolute path.
         holds_changes: the file holds logged changes, whose handle counts the bytes before compression, and not the
             first byte, the compression flag (`StateChangeFsUploader`).
+        directory: of the snapshot whose handle names the file.
     """
 
     name: str
@@ -70,6 +74,7 @@ class StateStream:
     is_segment: bool = False
     is_absolute: bool = False
     holds_changes: bool = False
+    directory: Location | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,7 @@ def open_stream(
                 is_segment=isinstance(handle, SegmentFileStateHandle),
                 is_absolute=not isinstance(handle, RelativeFileStateHandle),
                 holds_changes=holds_changes,
+                directory=exclusive_directory,
             )
 
 
@@ -377,6 +383,9 @@ def _hinting(stream: StateStream) -> Iterator[None]:
     try:
         yield
     except MissingFileError as error:
+        if stream.directory is not None and not exists(join(stream.directory, METADATA_FILE)):
+            # `_metadata` goes first (`CompletedCheckpoint.CompletedCheckpointDiscardObject`).
+            raise SnapshotGoneError(str(stream.directory)) from error
         if not stream.is_absolute or error.hint:
             raise
         raise MissingFileError(error.what, where=error.where, hint=_MAP_HINT) from error

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import FormatError, NotFoundError, UnsupportedError, UsageError
+from state_pipelines.errors import FormatError, NotFoundError, SnapshotGoneError, UnsupportedError, UsageError
 from state_pipelines.operations.auditing.content_checks import audit_contents
 from state_pipelines.operations.auditing.file_checks import audit_files
 from state_pipelines.operations.auditing.file_listings import Listings
@@ -23,7 +23,7 @@ from state_pipelines.operations.auditing.report import (
     from_error,
 )
 from state_pipelines.snapshot import Snapshot, open_snapshot
-from state_pipelines.storage import resolve_snapshot
+from state_pipelines.storage import exists, resolve_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +54,7 @@ def audit_snapshot(
 
     Raises:
         NotFoundError: there is no snapshot at the path.
+        SnapshotGoneError: it was removed meanwhile, which is no damage.
         UsageError: the depth does not exist, or the storage cannot be reached.
     """
     started = time.perf_counter()
@@ -71,6 +72,8 @@ def audit_snapshot(
     if depth is not Depth.FILES:
         read = audit_contents(snapshot, depth, findings)
         totals = replace(totals, tables=read.tables, sections=read.sections, records=read.records)
+    if findings.counts and not exists(snapshot.location.metadata):
+        raise SnapshotGoneError(str(snapshot.location.directory))
     return AuditReport(
         path=snapshot.path,
         depth=depth,

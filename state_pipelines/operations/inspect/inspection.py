@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import OutOfReachError, StateError, at
+from state_pipelines.errors import OutOfReachError, SnapshotGoneError, StateError, at
 from state_pipelines.metadata import StreamReference, list_references
 from state_pipelines.metadata.channel_data import ChannelSummary, summarise_in_flight
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
@@ -290,7 +290,12 @@ def _counts_as_damage(error: StateError) -> bool:
     """Return whether an error is about damaged or missing bytes.
 
     Missing files of a copied snapshot do not matter: `inspect` needs `_metadata` alone for this.
+
+    Raises:
+        SnapshotGoneError: nothing of the snapshot is there any more.
     """
+    if isinstance(error, SnapshotGoneError):
+        raise error
     return is_damage(error) and not isinstance(error, OutOfReachError)
 
 

@@ -1,0 +1,103 @@
+"""Calls by which a process uses the local disk: any of them fails, or is the last thing that the process does.
+
+Python announces such a call to audit hooks before it is made (`sys.addaudithook`), whoever makes it. Calls that
+compiled libraries make by themselves, such as those of RocksDB, are not announced.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+EVENTS = (
+    "open",
+    "os.listdir",
+    "os.scandir",
+    "os.mkdir",
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.link",
+    "os.symlink",
+    "os.truncate",
+)
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+class LocalCalls:
+    """Calls on paths below a directory, counted.
+
+    Args:
+        directory: the directory.
+        rule: called before each call with its number, and whether it writes; may raise, or end the process.
+    """
+
+    def __init__(self, directory: Path, rule: Callable[[int, bool], None]) -> None:
+        self.count = 0
+        self._prefix = f"{directory}/"
+        self._rule = rule
+        self._lock = threading.Lock()
+
+    def watch(self) -> None:
+        """Begin; a hook stays as long as the process."""
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
+        if event not in EVENTS:
+            return
+        paths = [os.fsdecode(each) for each in arguments[:2] if isinstance(each, str | bytes | os.PathLike)]
+        if not any(path.startswith(self._prefix) for path in paths):
+            return
+        flags = arguments[2] if event == "open" else WRITES
+        with self._lock:
+            number = self.count
+            self.count += 1
+        self._rule(number, bool(isinstance(flags, int) and flags & WRITES) and "scandir" not in event)
+
+
+def _kill(number: int) -> Callable[[int, bool], None]:
+    def rule(now: int, _: bool) -> None:
+        if now == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return rule
+
+
+def _interrupt(number: int) -> Callable[[int, bool], None]:
+    def rule(now: int, _: bool) -> None:
+        if now == number:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return rule
+
+
+def _fail(
+    error: int, *, onwards: bool = False, only_writes: bool = False
+) -> Callable[[int], Callable[[int, bool], None]]:
+    def make(number: int) -> Callable[[int, bool], None]:
+        def rule(now: int, writes: bool) -> None:
+            if (now == number or (onwards and now > number)) and (writes or not only_writes):
+                raise OSError(error, os.strerror(error))
+
+        return rule
+
+    return make
+
+
+WAYS: dict[str, Callable[[int], Callable[[int, bool], None]]] = {
+    "kill -9": _kill,
+    "interrupt": _interrupt,
+    "full": _fail(errno.ENOSPC, only_writes=True),
+    "full from then on": _fail(errno.ENOSPC, onwards=True, only_writes=True),
+    "refused": _fail(errno.EACCES),
+    "broken": _fail(errno.EIO),
+}
+"""By name: makes the rule by which the call of a number fails."""
