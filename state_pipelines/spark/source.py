@@ -7,6 +7,7 @@ DataFrame. Options select instead, and reach the kernels: `columns`, `keyGroups`
 from __future__ import annotations
 
 import logging
+import pickle
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition
@@ -26,6 +27,7 @@ from state_pipelines.spark.splits import (
     ignoring,
     open_options,
     plan_splits,
+    use_options,
 )
 from state_pipelines.spark.types import spark_schema
 from state_pipelines.spark.worker_memory import keep_freed_memory
@@ -36,14 +38,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from state_pipelines.snapshot import Operator, State
 
 _log = logging.getLogger(__name__)
+
+_MOST_KEPT = 4 << 20
+"""Bytes of an opened state, pickled, up to which a read is planned with it; about one KiB per subtask."""
 
 _SPLITS = (KeyedSplit, OperatorSplit, BytesSplit, NonKeyedSplit, UnreadableSplit, EmptySplit)
 
 
 class FlinkStateSource(DataSource):
     """The format `flink-state`; see `StateOptions` for its options."""
+
+    # Spark asks for the schema and plans each read in processes of their own, to which it sends the source: metadata
+    # and headers need not be read again then.
+    _found: State | Operator | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -56,11 +66,15 @@ class FlinkStateSource(DataSource):
         snapshot = open_options(self.options)
         for note in check_declared_names(snapshot):
             _log.warning("%s", note)
-        return spark_schema(find_schema(find_state(snapshot, options), options))
+        found = find_state(snapshot, options)
+        schema = spark_schema(find_schema(found, options))
+        if len(pickle.dumps(found)) <= _MOST_KEPT:
+            self._found = found
+        return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reader of that."""
-        return StateReader(self.options)
+        return StateReader(self.options, self._found)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Writer of that state."""
@@ -73,13 +87,19 @@ class FlinkStateSource(DataSource):
 class StateReader(DataSourceReader):
     """Splits a state, or all keyed states of an operator, into tasks and reads them."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], found: State | Operator | None = None) -> None:
         self._options = options
+        self._found = found
+
+    def __getstate__(self) -> dict[str, object]:
+        # Tasks get the reader too, and need only their splits.
+        return self.__dict__ | {"_found": None}
 
     def partitions(self) -> list[InputPartition]:
         """One per run of key groups, or some subtasks, of about `splitSize` bytes."""
         options = StateOptions.parse(self._options)
-        state = find_state(open_options(self._options), options)
+        use_options(self._options)
+        state = self._found or find_state(open_options(self._options), options)
         splits: list[InputPartition] = [*plan_splits(state, options)]
         return splits or [EmptySplit(None)]
 

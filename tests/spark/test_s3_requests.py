@@ -11,9 +11,10 @@ import pytest
 from benchmarks.generate import OPERATOR, generate
 from benchmarks.s3_server import S3Server, start_objects
 from state_pipelines.errors import StateError
+from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.migration import parse_migration
 from state_pipelines.snapshot import open_snapshot
-from state_pipelines.spark import metadata_source, migrate
+from state_pipelines.spark import metadata_source, migrate, register
 from state_pipelines.spark.metadata_source import MetadataReader, SnapshotSplit
 from state_pipelines.storage import (
     METADATA_FILE,
@@ -60,6 +61,24 @@ def server(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Serve
     with start_objects({f"store/savepoint/{path.name}": path.read_bytes() for path in directory.iterdir()}) as server:
         use_storage_options({BUCKET: server.options})
         yield server
+
+
+@pytest.mark.parametrize(("format", "most"), [("canonical", 4), ("heap", 6), ("rocksdb", 9)])
+def test_one_key_takes_the_requests_that_it_takes_without_spark(
+    spark: SparkSession, server: S3Server, directory: Path, format: str, most: int
+) -> None:
+    register(spark)
+    path = f"{BUCKET}/savepoint"
+    if format != "canonical":
+        path = convert(open_snapshot(path, uids=[OPERATOR]), f"{BUCKET}/{format}", format, verify=False).path
+    state = open_snapshot(str(directory), uids=[OPERATOR]).operator(OPERATOR).state("total")
+    row = next(state.batches()).to_pylist()[7]
+    server.clear()
+    options = {"path": path, "operatorId": OPERATOR, "uids": OPERATOR, "stateVarName": "total"}
+    options |= {"key": str(row["state_key"]), "storageOptions": json.dumps({BUCKET: server.options})}
+    (found,) = spark.read.format("flink-state").options(**options).load().collect()
+    assert found["value"] == row["value"]
+    assert len(server.requests) <= most
 
 
 def run_migration(spark: SparkSession, *, prove: bool) -> str:
