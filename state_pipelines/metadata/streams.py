@@ -230,6 +230,35 @@ def check_stream(stream: StateStream) -> None:
         _require_size(stream, size)
 
 
+def is_copied_inside(stream: StateStream, target: Location) -> bool:
+    """Return whether one object store copies a stream, which is a whole file of a size that its handle knows."""
+    return (
+        stream.location is not None
+        and not stream.is_segment
+        and not stream.holds_changes
+        and can_copy_inside(stream.location, target)
+    )
+
+
+def copy_unmeasured(stream: StateStream, target: Location) -> int:
+    """Copy a whole file inside an object store without asking for its size; returns the size by its handle.
+
+    The caller has to look at the size of the copy: the file may be longer, or cut off.
+
+    Args:
+        stream: the stream, for which `is_copied_inside` holds.
+        target: the new file.
+
+    Raises:
+        MissingFileError: no such file.
+        StorageError: the storage fails.
+    """
+    assert stream.location is not None
+    with _hinting(stream):
+        copy_inside(stream.location, target, stream.size)
+    return stream.size
+
+
 def copy_stream(stream: StateStream, target: Location, *, verify: bool = False) -> int:
     """Copy a stream into a new file without holding more than a few `COPY_SIZE` of it; returns the bytes written.
 

@@ -35,7 +35,8 @@ from state_pipelines.serializers.state_meta_info import keyed_state
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.splits import StateOptions, split_state
 from state_pipelines.storage import join as join_location
-from state_pipelines.storage.reading import BUDGET, REQUESTS
+from state_pipelines.storage.ranges import REQUESTS
+from state_pipelines.storage.reading import BUDGET
 from tests.keyed.canonical_files import Run, make_canonical, make_header, make_section
 from tests.rocksdb.databases import list_streams, to_entries
 from tests.snapshot.savepoints import orders

@@ -66,6 +66,7 @@ class Shuffle:
         hasher: knows the hash codes; None: key groups stay, or the new number of them divides the old one.
         key_filter: which keys stay; None: all.
         key_groups: what is wanted of the source, under the old key groups; None: the range of its handle.
+        digests: digest what is read, for a proof that then need not read the old file.
         merges: the spill becomes a single block, for there would be many in all.
         block: bytes of records that are sorted at once.
         batch: bytes of records that are joined at once when blocks become one.
@@ -80,6 +81,7 @@ class Shuffle:
     hasher: KeyHasher | None
     key_filter: KeyFilter | None = None
     key_groups: KeyGroupRange | None = None
+    digests: bool = False
     merges: bool = False
     block: int = BLOCK
     batch: int = BATCH
@@ -107,6 +109,7 @@ class Shuffle:
         pairs = dict(self.states)
         maps = frozenset(new for old, new in self.states if infos[old].state_type == "MAP")
         dropped = {infos[old].name: RecordDigest() for old in pairs}
+        found: Digests = {}
         buffer = RecordBuffer(key_group_prefix_size(self.max_parallelism), maps, self.block)
         if self.merges:
             creating = create_merged_spill(self.target, buffer, self.max_parallelism, self.batch)
@@ -114,10 +117,13 @@ class Shuffle:
             creating = create_spill(self.target, buffer, self.max_parallelism)
         with at(operator=self.operator), creating as spill:
             for old, records in self.source.scan(list(pairs), self.context, wanted):
+                name = infos[old].name
+                if self.digests:
+                    found[name] = found.get(name, RecordDigest()) + digest_run(records, is_map=pairs[old] in maps)
                 hashes = None if self.hasher is None else self._hash(old, records, self.hasher)
                 if self.key_filter is not None:
                     kept = self.key_filter.select(records, timers=is_timer(infos[old]))
-                    dropped[infos[old].name] += _digest_rest(records, kept, is_map=pairs[old] in maps)
+                    dropped[name] += _digest_rest(records, kept, is_map=pairs[old] in maps)
                     records = records.select(np.flatnonzero(kept))
                     hashes = None if hashes is None else hashes[kept]
                 if hashes is not None:
@@ -127,7 +133,7 @@ class Shuffle:
                     records = replace(records, key_groups=records.key_groups % np.int32(self.max_parallelism))
                 spill.add(pairs[old], records)
         states = {infos[old].name: spill.states.get(new, RecordDigest()) for old, new in self.states}
-        return Spill(self.target, self.max_parallelism, spill.blocks, states, dropped)
+        return Spill(self.target, self.max_parallelism, spill.blocks, states, dropped, found)
 
     def _hash(self, state: int, records: KeyedRecords, hasher: KeyHasher) -> npt.NDArray[np.int32]:
         """Hash codes that agree with the key groups in which the records lie."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.errors import NotFoundError, Where
+from state_pipelines.keyed.digests.record_digests import sum_digests
 from state_pipelines.storage import join
 
 if TYPE_CHECKING:
@@ -26,13 +27,17 @@ class MovedRecords:
     Attributes:
         files: the tasks, each with the file that it wrote.
         dropped: what was left out, by state.
+        found: all that was read to be sorted, by state; empty where nobody asked for it.
     """
 
     files: list[tuple[Gather | Collect, WrittenFile]]
     dropped: list[Mapping[str, RecordDigest]]
+    found: Mapping[str, RecordDigest] = field(default_factory=dict)
 
 
-def move_records(plan: RescalePlan, target: Location, scratch: Location, run: Runner) -> list[MovedRecords]:
+def move_records(
+    plan: RescalePlan, target: Location, scratch: Location, run: Runner, *, digests: bool = False
+) -> list[MovedRecords]:
     """Sort the records into their new key groups and write them; returns the files of each operator of the plan.
 
     Args:
@@ -40,9 +45,10 @@ def move_records(plan: RescalePlan, target: Location, scratch: Location, run: Ru
         target: directory of the new files.
         scratch: directory of the spills, which every task reaches.
         run: runs the tasks.
+        digests: digest what is sorted, for the proof.
     """
     shuffles = [
-        (number, source, replace(piece, target=join(scratch, piece.target.name)))
+        (number, source, replace(piece, target=join(scratch, piece.target.name), digests=digests))
         for number, each in enumerate(plan.operators)
         if each.records is not None
         for source, pieces in enumerate(each.records.shuffles)
@@ -63,7 +69,11 @@ def move_records(plan: RescalePlan, target: Location, scratch: Location, run: Ru
             writing += [(number, piece) for piece in each.gather(target, found, plan.request, verify=plan.verify)]
     results = run([piece for _, piece in writing], "keyed state cannot be written")
     moved = [
-        MovedRecords(files=[], dropped=[each.dropped for found in spills.get(number, {}).values() for each in found])
+        MovedRecords(
+            files=[],
+            dropped=[each.dropped for found in spills.get(number, {}).values() for each in found],
+            found=sum_digests(each.found for found in spills.get(number, {}).values() for each in found),
+        )
         for number, _ in enumerate(plan.operators)
     ]
     for (number, piece), file in zip(writing, results, strict=True):

@@ -40,8 +40,9 @@ from state_pipelines.storage import Location, resolve
 from state_pipelines.storage.snapshot_writer import require_free
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from state_pipelines.keyed.digests.record_digests import RecordDigest
     from state_pipelines.metadata import CheckpointMetadata
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.proofs.proof_reports import ProofReport
@@ -203,7 +204,7 @@ def run_rescale(
         run = transaction.run
         pieces = [piece for each in plan.operators for piece in each.pieces]
         size = sum(run(pieces, "files cannot be put together"))
-        moved = move_records(plan, transaction.target, transaction.scratch, run)
+        moved = move_records(plan, transaction.target, transaction.scratch, run, digests=prove)
         transaction.clear()
         size += sum(file.size for each in moved for _, file in each.files)
         metadata = _place(plan, moved)
@@ -354,6 +355,16 @@ def _require_gone(plan: RescalePlan, result: Snapshot, run: Runner) -> None:
             )
 
 
+def _find_read(plan: OperatorPlan, own: MovedRecords) -> Mapping[str, RecordDigest] | None:
+    """Digests of all keyed state of the old operator, where it was read whole to be moved; else it is read again."""
+    edited = plan.edited
+    if not own.found or edited.merged or plan.dropped or edited.request.keys is not None:
+        return None
+    read = [file.key_groups for _, file in edited.operator.keyed_files]
+    # Databases that several subtasks share have more than the subtasks read of them.
+    return own.found if read == [file.key_groups for file in edited.operator.stored_files] else None
+
+
 def _prove(
     plan: RescalePlan, moved: Sequence[MovedRecords], result: Snapshot, run: Runner
 ) -> tuple[tuple[StateProof, ...], ProofReport]:
@@ -369,6 +380,7 @@ def _prove(
                 removed=sum_digests(own.dropped),
                 hasher=None if each.records is None else each.records.hasher,
                 moved=each.records is not None,
+                found=_find_read(each, own),
             )
         )
     states = compare_sides(sides, run)

@@ -201,6 +201,8 @@ def compare_sides(sides: Sequence[ProofSide], run: Runner) -> tuple[StateProof, 
             for (owner, is_after), piece, result in zip(owners, pieces, counted, strict=True)
             if owner == number
         ]
+        if side.found is not None:
+            mine += _take_found(side.before[0], side.found)
         rows += _compare(side, mine)
     return tuple(rows)
 
@@ -217,6 +219,7 @@ class ProofSide:
         removed: by state, what else was to go: entries of other keys, or that several snapshots had.
         hasher: where key groups are new.
         moved: keyed state was written record by record, not copied as bytes.
+        found: digests of all keyed state of the old operator, taken when it was read to be moved; None to read it.
     """
 
     before: tuple[Operator, ...]
@@ -226,6 +229,7 @@ class ProofSide:
     removed: Mapping[str, RecordDigest] = field(default_factory=dict)
     hasher: KeyHasher | None = None
     moved: bool = False
+    found: Mapping[str, RecordDigest] | None = None
 
 
 def check_sources(edited: EditedSnapshot) -> None:
@@ -255,7 +259,7 @@ def _plan_counts(operator: Operator, side: ProofSide, *, is_after: bool) -> Iter
         for subtask, file in operator.keyed_files:
             wanted = compute_key_group_range(subtask, operator.parallelism, operator.max_parallelism)
             yield from count_keyed(operator, file, side.hasher, wanted)
-    else:
+    elif side.found is None:
         for file in operator.stored_files:
             yield from count_keyed(operator, file)
     delegates = find_delegates(side.planned) if is_after else {}
@@ -264,6 +268,19 @@ def _plan_counts(operator: Operator, side: ProofSide, *, is_after: bool) -> Iter
     sections = tuple(part for state in raw for part in state.parts)
     if elements or sections:
         yield CountOperatorState(operator.label, elements, sections)
+
+
+def _take_found(
+    operator: Operator, found: Mapping[str, RecordDigest]
+) -> Iterator[tuple[bool, CountKeyed | CountOperatorState, Counted]]:
+    """Results of the old keyed state that is not read again."""
+    files = operator.stored_files
+    digests = {name: digest.without_key_groups for name, digest in found.items()}
+    for file in files[:1]:
+        infos = {info for each in files for info in each.header.states}
+        forms = {name: frozenset[Form](info for info in infos if info.name == name) for name in digests}
+        piece = CountKeyed(operator.label, file, operator.record_context)
+        yield False, piece, Counted(digests, forms=forms)
 
 
 def _compare(

@@ -41,11 +41,19 @@ from state_pipelines.metadata.stream_handles import (
     SegmentFileStateHandle,
     StreamStateHandle,
 )
-from state_pipelines.metadata.streams import StateStream, check_stream, copy_stream, locate_file, open_stream
+from state_pipelines.metadata.streams import (
+    StateStream,
+    check_stream,
+    copy_stream,
+    copy_unmeasured,
+    is_copied_inside,
+    locate_file,
+    open_stream,
+)
 from state_pipelines.operations.local_processes import COPY_THREADS
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.storage import Location, join
-from state_pipelines.storage.files import remove_file
+from state_pipelines.storage.files import list_directory, remove_file
 from state_pipelines.storage.links import can_link, link_file
 from state_pipelines.storage.locations import is_local
 
@@ -83,12 +91,15 @@ class FileCopy:
         target: the new file.
         verify: read the copy again and compare checksums.
         link: give the file a second name instead.
+        measure: ask for the size of a file that the storage copies by itself, before; `find_other_sizes` does it for
+            many files afterwards.
     """
 
     source: StateStream
     target: Location
     verify: bool = False
     link: bool = False
+    measure: bool = True
     threads: ClassVar[int] = COPY_THREADS
 
     @property
@@ -110,7 +121,26 @@ class FileCopy:
             check_stream(self.source)
             link_file(self.source.location, self.target)
             return 0
+        if not self.measure and not self.verify and is_copied_inside(self.source, self.target):
+            return copy_unmeasured(self.source, self.target)
         return copy_stream(self.source, self.target, verify=self.verify)
+
+
+def find_other_sizes(copies: Sequence[FileCopy], target: Location) -> list[FileCopy]:
+    """The copies, made without asking for sizes, whose files are missing or have another size than their handles say.
+
+    One listing of the new directory takes the place of a request for each file.
+
+    Args:
+        copies: the copies.
+        target: their directory.
+
+    Raises:
+        StateError: the directory cannot be listed.
+    """
+    inside = [each for each in copies if not each.link and not each.verify and is_copied_inside(each.source, target)]
+    sizes = {each.location.name: each.size for each in list_directory(target)} if inside else {}
+    return [each for each in inside if sizes.get(each.target.name) != each.source.size]
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ class Spill:
         blocks: the blocks.
         states: what it holds of each state, by name, under the new key groups.
         dropped: what was left out of each state, under the old key groups.
+        found: all that was read of each state, for the proof; empty where nobody asked for it.
     """
 
     location: Location
@@ -63,6 +64,7 @@ class Spill:
     blocks: tuple[SpilledBlock, ...]
     states: dict[str, RecordDigest] = field(default_factory=dict)
     dropped: dict[str, RecordDigest] = field(default_factory=dict)
+    found: dict[str, RecordDigest] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

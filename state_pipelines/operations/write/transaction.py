@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from state_pipelines.operations.local_processes import run_pieces
 from state_pipelines.operations.proofs.proof_reports import ProofReport, require_proof
 from state_pipelines.operations.write.manifest_files import RecordedWork, make_manifest
 from state_pipelines.operations.write.own_files import require_own_files
-from state_pipelines.operations.write.publication import FileMode, plan_copies
+from state_pipelines.operations.write.publication import FileCopy, FileMode, find_other_sizes, plan_copies
 from state_pipelines.snapshot import Snapshot
 from state_pipelines.storage import METADATA_FILE, Location, PathMapping, SnapshotLocation, SnapshotWriter
 from state_pipelines.storage.files import create_file
@@ -137,7 +138,7 @@ class SnapshotTransaction:
         mapping = PathMapping()
         if base is not None:
             metadata, copies = plan_copies(base, metadata, self.target, properties, files=files, verify=verify)
-            self.copied, self.copied_bytes = len(copies), sum(self.run(copies, "files cannot be copied"))
+            self.copied, self.copied_bytes = len(copies), self._copy(copies)
             declarations = declarations or base.declarations
             # Files that stay where they are were in reach of the old snapshot.
             handles = (each.handle for each in list_references(metadata))
@@ -149,6 +150,13 @@ class SnapshotTransaction:
         # What a reader will find, not what was meant.
         metadata = read_metadata(write_metadata(metadata), str(location.metadata))
         return Snapshot(location, metadata, mapping, declarations)
+
+    def _copy(self, copies: Sequence[FileCopy]) -> int:
+        """Copy files; bytes written."""
+        what = "files cannot be copied"
+        size: int = sum(self.run([replace(each, measure=False) for each in copies], what))
+        others = find_other_sizes(copies, self.target)
+        return size - sum(each.source.size for each in others) + sum(self.run(others, what))
 
     def clear(self) -> None:
         """Remove the temporary files."""
