@@ -94,7 +94,7 @@ class Processes:
         """
         count = min(self._count, len(pieces))
         in_flight = min((getattr(piece, "in_flight", 1) for piece in pieces), default=1)
-        if in_flight > 1 and len(pieces) > 1:
+        if in_flight > max(1, count) and len(pieces) > 1:
             with ThreadPoolExecutor(min(in_flight, len(pieces))) as threads:
                 return _share(threads, pieces, report)
         if count <= 1:

@@ -12,7 +12,8 @@ from state_pipelines.metadata import format_operator_id
 from state_pipelines.metadata.references import StateCategory, operator_handles
 from state_pipelines.snapshot.python_states import python_name
 from state_pipelines.snapshot.snapshot_files import SnapshotFiles, measure_handle
-from state_pipelines.storage.reading import scan_ahead
+from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.reading import count_scans_ahead, scan_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -103,8 +104,16 @@ class OperatorFiles:
         self, items: Iterable[Item], scan: Callable[[Item], Iterator[Result]], size: int | None = None
     ) -> Iterator[tuple[Item, Iterator[Result]]]:
         """Scan files of its keyed state, or parts of about `size` bytes; see `storage.reading.scan_ahead`."""
-        size = size or self.keyed_size // max(1, len(self.keyed_files))
-        return scan_ahead(items, scan, self.snapshot.location.directory, size)
+        return scan_ahead(items, scan, self.snapshot.location.directory, size or self._mean_size)
+
+    @property
+    def scans_in_flight(self) -> int:
+        """Number of scans of its files that one process had better run at a time: they wait for the storage."""
+        return 1 if is_local(self.snapshot.location.directory) else 1 + count_scans_ahead(self._mean_size)
+
+    @property
+    def _mean_size(self) -> int:
+        return self.keyed_size // max(1, len(self.keyed_files))
 
     def find_python_type(self, info: StateMetaInfo) -> PythonDeclaration | None:
         """The declared type of a state of a Python function; None when there is none."""

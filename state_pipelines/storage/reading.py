@@ -154,7 +154,7 @@ def scan_ahead(
         for item in items:
             yield item, scan(item)
         return
-    count = max(1, min(_BEGUN_SCANS, _BEGUN_BYTES // max(1, size)))
+    count = count_scans_ahead(size)
     rest = iter(items)
     begun: deque[tuple[Item, Iterator[Result], Future[Result | _End]]] = deque()
     pool = ThreadPoolExecutor(count)
@@ -172,6 +172,11 @@ def scan_ahead(
         for _, results, _ in begun:
             if isinstance(results, Generator):
                 results.close()
+
+
+def count_scans_ahead(size: int) -> int:
+    """Number of scans of about `size` bytes that begin before their turn."""
+    return max(1, min(_BEGUN_SCANS, _BEGUN_BYTES // max(1, size)))
 
 
 class _End:

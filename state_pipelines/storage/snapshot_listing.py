@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from state_pipelines.storage.files import is_directory, list_directory
 from state_pipelines.storage.locations import Location, is_local, is_s3
 from state_pipelines.storage.s3_listing import list_objects
 from state_pipelines.storage.snapshot_location import METADATA_FILE, SnapshotLocation
+from state_pipelines.storage.trees import LIST_THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -45,7 +47,8 @@ def find_snapshots(root: Location, *, skip: Collection[str] = (), depth: int = 4
     """Find every directory with a `_metadata` file at or below `root`, in the order of names; none inside another one.
 
     On S3 this is one recursive listing, of which `shared`, `taskowned` and the rest of each snapshot are left out where
-    they are longer than a page; elsewhere directories are listed one after the other.
+    they are longer than a page; on other storages that are not local, the directories of a level are listed
+    `LIST_THREADS` at a time.
 
     Args:
         root: where to start; it need not exist.
@@ -65,15 +68,22 @@ def find_snapshots(root: Location, *, skip: Collection[str] = (), depth: int = 4
 
 
 def _find_listed(root: Location, skip: frozenset[str], depth: int) -> Iterator[SnapshotEntry]:
-    entries = list_directory(root)
-    for entry in entries:
-        if entry.location.name == METADATA_FILE and not entry.is_directory:
-            yield SnapshotEntry(SnapshotLocation(root, entry.location), entry.size, entry.modified)
-            return
-    for entry in entries:
-        found = entry.location
-        if depth and entry.is_directory and found.name not in _WITHOUT_SNAPSHOTS and found.path not in skip:
-            yield from _find_listed(found, skip, depth - 1)
+    found: list[SnapshotEntry] = []
+    level = [root]
+    with ThreadPoolExecutor(LIST_THREADS) as pool:
+        while level:
+            inner: list[Location] = []
+            for directory, entries in zip(level, pool.map(list_directory, level), strict=True):
+                files = [each for each in entries if each.location.name == METADATA_FILE and not each.is_directory]
+                found += [
+                    SnapshotEntry(SnapshotLocation(directory, each.location), each.size, each.modified)
+                    for each in files
+                ]
+                if not files:
+                    inner += [each.location for each in entries if each.is_directory]
+            level = [each for each in inner if each.name not in _WITHOUT_SNAPSHOTS and each.path not in skip]
+            level, depth = level if depth else [], depth - 1
+    yield from sorted(found, key=lambda entry: entry.location.directory.path.split("/"))
 
 
 def _find_local(

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from state_pipelines.storage import resolve
 from state_pipelines.storage.snapshot_listing import find_snapshots
+from tests.storages import CountedFileSystem, empty_counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,3 +61,21 @@ def test_size_and_time_are_those_of_the_metadata(tmp_path: Path) -> None:
     (entry,) = find_snapshots(resolve(str(tmp_path)))
     assert entry.size == 5
     assert entry.modified is not None
+
+
+def test_directories_of_other_storages_are_listed_many_at_a_time() -> None:
+    root = empty_counted()
+    names = [f"chk-{number:02}" for number in range(16)]
+    for name in names:
+        root.filesystem.pipe_file(f"{root.path}/job/{name}/_metadata", b"12345")
+    CountedFileSystem.requests.clear()
+    # The root and the job are listed alone, then all checkpoints wait for each other.
+    CountedFileSystem.rule = staticmethod(lambda number, *_: gather() if number == 4 else None)
+
+    def gather() -> None:
+        CountedFileSystem.gather = {"list": 8}
+
+    found = [entry.location.directory.name for entry in find_snapshots(root)]
+    assert found == names
+    assert CountedFileSystem.most >= 8
+    assert Counter(operation for operation, _ in CountedFileSystem.requests)["list"] == 2 + len(names)

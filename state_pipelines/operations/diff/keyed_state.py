@@ -102,6 +102,7 @@ class DigestFile:
         states: (position in the header, name) of the states.
         context: of the operator.
         key_groups: of the whole file.
+        in_flight: as `Work` says.
     """
 
     operator: str
@@ -109,6 +110,7 @@ class DigestFile:
     states: tuple[tuple[int, str], ...]
     context: RecordContext
     key_groups: KeyGroupRange
+    in_flight: int = 1
 
     @property
     def threads(self) -> int:
@@ -299,7 +301,9 @@ def plan_digests(states: Sequence[KeyedState]) -> list[DigestFile]:
             files.setdefault(id(part.file), (part.file, []))[1].append((part.state_id, state.name))
     with at(operator=operator.label):
         return [
-            DigestFile(operator.label, part, tuple(wanted), states[0].context, file.key_groups)
+            DigestFile(
+                operator.label, part, tuple(wanted), states[0].context, file.key_groups, operator.scans_in_flight
+            )
             for file, wanted in files.values()
             for part in file.split(SPLIT_SIZE, operator.record_context)
         ]

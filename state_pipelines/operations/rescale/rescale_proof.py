@@ -83,6 +83,7 @@ class CountKeyed:
         context: of the operator.
         key_groups: of the subtask, where the records are to be; None does not look at it.
         hasher: gives the hashes that are to agree with the key groups; None does not look at them.
+        in_flight: as `Work` says.
     """
 
     operator: str
@@ -90,6 +91,7 @@ class CountKeyed:
     context: RecordContext
     key_groups: KeyGroupRange | None = None
     hasher: KeyHasher | None = None
+    in_flight: int = 1
 
     @property
     def threads(self) -> int:
@@ -146,11 +148,13 @@ class CountOperatorState:
         operator: its label.
         elements: its operator state, by subtask.
         sections: its raw keyed state that is not timers, by subtask.
+        in_flight: as `Work` says.
     """
 
     operator: str
     elements: tuple[StoredElements, ...]
     sections: tuple[RawKeyedPart, ...] = ()
+    in_flight: int = 1
     # It is little beside keyed state, for which processes need not be started then.
     threads: ClassVar[int] = KERNEL_THREADS
 
@@ -251,7 +255,8 @@ def count_keyed(
 ) -> Iterator[CountKeyed]:
     """The tasks that count the records of a file of an operator."""
     for part in file.split(SPLIT_SIZE, operator.record_context):
-        yield CountKeyed(operator.label, part, operator.record_context, key_groups, hasher)
+        context, in_flight = operator.record_context, operator.scans_in_flight
+        yield CountKeyed(operator.label, part, context, key_groups, hasher, in_flight)
 
 
 def _plan_counts(operator: Operator, side: ProofSide, *, is_after: bool) -> Iterator[CountKeyed | CountOperatorState]:
@@ -267,7 +272,7 @@ def _plan_counts(operator: Operator, side: ProofSide, *, is_after: bool) -> Iter
     raw = [state for state in operator.raw_states if isinstance(state, RawKeyedState)]
     sections = tuple(part for state in raw for part in state.parts)
     if elements or sections:
-        yield CountOperatorState(operator.label, elements, sections)
+        yield CountOperatorState(operator.label, elements, sections, operator.scans_in_flight)
 
 
 def _take_found(

@@ -156,7 +156,8 @@ class SnapshotTransaction:
         what = "files cannot be copied"
         size: int = sum(self.run([replace(each, measure=False) for each in copies], what))
         others = find_other_sizes(copies, self.target)
-        return size - sum(each.source.size for each in others) + sum(self.run(others, what))
+        again: int = sum(self.run(others, what))
+        return size - sum(each.source.size for each in others) + again
 
     def clear(self) -> None:
         """Remove the temporary files."""
