@@ -18,13 +18,10 @@ from state_pipelines.metadata.stream_handles import (
     StreamStateHandle,
 )
 from state_pipelines.storage import (
-    METADATA_FILE,
     Location,
     PathMapping,
     create_file,
-    exists,
     file_size,
-    join,
     read_file,
 )
 from state_pipelines.storage.files import can_copy_inside, copy_inside, remove_file
@@ -33,6 +30,7 @@ from state_pipelines.storage.multipart import FileRange, can_copy_ranges, plan_p
 from state_pipelines.storage.ranges import read_range
 from state_pipelines.storage.reach import locate_named, name_named
 from state_pipelines.storage.reading import read_ranges
+from state_pipelines.storage.removed_snapshots import is_removed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -412,8 +410,7 @@ def _hinting(stream: StateStream) -> Iterator[None]:
     try:
         yield
     except MissingFileError as error:
-        if stream.directory is not None and not exists(join(stream.directory, METADATA_FILE)):
-            # `_metadata` goes first (`CompletedCheckpoint.CompletedCheckpointDiscardObject`).
+        if stream.directory is not None and is_removed(stream.directory):
             raise SnapshotGoneError(str(stream.directory)) from error
         if not stream.is_absolute or error.hint:
             raise

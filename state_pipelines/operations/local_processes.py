@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -110,7 +111,7 @@ class Processes:
         if self._pool is None:
             # Forked processes would share the threads of Arrow and of storage clients, which do not survive that.
             self._pool = ProcessPoolExecutor(
-                self._count, mp_context=multiprocessing.get_context("spawn"), initializer=_leave_interrupts
+                self._count, mp_context=multiprocessing.get_context("spawn"), initializer=_follow_parent
             )
         try:
             return _share(self._pool, pieces, report)
@@ -159,9 +160,18 @@ def _share(pool: Executor, pieces: Sequence[Work[Result]], report: Report | None
     return [future.result() for future in futures]
 
 
-def _leave_interrupts() -> None:
+def _follow_parent() -> None:
     # A terminal interrupts every process of a command; the one that has started the others ends them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Where that is killed, nothing tells the others: each holds both ends of the pipe that its work comes from.
+    threading.Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _run(piece: Work[Result]) -> Result:

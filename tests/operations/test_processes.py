@@ -123,3 +123,37 @@ def test_nothing_goes_on_behind_a_failure(tmp_path: Path) -> None:
         left = sorted(tmp_path.iterdir())
         time.sleep(1.5)
         assert sorted(tmp_path.iterdir()) == left
+
+
+@dataclass(frozen=True)
+class Wait:
+    ready: str
+
+    def run(self) -> None:
+        Path(self.ready, str(os.getpid())).touch()
+        time.sleep(600)
+
+
+def wait_in_processes(ready: str) -> None:
+    run_pieces([Wait(ready), Wait(ready)], "work", processes=2)
+
+
+def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=wait_in_processes, args=(str(tmp_path),))
+    process.start()
+    while len(found := [int(each.name) for each in tmp_path.iterdir()]) < 2:
+        assert process.is_alive()
+        time.sleep(0.01)
+    process.kill()
+    process.join()
+    # The test would not end if they went on.
+    while any(map(is_there, found)):
+        time.sleep(0.01)
+
+
+def is_there(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True

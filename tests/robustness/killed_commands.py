@@ -24,6 +24,7 @@ from state_pipelines.errors import StateError
 from state_pipelines.operations.dump import dump
 from state_pipelines.storage import METADATA_FILE, resolve
 from state_pipelines.storage.snapshot_listing import find_snapshots
+from state_pipelines.storage.written_names import find_scratch_target
 from tests.robustness.__main__ import write
 from tests.robustness.faulty_writers import DESCRIPTION, first_key, generated, make_rows
 from tests.robustness.local_calls import WAYS, LocalCalls
@@ -56,11 +57,13 @@ class Tally:
     Attributes:
         outcomes: number of attempts by how they ended.
         discarded: number of attempts after which the same command needed `--discard-partial`.
+        scratch: number of attempts after which temporary files stay for `retain`.
         findings: what must not be.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
     discarded: int = 0
+    scratch: int = 0
     findings: list[str] = field(default_factory=list)
 
 
@@ -170,10 +173,8 @@ class Attempt:
         else:
             _require(outcome != "finished", "it is said to be done, and is not")
             _require_no_snapshot(self.target)
-        if complete or way in ("kill -9", "full from then on"):
-            # A process that was killed cannot clear up, nor one whose disk does nothing more.
-            pass
-        elif "could not be removed" not in ended.err:
+        # A process that was killed cannot clear up; where a removal fails, the error says so.
+        if outcome != "killed" and not complete and "could not be removed" not in ended.err:
             _require(not self.left(), f"left: {self.left()}")
         if not complete:
             again = self.run()
@@ -182,7 +183,12 @@ class Attempt:
                 again = self.run(None, -1, "--discard-partial")
             _require(again.code == 0, f"it cannot be run again: {again.err}")
             _require(show(self.target) == expected(name), "the second run gives something else")
-        _require(not self.left(), f"left after the second run: {self.left()}")
+        left = self.left()
+        scratch = [name for name in left if find_scratch_target(Path(name).name) == self.target.name]
+        tally.scratch += bool(scratch)
+        _require(left == scratch, f"left after the second run: {left}")
+        # Another process might use them, so that only `retain` removes them, after a time.
+        _require(outcome == "killed" or not scratch, f"temporary files are left: {scratch}")
 
     def left(self) -> list[str]:
         """Files and directories that are neither input nor the target when it is complete."""
@@ -264,7 +270,7 @@ def main() -> int:
     parser.add_argument("--points", type=int, help="calls that fail in each way, spread over all; default: each")
     options = parser.parse_args()
     found = False
-    titles = ("calls", "attempts", *OUTCOMES, "discarded", "findings")
+    titles = ("calls", "attempts", *OUTCOMES, "discarded", "scratch", "findings")
     write(f"{'command':30} " + " ".join(f"{title:>11}" for title in titles))
     for name in options.command or COMMANDS:
         count = count_calls(name)
@@ -273,7 +279,14 @@ def main() -> int:
             points = min(options.points or count, count)
             fail_calls(name, way, [(2 * each + 1) * count // (2 * points) for each in range(points)], tally)
         attempts = tally.outcomes.total()
-        numbers = (count, attempts, *(tally.outcomes[each] for each in OUTCOMES), tally.discarded, len(tally.findings))
+        numbers = (
+            count,
+            attempts,
+            *(tally.outcomes[each] for each in OUTCOMES),
+            tally.discarded,
+            tally.scratch,
+            len(tally.findings),
+        )
         write(f"{name:30} " + " ".join(f"{number:11,}" for number in numbers))
         for finding in tally.findings:
             write(f"  {finding}")

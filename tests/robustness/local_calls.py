@@ -29,6 +29,9 @@ EVENTS = (
     "os.symlink",
     "os.truncate",
 )
+GROWING = ("os.mkdir", "os.link", "os.symlink")
+"""Events for which a full disk has no place; files are removed and renamed on it."""
+
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
@@ -37,7 +40,7 @@ class LocalCalls:
 
     Args:
         directory: the directory.
-        rule: called before each call with its number, and whether it writes; may raise, or end the process.
+        rule: called before each call with its number, and whether it needs space; may raise, or end the process.
     """
 
     def __init__(self, directory: Path, rule: Callable[[int, bool], None]) -> None:
@@ -56,11 +59,11 @@ class LocalCalls:
         paths = [os.fsdecode(each) for each in arguments[:2] if isinstance(each, str | bytes | os.PathLike)]
         if not any(path.startswith(self._prefix) for path in paths):
             return
-        flags = arguments[2] if event == "open" else WRITES
+        flags = arguments[2] if event == "open" else 0
         with self._lock:
             number = self.count
             self.count += 1
-        self._rule(number, bool(isinstance(flags, int) and flags & WRITES) and "scandir" not in event)
+        self._rule(number, event in GROWING or (isinstance(flags, int) and bool(flags & WRITES)))
 
 
 def _kill(number: int) -> Callable[[int, bool], None]:
@@ -80,11 +83,11 @@ def _interrupt(number: int) -> Callable[[int, bool], None]:
 
 
 def _fail(
-    error: int, *, onwards: bool = False, only_writes: bool = False
+    error: int, *, onwards: bool = False, only_growing: bool = False
 ) -> Callable[[int], Callable[[int, bool], None]]:
     def make(number: int) -> Callable[[int, bool], None]:
-        def rule(now: int, writes: bool) -> None:
-            if (now == number or (onwards and now > number)) and (writes or not only_writes):
+        def rule(now: int, grows: bool) -> None:
+            if (now == number or (onwards and now > number)) and (grows or not only_growing):
                 raise OSError(error, os.strerror(error))
 
         return rule
@@ -95,8 +98,8 @@ def _fail(
 WAYS: dict[str, Callable[[int], Callable[[int, bool], None]]] = {
     "kill -9": _kill,
     "interrupt": _interrupt,
-    "full": _fail(errno.ENOSPC, only_writes=True),
-    "full from then on": _fail(errno.ENOSPC, onwards=True, only_writes=True),
+    "full": _fail(errno.ENOSPC, only_growing=True),
+    "full from then on": _fail(errno.ENOSPC, onwards=True, only_growing=True),
     "refused": _fail(errno.EACCES),
     "broken": _fail(errno.EIO),
 }

@@ -23,7 +23,8 @@ from state_pipelines.operations.auditing.report import (
     from_error,
 )
 from state_pipelines.snapshot import Snapshot, open_snapshot
-from state_pipelines.storage import exists, resolve_snapshot
+from state_pipelines.storage import resolve_snapshot
+from state_pipelines.storage.removed_snapshots import is_removed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +73,7 @@ def audit_snapshot(
     if depth is not Depth.FILES:
         read = audit_contents(snapshot, depth, findings)
         totals = replace(totals, tables=read.tables, sections=read.sections, records=read.records)
-    if findings.counts and not exists(snapshot.location.metadata):
+    if findings.counts and is_removed(snapshot.location.directory):
         raise SnapshotGoneError(str(snapshot.location.directory))
     return AuditReport(
         path=snapshot.path,
