@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from state_pipelines.errors import UsageError
 from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult, plan_bootstrap
+from state_pipelines.operations.bootstrap.encoding import write_together
 from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, SUBTASK, NewOperator, NewState
 from state_pipelines.operations.choices import parse_choice
 from state_pipelines.operations.write.publication import FileMode
@@ -25,7 +27,7 @@ from state_pipelines.spark.types import from_spark
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -37,18 +39,15 @@ if TYPE_CHECKING:
     )
     from state_pipelines.snapshot import Snapshot
 
-Encoded = TypeVar("Encoded", covariant=True)
+Encoded = TypeVar("Encoded")
 
 
-class _Encoding(Protocol[Encoded]):
-    """Encodes the rows of one task."""
+class _Own(str):
+    """Name of a column of the DataFrame, which is no expression."""
 
-    @property
-    def failure(self) -> str:
-        """Description of the task for errors."""
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> Encoded:
-        """Do it."""
+Source = str | Sequence[str] | Mapping[str, str]
+"""Where a column of a state comes from: an expression, or those of the fields of a struct; or an `_Own`."""
 
 
 def bootstrap(
@@ -122,33 +121,95 @@ class FrameRows:
         with translate_failures("the rows cannot be read"):
             return frame.toArrow()
 
-    def encode_keyed(self, state: NewState, encoding: KeyedEncoding) -> list[EncodedPart]:
-        """Encode the rows in tasks, one part file each."""
-        return _encode(_select(state), encoding)
+    def encode_keyed(self, states: Sequence[tuple[NewState, KeyedEncoding]]) -> list[tuple[int, list[EncodedPart]]]:
+        """Encode the rows in tasks, one part file each; states of one DataFrame in one pass over it."""
+        by_frame: dict[int, list[int]] = {}
+        for number, (state, _) in enumerate(states):
+            by_frame.setdefault(id(state.rows), []).append(number)
+        found: dict[int, tuple[int, list[EncodedPart]]] = {}
+        for numbers in by_frame.values():
+            rows, tasks = _encode_together([states[number] for number in numbers])
+            found |= {number: (rows, parts) for number, parts in zip(numbers, tasks, strict=True)}
+        return [found[number] for number in range(len(states))]
 
-    def encode_elements(self, state: NewState, encoding: ElementEncoding) -> list[EncodedElements]:
+    def encode_elements(self, state: NewState, encoding: ElementEncoding) -> tuple[int, list[EncodedElements]]:
         """Encode the rows in tasks: one per subtask, of a broadcast state one."""
         frame = _select(state)
         if encoding.is_broadcast:
-            return _encode(frame.coalesce(1), encoding)
-        number = F.monotonically_increasing_id()
-        if SUBTASK not in frame.columns:
-            frame = frame.withColumn(SUBTASK, F.pmod(number, F.lit(encoding.parallelism)).cast("int"))
-        if LIST_INDEX not in frame.columns:
-            frame = frame.withColumn(LIST_INDEX, number)
-        return _encode(
-            frame.repartition(encoding.parallelism, SUBTASK).sortWithinPartitions(SUBTASK, LIST_INDEX), encoding
-        )
+            frame = frame.coalesce(1)
+        else:
+            number = F.monotonically_increasing_id()
+            if SUBTASK not in frame.columns:
+                frame = frame.withColumn(SUBTASK, F.pmod(number, F.lit(encoding.parallelism)).cast("int"))
+            if LIST_INDEX not in frame.columns:
+                frame = frame.withColumn(LIST_INDEX, number)
+            frame = frame.repartition(encoding.parallelism, SUBTASK).sortWithinPartitions(SUBTASK, LIST_INDEX)
+        return _run_tasks(frame, encoding.write, encoding.failure)
 
 
-def _encode(frame: DataFrame, encoding: _Encoding[Encoded]) -> list[Encoded]:
+def _encode_together(
+    states: Sequence[tuple[NewState, KeyedEncoding]],
+) -> tuple[int, list[list[EncodedPart]]]:
+    """Encode the rows of one DataFrame for several states; expressions that states share are evaluated once."""
+    expressions: dict[str, Column] = {}
+    columns: list[dict[str, str]] = []
+    frame = states[0][0].rows
+    assert isinstance(frame, DataFrame)
+    for state, _ in states:
+        columns.append({})
+        for name, source in _find_sources(state, frame).items():
+            alias = columns[-1][name] = f"{type(source).__name__} {source!r}"
+            expressions.setdefault(alias, _evaluate(source))
+    aliases = {alias: f"c{number}" for number, alias in enumerate(expressions)}
+    with translate_failures("the columns cannot be computed", UsageError):
+        frame = frame.select(*(expressions[alias].alias(name) for alias, name in aliases.items()))
+    chosen = [{name: aliases[alias] for name, alias in names.items()} for names in columns]
+    encodings = [encoding for _, encoding in states]
+
+    def write(batches: Iterator[pa.RecordBatch]) -> list[EncodedPart]:
+        return write_together(encodings, ([_rename(batch, names) for names in chosen] for batch in batches))
+
+    failure = encodings[0].failure
+    if len(encodings) > 1:
+        failure = f"the states {', '.join(each.encoder.state for each in encodings)} cannot be written"
+    rows, tasks = _run_tasks(frame, write, failure)
+    return rows, [list(parts) for parts in zip(*tasks, strict=True)] or [[] for _ in states]
+
+
+def _rename(batch: pa.RecordBatch, names: Mapping[str, str]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([batch.column(each) for each in names.values()], names=[*names])
+
+
+def _run_tasks(
+    frame: DataFrame, write: Callable[[Iterator[pa.RecordBatch]], Encoded], failure: str
+) -> tuple[int, list[Encoded]]:
+    """Run a function over the rows of each task; the number of rows as Spark counts them, and what the tasks return."""
+
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"encoded": [pickle.dumps(encoding.write(batches))]})
+        yield pa.RecordBatch.from_pydict({"encoded": [pickle.dumps(write(batches))]})
 
-    with translate_failures(encoding.failure):
-        rows = frame.mapInArrow(work, "encoded binary").collect()
+    counted = Observation()
+    with translate_failures(failure):
+        observed = frame.observe(counted, F.count(F.lit(1)).alias("rows"))
+        rows = observed.mapInArrow(work, "encoded binary").collect()
     # The processes of one Spark application trust each other, as Spark itself does.
-    return [pickle.loads(row["encoded"]) for row in rows]
+    return counted.get["rows"], [pickle.loads(row["encoded"]) for row in rows]
+
+
+def _find_sources(state: NewState, frame: DataFrame) -> dict[str, Source]:
+    """Where each column of a state comes from."""
+    found: dict[str, Source] = {}
+    for name in (*state.wanted, *state.optional):
+        if name in state.columns:
+            found[name] = state.columns[name]
+        elif name in frame.columns:
+            found[name] = _Own(name)
+        elif name in state.wanted:
+            raise UsageError(
+                f"the rows have no column {name}, and `columns` does not say where it comes from",
+                hint=f"They have {', '.join(frame.columns)}",
+            )
+    return found
 
 
 def _select(state: NewState) -> DataFrame:
@@ -156,24 +217,16 @@ def _select(state: NewState) -> DataFrame:
     frame = state.rows
     if not isinstance(frame, DataFrame):
         raise UsageError(f"the rows are {type(frame).__name__}, not a DataFrame")
-    chosen: list[Column] = []
     with translate_failures("the columns cannot be computed", UsageError):
-        for name in (*state.wanted, *state.optional):
-            if name in state.columns:
-                chosen.append(_evaluate(state.columns[name]).alias(name))
-            elif name in frame.columns:
-                chosen.append(F.col(name))
-            elif name in state.wanted:
-                raise UsageError(
-                    f"the rows have no column {name}, and `columns` does not say where it comes from",
-                    hint=f"They have {', '.join(frame.columns)}",
-                )
-        selected = frame.select(*chosen)
+        sources = _find_sources(state, frame)
+        selected = frame.select(*(_evaluate(source).alias(name) for name, source in sources.items()))
         _ = selected.schema  # Spark resolves expressions when it is asked for the schema.
     return selected
 
 
-def _evaluate(source: str | Sequence[str] | Mapping[str, str]) -> Column:
+def _evaluate(source: Source) -> Column:
+    if isinstance(source, _Own):
+        return F.col(source)
     if isinstance(source, str):
         return F.expr(source)
     fields = dict(source) if hasattr(source, "keys") else {each: each for each in source}

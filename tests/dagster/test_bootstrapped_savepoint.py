@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -16,7 +17,6 @@ from state_pipelines.spark.bootstrap_run import FrameRows
 from tests.dagster.conftest import ORDERS, UIDS, build
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -131,14 +131,12 @@ def test_lost_rows_fail_the_checks_and_nothing_is_published(
 ) -> None:
     encode = FrameRows.encode_keyed
 
-    def lose(self: FrameRows, state: Any, encoding: Any) -> Sequence[EncodedPart]:
+    def lose(self: FrameRows, states: Any) -> list[tuple[int, list[EncodedPart]]]:
         """The tasks count their rows, but a file of theirs gets lost."""
-        first, *others = encode(self, state, encoding)
-        found = [first, *others]
+        (rows, found), *others = encode(self, states)
         index = next(index for index, each in enumerate(found) if each.parts)
-        damaged = found[index].__class__(**{**found[index].__dict__, "parts": found[index].parts[1:]})
-        found[index] = damaged
-        return found
+        found[index] = replace(found[index], parts=found[index].parts[1:])
+        return [(rows, found), *others]
 
     monkeypatch.setattr(FrameRows, "encode_keyed", lose)
     result = run(folder, f"{folder / 'states.py'}:describe")

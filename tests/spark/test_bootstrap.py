@@ -22,13 +22,15 @@ from state_pipelines.operations.bootstrap import bootstrap as bootstrapping
 from state_pipelines.operations.bootstrap.state_digests import combine_digests
 from state_pipelines.operations.dump import dump
 from state_pipelines.snapshot import open_snapshot
-from state_pipelines.spark import BootstrapResult, NewOperator, NewState, bootstrap
+from state_pipelines.spark import BootstrapResult, NewOperator, NewState, bootstrap, bootstrap_run
 from tests.flink.harness import diff_entries
 from tests.snapshot.savepoints import orders
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from state_pipelines.snapshot import Snapshot
@@ -125,8 +127,7 @@ def values(result: BootstrapResult, state: str) -> dict[str, Any]:
 
 
 def total(people: DataFrame, **changes: Any) -> NewState:
-    given = {"columns": {"state_key": "id", "value": "total"}} | changes
-    return NewState("total", people, **given)
+    return NewState(**({"name": "total", "rows": people, "columns": {"state_key": "id", "value": "total"}} | changes))
 
 
 def test_the_proof_holds_and_counts_every_entry(written: BootstrapResult) -> None:
@@ -396,6 +397,49 @@ def test_numbers_that_contradict_are_refused(people: DataFrame, tmp_path: Path) 
         bootstrap(str(tmp_path / "new"), [NewOperator("x", [total(people)], parallelism=9, max_parallelism=8)])
     with pytest.raises(UsageError, match="parallelism is not known"):
         bootstrap(str(tmp_path / "new"), [NewOperator("x", [total(people)])])
+
+
+def test_rows_that_are_lost_before_they_are_encoded_are_seen(
+    people: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = bootstrap_run.write_together
+
+    def lose(encodings: Any, batches: Any) -> Any:
+        return write(encodings, ([rows[0], *(each.slice(1) for each in rows[1:])] for rows in batches))
+
+    monkeypatch.setattr(bootstrap_run, "write_together", lose)
+    states = [total(people), total(people, name="other")]
+    with pytest.raises(ProofError, match=r"input rows; after 298 entries; expected 300 entries .*state other"):
+        bootstrap(str(tmp_path / "new"), [NewOperator("people", states, parallelism=2)])
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_states_of_one_table_are_written_in_one_pass(people: DataFrame, tmp_path: Path) -> None:
+    read = people.sparkSession.sparkContext.accumulator(0)
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            read.add(batch.num_rows)
+            yield batch
+
+    rows_read = people.repartition(2).mapInArrow(count, people.schema)
+    states = [total(rows_read), total(rows_read, name="age", columns={"state_key": "id", "value": "age"})]
+    others = [NewState("last", people.where("age = 5"), columns={"state_key": "id", "value": "name"})]
+    operators = [NewOperator("people", [*states, *others], parallelism=2), NewOperator("more", states, parallelism=1)]
+    result = bootstrap(str(tmp_path / "new"), operators)
+    assert read.value == KEYS
+    for uid in ("people", "more"):
+        assert {row["state_key"]: row["value"] for row in rows(result, "age", uid)} == {
+            f"key-{i}": i for i in range(KEYS)
+        }
+    assert [(row["state_key"], row["value"]) for row in rows(result, "last")] == [("key-5", "näme 5")]
+
+
+def test_a_table_without_rows_is_a_state_without_entries(people: DataFrame, tmp_path: Path) -> None:
+    none = people.where("age < 0")
+    states = [total(people), total(none, name="none"), NewState("list", none, "UNION", columns={"value": "age"})]
+    result = bootstrap(str(tmp_path / "new"), [NewOperator("people", states, parallelism=2)])
+    assert result.entries == {("people", "total"): KEYS, ("people", "none"): 0, ("people", "list"): 0}
 
 
 def test_a_proof_that_fails_publishes_nothing(

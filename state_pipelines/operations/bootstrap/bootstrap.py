@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from state_pipelines.errors import UsageError, at
-from state_pipelines.keyed.digests.column_digests import Sums, add_sums
+from state_pipelines.keyed.digests.column_digests import add_sums
 from state_pipelines.keyed.keys.key_hashes import make_key_hasher
 from state_pipelines.keyed.tables.row_encoding import RecordEncoder
 from state_pipelines.metadata import find_operator_id
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from state_pipelines.connectors.kafka_source import KafkaSplit
     from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
-    from state_pipelines.operations.bootstrap.state_digests import StateDigests
     from state_pipelines.operations.proofs.proof_reports import ProofReport
     from state_pipelines.operations.write.keyed_rewrite import PartFile
     from state_pipelines.operations.write.operator_rewrite import ElementFile
@@ -61,11 +60,15 @@ class RowEngine(Protocol):
     def read_rows(self, state: NewState) -> pa.Table:
         """All rows of a small state."""
 
-    def encode_keyed(self, state: NewState, encoding: KeyedEncoding) -> list[EncodedPart]:
-        """Encode the rows of a keyed state in tasks."""
+    def encode_keyed(self, states: Sequence[tuple[NewState, KeyedEncoding]]) -> list[tuple[int, list[EncodedPart]]]:
+        """Encode the rows of keyed states in tasks.
 
-    def encode_elements(self, state: NewState, encoding: ElementEncoding) -> list[EncodedElements]:
-        """Encode the rows of a list or broadcast state in tasks."""
+        Returns:
+            For each state the number of rows, which the source counts itself, and what each task has encoded.
+        """
+
+    def encode_elements(self, state: NewState, encoding: ElementEncoding) -> tuple[int, list[EncodedElements]]:
+        """Encode the rows of a list or broadcast state in tasks; the result is that of `encode_keyed`."""
 
 
 @dataclass(frozen=True)
@@ -131,29 +134,33 @@ class BootstrapPlan:
         started = time.monotonic()
         parts: dict[StateName, tuple[PartFile, ...]] = {}
         elements: dict[StateName, tuple[ElementFile, ...]] = {}
-        keyed: dict[StateName, StateDigests] = {}
-        listed: dict[StateName, Sums] = {}
+        expected = ExpectedRows()
         counts: dict[StateName, int] = {}
-        for new, writing in zip(self.operators, self.plan.operators, strict=True):
-            for state in new.keyed:
-                place = new.uid, state.stored_name
-                encoding = self._encode_keyed(writing, state, transaction.scratch)
-                found = self.engine.encode_keyed(state, encoding)
-                parts[place] = tuple(part for each in found for part in each.parts)
-                keyed[place] = combine_digests(each.digests for each in found)
-                counts[place] = sum(part.records for part in parts[place])
+        pairs = list(zip(self.operators, self.plan.operators, strict=True))
+        wanted = [(new, writing, state) for new, writing in pairs for state in new.keyed]
+        encoded = self.engine.encode_keyed(
+            [(state, self._encode_keyed(writing, state, transaction.scratch)) for _, writing, state in wanted]
+        )
+        for (new, _, state), (rows, found) in zip(wanted, encoded, strict=True):
+            place = new.uid, state.stored_name
+            parts[place] = tuple(part for each in found for part in each.parts)
+            expected.keyed[place] = combine_digests(each.digests for each in found)
+            expected.given[place] = rows, sum(each.rows for each in found)
+            counts[place] = sum(part.records for part in parts[place])
+        for new, writing in pairs:
             for state in new.unkeyed:
                 place = new.uid, state.stored_name
-                written = self._write_elements(new, writing, state, transaction.scratch)
+                rows, written = self._write_elements(new, writing, state, transaction.scratch)
                 elements[place] = tuple(file for task in written for file in task.files)
-                listed[place] = {}
+                expected.elements[place] = {}
                 for task in written:
-                    add_sums(listed[place], task.sums)
+                    add_sums(expected.elements[place], task.sums)
+                expected.given[place] = rows, sum(each.rows for each in written)
                 counts[place] = sum(file.records for file in elements[place])
         snapshot, digests = self.plan.write(transaction, EncodedStates(parts, elements), self.files)
         proof = None
         if self.prove:
-            proof = prove_bootstrap(self.plan, snapshot, ExpectedRows(keyed, listed), transaction.run)
+            proof = prove_bootstrap(self.plan, snapshot, expected, transaction.run)
         transaction.commit(proof, hint="Please report this")
         size = sum(each.bytes for each in digests.values())
         return BootstrapResult(
@@ -162,10 +169,11 @@ class BootstrapPlan:
 
     def _write_elements(
         self, new: NewOperator, writing: OperatorWriting, state: NewState, directory: Location
-    ) -> list[EncodedElements]:
+    ) -> tuple[int, list[EncodedElements]]:
         encoding = self._encode_elements(writing, state, directory)
         if state.kind == KAFKA:
-            return [encoding.write([assign_splits(self.offsets[new.uid], encoding.parallelism)])]
+            splits = self.offsets[new.uid]
+            return len(splits), [encoding.write([assign_splits(splits, encoding.parallelism)])]
         return self.engine.encode_elements(state, encoding)
 
     @property

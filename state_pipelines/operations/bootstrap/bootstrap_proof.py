@@ -33,15 +33,13 @@ from state_pipelines.operations.write.state_descriptions import BROADCAST
 from state_pipelines.snapshot.list_state import NonKeyedState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from state_pipelines.keyed.digests.column_digests import Sums
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.write.savepoint_plan import OperatorWriting, SavepointPlan, StateName
     from state_pipelines.snapshot import Operator, Snapshot
 
 DESCRIPTIONS = {
-    ROW_COUNTS: "every key group and subtask has as many entries as there are rows for it",
+    ROW_COUNTS: "every row of the input was encoded, and every key group and subtask has as many entries as rows",
     KEY_SETS: "the keys are those of the rows, none lost and none duplicated",
     KEY_HASHES: "every key is in the key group that its hash gives",
     READ_BACK: "the entries read back are the rows that were given",
@@ -55,10 +53,13 @@ class ExpectedRows:
     Attributes:
         keyed: of keyed states and timers.
         elements: by subtask; all rows of a broadcast state below subtask 0.
+        given: number of rows as their source counts them (footers of Parquet files, Spark), and of those that were
+            encoded or are empty lists.
     """
 
-    keyed: Mapping[StateName, StateDigests] = field(default_factory=dict)
-    elements: Mapping[StateName, Sums] = field(default_factory=dict)
+    keyed: dict[StateName, StateDigests] = field(default_factory=dict)
+    elements: dict[StateName, Sums] = field(default_factory=dict)
+    given: dict[StateName, tuple[int, int]] = field(default_factory=dict)
 
 
 def prove_bootstrap(plan: SavepointPlan, snapshot: Snapshot, expected: ExpectedRows, run: Runner) -> ProofReport:
@@ -78,6 +79,8 @@ def prove_bootstrap(plan: SavepointPlan, snapshot: Snapshot, expected: ExpectedR
     """
     started = time.monotonic()
     comparison = _Comparison()
+    for (_, name), (rows, taken) in expected.given.items():
+        comparison.compare_input(name, rows, taken)
     unhashed = misplaced = 0
     labels: dict[str, None] = {}
     for writing in plan.operators:
@@ -171,7 +174,15 @@ class _Comparison:
             if one != other:
                 self._fields.update(name for name in {*one, *other} if one.get(name) != other.get(name))
 
-    def _note(self, check: str, state: str, place: str, number: int, wanted: int, count: int, *, is_same: bool) -> None:
+    def compare_input(self, state: str, rows: int, taken: int) -> None:
+        """Compare the number of rows that the source has with that of the rows that reached the encoder."""
+        if rows != taken:
+            self._fields[ROWS] += 1
+            self._note(ROW_COUNTS, state, "input", "rows", rows, taken, is_same=False)
+
+    def _note(
+        self, check: str, state: str, place: str, number: int | str, wanted: int, count: int, *, is_same: bool
+    ) -> None:
         missing, unexpected = max(wanted - count, 0), max(count - wanted, 0)
         differing = 0 if is_same else max(1, min(wanted, count)) if not (missing or unexpected) else 0
         self._counts[check] += RecordCounts(count, differing, missing, unexpected, complete=is_same)

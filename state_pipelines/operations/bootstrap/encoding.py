@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,8 +18,9 @@ from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, SUBTASK
 from state_pipelines.operations.bootstrap.row_shapes import RowShape, conform_number, name_fields, require_kind
 from state_pipelines.operations.bootstrap.state_digests import StateDigester, StateDigests, digest_elements
 from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operations.write.keyed_rewrite import PartFile, write_part
+from state_pipelines.operations.write.keyed_rewrite import PartFile, create_part
 from state_pipelines.operations.write.operator_rewrite import ElementEncoder, ElementFile, write_elements
+from state_pipelines.operations.write.spills import BLOCK
 from state_pipelines.serializers.state_meta_info import StateKind
 from state_pipelines.storage import Location, join
 
@@ -28,13 +29,17 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from state_pipelines.keyed.tables.row_encoding import EncodedRows, RecordEncoder
+    from state_pipelines.keyed.tables.row_encoding import RecordEncoder
+    from state_pipelines.operations.write.keyed_rewrite import PartWriter
 
 DEALT_ROWS = 1 << 16
 """Rows of list state that are encoded at once."""
 
 DEALT_BYTES = 64 << 20
 """Their size in Arrow, on average, at most."""
+
+_LEAST_BLOCK = 4 << 20
+"""Bytes of records in a block of one of many states."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +49,17 @@ class EncodedPart:
     Attributes:
         parts: one file, or none without rows.
         digests: of its rows; empty when nothing is to be proven.
+        empty: rows with an empty list, which Flink does not store.
     """
 
     parts: tuple[PartFile, ...] = ()
     digests: StateDigests = field(default_factory=StateDigests)
+    empty: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows that were encoded or left out."""
+        return sum(part.records for part in self.parts) + self.empty
 
 
 @dataclass(frozen=True)
@@ -89,22 +101,62 @@ class KeyedEncoding:
         Raises:
             StateError: a row cannot be encoded.
         """
-        digester = StateDigester(self.shape.layout) if self.digests else None
+        return write_together([self], ([batch] for batch in batches))[0]
 
-        def report(rows: EncodedRows) -> None:
-            if digester is not None:
-                keys, values = self.encoder.read_keys(rows.batch), self.encoder.read_values(rows.batch)
-                digester.add(rows.key_groups, keys, values)
 
-        with at(operator=self.operator, state=self.encoder.state):
-            shaped = (self.shape.shape(batch) for batch in batches if len(batch))
-            filled = (batch for batch in shaped if len(batch))
-            first = next(filled, None)
-            if first is None:
-                return EncodedPart()
-            target = join(self.directory, make_file_name())
-            part = write_part(self.encoder, chain([first], filled), target, report)
-        return EncodedPart((part,), StateDigests() if digester is None else StateDigests(digester.sums))
+def write_together(
+    encodings: Sequence[KeyedEncoding], batches: Iterable[Sequence[pa.RecordBatch]]
+) -> list[EncodedPart]:
+    """Encode the rows of one task for several keyed states in one pass, into one part file each.
+
+    Args:
+        encodings: of the states.
+        batches: for each batch of the input, the rows of each state.
+
+    Raises:
+        StateError: a row cannot be encoded.
+    """
+    with ExitStack() as files:
+        # All buffers together are as large as that of one state.
+        limit = max(BLOCK // len(encodings), _LEAST_BLOCK)
+        writings = [_Writing(each, files, limit) for each in encodings]
+        for rows in batches:
+            for writing, batch in zip(writings, rows, strict=True):
+                writing.add(batch)
+    return [writing.finish() for writing in writings]
+
+
+class _Writing:
+    """The part file of one state in one task, which is created with its first row."""
+
+    def __init__(self, encoding: KeyedEncoding, files: ExitStack, limit: int) -> None:
+        self._encoding, self._files, self._limit = encoding, files, limit
+        self._digester = StateDigester(encoding.shape.layout) if encoding.digests else None
+        self._writer: PartWriter | None = None
+        self._empty = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        encoding = self._encoding
+        encoder = encoding.encoder
+        if not len(batch):
+            return
+        with at(operator=encoding.operator, state=encoder.state):
+            shaped = encoding.shape.shape(batch)
+            self._empty += len(batch) - len(shaped)
+            for rows in encoder.encode([shaped]):
+                if self._writer is None:
+                    target = join(encoding.directory, make_file_name())
+                    self._writer = self._files.enter_context(create_part(encoder, target, self._limit))
+                self._writer.add(rows)
+                if self._digester is not None:
+                    keys, values = encoder.read_keys(rows.batch), encoder.read_values(rows.batch)
+                    self._digester.add(rows.key_groups, keys, values)
+
+    def finish(self) -> EncodedPart:
+        """The file; after it is closed."""
+        parts = () if self._writer is None else (self._writer.part,)
+        digests = StateDigests() if self._digester is None else StateDigests(self._digester.sums)
+        return EncodedPart(parts, digests, self._empty)
 
 
 @dataclass(frozen=True)
@@ -118,6 +170,11 @@ class EncodedElements:
 
     files: tuple[ElementFile, ...] = ()
     sums: Sums = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Rows that were encoded."""
+        return sum(file.records for file in self.files)
 
 
 @dataclass(frozen=True)

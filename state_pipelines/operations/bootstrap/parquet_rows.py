@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from state_pipelines.codecs.arrow_coercion import conform, to_plain
 from state_pipelines.codecs.columns import KernelColumns, plan_columns
-from state_pipelines.errors import FormatError, UsageError, Where, at
+from state_pipelines.errors import FormatError, UsageError, ValueRangeError, Where, at
 from state_pipelines.operations.bootstrap.encoding import EncodedElements, EncodedPart, deal_rows
 from state_pipelines.operations.local_processes import KERNEL_THREADS, choose_processes
 from state_pipelines.storage import Location, resolve
@@ -248,15 +248,25 @@ class ParquetRows:
         tables = [pa.Table.from_batches(each.read(), schema) for each in self._split(state)]
         return pa.concat_tables(tables)
 
-    def encode_keyed(self, state: NewState, encoding: KeyedEncoding) -> list[EncodedPart]:
-        """Encode the rows in tasks of some row groups each."""
-        return self.run([_EncodeKeyed(rows, encoding) for rows in self._split(state)], encoding.failure)
+    def encode_keyed(self, states: Sequence[tuple[NewState, KeyedEncoding]]) -> list[tuple[int, list[EncodedPart]]]:
+        """Encode the rows in tasks of some row groups each; each state reads its own columns."""
+        return [
+            (
+                self._count(state),
+                self.run([_EncodeKeyed(rows, encoding) for rows in self._split(state)], encoding.failure),
+            )
+            for state, encoding in states
+        ]
 
-    def encode_elements(self, state: NewState, encoding: ElementEncoding) -> list[EncodedElements]:
+    def encode_elements(self, state: NewState, encoding: ElementEncoding) -> tuple[int, list[EncodedElements]]:
         """Encode the rows in one task."""
         groups = tuple(group for rows in self._split(state) for group in rows.groups)
         rows = replace(self._describe(state), groups=groups)
-        return self.run([_EncodeElements(rows, encoding)], encoding.failure)
+        return self._count(state), self.run([_EncodeElements(rows, encoding)], encoding.failure)
+
+    def _count(self, state: NewState) -> int:
+        """Number of rows as the footers have it."""
+        return sum(sum(footer.rows) for footer in self._read_footers(state))
 
     def _read_footers(self, state: NewState) -> tuple[Footer, ...]:
         files = _files(state)
@@ -271,23 +281,27 @@ class ParquetRows:
 
     def _describe(self, state: NewState) -> RowGroups:
         """The columns of a state, without row groups."""
-        first, *others = self._read_footers(state)
-        columns = _choose_sources(state, first)
-        schema = _find_schema(first, columns)
-        for footer in others:
+        footers = self._read_footers(state)
+        first = footers[0].file
+        columns = _choose_sources(state, footers[0])
+        schemas = [_find_schema(footers[0], columns)]
+        schema = schemas[0]
+        hint = "Write all files of a state with one schema"
+        for footer in footers[1:]:
             with at(file=str(footer.file)):
                 if _choose_sources(state, footer) != columns:
                     raise UsageError(
-                        f"{first.file} and this file do not have the same columns of the state",
+                        f"{first} and this file do not have the same columns of the state",
                         hint="Write a column that rows may have into all files, or into none",
                     )
+                schemas.append(_find_schema(footer, columns))
                 try:
-                    schema = pa.unify_schemas([schema, _find_schema(footer, columns)], promote_options="permissive")
+                    schema = pa.unify_schemas([schema, schemas[-1]], promote_options="permissive")
                 except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-                    raise UsageError(
-                        f"the types of the columns are not those of {first.file}: {error}",
-                        hint="Write all files of a state with one schema",
-                    ) from None
+                    raise UsageError(f"the types of the columns are not those of {first}: {error}", hint=hint) from None
+        for footer, own in zip(footers, schemas, strict=True):
+            with at(file=str(footer.file)):
+                _require_fitting(own, schema, hint)
         return RowGroups((), columns, schema)
 
     def _split(self, state: NewState) -> list[RowGroups]:
@@ -307,6 +321,20 @@ class ParquetRows:
 
 def _find_schema(footer: Footer, columns: Columns) -> pa.Schema:
     return choose_columns(pa.RecordBatch.from_pylist([], schema=footer.schema), columns).schema
+
+
+def _require_fitting(own: pa.Schema, united: pa.Schema, hint: str) -> None:
+    """Refuse a file whose structs lack fields of other files, which Arrow unites, but which no row of it has.
+
+    Raises:
+        UsageError: names the field.
+    """
+    for found, wanted in zip(own, united, strict=True):
+        try:
+            conform(pa.array([], found.type), wanted.type, found.name)
+        except ValueRangeError as error:
+            text = f"the types of the columns are not those of the other files: {error.what}"
+            raise UsageError(text, where=error.where, hint=hint) from None
 
 
 def _choose_sources(state: NewState, footer: Footer) -> Columns:

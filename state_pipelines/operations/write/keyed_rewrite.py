@@ -8,6 +8,7 @@ is larger.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
@@ -38,7 +39,7 @@ from state_pipelines.operations.write.spills import BATCH, BLOCK, create_spill
 from state_pipelines.storage import Location, create_file, join
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
     import pyarrow as pa
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import KeyedFile, KeyGroupSource, RecordContext, Runs
     from state_pipelines.keyed.tables.row_encoding import EncodedRows, RecordEncoder
+    from state_pipelines.operations.write.spills import SpillWriter
     from state_pipelines.snapshot import Operator
 
 
@@ -156,34 +158,73 @@ class WrittenFile:
     duplicates: dict[str, RecordDigest] = field(default_factory=dict)
 
 
-def write_part(
-    encoder: RecordEncoder,
-    batches: Iterable[pa.RecordBatch],
-    target: Location,
-    report: Callable[[EncodedRows], None] | None = None,
-) -> PartFile:
+@dataclass
+class PartWriter:
+    """Writes records of one state into a part file; see `create_part`.
+
+    Attributes:
+        encoder: knows the layouts.
+        target: the file.
+        spill: takes the records.
+        records: their number.
+        first: lowest key group.
+        last: highest key group.
+    """
+
+    encoder: RecordEncoder
+    target: Location
+    spill: SpillWriter
+    records: int = 0
+    first: int = 0
+    last: int = -1
+
+    def add(self, rows: EncodedRows) -> None:
+        """Take encoded rows, at least one."""
+        self.spill.add(0, join_sides(rows.key_groups, rows.keys, rows.values))
+        lowest, highest = int(rows.key_groups.min()), int(rows.key_groups.max())
+        self.first = min(self.first, lowest) if self.records else lowest
+        self.last = max(self.last, highest)
+        self.records += len(rows.key_groups)
+
+    @property
+    def part(self) -> PartFile:
+        """The file, once it is written."""
+        return PartFile(self.target, self.records, KeyGroupRange(self.first, self.last - self.first + 1))
+
+
+@contextmanager
+def create_part(encoder: RecordEncoder, target: Location, limit: int = BLOCK) -> Iterator[PartWriter]:
+    """Write a part file; what an attempt that died has left is replaced.
+
+    Args:
+        encoder: knows the layouts.
+        target: the file.
+        limit: bytes of records that are held in memory.
+
+    Raises:
+        StateError: the storage refuses.
+    """
+    maps = frozenset([0] if encoder.layout.state_type == "MAP" else [])
+    buffer = RecordBuffer(encoder.prefix, maps, limit)
+    with create_spill(target, buffer, encoder.layout.max_parallelism) as spill:
+        yield PartWriter(encoder, target, spill)
+
+
+def write_part(encoder: RecordEncoder, batches: Iterable[pa.RecordBatch], target: Location) -> PartFile:
     """Encode rows of one state into a part file.
 
     Args:
         encoder: knows the layouts.
         batches: rows in any order; the rows of one list follow each other inside one task.
         target: the file; what an attempt that died has left is replaced.
-        report: gets the rows as they are encoded.
 
     Raises:
         ValueRangeError: a value has no place in the state's serializer.
     """
-    max_parallelism = encoder.layout.max_parallelism
-    maps = frozenset([0] if encoder.layout.state_type == "MAP" else [])
-    records, first, last = 0, max_parallelism, -1
-    with create_spill(target, RecordBuffer(encoder.prefix, maps, BLOCK), max_parallelism) as spill:
+    with create_part(encoder, target) as writer:
         for rows in encoder.encode(batches):
-            spill.add(0, join_sides(rows.key_groups, rows.keys, rows.values))
-            if report is not None:
-                report(rows)
-            records += len(rows.key_groups)
-            first, last = min(first, int(rows.key_groups.min())), max(last, int(rows.key_groups.max()))
-    return PartFile(target, records, KeyGroupRange(first, last - first + 1) if records else KeyGroupRange(0, 0))
+            writer.add(rows)
+    return writer.part
 
 
 def merge_parts(rewrite: FileRewrite) -> WrittenFile:

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from state_pipelines.errors import FormatError, StateError, UsageError
-from state_pipelines.operations.bootstrap.bootstrap import plan_bootstrap
+from state_pipelines.errors import FormatError, ProofError, StateError, UsageError
+from state_pipelines.operations.bootstrap.bootstrap import BootstrapPlan, plan_bootstrap
 from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
-from state_pipelines.operations.bootstrap.parquet_rows import ParquetFiles, ParquetRows
+from state_pipelines.operations.bootstrap.parquet_rows import ParquetFiles, ParquetRows, RowGroups
 from state_pipelines.operations.local_processes import run_pieces
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.storage import resolve
@@ -61,6 +61,34 @@ def test_files_that_do_not_go_together_are_refused(
     with pytest.raises(UsageError, match=message) as raised:
         bootstrap(tmp_path, NewState("s", files, "UNION"))
     assert "1.parquet" in str(raised.value)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("wrap", [lambda of: of, pa.list_], ids=["struct", "list of structs"])
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_structs_of_other_fields_are_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrap: Any, lacking: int
+) -> None:
+    one, two = (pa.struct([(name, pa.int64()) for name in names]) for names in ("a", "ab"))
+    kinds = [two, two]
+    kinds[lacking] = one
+    files = write(tmp_path / "in", *({"value": pa.nulls(1, wrap(kind))} for kind in kinds))
+    monkeypatch.delattr(BootstrapPlan, "run")
+    with pytest.raises(UsageError, match=r"not those of the other files: .* missing b") as raised:
+        bootstrap(tmp_path, NewState("s", files, "UNION"))
+    assert f"{lacking}.parquet" in str(raised.value)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("kind", ["VALUE", "UNION"])
+def test_rows_that_are_lost_while_they_are_read_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    files = write(tmp_path / "in", {"state_key": ["a", "b"], "value": [1, 2]})
+    read = RowGroups.read
+    monkeypatch.setattr(RowGroups, "read", lambda self: (batch.slice(1) for batch in read(self)))
+    with pytest.raises(ProofError, match="input rows; after 1 entries; expected 2 entries"):
+        bootstrap(tmp_path, NewState("s", files, kind))
     assert not (tmp_path / "new").exists()
 
 
