@@ -22,6 +22,7 @@ from state_pipelines.errors import StateError, UsageError
 from state_pipelines.metadata.properties import SavepointFormatType, SavepointType
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot.opening import open_location
+from state_pipelines.spark.connected_inputs import INPUT
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.key_partitioning import SUBTASK, KeyPartitioner
 from state_pipelines.spark.keyed_tasks import ACKNOWLEDGEMENT, KeyedTask, TaskSnapshot
@@ -109,8 +110,12 @@ class KeyedRun:
             LayoutContext(),
             tuple(task.hashes.items()),
             task.pyflink_state,
+            None if task.out_of_orderness is None else task.timestamp,
+            INPUT if task.inputs > 1 else None,
         )
-        placed = StructType([*self._df.schema.fields, StructField(SUBTASK, IntegerType(), False)])
+        # Rows that are no elements have no values.
+        fields = [StructField(each.name, each.dataType, True) for each in self._df.schema.fields]
+        placed = StructType([*fields, StructField(SUBTASK, IntegerType(), False)])
         emitted = StructType([*from_arrow_schema(task.output), StructField(ACKNOWLEDGEMENT, BinaryType(), True)])
         with translate_failures(f"operator {operator.label} cannot run", StateError):
             rows = self._df.mapInArrow(partitioner.add_subtasks, placed).union(self._make_markers(operator.parallelism))

@@ -135,6 +135,7 @@ class KeyedStep:
     Attributes:
         checkpoint_id: of the checkpoint to take; default the one after the last.
         deliver: gets the output before the snapshot is published; if it fails, nothing is published.
+        out_of_orderness: milliseconds by which rows may be late, in place of a watermark; see `keyed_batches`.
     """
 
     key: str | Sequence[str]
@@ -158,6 +159,7 @@ class KeyedStep:
     pyflink_state: bool | None = None
     checkpoint_id: int | None = None
     deliver: Callable[[DataFrame], None] | None = None
+    out_of_orderness: int | None = None
 
     def run(self, df: DataFrame) -> KeyedProcessResult:
         """Run it over the rows of a DataFrame; see `keyed_process`."""
@@ -206,6 +208,7 @@ class KeyedStep:
             else MakeRocksStore(read_rocksdb_options(_to_texts(self.options))),
             changelog=parsed.changelog_settings,
             pyflink_state=in_pyflink,
+            out_of_orderness=self.out_of_orderness,
         )
         run = KeyedRun(df, task, tuple(self.order_by), parsed, self.deliver)
         directory = self.checkpoint or self.savepoint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,9 @@ from state_pipelines.datastream import KeyedCoProcessFunction, KeyedProcessOpera
 from state_pipelines.errors import StateError, UsageError, ValueRangeError, Where, at
 from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.spark.connected_inputs import ConnectedOperator
+from state_pipelines.spark.connected_inputs import INPUT, ConnectedOperator
 from state_pipelines.spark.key_partitioning import SUBTASK
+from state_pipelines.storage.options import list_storage_options, use_storage_options
 from state_pipelines.storage.written_files import record_files
 
 if TYPE_CHECKING:
@@ -79,6 +80,10 @@ class KeyedTask:
         key_type: type of the keys.
         timestamp: column of event time, milliseconds since 1970, or None.
         watermark: watermark after the last row; None for none.
+        out_of_orderness: milliseconds by which rows may be late: the watermark after the last row is the highest event
+            time of all subtasks minus these minus 1, of two inputs that of the input that is behind. None where
+            `watermark` counts.
+        storage_options: of the driver, by root: handles of shared files name them by their URL.
         output: columns of what the function emits; none where nothing is wanted.
         restored: the state to start from; None without.
         snapshot: the snapshot to take; None for none.
@@ -106,6 +111,13 @@ class KeyedTask:
     open_backup: Callable[[bytes, KeyGroupRange], LocalBackup] | None = None
     changelog: ChangelogSettings | None = None
     pyflink_state: bool = False
+    out_of_orderness: int | None = None
+    storage_options: Mapping[str, Mapping[str, Any]] = field(default_factory=list_storage_options, repr=False)
+
+    @property
+    def inputs(self) -> int:
+        """Number of inputs."""
+        return 2 if isinstance(self.function, KeyedCoProcessFunction) else 1
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Process the rows of one partition, which is one subtask.
@@ -113,6 +125,7 @@ class KeyedTask:
         Yields:
             What the function emits, then the acknowledgement.
         """
+        use_storage_options(self.storage_options)
         context = TaskContext.get()
         assert context is not None
         subtask = context.partitionId()
@@ -159,9 +172,10 @@ class KeyedTask:
         self, running: KeyedProcessOperator | ConnectedOperator, subtask: int, batches: Iterator[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
         make_row = Row(*self.columns)
+        highest: dict[int, int] = {}
         emitted: list[Any] = running.advance_processing_time()
         for batch in batches:
-            own = self._take_own(batch, subtask)
+            own = self._take_own(batch, subtask, highest)
             columns = [own.column(name).to_pylist() for name in self.columns]
             times = [None] * len(own) if self.timestamp is None else own.column(self.timestamp).to_pylist()
             for values, timestamp in zip(zip(*columns, strict=True), times, strict=True):
@@ -169,20 +183,38 @@ class KeyedTask:
                 if len(emitted) >= _OUTPUT_ROWS:
                     yield from self._emit(emitted)
                     emitted = []
-        if self.watermark is not None:
-            emitted += running.advance_watermark(self.watermark)
+        watermark = self._find_watermark(highest)
+        if watermark is not None:
+            emitted += running.advance_watermark(watermark)
         emitted += running.advance_processing_time()
         yield from self._emit(emitted)
 
-    def _take_own(self, batch: pa.RecordBatch, subtask: int) -> pa.RecordBatch:
-        """Leave out the row that only makes the subtask run."""
+    def _take_own(self, batch: pa.RecordBatch, subtask: int, highest: dict[int, int]) -> pa.RecordBatch:
+        """Leave out the rows that are no elements, and note the highest event time of each input, which they tell."""
         found = batch.column(SUBTASK)
         if set(found.unique().to_pylist()) - {subtask, subtask - self.operator.parallelism}:
             raise StateError(
                 f"subtask {subtask} received rows of the subtasks {sorted(set(found.to_pylist()))}",
                 hint="Spark has merged partitions; please report this",
             )
-        return batch.filter(pc.greater_equal(found, 0))
+        is_element = pc.greater_equal(found, 0)
+        if self.out_of_orderness is not None:
+            others = batch.filter(pc.invert(is_element))
+            times = others.column(self.timestamp).to_pylist()
+            numbers = others.column(INPUT).to_pylist() if self.inputs > 1 else [0] * len(times)
+            for number, reached in zip(numbers, times, strict=True):
+                if reached is not None:
+                    highest[number] = max(reached, highest.get(number, reached))
+        return batch.filter(is_element)
+
+    def _find_watermark(self, highest: Mapping[int, int]) -> int | None:
+        """Return the watermark after the last row; None for none, as where an input has no event time at all."""
+        if self.out_of_orderness is None:
+            return self.watermark
+        if len(highest) < self.inputs:
+            return None
+        # As in Flink, the input that is behind holds the watermark.
+        return min(highest.values()) - self.out_of_orderness - 1
 
     def _emit(self, values: Sequence[Any]) -> Iterator[pa.RecordBatch]:
         if not values or not self.output.names:

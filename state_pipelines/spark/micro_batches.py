@@ -10,17 +10,13 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as sql
 from pyspark.sql.types import IntegralType
 
 from state_pipelines.checkpoints.completed_checkpoints import find_latest_checkpoint
 from state_pipelines.checkpoints.directories import CheckpointDirectories
 from state_pipelines.checkpoints.options import ClaimMode, parse_options
-from state_pipelines.datastream import KeyedCoProcessFunction
-from state_pipelines.errors import StateError, UsageError, Where
+from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata.operator_ids import compute_operator_id
-from state_pipelines.spark.connected_inputs import INPUT
-from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.keyed_inputs import require_columns
 from state_pipelines.spark.keyed_run import KeyedProcessResult
 from state_pipelines.spark.keyed_step import KeyedStep
@@ -33,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from state_pipelines.datastream import KeyedProcessFunction
+    from state_pipelines.datastream import KeyedCoProcessFunction, KeyedProcessFunction
     from state_pipelines.keyed.hashing import HashExpression
     from state_pipelines.snapshot import Snapshot
 
@@ -140,10 +136,13 @@ def keyed_batches(
         hashes=hashes,
         parameters=parameters,
         pyflink_state=pyflink_state,
+        out_of_orderness=out_of_orderness,
     )
 
     def process(df: DataFrame, batch_id: int) -> None:
         number = _name_job(df, uid, job_id)
+        if timestamp is not None and out_of_orderness is not None:
+            _require_event_time(df, timestamp)
         directories = CheckpointDirectories(resolve(checkpoints), number)
         wanted = batch_id + 1
         latest = find_latest_checkpoint(directories.job)
@@ -175,9 +174,6 @@ def keyed_batches(
             step,
             from_snapshot=first if latest is None else latest,
             job_id=number,
-            watermark=_find_watermark(
-                df, timestamp, out_of_orderness, two=isinstance(function, KeyedCoProcessFunction)
-            ),
             checkpoint_id=wanted,
             deliver=None if output is None else lambda rows: output(rows, batch_id),
         ).run(df)
@@ -201,9 +197,7 @@ def _name_job(df: DataFrame, uid: str, job_id: str | None) -> str:
     return job_id
 
 
-def _find_watermark(df: DataFrame, timestamp: str | None, out_of_orderness: int | None, *, two: bool) -> int | None:
-    if timestamp is None or out_of_orderness is None:
-        return None
+def _require_event_time(df: DataFrame, timestamp: str) -> None:
     require_columns(df, [timestamp])
     kind = df.schema[timestamp].dataType
     if not isinstance(kind, IntegralType):
@@ -211,10 +205,3 @@ def _find_watermark(df: DataFrame, timestamp: str | None, out_of_orderness: int 
             f"the column {timestamp} is {kind.simpleString()}, and event time is whole milliseconds since 1970",
             hint=f"Convert it with unix_millis({timestamp})",
         )
-    with translate_failures("the batch cannot be read", StateError):
-        rows = (df.groupBy(INPUT) if two else df.groupBy()).agg(sql.max(timestamp).alias("highest")).collect()
-    highest = [row["highest"] for row in rows]
-    # As in Flink, the input that is behind holds the watermark.
-    if None in highest or len(highest) < (2 if two else 1):
-        return None
-    return int(min(highest)) - out_of_orderness - 1

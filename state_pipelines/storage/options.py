@@ -69,6 +69,11 @@ def share_storage_options(options: Mapping[str, Mapping[str, Any]]) -> None:
         os.environ[VARIABLE] = json.dumps({**_from_environment(os.environ.get(VARIABLE, "")), **options})
 
 
+def list_storage_options() -> dict[str, dict[str, Any]]:
+    """List the options of this process by root, as they were given: for `use_storage_options` in another process."""
+    return _from_environment(os.environ.get(VARIABLE, "")) | _registered
+
+
 def load_storage_options(text: str) -> dict[str, dict[str, Any]]:
     """Load options from a YAML or JSON file, or from a JSON object itself.
 
@@ -93,7 +98,7 @@ def find_storage_options(path: str) -> dict[str, Any]:
     Raises:
         UsageError: an environment variable is not set.
     """
-    known = _from_environment(os.environ.get(VARIABLE, "")) | _registered
+    known = list_storage_options()
     if not known:
         return {}
     plain = canonicalize(path)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import state_pipelines as sp
 from state_pipelines.datastream import (
@@ -205,7 +208,7 @@ def test_several_columns_are_the_key(spark: SparkSession, tmp_path: Path) -> Non
 # Streams
 
 
-def write(folder: Path, number: int, rows: list[dict[str, Any]]) -> None:
+def write(folder: Path, number: int | str, rows: list[dict[str, Any]]) -> None:
     folder.mkdir(exist_ok=True)
     (folder / f"{number}.json").write_text("\n".join(map(json.dumps, rows)))
 
@@ -217,9 +220,20 @@ class Streams:
         self.spark, self.folder = spark, folder
         self.function = AddNames()
         self.emitted: dict[int, list[tuple[Any, ...]]] = {}
+        self.stop: tuple[str, Path | None] = ("", None)
 
-    def run(self, first: list[Any], second: list[Any]) -> None:
-        number = len(self.emitted)
+    def stop_once(self, step: str) -> None:
+        wanted, marker = self.stop
+        if wanted == step and marker is not None and not marker.exists():
+            marker.touch()
+            raise ZeroDivisionError("the driver stops here")
+
+    def write(self, rows: DataFrame, batch_id: int) -> None:
+        self.emitted[batch_id] = collect(rows)
+        self.stop_once("after the output")
+
+    def run(self, first: list[Any], second: list[Any], name: str = "") -> None:
+        number = name or len(self.emitted)
         for name, schema, rows in (("orders", ORDER_SCHEMA, first), ("names", NAME_SCHEMA, second)):
             columns = [each.split()[0] for each in schema.split(", ")]
             (self.folder / name).mkdir(exist_ok=True)
@@ -238,14 +252,19 @@ class Streams:
             function=self.function,
             uid=UID,
             checkpoints=str(self.folder / "checkpoints"),
-            output=lambda rows, batch_id: self.emitted.update({batch_id: collect(rows)}),
+            output=self.write,
             columns="name string, cents long",
             order_by=["input", "at"],
             timestamp="at",
             out_of_orderness=0,
             parallelism=2,
         )
-        query = stream.writeStream.foreachBatch(writer).option("checkpointLocation", str(self.folder / "query"))
+
+        def process(df: DataFrame, batch_id: int) -> None:
+            writer(df, batch_id)
+            self.stop_once("before the commit")
+
+        query = stream.writeStream.foreachBatch(process).option("checkpointLocation", str(self.folder / "query"))
         query.trigger(availableNow=True).start().awaitTermination()
 
 
@@ -264,6 +283,53 @@ def test_two_streams(spark: SparkSession, tmp_path: Path) -> None:
     (path,) = (tmp_path / "checkpoints").glob("*/chk-3")
     assert read_state(str(path), "name") == [(ada, "Ada L."), (bob, "Bob")]
     assert read_timers(str(path)) == [410]
+
+
+class Dying(AddNames):
+    """Ends its worker in the middle of an input, once."""
+
+    def __init__(self, marker: Path, number: int) -> None:
+        super().__init__()
+        self.marker, self.number = marker, number
+
+    def die(self, number: int, time: int) -> None:
+        if (number, time) == (self.number, 400) and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def process_element1(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterator[tuple[str, int]]:
+        self.die(1, value.at)
+        return super().process_element1(value, ctx)
+
+    def process_element2(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterator[tuple[str, int]]:
+        self.die(2, value.time)
+        return super().process_element2(value, ctx)
+
+
+@pytest.mark.parametrize("step", ["in the first input", "in the second input", "after the output", "before the commit"])
+def test_two_streams_that_stop_anywhere_go_on(spark: SparkSession, tmp_path: Path, step: str) -> None:
+    streams = Streams(spark, tmp_path)
+    ada, bob = CUSTOMERS[:2]
+    streams.run([(ada, 1, 100), (bob, 2, 200)], [(ada, "Ada", 150)])
+    marker = tmp_path / "stopped"
+    if step.startswith("in the"):
+        streams.function = Dying(marker, 1 if "first" in step else 2)
+    streams.stop = (step, marker)
+    # Ada's second name and Bob's second order are processed before the end.
+    first = [(ada, 3, 300), (bob, 4, 400), (ada, 5, 450)]
+    second = [(ada, "Ada L.", 350), (bob, "Bob", 400), (ada, "Ada Lovelace", 600)]
+    with pytest.raises(StreamingQueryException):
+        streams.run(first, second)
+    assert marker.exists()
+    streams.run([], [], "nothing new")
+    path, *others = (tmp_path / "checkpoints").glob("*/chk-*")
+    assert (path.name, others) == ("chk-2", [])
+    assert read_state(str(path), "name") == [(ada, "Ada Lovelace"), (bob, "Bob")]
+    assert read_state(str(path), "waiting") == []
+    assert read_timers(str(path)) == [460]
+    assert streams.emitted[0] == [("Ada", 1), ("timer", 110)]
+    timers = [("timer", at + 10) for at in (200, 300, 400)]
+    assert streams.emitted[1] == [("Ada", 3), ("Ada", 5), ("Bob", 2), ("Bob", 4), *timers]
 
 
 # Notifications

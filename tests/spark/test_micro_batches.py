@@ -22,8 +22,9 @@ from state_pipelines.spark.micro_batches import keyed_batches
 from tests.spark.test_keyed_process import UID, CountClicks, RemindLater, clicks, expect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from state_pipelines.spark.keyed_run import KeyedProcessResult
@@ -279,6 +280,21 @@ def test_timers_fire_up_to_the_watermark_of_the_batch(query: Query) -> None:
     assert fired == {
         index: [each for each in timers if low < each[0] <= high] for index, (low, high) in enumerate(pairwise(bounds))
     }
+
+
+def test_a_batch_is_read_once(query: Query, spark: SparkSession) -> None:
+    read = spark.sparkContext.accumulator(0)
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            read.add(batch.num_rows)
+            yield batch
+
+    rows = spark.createDataFrame(clicks(0, SIZE), SCHEMA).repartition(3).mapInArrow(count, SCHEMA)
+    options = {"job_id": "ab" * 16, "function": RemindLater(), "timestamp": "at", "out_of_orderness": 5}
+    query.make_writer(**options)(rows, 0)
+    assert read.value == SIZE
+    assert query.read_output() == Counter(user for user, _, at in clicks(0, SIZE) if at + 10 <= SIZE - 1 - 5 - 1)
 
 
 def test_batches_that_do_not_follow_the_checkpoints_are_refused(query: Query, spark: SparkSession) -> None:
