@@ -98,7 +98,11 @@ def derive_serializer_type(serializer: tree.Serializer) -> TypeInformation:
         case tree.SetOf(element=element):
             found = SetTypeInfo(derive(element))
         case tree.GenericArray(element=element):
-            found = ArrayTypeInfo(derive(element))
+            inner = derive(element)
+            found = ArrayTypeInfo(inner)
+            if isinstance(inner, StoredTypeInfo):
+                # The array names the class of its elements, which a serializer of a user does not.
+                return WrappedTypeInfo(serializer, found)
         case tree.MapOf(key=key, value=value):
             found = MapTypeInfo(derive(key), derive(value))
         case tree.Tuple(fields=parts, tuple_class=name):

@@ -18,6 +18,7 @@ from state_pipelines.datastream import Instant, Row, RowKind, Types
 from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError
 from state_pipelines.serializers import build
 from state_pipelines.serializers.text import describe
+from tests.serializers.custom_families import PLAIN, Plain
 
 if TYPE_CHECKING:
     from state_pipelines.datastream import TypeInformation
@@ -222,6 +223,12 @@ def test_arrays_have_elements_of_java() -> None:
         Types.PRIMITIVE_ARRAY(Types.STRING())
     with pytest.raises(UsageError):
         Types.BASIC_ARRAY(Types.BIG_DEC())
+
+
+def test_arrays_have_elements_of_a_serializer_that_names_no_class() -> None:
+    of = build.generic_array("com.acme.Note", Plain(snapshot_class=PLAIN))
+    assert Types.of(of).serializer == of
+    assert Types.of(of).to_internal_type(["a", None]) == ["a", None]
 
 
 def test_maps_need_keys_with_a_hash() -> None:

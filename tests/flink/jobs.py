@@ -84,6 +84,12 @@ def unknown_job(max_parallelism: int = 128) -> Job:
     return Job("unknown.UnknownJob", sources, max_parallelism)
 
 
+def classic_job() -> Job:
+    """A job whose states have the serializers that users write: by `writeUTF`, with outer data, a generic array."""
+    sources = ("tests/flink/java/classic", "examples/orders/java/v1", "examples/orders/java/job")
+    return Job("classic.ClassicJob", sources)
+
+
 def join_job() -> Job:
     """A job with a function of two inputs."""
     return Job("join.JoinJob", ("tests/flink/java/join", "examples/orders/java/v1", "examples/orders/java/job"))
