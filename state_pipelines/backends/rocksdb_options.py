@@ -55,6 +55,9 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
 
 MANAGED_DEFAULT = "256mb"
 
+METRICS = "metrics."
+"""Beginning of the options of metrics, all of which are `false` by default."""
+
 PROFILES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "DEFAULT": {},
@@ -95,6 +98,18 @@ FIXED: Mapping[str, tuple[str, str]] = MappingProxyType(
         "use-delete-files-in-range-during-rescaling": ("false", "a rescaled restore takes only records of its range"),
         "incremental-restore-async-compact-after-rescale": ("false", "a rescaled restore leaves nothing to compact"),
         "rescaling.use-delete-files-in-range": ("false", "a rescaled restore takes only records of its range"),
+        **{
+            f"manual-compaction.{name}": (default, "RocksDB compacts by itself")
+            for name, default in {
+                "min-interval": "0 ms",
+                "max-parallel-compactions": "5",
+                "max-file-size-to-compact": "50kb",
+                "min-files-to-compact": "5",
+                "max-files-to-compact": "30",
+                "max-output-file-size": "64mb",
+                "max-auto-compactions": "30",
+            }.items()
+        },
         "compaction.filter.query-time-after-num-entries": ("1000", "rocksdict has no compaction filter for TTL"),
         "compaction.filter.periodic-compaction-time": ("30 d", "rocksdict has no compaction filter for TTL"),
     }
@@ -155,7 +170,14 @@ def read_rocksdb_options(options: Mapping[str, str] | None = None) -> RocksOptio
         UnsupportedError: an option has no effect here; it is accepted at its default only.
     """
     given = {key.removeprefix(PREFIX): value for key, value in (options or {}).items() if key.startswith(PREFIX)}
-    for name, value in given.items():
+    for name, value in list(given.items()):
+        if name.startswith(METRICS):
+            if value != "false":
+                raise UnsupportedError(
+                    f"{PREFIX}{name} is {value!r}: nothing reports metrics of RocksDB here", hint="Leave it out"
+                )
+            del given[name]
+            continue
         if name in FIXED and value != FIXED[name][0]:
             default, reason = FIXED[name]
             raise UnsupportedError(

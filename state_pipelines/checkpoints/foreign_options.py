@@ -41,7 +41,9 @@ _MERGING = "tasks write one file each, none of which is shared with others"
 _NETWORK = "Spark moves the records, not Flink's network stack"
 _FAILED_BASE = "a base that cannot be written fails its checkpoint, like any other file"
 _UPLOADED_AT_ONCE = "changes are kept in memory and uploaded once, with the checkpoint"
+_TRACKING = "nothing reports the metrics of functions here"
 _EXECUTION = "execution.checkpointing."
+_LATENCY, _OLD_LATENCY = "state.latency-track.", "state.backend.latency-track."
 _LOGS = "state.changelog.dstl.dfs."
 
 FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
@@ -108,6 +110,18 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
     ForeignOption((_LOGS + "preemptive-persist-threshold",), parse_memory_size, 5 << 20, _UPLOADED_AT_ONCE),
     ForeignOption((_LOGS + "batch.persist-delay",), parse_millis, 10, _UPLOADED_AT_ONCE),
     ForeignOption((_LOGS + "batch.persist-size-threshold",), parse_memory_size, 10 << 20, _UPLOADED_AT_ONCE),
+    ForeignOption(
+        (_LATENCY + "keyed-state-enabled", _OLD_LATENCY + "keyed-state-enabled"), parse_bool, False, _TRACKING
+    ),
+    ForeignOption((_LATENCY + "sample-interval", _OLD_LATENCY + "sample-interval"), parse_int, 100, _TRACKING),
+    ForeignOption((_LATENCY + "history-size", _OLD_LATENCY + "history-size"), parse_int, 128, _TRACKING),
+    ForeignOption(
+        (_LATENCY + "state-name-as-variable", _OLD_LATENCY + "state-name-as-variable"), parse_bool, True, _TRACKING
+    ),
+    ForeignOption(("state.size-track.keyed-state-enabled",), parse_bool, False, _TRACKING),
+    ForeignOption(("state.size-track.sample-interval",), parse_int, 100, _TRACKING),
+    ForeignOption(("state.size-track.history-size",), parse_int, 128, _TRACKING),
+    ForeignOption(("state.size-track.state-name-as-variable",), parse_bool, True, _TRACKING),
     ForeignOption(("taskmanager.memory.network.fraction",), parse_float, 0.1, _NETWORK),
     ForeignOption(("taskmanager.memory.network.min",), parse_memory_size, 64 << 20, _NETWORK),
     ForeignOption(("taskmanager.network.memory.buffer-debloat.enabled",), parse_bool, False, _NETWORK),
@@ -117,6 +131,7 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
 """Options that are accepted at their defaults."""
 
 FOREIGN_PREFIXES = {
+    "state.backend.forst.": "ForSt does not run here, with its tables in the storage of checkpoints",
     _EXECUTION + "interval-during-backlog": "no source reports a backlog",
     _LOGS + "base-path": "changes lie beside the other shared files of execution.checkpointing.dir",
     _LOGS: "files of changes are written and read like all other files",

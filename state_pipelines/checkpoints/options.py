@@ -33,7 +33,7 @@ MIN_INTERVAL = 10
 MAX_INLINE_THRESHOLD = 1 << 20
 """Largest inline threshold in bytes (`FileSystemCheckpointStorage.MAX_FILE_STATE_THRESHOLD`)."""
 
-BACKEND_PREFIXES = ("state.backend.rocksdb.", "state.backend.forst.")
+BACKEND_PREFIXES = ("state.backend.rocksdb.",)
 """Beginnings of the options that belong to a state backend; `parse_options` leaves them alone."""
 
 
@@ -304,6 +304,8 @@ def _require_default(key: str, value: Any) -> None:
         raise UsageError(
             f"{key} is not an option of checkpoints", hint="Check the spelling; docs/checkpoints.md lists them"
         )
+    if key != option.keys[0]:
+        _warn(f"{key} is an old key of {option.keys[0]}")
     if option.parse(value, key) == option.default:
         return
     raise UsageError(f"{key} is {value!r}, which means nothing here: {option.reason}", hint="Leave it at its default")

@@ -54,6 +54,13 @@ def test_options_without_effect_are_accepted_at_their_default_only(name: str) ->
         read_rocksdb_options({PREFIX + name: "other"})
 
 
+def test_no_metrics_are_reported() -> None:
+    name = f"{PREFIX}metrics.num-immutable-mem-table"
+    assert read_rocksdb_options({name: "false"}) == read_rocksdb_options()
+    with pytest.raises(UnsupportedError, match="nothing reports metrics"):
+        read_rocksdb_options({name: "true"})
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

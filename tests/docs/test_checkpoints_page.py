@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from state_pipelines.backends.rocksdb_options import DEFAULTS, FIXED, PROFILES
 from state_pipelines.checkpoints.failure_reasons import FailureReason
 from state_pipelines.checkpoints.foreign_options import FOREIGN_OPTIONS
 from state_pipelines.checkpoints.options import OPTIONS, CheckpointOptions, describe_options
@@ -11,8 +12,8 @@ PAGE = (ROOT / "docs/checkpoints.md").read_text(encoding="utf-8")
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| ")]
 
 
-def find_row(first: str) -> list[str]:
-    (row,) = (each for each in ROWS if each[0] == first)
+def find_row(first: str, cells: int | None = None) -> list[str]:
+    (row,) = (each for each in ROWS if each[0] == first and cells in (None, len(each)))
     return row
 
 
@@ -34,6 +35,27 @@ def test_every_option_that_means_nothing_is_named_with_its_reason() -> None:
         assert keys
         assert default == f"`{str(option.default).lower() if isinstance(option.default, bool) else option.default}`"
         assert reason == option.reason
+
+
+def test_every_option_of_rocksdb_is_there() -> None:
+    for name, default in DEFAULTS.items():
+        _, stated, meaning = find_row(f"`{name}`", 3)
+        assert stated == (f"`{default}`" if default else "none"), name
+        assert meaning, name
+    for name, (default, reason) in FIXED.items():
+        assert find_row(f"`{name}`", 3)[1:] == [f"`{default}`" if default else "none", reason]
+
+
+def test_the_profiles_of_rocksdb_are_there() -> None:
+    section = PAGE.split("The profiles of `predefined-options`", 1)[1].split("These have no effect", 1)[0]
+    heads, _, *rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    names = [cell.strip(" `") for cell in heads[1:]]
+    found: dict[str, dict[str, str]] = {name: {} for name in names}
+    for option, *values in rows:
+        for name, value in zip(names, values, strict=True):
+            if value.strip():
+                found[name][option.strip(" `")] = value.strip(" `")
+    assert found == {name: dict(values) for name, values in PROFILES.items() if values}
 
 
 def test_every_reason_of_a_failure_is_explained() -> None:
