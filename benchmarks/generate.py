@@ -31,7 +31,7 @@ from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_
 from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.keyed_rewrite import FileRewrite, PartFile, write_part
-from state_pipelines.operations.write.publication import NewFile, place_rewrites
+from state_pipelines.operations.write.publication import NewFile, replace_rewritten
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.storage import join, resolve
@@ -113,7 +113,7 @@ def write_canonical(
             files.append(NewFile(rewrite, rewrite.run()))
         operator = OperatorState(compute_operator_id(OPERATOR), shape.parallelism, shape.max_parallelism)
         metadata = replace(CheckpointMetadata(3, 1), operator_states=(operator,))
-        transaction.stage(place_rewrites(metadata, operator.operator_id, files), None)
+        transaction.stage(replace_rewritten(metadata, operator.operator_id, files), None)
         transaction.commit()
 
 

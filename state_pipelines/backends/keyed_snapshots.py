@@ -58,7 +58,7 @@ def write_full_snapshot(
     file = backend.as_file(compressed=compressed)
     task = SubtaskConversion(
         operator_id=b"",
-        place="",
+        operator="",
         subtask=0,
         source=file,
         header=file.header,

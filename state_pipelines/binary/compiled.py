@@ -47,18 +47,18 @@ class Deferred:
         """
         with _LOCK:
             if self._made is None:
-                places = self._function.__globals__
+                namespace = self._function.__globals__
                 for name in self._function.__code__.co_names:
-                    called = places.get(name)
+                    called = namespace.get(name)
                     if isinstance(called, Deferred) and called is not self:
-                        places[name] = called.resolve()
+                        namespace[name] = called.resolve()
                         self._sources |= called._sources
                     elif id(called) in _SOURCES:
                         self._sources |= _SOURCES[id(called)]
                 made = self._make(self._function, self._sources)
                 _SOURCES[id(made)] = self._sources
-                if places.get(self._function.__name__) is self:
-                    places[self._function.__name__] = made
+                if namespace.get(self._function.__name__) is self:
+                    namespace[self._function.__name__] = made
                 self._made = made
         return self._made
 

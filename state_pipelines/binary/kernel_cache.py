@@ -37,7 +37,7 @@ class KernelFiles:
     def __init__(self, folder: str, base: str, stamp: str) -> None:
         self._folder = Path(folder)
         self._base = base
-        self._told = (numba.__version__, stamp)
+        self._identity = (numba.__version__, stamp)
 
     def flush(self) -> None:
         """Nothing: there is no index; a file of other sources counts as absent, and is replaced."""
@@ -47,7 +47,7 @@ class KernelFiles:
         target = self.locate(key)
         pending = target.with_name(f"{target.name}.tmp.{uuid.uuid4().hex[:16]}")
         try:
-            pending.write_bytes(pickle.dumps((self._told, dumps((key, data)))))  # type: ignore[no-untyped-call]
+            pending.write_bytes(pickle.dumps((self._identity, dumps((key, data)))))  # type: ignore[no-untyped-call]
             pending.replace(target)
         except BaseException:
             pending.unlink(missing_ok=True)
@@ -56,10 +56,10 @@ class KernelFiles:
     def load(self, key: Any) -> Any:
         """Machine code for `key` of the same sources by the same Numba; None where there is nothing."""
         try:
-            told, kept = pickle.loads(self.locate(key).read_bytes())
+            identity, kept = pickle.loads(self.locate(key).read_bytes())
         except (OSError, EOFError, ValueError, pickle.UnpicklingError):
             return None
-        if told != self._told:
+        if identity != self._identity:
             return None
         found, data = pickle.loads(kept)
         return data if found == key else None

@@ -45,8 +45,8 @@ class Reader:
 
     def error(self, what: str, offset: int | None = None, hint: str = "") -> FormatError:
         """Make a `FormatError` at `offset` (default: the cursor), for the caller to raise."""
-        place = Where(file=self.name, offset=self.position if offset is None else offset)
-        return FormatError(what, where=place, hint=hint)
+        where = Where(file=self.name, offset=self.position if offset is None else offset)
+        return FormatError(what, where=where, hint=hint)
 
     # `u8`, `u16`, `i32`, `i64` and `take`, of which most of reading consists, do as `_advance` does without a call.
     def _advance(self, size: int) -> int:

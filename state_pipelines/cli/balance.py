@@ -79,14 +79,14 @@ _NUMBERS = ("hottest key group", "key group", "subtask", "bytes", "share", "reco
 
 
 def _show_distribution(name: str, each: Distribution, console: Console) -> None:
-    facts = [
+    lines = [
         f"parallelism {each.parallelism} of {each.max_parallelism}",
         format_bytes(each.bytes),
         f"the largest subtask has {each.imbalance:.2f} times the mean",
     ]
     if each.idle:
-        facts.append(f"{plural(len(each.idle), 'subtask')} without state")
-    console.print(f"  {name}: {', '.join(facts)}")
+        lines.append(f"{plural(len(each.idle), 'subtask')} without state")
+    console.print(f"  {name}: {', '.join(lines)}")
     console.print(f"  {draw_key_groups(each.loads.bytes)}", style="green")
     if each.parallelism <= WIDTH:
         console.print(f"  {draw_borders(each)}", style="dim")

@@ -208,7 +208,7 @@ def show_check(report: CheckReport, console: Console) -> None:
     if remarkable:
         table = make_table("operator", "state", "kind", "place", "outcome", "to do")
         for each in remarkable:
-            cells = (each.operator or "", each.state or "", each.kind, str(each.place), str(each.outcome))
+            cells = (each.operator or "", each.state or "", each.kind, str(each.subject), str(each.outcome))
             table.add_row(*cells, str(each.action))
         console.print(indent(table))
     for group in group_checks(remarkable):
@@ -283,28 +283,30 @@ def describe_new(
     return describe_new_job(old, code, release, new=new, open_other=source.open_unchecked)
 
 
-def write_revision(place: Location, text: str) -> str:
+def write_revision(location: Location, text: str) -> str:
     """Write a revision file; its path.
 
     Raises:
         TargetExistsError: there is one of this name.
     """
-    with create_file(place) as file:
+    with create_file(location) as file:
         file.write(text.encode())
-    return str(place)
+    return str(location)
 
 
 def _write_draft(snapshot: Snapshot, new: Job, report: CheckReport, directory: str) -> tuple[list[str], list[str]]:
     """The files that were written, one or none, and remarks."""
-    place = resolve(directory)
-    if is_directory(place) and list_directory(place):
+    location = resolve(directory)
+    if is_directory(location) and list_directory(location):
         raise TargetExistsError(
             "the directory of the draft is not empty",
             where=Where(file=directory),
             hint=f"Choose a new one; `revision {directory} --autogenerate` drafts one that follows revisions",
         )
     draft = draft_from_report(snapshot, new, report, _DRAFT)
-    paths = [write_revision(join(place, f"{_DRAFT}.yaml"), format_revision(draft))] if draft.migration.changes else []
+    paths = (
+        [write_revision(join(location, f"{_DRAFT}.yaml"), format_revision(draft))] if draft.migration.changes else []
+    )
     return paths, list(draft.remarks)
 
 

@@ -143,7 +143,7 @@ def _plan_to_json(plan: ConversionPlan) -> dict[str, object]:
         "path": None,
         "format": plan.format.value,
         "planned": [
-            {"operator": task.place, "subtask": task.subtask, "states": [info.name for info in task.header.states]}
+            {"operator": task.operator, "subtask": task.subtask, "states": [info.name for info in task.header.states]}
             for task in plan.tasks
         ],
         "files": plan.files.value,

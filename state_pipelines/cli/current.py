@@ -35,7 +35,7 @@ def command(
         echo(position.explain())
     else:
         pending = [each.revision for each, _ in revisions.between(position.revision, revisions.head)]
-        place = f"before head by {', '.join(pending)}" if pending else "head"
-        echo(f"{position.revision} ({place})")
+        distance = f"before head by {', '.join(pending)}" if pending else "head"
+        echo(f"{position.revision} ({distance})")
     if position.revision is None:
         ctx.exit(ANSWER_IS_NO)

@@ -103,6 +103,6 @@ def write_lines(lines: Iterable[str], output: BinaryIO) -> None:
 
 def _flush(pending: list[str], output: BinaryIO) -> None:
     if pending:
-        piece = "\n".join((*pending, ""))
+        text = "\n".join((*pending, ""))
         pending.clear()
-        output.write(piece.encode())
+        output.write(text.encode())

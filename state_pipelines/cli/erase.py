@@ -155,8 +155,8 @@ def _show_search(keys: Sequence[str], search: KeySearch, console: Console, *, ti
             table.add_row(each.operator, each.state, each.kind, crop(keys[each.key], _CELL_SIZE), f"{each.entries:,}")
         console.print(indent(table))
     for operator, reason in search.unsearched:
-        place = f"operator {operator}: " if operator else ""
-        console.print(f"  {place}not searched: {reason}", style="yellow", soft_wrap=True)
+        prefix = f"operator {operator}: " if operator else ""
+        console.print(f"  {prefix}not searched: {reason}", style="yellow", soft_wrap=True)
 
 
 def _show_rows(found: FoundRows, console: Console) -> None:

@@ -58,7 +58,7 @@ def to_json(position: Position, directory: RevisionDirectory) -> dict[str, objec
     }
 
 
-def list_places(migration: Migration) -> list[str]:
+def list_changed_states(migration: Migration) -> list[str]:
     """List the states that a revision changes, as `operator / state`."""
     return list(dict.fromkeys(" / ".join(filter(None, (each.operator, each.state))) for each in migration.changes))
 
@@ -78,7 +78,7 @@ def _show(directory: RevisionDirectory, position: Position | None, console: Cons
         table.add_row(
             mark if each.revision in candidates else "",
             each.revision,
-            ", ".join(list_places(each)),
+            ", ".join(list_changed_states(each)),
             "yes" if is_reversible(each) else "no",
             each.description,
         )

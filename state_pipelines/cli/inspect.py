@@ -137,14 +137,14 @@ def _measure(snapshot: Snapshot, count: bool | None, parallelism: int | None, ma
     from functools import partial
 
     from state_pipelines.operations.balance.balance import measure_balance
-    from state_pipelines.operations.local_processes import choose_processes, run_pieces
+    from state_pipelines.operations.local_processes import choose_processes, run_tasks
 
     return measure_balance(
         snapshot,
         parallelism=parallelism,
         max_parallelism=max_parallelism,
         count=snapshot.file_size <= COUNT_LIMIT if count is None else count,
-        run=partial(run_pieces, processes=choose_processes(snapshot.file_size)),
+        run=partial(run_tasks, processes=choose_processes(snapshot.file_size)),
     )
 
 
@@ -152,10 +152,10 @@ def _profile(snapshot: Snapshot, ttl: tuple[str, ...]) -> Profile:
     from functools import partial
 
     from state_pipelines.cli.profile import parse_ttl
-    from state_pipelines.operations.local_processes import choose_processes, run_pieces
+    from state_pipelines.operations.local_processes import choose_processes, run_tasks
     from state_pipelines.operations.profiling import profile_snapshot
 
-    run = partial(run_pieces, processes=choose_processes(snapshot.file_size))
+    run = partial(run_tasks, processes=choose_processes(snapshot.file_size))
     profile = profile_snapshot(snapshot, ttl=parse_ttl(ttl), run=run)
     if profile.unused_ttl:
         raise UsageError(
@@ -170,7 +170,7 @@ def show_report(report: SnapshotReport, console: Console) -> None:
     """Print a report for people."""
     number = f" {report.checkpoint_id}" if report.checkpoint_id >= 0 else ""
     console.print(f"{report.kind}{number} {report.path}", style="bold")
-    facts = (
+    lines = (
         format_bytes(report.bytes),
         plural(report.files, "file"),
         plural(len(report.operators), "operator"),
@@ -178,7 +178,7 @@ def show_report(report: SnapshotReport, console: Console) -> None:
         f"Kryo {report.kryo_version}",
         f"fingerprint {report.fingerprint}",
     )
-    console.print(f"  {', '.join(facts)}")
+    console.print(f"  {', '.join(lines)}")
     for master in report.master_states:
         size = format_bytes(master.bytes)
         console.print(f"  state of the job master: {master.name}, version {master.version}, {size}")
@@ -189,18 +189,18 @@ def show_report(report: SnapshotReport, console: Console) -> None:
 
 def _show_operator(operator: OperatorReport, console: Console) -> None:
     console.print(operator.uid or operator.id, style="bold cyan")
-    facts = [f"id {operator.id}"] if operator.uid else ["uid not stored (name it with --uid)"]
+    lines = [f"id {operator.id}"] if operator.uid else ["uid not stored (name it with --uid)"]
     if operator.name:
-        facts.append(f"name {operator.name}")
-    facts += [
+        lines.append(f"name {operator.name}")
+    lines += [
         f"parallelism {operator.parallelism} of {operator.max_parallelism}",
         format_bytes(operator.bytes),
     ]
     if operator.finished:
-        facts.append("finished")
+        lines.append("finished")
     elif operator.finished_subtasks:
-        facts.append(f"{plural(len(operator.finished_subtasks), 'subtask')} finished")
-    console.print(f"  {', '.join(facts)}")
+        lines.append(f"{plural(len(operator.finished_subtasks), 'subtask')} finished")
+    console.print(f"  {', '.join(lines)}")
     for each in operator.keyed_formats:
         console.print(f"  keyed state: {_describe_format(each, operator)}")
     if operator.key_evidence:
@@ -234,34 +234,34 @@ def _show_python(operator: OperatorReport, console: Console) -> None:
     if not bare:
         return
     name, guess = next(((name, guess) for name, guess in bare.items() if guess), next(iter(bare.items())))
-    place = f"{operator.uid or operator.id}.{name}={guess or 'TYPE'}"
+    declaration = f"{operator.uid or operator.id}.{name}={guess or 'TYPE'}"
     console.print(
         f"  {plural(len(bare), 'state')} of Python functions without a declared type: the values are shown as bytes; "
-        f"guesses may be wrong. Declare types: --python-types '{place}'",
+        f"guesses may be wrong. Declare types: --python-types '{declaration}'",
         style="dim",
     )
 
 
 def _describe_format(each: KeyedFormat, operator: OperatorReport) -> str:
-    facts = [each.format]
+    lines = [each.format]
     if each.compression:
-        facts.append("not compressed" if each.compression == "none" else f"compression {each.compression}")
+        lines.append("not compressed" if each.compression == "none" else f"compression {each.compression}")
     if each.file_merging:
-        facts.append("in merged files")
+        lines.append("in merged files")
     if each.changes or each.bases:
         size = format_bytes(each.change_bytes)
         if each.change_compression not in ("", "none"):
             size += f", compression {each.change_compression}"
         changes = f"{plural(each.changes, 'stream')} of changes ({size})"
-        facts += [plural(each.bases, "materialized handle"), changes]
+        lines += [plural(each.bases, "materialized handle"), changes]
     if each.shared_files:
-        facts.append(f"{plural(each.shared_files, 'shared file')} ({format_bytes(each.shared_bytes)})")
+        lines.append(f"{plural(each.shared_files, 'shared file')} ({format_bytes(each.shared_bytes)})")
     if each.private_files:
         noun = "private file" if each.shared_files else "file"
-        facts.append(f"{plural(each.private_files, noun)} ({format_bytes(each.private_bytes)})")
+        lines.append(f"{plural(each.private_files, noun)} ({format_bytes(each.private_bytes)})")
     if len(operator.keyed_formats) > 1:
-        facts.append(f"subtasks {', '.join(map(str, each.subtasks))}")
-    return ", ".join(facts)
+        lines.append(f"subtasks {', '.join(map(str, each.subtasks))}")
+    return ", ".join(lines)
 
 
 def _show_coordinator(coordinator: CoordinatorReport, console: Console) -> None:

@@ -121,7 +121,7 @@ def command(
     _check_options(ctx, directory, file)
     if expectations is not None and no_proof:
         raise UsageError("without a proof nothing is judged", hint="Leave --no-proof or --expectations out")
-    place = None if report is None else find_report(report, proven=not no_proof)
+    report_path = None if report is None else find_report(report, proven=not no_proof)
     old = source.open(snapshot)
     if directory is not None:
         route = find_route(RevisionDirectory(directory, allow_python=allow_python), old, end, start)
@@ -145,11 +145,11 @@ def command(
             scratch=scratch,
         )
     except ProofError as error:
-        if place is not None:
-            write_report(place, route, [error.report])
+        if report_path is not None:
+            write_report(report_path, route, [error.report])
         raise
-    if place is not None:
-        write_report(place, route, result.proofs)
+    if report_path is not None:
+        write_report(report_path, route, result.proofs)
     changes = list_changes(result.plans, route.chain, old)
     if as_json:
         click.echo(json.dumps(_to_json(result, route, changes), indent=2, default=str))
@@ -164,10 +164,10 @@ def find_route(directory: RevisionDirectory, snapshot: Snapshot, end: str, start
         MigrationError: it cannot be told where the snapshot is.
         NotFoundError, UsageError: as `RevisionDirectory.between`.
     """
-    place = directory.current(snapshot).require() if start is None else directory.name(directory.locate(start))
-    chain = directory.between(place, end)
+    report_path = directory.current(snapshot).require() if start is None else directory.name(directory.locate(start))
+    chain = directory.between(report_path, end)
     passed = len(chain) if chain and chain[0][1] == UPGRADE else -len(chain)
-    return Route(chain, place, directory.name(directory.locate(place) + passed))
+    return Route(chain, report_path, directory.name(directory.locate(report_path) + passed))
 
 
 def find_report(path: str, *, proven: bool) -> Path:
@@ -176,25 +176,25 @@ def find_report(path: str, *, proven: bool) -> Path:
     Raises:
         UsageError: it cannot.
     """
-    place = Path(path)
+    report_path = Path(path)
     where = Where(file=path)
     if not proven:
         raise UsageError("without a proof there is no report of it", hint="Leave --no-proof or --report out")
-    if place.suffix not in (".md", ".json"):
+    if report_path.suffix not in (".md", ".json"):
         raise UsageError("a report is Markdown or JSON", where=where, hint="Let its name end in .md or .json")
-    if not place.parent.is_dir():
+    if not report_path.parent.is_dir():
         raise UsageError("the directory of the report does not exist", where=where)
-    return place
+    return report_path
 
 
-def write_report(place: Path, route: Route, reports: Sequence[object]) -> None:
+def write_report(report_path: Path, route: Route, reports: Sequence[object]) -> None:
     """Write what the proof found, of each operator; whoever reads the file sees all of it or the one before.
 
     Raises:
         UsageError: it cannot be written.
     """
     proofs = [each for each in reports if isinstance(each, ProofReport)]
-    if place.suffix == ".json":
+    if report_path.suffix == ".json":
         revisions = [{"revision": each.revision, "direction": direction} for each, direction in route.chain]
         content: dict[str, Any] = {"ok": all(each.ok for each in proofs), "revisions": revisions}
         content["proofs"] = [each.to_json() for each in proofs]
@@ -202,13 +202,15 @@ def write_report(place: Path, route: Route, reports: Sequence[object]) -> None:
     else:
         titles = [f"- {name}: {each.description}" for name, (each, _) in zip(route.names, route.chain, strict=True)]
         text = "\n\n".join(["# Proof of a migration", "\n".join(titles), *(each.to_markdown() for each in proofs)])
-    draft = place.with_name(f".{place.name}.{os.getpid()}")
+    draft = report_path.with_name(f".{report_path.name}.{os.getpid()}")
     try:
         draft.write_text(f"{text}\n", encoding="utf-8")
-        draft.replace(place)
+        draft.replace(report_path)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise UsageError(f"the report cannot be written: {error.strerror}", where=Where(file=str(place))) from None
+        raise UsageError(
+            f"the report cannot be written: {error.strerror}", where=Where(file=str(report_path))
+        ) from None
 
 
 def _check_options(ctx: click.Context, directory: str | None, file: str | None) -> None:
@@ -250,8 +252,8 @@ def _run(
     with progress.status("starting Spark"):
         bar = str(sys.stderr.isatty()).lower()
         session = create_session("state-pipelines migrate", conf={"spark.ui.showConsoleProgress": bar})
-    places = [f"{operator.label} / {name}" for operator, plan in plans for name in (*plan.changed, *plan.dropped)]
-    names = ", ".join(places) if len(places) <= 3 else f"{len(places)} states"
+    states = [f"{operator.label} / {name}" for operator, plan in plans for name in (*plan.changed, *plan.dropped)]
+    names = ", ".join(states) if len(states) <= 3 else f"{len(states)} states"
     directions = dict.fromkeys(direction for _, direction in route.chain)
     way = f" from {route.start} to {route.end}" if route.start else ""
     progress.print(f"{', '.join(directions)} of {names}{way} to {target}", soft_wrap=True)
@@ -289,8 +291,8 @@ def _show_result(result: MigrationResult, route: Route, changes: list[StateChang
         console.print(f"{name}: {migration.description}", style="bold")
     show_states(changes, console)
     console.print()
-    places = [f"{each.operator} / {each.state}" for each in changes if each.state]
-    of = places[0] if len(places) == 1 else plural(len(places), "state")
+    states = [f"{each.operator} / {each.state}" for each in changes if each.state]
+    of = states[0] if len(states) == 1 else plural(len(states), "state")
     written = f"{plural(result.rows, 'record')} of {of} rewritten"
     console.print(f"{written} in {result.seconds:.1f} s, everything else copied as bytes")
     if result.proof is None:

@@ -42,10 +42,10 @@ def parse_ttl(texts: Sequence[str]) -> dict[str, timedelta]:
 def show_profile(profile: Profile, console: Console) -> None:
     """Print a profile for people."""
     console.print("profile", style="bold")
-    facts = [f"{profile.entries:,} entries", format_bytes(profile.bytes)]
+    lines = [f"{profile.entries:,} entries", format_bytes(profile.bytes)]
     if profile.expired is not None:
-        facts.append(f"{profile.expired:,} expired")
-    console.print(f"  {', '.join(facts)}, ages at {profile.at}")
+        lines.append(f"{profile.expired:,} expired")
+    console.print(f"  {', '.join(lines)}, ages at {profile.at}")
     for operator in profile.operators:
         if operator.states or operator.errors:
             console.print()
@@ -81,16 +81,16 @@ _NUMBERS = ("subtask", "bytes", "share of subtask", "records", "null", "default"
 
 
 def _show_state(state: StateProfile, console: Console) -> None:
-    facts = [state.kind]
+    lines = [state.kind]
     if state.entries is not None:
-        facts.append(plural(state.entries, "entry") if state.entries == 1 else f"{state.entries:,} entries")
+        lines.append(plural(state.entries, "entry") if state.entries == 1 else f"{state.entries:,} entries")
     if state.keys is not None:
-        facts.append(plural(state.keys, "key"))
+        lines.append(plural(state.keys, "key"))
     if state.bytes is not None:
-        facts.append(format_bytes(state.bytes))
+        lines.append(format_bytes(state.bytes))
     if state.mean_bytes is not None:
-        facts.append(f"{state.mean_bytes:,.0f} B per entry")
-    console.print(f"  {state.name}: {', '.join(facts)}")
+        lines.append(f"{state.mean_bytes:,.0f} B per entry")
+    console.print(f"  {state.name}: {', '.join(lines)}")
     types = [("key", state.key), ("namespace", state.namespace), ("value", state.value)]
     shown = [f"{name} {shorten_classes(text)}" for name, text in types if text and text != "VoidNamespace"]
     if shown:

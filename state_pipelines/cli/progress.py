@@ -26,11 +26,11 @@ PROCESSES = click.option(
 )
 
 
-def run_with_bar(processes: Processes, console: Console, pieces: Sequence[Work[Result]], what: str) -> list[Result]:
+def run_with_bar(processes: Processes, console: Console, tasks: Sequence[Work[Result]], what: str) -> list[Result]:
     """Run pieces of work under a bar, when somebody looks; as `Processes.run`."""
     with _make_bar(console) as bar:
-        task = bar.add_task(what, total=len(pieces))
-        return processes.run(pieces, what, report=lambda done, total: bar.update(task, completed=done, total=total))
+        task = bar.add_task(what, total=len(tasks))
+        return processes.run(tasks, what, report=lambda done, total: bar.update(task, completed=done, total=total))
 
 
 def _make_bar(console: Console) -> Progress:

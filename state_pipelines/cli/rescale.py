@@ -151,10 +151,10 @@ def _add_wishes(content: dict[str, Any], wishes: dict[str, tuple[str, ...]], on_
     for name in ("keep_keys", "drop_keys"):
         for operator, path in _split(wishes[name], "OPERATOR=FILE"):
             of(operator)[name] = read_keys(path)
-    for place, expression in _split(wishes["key_hash"], "OPERATOR:CLASS=EXPRESSION"):
-        operator, _, class_name = place.rpartition(":")
+    for key, expression in _split(wishes["key_hash"], "OPERATOR:CLASS=EXPRESSION"):
+        operator, _, class_name = key.rpartition(":")
         if not operator:
-            raise UsageError(f"{place!r} does not have the form OPERATOR:CLASS")
+            raise UsageError(f"{key!r} does not have the form OPERATOR:CLASS")
         _open(of(operator), "key_hash")[class_name] = expression
     for uid, path in _split(wishes["take"], "UID=SNAPSHOT"):
         taken = _open(_open(content, "take"), uid)

@@ -66,8 +66,8 @@ def command(
     name as for `check`. Revisions that OLD has not gone through yet are taken into account. Without it, the file is one
     to fill in.
     """
-    place = resolve(directory)
-    revisions = RevisionDirectory(directory, allow_python=allow_python) if is_directory(place) else None
+    location = resolve(directory)
+    revisions = RevisionDirectory(directory, allow_python=allow_python) if is_directory(location) else None
     known = revisions.revisions if revisions is not None else ()
     name = name_revision(known, message)
     revises = known[-1].revision if known else None
@@ -93,7 +93,7 @@ def command(
             missing = explain_missing(report, world, draft.migration, draft.remarks)
             draft = replace(draft, remarks=(*draft.remarks, *missing))
         text = format_revision(draft)
-    path = write_revision(join(place, f"{name}.yaml"), text)
+    path = write_revision(join(location, f"{name}.yaml"), text)
     if as_json:
         click.echo(
             json.dumps(

@@ -118,22 +118,22 @@ def show_report(report: AuditReport, console: Console) -> None:
         f"{report.verdict}: {report.kind}{number} {report.path}", style=_STYLES[report.verdict], soft_wrap=True
     )
     totals = report.totals
-    facts = [
+    lines = [
         f"depth {report.depth}",
         plural(totals.handles, "handle"),
         f"{plural(totals.files, 'file')} of {format_bytes(totals.bytes)}",
         f"{format_bytes(totals.inlined_bytes)} inside _metadata",
     ]
     if totals.tables:
-        facts.append(plural(totals.tables, "table"))
+        lines.append(plural(totals.tables, "table"))
     if totals.records:
-        facts.append(plural(totals.records, "record"))
+        lines.append(plural(totals.records, "record"))
     if report.has_manifest:
         left = f", {totals.unchecked:,} not compared" if totals.unchecked else ""
-        facts.append(f"{plural(totals.checksums, 'checksum')} of the manifest compared{left}")
+        lines.append(f"{plural(totals.checksums, 'checksum')} of the manifest compared{left}")
     else:
-        facts.append("no manifest")
-    console.print(f"  {', '.join(facts)}")
+        lines.append("no manifest")
+    console.print(f"  {', '.join(lines)}")
     for severity in Severity:
         for each in report.properties:
             found = [one for one in report.findings if (one.severity, one.property) == (severity, each)]

@@ -168,13 +168,13 @@ class KernelColumns(Columns):
         except (UnsupportedError, ValueRangeError):
             if not lenient:
                 raise
-        pieces: list[pa.Array] = []
+        arrays: list[pa.Array] = []
         failures: list[tuple[int, str]] = []
 
         def salvage(first: int, last: int) -> None:
             """Bisect until the records that cannot be decoded are isolated."""
             try:
-                piece = decode_spans(
+                array = decode_spans(
                     self.program, data, starts[first:last], ends[first:last], exact=exact, offset=offset
                 )
             except (UnsupportedError, ValueRangeError) as error:
@@ -183,11 +183,11 @@ class KernelColumns(Columns):
                     salvage((first + last) // 2, last)
                     return
                 failures.append((first, explain(error)))
-                piece = pa.nulls(1, self.type)
-            pieces.append(piece)
+                array = pa.nulls(1, self.type)
+            arrays.append(array)
 
         salvage(0, len(starts))
-        return Decoded(pa.concat_arrays(pieces), tuple(failures))
+        return Decoded(pa.concat_arrays(arrays), tuple(failures))
 
     @override
     def decode_sequence(
@@ -445,5 +445,5 @@ def _require_ends(layout: lay.Layout, *, tail: bool) -> None:
 
 
 def _move(error: StateError, offset: int) -> None:
-    place = error.where
-    error.where = replace(place, offset=offset + (place.offset or 0)) if isinstance(place, Where) else place
+    where = error.where
+    error.where = replace(where, offset=offset + (where.offset or 0)) if isinstance(where, Where) else where

@@ -85,6 +85,6 @@ class SparkResource(dg.ConfigurableResource["SparkResource"]):
 
 def _is_about(text: str, operator: OperatorFiles) -> bool:
     """Return whether a declaration (`OPERATOR=…`, `OPERATOR.STATE=…`, or a file) concerns an operator."""
-    place, equals, _ = text.partition("=")
+    path, equals, _ = text.partition("=")
     names = {operator.id, operator.label, operator.uid}
-    return not equals or place in names or place.rpartition(".")[0] in names
+    return not equals or path in names or path.rpartition(".")[0] in names

@@ -159,7 +159,7 @@ class JobStorage:
         name = f"{key.replace('@', '-')}-{purpose}-{run_id[:8]}"
         return str(join(resolve(self.results), _to_file_name(name)))
 
-    def place_report(self, asset: str, key: str) -> Location:
+    def locate_report(self, asset: str, key: str) -> Location:
         """Return the location of an asset's JSON report on the snapshot `key`."""
         return join(resolve(self.results), REPORTS, self.job, asset, f"{_to_file_name(key.replace('@', '-'))}.json")
 

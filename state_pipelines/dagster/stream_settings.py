@@ -84,19 +84,19 @@ class StreamSettings(dg.Model):
     @property
     def checkpoints(self) -> str:
         """Directory of checkpoints."""
-        return self._place("checkpoints")
+        return self._resolve("checkpoints")
 
     @property
     def savepoints(self) -> str:
         """Directory of savepoints."""
-        return self._place("savepoints")
+        return self._resolve("savepoints")
 
     @property
     def progress(self) -> str:
         """Directory of what the query has read; outside of the other two, which are searched for snapshots."""
-        return self._place("query")
+        return self._resolve("query")
 
-    def _place(self, name: str) -> str:
+    def _resolve(self, name: str) -> str:
         return str(join(resolve(self.directory), name))
 
 

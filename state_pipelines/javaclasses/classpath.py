@@ -108,10 +108,10 @@ def open_class_path(paths: Iterable[str | PathLike[str]], declared: FieldLists |
 
 def _open(path: str) -> ClassSource | FieldLists:
     where = Where(file=path)
-    place = resolve(path)
-    if is_directory(place):
-        return _Directory(place)
-    raw = read_file(place)
+    location = resolve(path)
+    if is_directory(location):
+        return _Directory(location)
+    raw = read_file(location)
     if raw.startswith(_CLASS_FILE):
         return GivenClass(parse_class(raw, path))
     if raw.startswith(_JAR):

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from state_pipelines.keyed.canonical.sections import Piece, Section
+from state_pipelines.keyed.canonical.sections import RecordSpan, Section
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from state_pipelines.keyed.canonical.section_data import Place
+    from state_pipelines.keyed.canonical.section_data import RecordPosition
 
-_PLACES = 8
+_SHARES = 8
 """Places per wanted piece that a walk notes, so that pieces can be even."""
 
 
@@ -29,14 +29,14 @@ class StateRun:
 
     Attributes:
         state_id: the state.
-        places: where some of its records begin, the first one too.
+        positions: where some of its records begin, the first one too.
         end: behind the last record.
         counts: how many records there are in front of each place, and all; none where records say how long they are.
     """
 
     state_id: int
-    places: tuple[Place, ...]
-    end: Place
+    positions: tuple[RecordPosition, ...]
+    end: RecordPosition
     counts: tuple[int, ...] = ()
 
 
@@ -63,20 +63,20 @@ class RunIndex:
 
 def choose_step(size: int) -> int:
     """Bytes of data between the places that a walk notes, for pieces of about `size` bytes."""
-    return max(1, size // _PLACES)
+    return max(1, size // _SHARES)
 
 
 def cut_run(section: Section, run: StateRun, size: int) -> Iterator[Section]:
     """The records of a state in even pieces of at most about `size` bytes of file, in their order."""
-    shares = np.array([place.share for place in run.places], np.int64)
+    shares = np.array([position.share for position in run.positions], np.int64)
     total = run.end.share - int(shares[0])
     parts = max(1, -(-total // size))
     wishes = int(shares[0]) + total * np.arange(1, parts) // parts
     chosen = np.unique(np.searchsorted(shares, wishes))
     inside = chosen[(chosen > 0) & (chosen < len(shares))].tolist()
-    places = (*run.places, run.end)
-    for first, last in pairwise([0, *inside, len(run.places)]):
-        start, end = places[first], places[last]
+    positions = (*run.positions, run.end)
+    for first, last in pairwise([0, *inside, len(run.positions)]):
+        start, end = positions[first], positions[last]
         count = run.counts[last] - run.counts[first] if run.counts else -1
-        piece = Piece(run.state_id, start.position - start.base, end.position - start.base, count)
-        yield Section(section.key_group, start.start, end.behind, piece=piece)
+        span = RecordSpan(run.state_id, start.position - start.base, end.position - start.base, count)
+        yield Section(section.key_group, start.start, end.behind, span=span)

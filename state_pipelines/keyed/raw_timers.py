@@ -141,10 +141,10 @@ class RawTimersFile(SectionFile):
         """All timers, one key group after the other, ascending."""
         ordered = replace(self, sections=tuple(self.sort_sections(None)))
         for part in ordered.split(WINDOW, context, key_groups):
-            pieces: dict[int, list[KeyedRecords]] = {}
+            chunks: dict[int, list[KeyedRecords]] = {}
             for state_id, records in part.scan(range(len(self.header.states)), context):
-                pieces.setdefault(state_id, []).append(records)
-            yield from gather_key_groups({state_id: iter(each) for state_id, each in sorted(pieces.items())})
+                chunks.setdefault(state_id, []).append(records)
+            yield from gather_key_groups({state_id: iter(each) for state_id, each in sorted(chunks.items())})
 
 
 def open_raw_timers(
@@ -254,12 +254,12 @@ def write_raw_sections(sections: Mapping[int, bytes], key_groups: KeyGroupRange)
     for key_group in sections:
         if key_group not in key_groups:
             raise UsageError(f"key group {key_group} is not one of {key_groups.start} to {key_groups.end}")
-    offsets, pieces, position = [], [], 0
+    offsets, chunks, position = [], [], 0
     for key_group in key_groups:
         offsets.append(position if key_group in sections else NEVER_STARTED)
-        pieces.append(sections.get(key_group, b""))
-        position += len(pieces[-1])
-    return b"".join(pieces), tuple(offsets)
+        chunks.append(sections.get(key_group, b""))
+        position += len(chunks[-1])
+    return b"".join(chunks), tuple(offsets)
 
 
 def move_timestamps(

@@ -117,25 +117,25 @@ class KeyedRecords:
         )
 
 
-def concat_records(pieces: Sequence[KeyedRecords]) -> KeyedRecords:
+def concat_records(batches: Sequence[KeyedRecords]) -> KeyedRecords:
     """Records of one state from several places as one.
 
     Records in one buffer stay there. Records of several buffers are copied, and their file offsets are lost.
     """
-    first = pieces[0]
-    if len(pieces) == 1:
+    first = batches[0]
+    if len(batches) == 1:
         return first
-    places = {id(piece.data): piece.data for piece in pieces}
-    sizes = np.cumsum([0, *(len(data) for data in places.values())])
-    shifts = dict(zip(places, sizes.tolist(), strict=False))
-    together = len(places) == 1
+    buffers = {id(each.data): each.data for each in batches}
+    sizes = np.cumsum([0, *(len(data) for data in buffers.values())])
+    shifts = dict(zip(buffers, sizes.tolist(), strict=False))
+    together = len(buffers) == 1
 
     def shifted(name: str) -> npt.NDArray[np.int64]:
-        return np.concatenate([getattr(piece, name) + shifts[id(piece.data)] for piece in pieces])
+        return np.concatenate([getattr(each, name) + shifts[id(each.data)] for each in batches])
 
     return KeyedRecords(
-        np.concatenate([piece.key_groups for piece in pieces]),
-        first.data if together else np.concatenate([*places.values()]),
+        np.concatenate([each.key_groups for each in batches]),
+        first.data if together else np.concatenate([*buffers.values()]),
         shifted("key_starts"),
         shifted("key_ends"),
         shifted("value_starts"),
@@ -156,8 +156,8 @@ def cut_nulls(records: KeyedRecords) -> npt.NDArray[np.int64]:
     """
     empty = np.flatnonzero(records.value_ends <= records.value_starts)
     if len(empty):
-        place = Where(file=records.file, offset=records.offset + int(records.value_starts[empty[0]]))
-        raise FormatError("an entry of a map has no byte that says whether its value is null", where=place)
+        where = Where(file=records.file, offset=records.offset + int(records.value_starts[empty[0]]))
+        raise FormatError("an entry of a map has no byte that says whether its value is null", where=where)
     null = records.data[records.value_starts] != 0
     return np.where(null, records.value_starts + 1, records.value_ends)
 

@@ -86,8 +86,8 @@ class SectionFile(KeyedFormat):
                 continue
             for run in self.runs.find(section, choose_step(size), find):
                 if run.state_id == state_id:
-                    for piece in cut_run(section, run, size):
-                        yield replace(self, sections=(piece,)), state_id
+                    for span in cut_run(section, run, size):
+                        yield replace(self, sections=(span,)), state_id
 
     def stored_sections(self) -> tuple[Section, ...]:
         """See `KeyedFile`."""

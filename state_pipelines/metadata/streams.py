@@ -276,14 +276,14 @@ def copy_stream(stream: StateStream, target: Location, *, verify: bool = False) 
         StorageError: the storage fails.
     """
     if stream.location is None or stream.is_segment or verify or not can_copy_inside(stream.location, target):
-        return _write_pieces(_pieces(stream), target, verify=verify)
+        return _write_chunks(_chunks(stream), target, verify=verify)
     with _hinting(stream):
         size = file_size(stream.location)
         _require_size(stream, size)
         if _measure_named(stream, size) == size:
             copy_inside(stream.location, target, size)
             return size
-    return _write_pieces(_pieces(stream), target, verify=False)
+    return _write_chunks(_chunks(stream), target, verify=False)
 
 
 def copy_ranges(ranges: Sequence[StreamRange], target: Location, *, verify: bool = False) -> int:
@@ -293,13 +293,13 @@ def copy_ranges(ranges: Sequence[StreamRange], target: Location, *, verify: bool
     """
     wanted = [_find_range(each) for each in ranges]
     if not can_copy_ranges(wanted, target):
-        return _write_pieces(_range_pieces(ranges), target, verify=verify)
+        return _write_chunks(_range_chunks(ranges), target, verify=verify)
     with _hinting(ranges[0].stream):
         size = write_parts(plan_parts(wanted, target), target, _read_sent)
     if verify:
         checksum = 0
-        for piece in _range_pieces(ranges):
-            checksum = zlib.crc32(piece, checksum)
+        for chunk in _range_chunks(ranges):
+            checksum = zlib.crc32(chunk, checksum)
         try:
             _require_content(target, size, checksum)
         except BaseException:
@@ -319,17 +319,17 @@ def _read_sent(wanted: FileRange) -> bytes:
     return read_range(wanted.location, wanted.start, wanted.end)
 
 
-def _write_pieces(pieces: Iterator[bytes], target: Location, *, verify: bool) -> int:
+def _write_chunks(chunks: Iterator[bytes], target: Location, *, verify: bool) -> int:
     size = checksum = 0
     begun = finished = False
     try:
         with create_file(target, replace=True) as file:
             begun = True
-            for piece in pieces:
-                size += len(piece)
+            for chunk in chunks:
+                size += len(chunk)
                 if verify:
-                    checksum = zlib.crc32(piece, checksum)
-                file.write(piece)
+                    checksum = zlib.crc32(chunk, checksum)
+                file.write(chunk)
         if verify:
             _require_content(target, size, checksum)
         finished = True
@@ -341,8 +341,8 @@ def _write_pieces(pieces: Iterator[bytes], target: Location, *, verify: bool) ->
 
 def _require_content(target: Location, size: int, checksum: int) -> None:
     found, check = file_size(target), 0
-    for piece in read_ranges([(target, 0, found)], COPY_SIZE):
-        check = zlib.crc32(piece, check)
+    for chunk in read_ranges([(target, 0, found)], COPY_SIZE):
+        check = zlib.crc32(chunk, check)
     if (found, check) != (size, checksum):
         written = f"{size} bytes with the CRC-32 {checksum:08x} were written"
         raise ProofError(
@@ -352,7 +352,7 @@ def _require_content(target: Location, size: int, checksum: int) -> None:
         )
 
 
-def _range_pieces(ranges: Sequence[StreamRange]) -> Iterator[bytes]:
+def _range_chunks(ranges: Sequence[StreamRange]) -> Iterator[bytes]:
     """Yield the bytes of ranges in order; files are read ahead."""
     rest = list(ranges)
     while rest:
@@ -370,11 +370,11 @@ def _range_pieces(ranges: Sequence[StreamRange]) -> Iterator[bytes]:
         rest = rest[count + 1 :]
 
 
-def _pieces(stream: StateStream) -> Iterator[bytes]:
+def _chunks(stream: StateStream) -> Iterator[bytes]:
     if stream.location is None:
         yield stream.data
     elif stream.is_segment:
-        yield from _range_pieces([StreamRange(stream, 0, stream.size)])
+        yield from _range_chunks([StreamRange(stream, 0, stream.size)])
     else:
         with _hinting(stream):
             if stream.size < COPY_SIZE and not is_local(stream.location):

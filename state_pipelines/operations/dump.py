@@ -225,11 +225,11 @@ def _dump_raw_operator(state: RawOperatorState) -> Iterator[Line]:
 def _dump_in_flight(state: InFlightState) -> Iterator[Line]:
     for part in state.parts:
         kind, info = _CHANNEL_NAMES[part.direction]
-        for channel, place in zip(part.read(), channel_states(part.handle), strict=True):
+        for channel, position in zip(part.read(), channel_states(part.handle), strict=True):
             line: Line = {"kind": "inflight", "op": state.operator.label, "subtask": part.subtask, "handle": kind}
-            line["size"] = place.state_size
+            line["size"] = position.state_size
             line["info"] = info.format(channel.info)
-            line["offsets"] = list(place.offsets)
+            line["offsets"] = list(position.offsets)
             line["buffers"] = [buffer.hex() for buffer in channel.buffers]
             yield line
 

@@ -82,51 +82,51 @@ class Processes:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
-    def run(self, pieces: Sequence[Work[Result]], what: str, *, report: Report | None = None) -> list[Result]:
+    def run(self, tasks: Sequence[Work[Result]], what: str, *, report: Report | None = None) -> list[Result]:
         """Run pieces of work; results in the order of the pieces.
 
         Args:
-            pieces: the work.
+            tasks: the work.
             what: says what failed, when a process dies.
             report: is told of the progress.
 
         Raises:
             StateError: a piece failed; the others are not begun any more.
         """
-        count = min(self._count, len(pieces))
-        in_flight = min((getattr(piece, "in_flight", 1) for piece in pieces), default=1)
-        if in_flight > max(1, count) and len(pieces) > 1:
-            with ThreadPoolExecutor(min(in_flight, len(pieces))) as threads:
-                return _share(threads, pieces, report)
+        count = min(self._count, len(tasks))
+        in_flight = min((getattr(task, "in_flight", 1) for task in tasks), default=1)
+        if in_flight > max(1, count) and len(tasks) > 1:
+            with ThreadPoolExecutor(min(in_flight, len(tasks))) as threads:
+                return _share(threads, tasks, report)
         if count <= 1:
             results = []
-            for piece in pieces:
-                results.append(piece.run())
+            for task in tasks:
+                results.append(task.run())
                 if report is not None:
-                    report(len(results), len(pieces))
+                    report(len(results), len(tasks))
             return results
-        if count <= min(getattr(piece, "threads", 1) for piece in pieces):
+        if count <= min(getattr(task, "threads", 1) for task in tasks):
             with ThreadPoolExecutor(count) as threads:
-                return _share(threads, pieces, report)
+                return _share(threads, tasks, report)
         if self._pool is None:
             # Forked processes would share the threads of Arrow and of storage clients, which do not survive that.
             self._pool = ProcessPoolExecutor(
                 self._count, mp_context=multiprocessing.get_context("spawn"), initializer=_follow_parent
             )
         try:
-            return _share(self._pool, pieces, report)
+            return _share(self._pool, tasks, report)
         except BrokenProcessPool as error:
             raise StateError(
                 f"{what}: a process died", hint="It may have run out of memory; use fewer processes"
             ) from error
 
 
-def run_pieces(
-    pieces: Sequence[Work[Result]], what: str, *, processes: int = 1, report: Report | None = None
+def run_tasks(
+    tasks: Sequence[Work[Result]], what: str, *, processes: int = 1, report: Report | None = None
 ) -> list[Result]:
     """Run pieces of work in processes that end with it; as `Processes.run`."""
     with Processes(processes) as runner:
-        return runner.run(pieces, what, report=report)
+        return runner.run(tasks, what, report=report)
 
 
 @contextmanager
@@ -144,14 +144,14 @@ def choose_runner(run: Runner | None, processes: int) -> Iterator[Runner]:
         yield shared.run
 
 
-def _share(pool: Executor, pieces: Sequence[Work[Result]], report: Report | None) -> list[Result]:
+def _share(pool: Executor, tasks: Sequence[Work[Result]], report: Report | None) -> list[Result]:
     futures = []
     try:
-        futures += [pool.submit(_run, piece) for piece in pieces]
+        futures += [pool.submit(_run, task) for task in tasks]
         for done, future in enumerate(as_completed(futures), 1):
             future.result()
             if report is not None:
-                report(done, len(pieces))
+                report(done, len(tasks))
     finally:
         for future in futures:
             future.cancel()
@@ -174,5 +174,5 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run(piece: Work[Result]) -> Result:
-    return piece.run()
+def _run(task: Work[Result]) -> Result:
+    return task.run()

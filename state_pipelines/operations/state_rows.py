@@ -155,13 +155,13 @@ def _read_each(
     files: Iterable[Iterator[pa.RecordBatch]],
     missing: Iterable[StateError],
     errors: list[StateError],
-    **place: str,
+    **where: str,
 ) -> Iterator[pa.RecordBatch]:
     """Read one file after the other; their errors, and those of the files that cannot be opened, go to `errors`."""
     errors.extend(missing)
     for batches in files:
         try:
-            with at(**place):
+            with at(**where):
                 yield from batches
         except (UsageError, StorageError):
             # The one is no matter of a file, and after the other the same read may succeed.
@@ -178,18 +178,18 @@ def _list_files(
         case KeyedState():
             table = state.make_table(options)
             return (
-                _place(state, _read_keyed(state, part, table, key_groups))
+                _reorder(state, _read_keyed(state, part, table, key_groups))
                 for part in state.parts
                 if key_groups is None or part.file.key_groups.intersect(key_groups).number
             )
         case NonKeyedState():
             if key_groups is not None:
                 raise UsageError("operator state has no key groups")
-            return (_place(state, each.batches(parts)) for parts, each in state.split(0, options))
+            return (_reorder(state, each.batches(parts)) for parts, each in state.split(0, options))
         case BytesState():
             names = state.make_schema(options).names
             parts = state.choose_parts(key_groups)
-            return (_place(state, (batch.select(names) for batch in part.batches())) for part in parts)
+            return (_reorder(state, (batch.select(names) for batch in part.batches())) for part in parts)
     return (state.batches(options, key_groups),)
 
 
@@ -200,6 +200,6 @@ def _read_keyed(
         yield table.make_batch(records, part.subtask)
 
 
-def _place(state: State, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _reorder(state: State, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     with at(operator=state.operator.label, state=state.name):
         yield from batches

@@ -370,14 +370,14 @@ def _decompress(data: bytes, start: int, name: str) -> tuple[bytes, Spans]:
     """Return the stream behind the header, and where its chunks begin in it and in the file."""
     if data[start : start + len(STREAM_ID)] != STREAM_ID:
         raise FormatError("no snappy framed stream follows the header", where=Where(file=name, offset=start))
-    pieces, plain, framed = [], [], []
+    chunks, plain, framed = [], [], []
     size = 0
     for chunk in iter_chunks(data, start, name=name):
         plain.append(size)
         framed.append(chunk.start)
-        pieces.append(chunk.data)
+        chunks.append(chunk.data)
         size += len(chunk.data)
-    return b"".join(pieces), (np.array(plain, np.int64), np.array(framed, np.int64))
+    return b"".join(chunks), (np.array(plain, np.int64), np.array(framed, np.int64))
 
 
 def _find_chunks(offsets: Offsets, chunks: Spans, name: str, state: str) -> Offsets:

@@ -113,7 +113,7 @@ def verify_blocks(
     wrong = find_wrong_block(form.checksum, data, offsets - offset, sizes, modifiers)
     if wrong >= 0:
         hint = "The file was changed after RocksDB wrote it"
-        raise FormatError("a block does not match its checksum", where=_place(form, offsets[wrong]), hint=hint)
+        raise FormatError("a block does not match its checksum", where=_locate(form, offsets[wrong]), hint=hint)
 
 
 def _compute_modifiers(base: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -134,44 +134,46 @@ def _decompress(
         if kind not in (_SNAPPY, *_DECOMPRESSORS) or not (form.sized or kind in (_NONE, _SNAPPY)):
             what = f"a block is compressed by {_NAMES.get(kind, f'method {kind}')}"
             hint = "Compact the database with a RocksDB that uses snappy, lz4, zstd, zlib or no compression"
-            raise UnsupportedError(what, where=_place(form, offsets[np.argmax(kinds == kind)]), hint=hint)
+            raise UnsupportedError(what, where=_locate(form, offsets[np.argmax(kinds == kind)]), hint=hint)
     plain_sizes, sources = ends - starts, starts.copy()
     read_plain_sizes(data.ctypes.data, ends, kinds, plain_sizes, sources)
     wrong = np.flatnonzero((plain_sizes < 0) | (plain_sizes > (ends - starts) * _RATIOS[kinds]))
     if len(wrong):
         block = wrong[0]
         what = f"a block of {ends[block] - starts[block]} bytes says that it holds {plain_sizes[block]}"
-        raise FormatError(what, where=_place(form, offsets[block]))
+        raise FormatError(what, where=_locate(form, offsets[block]))
     plain_ends = np.cumsum(plain_sizes)
     plain_starts = plain_ends - plain_sizes
     plain = np.empty(int(plain_ends[-1]), np.uint8)
-    places = (sources, ends, plain_starts, plain_ends)
+    positions = (sources, ends, plain_starts, plain_ends)
     rows = np.flatnonzero(kinds == _SNAPPY)
-    starts, ends, *targets = (part[rows] for part in places)
+    starts, ends, *targets = (part[rows] for part in positions)
     wrong_row = decompress_snappy(data.ctypes.data, starts, ends, plain.ctypes.data, *targets)
     if wrong_row >= 0:
         what = "a block cannot be decompressed: it is not what snappy writes"
-        raise FormatError(what, where=_place(form, offsets[rows[wrong_row]]))
+        raise FormatError(what, where=_locate(form, offsets[rows[wrong_row]]))
     rows = np.flatnonzero(kinds != _SNAPPY)
-    others = tuple(part[rows] for part in (*places, kinds, offsets))
+    others = tuple(part[rows] for part in (*positions, kinds, offsets))
     _decompress_into(form, data.data, others, plain.data)
     return Blocks(plain, plain_starts, plain_ends)
 
 
 def _decompress_into(
-    form: BlockFormat, source: memoryview, places: tuple[npt.NDArray[Any], ...], target: memoryview
+    form: BlockFormat, source: memoryview, positions: tuple[npt.NDArray[Any], ...], target: memoryview
 ) -> None:
     # Everything that can be done for all blocks at once is done before: this loop costs about what decompression does.
     offset = -1
     try:
-        for start, end, plain_start, plain_end, kind, offset in zip(*(part.tolist() for part in places), strict=True):
+        for start, end, plain_start, plain_end, kind, offset in zip(
+            *(part.tolist() for part in positions), strict=True
+        ):
             written = _DECOMPRESSORS[kind](source[start:end], target[plain_start:plain_end])
             if written != plain_end - plain_start:
                 what = f"a block holds {written} bytes, it says {plain_end - plain_start}"
-                raise FormatError(what, where=_place(form, offset))
+                raise FormatError(what, where=_locate(form, offset))
     except (cramjam.DecompressionError, zlib.error, ValueError, OSError) as error:
         what = f"a block cannot be decompressed: {error}"
-        raise FormatError(what, where=_place(form, offset)) from None
+        raise FormatError(what, where=_locate(form, offset)) from None
 
 
 @njit(cache=True, nogil=True)
@@ -188,10 +190,10 @@ def read_plain_sizes(base, ends, kinds, sizes, sources):  # type: ignore[no-unty
     for block in range(len(ends)):
         if kinds[block] == _NONE:
             continue
-        size, behind = load_varint(base + sources[block], base + ends[block])
-        sizes[block] = size if behind >= 0 else -1
+        size, end = load_varint(base + sources[block], base + ends[block])
+        sizes[block] = size if end >= 0 else -1
         if kinds[block] != _SNAPPY:
-            sources[block] = behind - base
+            sources[block] = end - base
 
 
 def _copy(source: memoryview, target: memoryview) -> int:
@@ -218,7 +220,7 @@ _DECOMPRESSORS: dict[int, Callable[[memoryview, memoryview], int]] = {
 }
 
 
-def _place(form: BlockFormat, offset: int | np.int64) -> Where:
+def _locate(form: BlockFormat, offset: int | np.int64) -> Where:
     return Where(file=form.name, offset=int(offset))
 
 
@@ -236,7 +238,7 @@ def read_block(form: BlockFormat, data: bytes, offset: int) -> bytes:
     """
     size = len(data) - TRAILER_SIZE
     if size < 0:
-        raise FormatError("a block is shorter than its trailer", where=_place(form, offset))
-    place = np.array([offset], np.int64)
-    blocks = decode_blocks(form, np.frombuffer(data, np.uint8), offset, place, np.array([size], np.int64))
+        raise FormatError("a block is shorter than its trailer", where=_locate(form, offset))
+    position = np.array([offset], np.int64)
+    blocks = decode_blocks(form, np.frombuffer(data, np.uint8), offset, position, np.array([size], np.int64))
     return blocks.data[int(blocks.starts[0]) : int(blocks.ends[0])].tobytes()

@@ -93,28 +93,28 @@ def find_wrong_crc32c(base, starts, sizes, modifiers):  # type: ignore[no-untype
         The first block that does not match; -1 if all do.
     """
     tables = _TABLES
-    places = np.empty(3, np.int64)
+    positions = np.empty(3, np.int64)
     crcs = np.empty(3, np.int64)
     for first in range(0, len(starts), 3):
         # Each word waits for the one before it: three blocks at once fill the time.
         lanes = min(3, len(starts) - first)
         crcs[:] = 0xFFFFFFFF
         for lane in range(lanes):
-            places[lane] = base + starts[first + lane]
+            positions[lane] = base + starts[first + lane]
         if lanes == 3:
             words = (min(sizes[first], min(sizes[first + 1], sizes[first + 2])) + 1) // 8
-            a, b, c = places
+            a, b, c = positions
             crc_a, crc_b, crc_c = crcs
             for at in range(0, 8 * words, 8):
                 crc_a = _take_word(tables, crc_a, a + at)
                 crc_b = _take_word(tables, crc_b, b + at)
                 crc_c = _take_word(tables, crc_c, c + at)
             crcs[0], crcs[1], crcs[2] = crc_a, crc_b, crc_c
-            places += 8 * words
+            positions += 8 * words
         for lane in range(lanes):
             block = first + lane
             end = base + starts[block] + sizes[block] + 1
-            crc = _finish(tables, crcs[lane], places[lane], end)
+            crc = _finish(tables, crcs[lane], positions[lane], end)
             if crc + modifiers[block] & 0xFFFFFFFF != load_u32(end):
                 return block
     return -1
@@ -141,8 +141,8 @@ def find_wrong_block(
     if kind == CRC32C:
         return int(find_wrong_crc32c(data.ctypes.data, starts, sizes, modifiers))
     view = data.data
-    places = zip(starts.tolist(), (starts + sizes).tolist(), modifiers.tolist(), strict=True)
-    for block, (start, end, modifier) in enumerate(places):
+    positions = zip(starts.tolist(), (starts + sizes).tolist(), modifiers.tolist(), strict=True)
+    for block, (start, end, modifier) in enumerate(positions):
         stored = int.from_bytes(view[end + 1 : end + TRAILER_SIZE], "little")
         if (_compute_xxhash(kind, view, start, end) + modifier) & 0xFFFFFFFF != stored:
             return block

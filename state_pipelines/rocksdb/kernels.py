@@ -225,16 +225,16 @@ def parse_index(base, entries_end, delta, trailer_size, target, key_starts, key_
         rest, at = load_varint(at, end)
         if at < 0 or shared > previous_size:
             return -1, 0
-        behind = -1
+        end_at = -1
         if not delta:
             value_size, at = load_varint(at, end)
             if at < 0:
                 return -1, 0
-            behind = rest + value_size
+            end_at = rest + value_size
         if rest > end - at or shared + rest < trailer_size:
             return -1, 0
         if not delta:
-            behind += at
+            end_at += at
         if target:
             copy(target + total, previous, shared)
             copy(target + total + shared, at, rest)
@@ -252,7 +252,7 @@ def parse_index(base, entries_end, delta, trailer_size, target, key_starts, key_
             size, at = load_varint(at, end)
             if at < 0:
                 return -1, 0
-        if not delta and at != behind:
+        if not delta and at != end_at:
             return -1, 0
         if target:
             key_starts[count] = total

@@ -225,9 +225,9 @@ def _measure(file: TableFile, start: bytes, end: bytes | None, step: int) -> lis
     blocks = find_blocks(table, start, end)
     if not blocks:
         return []
-    behind = np.cumsum(table.index.sizes[blocks.start : blocks.stop])
-    cuts = np.unique(np.append(np.searchsorted(behind, np.arange(step, behind[-1], step)), len(blocks) - 1))
-    weights = np.diff(behind[cuts], prepend=0)
+    ends_at = np.cumsum(table.index.sizes[blocks.start : blocks.stop])
+    cuts = np.unique(np.append(np.searchsorted(ends_at, np.arange(step, ends_at[-1], step)), len(blocks) - 1))
+    weights = np.diff(ends_at[cuts], prepend=0)
     return [
         (_find_end(table, blocks[cut]), weight) for cut, weight in zip(cuts.tolist(), weights.tolist(), strict=True)
     ]
@@ -249,8 +249,8 @@ def _choose_table_end(table: Table, low: bytes, share: int) -> bytes:
     blocks = find_blocks(table, low, None)
     if not blocks:
         return table.file.end
-    behind = np.cumsum(table.index.sizes[blocks.start : blocks.stop]) * table.expansion
-    count = max(1, int(np.searchsorted(behind, share, "right")))
+    ends_at = np.cumsum(table.index.sizes[blocks.start : blocks.stop]) * table.expansion
+    count = max(1, int(np.searchsorted(ends_at, share, "right")))
     end = _find_end(table, blocks[count - 1])
     # A key whose versions fill blocks would not let the chunk advance.
     for block in blocks[count:]:

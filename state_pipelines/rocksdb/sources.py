@@ -52,7 +52,7 @@ class FamilyRanges(NamedTuple):
     ranges: tuple[KeyRange, ...]
 
 
-class Piece(NamedTuple):
+class TableRange(NamedTuple):
     """Adjacent blocks of a table that are read with one request.
 
     Attributes:
@@ -148,7 +148,7 @@ class PlannedSource(TableSource):
         self._tables = tables
 
     def _fetch(self, start: int, end: int, size: int) -> tuple[int, bytes]:
-        return self._tables.take_piece(self._number, self.table)
+        return self._tables.take_range(self._number, self.table)
 
 
 class DirectTables:
@@ -188,7 +188,7 @@ class PlannedTables:
         self._opening = read_ahead(files, self._open, location, lambda each: find_tail_size(each[1]))
         self._opened: dict[tuple[int, int], Table | StateError] = {}
         self._sources: dict[tuple[int, int], PlannedSource] = {}
-        self._pieces: dict[tuple[int, int], list[tuple[int, bytes | StateError]]] = {}
+        self._ranges: dict[tuple[int, int], list[tuple[int, bytes | StateError]]] = {}
         self._reading = read_ahead(self._plan(), self._read, location, lambda each: each.end - each.start)
 
     def open(self, number: int, file: TableFile, wanted: KeyRange) -> TableSource:
@@ -204,12 +204,12 @@ class PlannedTables:
         # Ranges of keys may share a piece.
         return self._sources.setdefault(key, PlannedSource(table, number, self))
 
-    def take_piece(self, number: int, table: Table) -> tuple[int, bytes]:
+    def take_range(self, number: int, table: Table) -> tuple[int, bytes]:
         """Take the next piece of a table: where it begins, and its bytes."""
         key = number, table.file.number
-        while not self._pieces.get(key) and self._advance():
+        while not self._ranges.get(key) and self._advance():
             pass
-        start, data = self._pieces[key].pop(0)
+        start, data = self._ranges[key].pop(0)
         if isinstance(data, StateError):
             raise data
         return start, data
@@ -219,7 +219,7 @@ class PlannedTables:
         key = number, file.number
         self._opened.pop(key, None)
         self._sources.pop(key, None)
-        self._pieces.pop(key, None)
+        self._ranges.pop(key, None)
 
     def close(self) -> None:
         """End all scans."""
@@ -228,8 +228,10 @@ class PlannedTables:
 
     def _advance(self) -> bool:
         """Take the next piece of the plan, which opens tables as it goes; return whether there was one."""
-        for piece, data in self._reading:
-            self._pieces.setdefault((piece.number, piece.table.file.number), []).append((piece.start, data))
+        for table_range, data in self._reading:
+            self._ranges.setdefault((table_range.number, table_range.table.file.number), []).append(
+                (table_range.start, data)
+            )
             return True
         return False
 
@@ -240,16 +242,16 @@ class PlannedTables:
         except StateError as error:
             return error
 
-    def _read(self, piece: Piece) -> bytes | StateError:
+    def _read(self, table_range: TableRange) -> bytes | StateError:
         try:
-            return piece.table.read(piece.start, piece.end)
+            return table_range.table.read(table_range.start, table_range.end)
         except StateError as error:
             return error
 
-    def _plan(self) -> Iterator[Piece]:
+    def _plan(self) -> Iterator[TableRange]:
         """Plan the pieces of all column families by their first keys: scans need them in about this order."""
         for number, each in enumerate(self._wanted):
-            heads: list[tuple[bytes, int, Piece, Iterator[tuple[bytes, Piece]]]] = []
+            heads: list[tuple[bytes, int, TableRange, Iterator[tuple[bytes, TableRange]]]] = []
             for order, file in enumerate(find_all_files(each)):
                 while heads and heads[0][0] < file.smallest:
                     yield _advance_first(heads)
@@ -257,25 +259,25 @@ class PlannedTables:
                 self._opened[number, file.number] = table
                 if isinstance(table, StateError) or table.content:
                     continue
-                pieces = plan_pieces(number, table, each.ranges, max(_LEAST_READ, READ_SIZE // (len(heads) + 1)))
-                for key, piece in pieces:
-                    heapq.heappush(heads, (key, order, piece, pieces))
+                table_ranges = plan_ranges(number, table, each.ranges, max(_LEAST_READ, READ_SIZE // (len(heads) + 1)))
+                for key, table_range in table_ranges:
+                    heapq.heappush(heads, (key, order, table_range, table_ranges))
                     break
             while heads:
                 yield _advance_first(heads)
 
 
-def _advance_first(heads: list[tuple[bytes, int, Piece, Iterator[tuple[bytes, Piece]]]]) -> Piece:
+def _advance_first(heads: list[tuple[bytes, int, TableRange, Iterator[tuple[bytes, TableRange]]]]) -> TableRange:
     """Take the first of the next pieces of some tables, and put the piece after it in its place."""
-    _, order, first, pieces = heads[0]
-    for key, piece in pieces:
-        heapq.heapreplace(heads, (key, order, piece, pieces))
+    _, order, first, table_ranges = heads[0]
+    for key, table_range in table_ranges:
+        heapq.heapreplace(heads, (key, order, table_range, table_ranges))
         return first
     heapq.heappop(heads)
     return first
 
 
-def plan_pieces(number: int, table: Table, ranges: Sequence[KeyRange], size: int) -> Iterator[tuple[bytes, Piece]]:
+def plan_ranges(number: int, table: Table, ranges: Sequence[KeyRange], size: int) -> Iterator[tuple[bytes, TableRange]]:
     """Plan the pieces of about `size` bytes in which the blocks for some keys are read.
 
     Yields:
@@ -298,7 +300,7 @@ def plan_pieces(number: int, table: Table, ranges: Sequence[KeyRange], size: int
             # Whole blocks, one at least.
             after = max(start + 1, int(np.searchsorted(ends[:stop], starts[start] + size, "right")))
             key = index.separator(start - 1) if start else table.file.smallest
-            yield key, Piece(number, table, int(starts[start]), int(ends[after - 1]))
+            yield key, TableRange(number, table, int(starts[start]), int(ends[after - 1]))
             start = after
 
 

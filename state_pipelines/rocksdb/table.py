@@ -157,8 +157,10 @@ def open_table(file: TableFile) -> Table:
     """
     name = file.stream.name
     tail = _read_tail(file)
-    form, metaindex_place, index_place = _read_footer(tail)
-    metaindex = {key: _read_place(Cursor(value, name)) for key, value, _ in _read_meta(tail, form, metaindex_place)}
+    form, metaindex_range, index_range = _read_footer(tail)
+    metaindex = {
+        key: _read_block_range(Cursor(value, name)) for key, value, _ in _read_meta(tail, form, metaindex_range)
+    }
     if b"rocksdb.properties" not in metaindex:
         raise FormatError("a table has no properties", where=Where(file=name))
     if b"rocksdb.compression_dict" in metaindex:
@@ -166,8 +168,8 @@ def open_table(file: TableFile) -> Table:
             "the blocks of a table are compressed with a dictionary", where=Where(file=name), hint=_HINT
         )
     properties = _read_properties(tail, form, metaindex[b"rocksdb.properties"])
-    index_place = index_place or metaindex.get(b"rocksdb.index")
-    if index_place is None:
+    index_range = index_range or metaindex.get(b"rocksdb.index")
+    if index_range is None:
         raise FormatError("a table has no index", where=Where(file=name))
     _check(properties, name)
     sequence = _find_sequence(properties, file)
@@ -184,7 +186,7 @@ def open_table(file: TableFile) -> Table:
         sequence,
         properties.get(b"rocksdb.merge.operator", b"").decode("utf-8", "replace"),
         min(max(raw / data_size, 1.0), _MOST_EXPANSION) if data_size else 1.0,
-        _read_index(tail, form, properties, index_place),
+        _read_index(tail, form, properties, index_range),
         tombstones,
         tail.data if len(tail.data) == file.size else b"",
     )
@@ -201,7 +203,7 @@ def find_meta_blocks(file: TableFile) -> list[tuple[int, int]]:
     tail = _read_tail(file)
     form, metaindex, _ = _read_footer(tail)
     return [
-        _read_place(Cursor(value, form.name))
+        _read_block_range(Cursor(value, form.name))
         for key, value, _ in _read_meta(tail, form, metaindex)
         if key.startswith((b"filter.", b"fullfilter.", b"partitionedfilter."))
     ]
@@ -225,7 +227,7 @@ def _read_footer(tail: _Tail) -> tuple[BlockFormat, tuple[int, int], tuple[int, 
     magic = int.from_bytes(footer[-8:], "little")
     if magic == OLD_MAGIC:
         cursor = Cursor(footer[:-8], file.stream.name, start)
-        return BlockFormat(file.stream.name, CRC32C, sized=False), _read_place(cursor), _read_place(cursor)
+        return BlockFormat(file.stream.name, CRC32C, sized=False), _read_block_range(cursor), _read_block_range(cursor)
     start = file.size - FOOTER_SIZE
     where = Where(file=file.stream.name, offset=start)
     if magic != MAGIC or start < 0:
@@ -240,7 +242,7 @@ def _read_footer(tail: _Tail) -> tuple[BlockFormat, tuple[int, int], tuple[int, 
     if version < _FIRST_EXTENDED:
         cursor = Cursor(footer[1:-12], file.stream.name, start + 1)
         form = BlockFormat(file.stream.name, footer[0], sized=version >= _FIRST_SIZED)
-        return form, _read_place(cursor), _read_place(cursor)
+        return form, _read_block_range(cursor), _read_block_range(cursor)
     if footer[1:5] != _EXTENDED_MAGIC:
         raise FormatError("the footer of a table lacks its second magic number", where=where)
     context = int.from_bytes(footer[9:13], "little")
@@ -258,12 +260,12 @@ def _check_footer(form: BlockFormat, footer: bytes, start: int) -> None:
     verify_blocks(form, trailed, start, np.array([start], np.int64), np.array([FOOTER_SIZE - 1], np.int64))
 
 
-def _read_place(cursor: Cursor) -> tuple[int, int]:
+def _read_block_range(cursor: Cursor) -> tuple[int, int]:
     return cursor.varint(), cursor.varint()
 
 
-def _read_meta(tail: _Tail, form: BlockFormat, place: tuple[int, int]) -> list[tuple[bytes, bytes, int]]:
-    offset, size = place
+def _read_meta(tail: _Tail, form: BlockFormat, block_range: tuple[int, int]) -> list[tuple[bytes, bytes, int]]:
+    offset, size = block_range
     block = read_block(form, tail.read(offset, size + TRAILER_SIZE), offset)
     return list(_iter_entries(Cursor(block, form.name, offset)))
 
@@ -288,12 +290,12 @@ def _iter_entries(cursor: Cursor) -> Iterator[tuple[bytes, bytes, int]]:
         yield key, cursor.take(size), cursor.position - size
 
 
-def _read_properties(tail: _Tail, form: BlockFormat, place: tuple[int, int]) -> dict[bytes, bytes]:
+def _read_properties(tail: _Tail, form: BlockFormat, block_range: tuple[int, int]) -> dict[bytes, bytes]:
     try:
-        entries = _read_meta(tail, form, place)
+        entries = _read_meta(tail, form, block_range)
     except FormatError:
         # An old RocksDB wrote the sequence number of an ingested table over the zeros that the checksum covers.
-        offset, size = place
+        offset, size = block_range
         block = bytearray(tail.read(offset, size + TRAILER_SIZE))
         plain = bytes(block[:-TRAILER_SIZE])
         found = {key: position for key, _, position in _iter_entries(Cursor(plain, form.name, offset))}
@@ -350,30 +352,32 @@ def _cut_tombstones(
             yield RangeTombstone(start, end, trailer >> 8 if sequence < 0 else sequence)
 
 
-def _read_index(tail: _Tail, form: BlockFormat, properties: dict[bytes, bytes], place: tuple[int, int]) -> BlockIndex:
+def _read_index(
+    tail: _Tail, form: BlockFormat, properties: dict[bytes, bytes], block_range: tuple[int, int]
+) -> BlockIndex:
     has_user_keys = _read_number(properties, b"rocksdb.index.key.is.user.key", form.name) != 0
     delta = _read_number(properties, b"rocksdb.index.value.is.delta.encoded", form.name) != 0
-    index = _parse_index(tail, form, place, has_user_keys, delta)
+    index = _parse_index(tail, form, block_range, has_user_keys, delta)
     if _read_fixed(properties, b"rocksdb.block.based.table.index.type", 4) == _TWO_LEVEL_INDEX:
-        places = zip(index.offsets.tolist(), index.sizes.tolist(), strict=True)
-        index = _join([_parse_index(tail, form, part, has_user_keys, delta) for part in places], has_user_keys)
+        ranges = zip(index.offsets.tolist(), index.sizes.tolist(), strict=True)
+        index = _join([_parse_index(tail, form, part, has_user_keys, delta) for part in ranges], has_user_keys)
     largest = max(int(index.offsets.max(initial=0)), int(index.sizes.max(initial=0)))
-    behind = index.offsets + index.sizes + TRAILER_SIZE
+    ends = index.offsets + index.sizes + TRAILER_SIZE
     if (
         largest > tail.file.size
         or (index.sizes < 0).any()
-        or (index.offsets < np.append(0, behind)[:-1]).any()
-        or (behind > tail.file.size).any()
+        or (index.offsets < np.append(0, ends)[:-1]).any()
+        or (ends > tail.file.size).any()
     ):
         what = "the index of a table names blocks that overlap or lie outside the file"
-        raise FormatError(what, where=Where(file=form.name, offset=place[0]))
+        raise FormatError(what, where=Where(file=form.name, offset=block_range[0]))
     return index
 
 
 def _parse_index(
-    tail: _Tail, form: BlockFormat, place: tuple[int, int], has_user_keys: bool, delta: bool
+    tail: _Tail, form: BlockFormat, block_range: tuple[int, int], has_user_keys: bool, delta: bool
 ) -> BlockIndex:
-    offset, size = place
+    offset, size = block_range
     block = read_block(form, tail.read(offset, size + TRAILER_SIZE), offset)
     end = _find_entries_end(block, form, offset)
     data = np.frombuffer(block, np.uint8)

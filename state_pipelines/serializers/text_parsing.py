@@ -135,9 +135,9 @@ class _Parser:
             return make(*self.arguments(word, arity))
         if tuple_word:
             return build.tuple_of(*self.arguments(word, int(tuple_word.group(1))))
-        if word in _FORMS:
-            return _FORMS[word](self)
-        known = [*basics.SNAPSHOT_CLASSES, *_ELEMENTS, *_FORMS, "Tuple2"]
+        if word in _PARSERS:
+            return _PARSERS[word](self)
+        known = [*basics.SNAPSHOT_CLASSES, *_ELEMENTS, *_PARSERS, "Tuple2"]
         close = get_close_matches(word, known, 3)
         if word in _NOT_FROM_TEXT:
             raise self.error(f"{word} cannot be built from text", start, hint=_NOT_FROM_TEXT[word])
@@ -250,7 +250,7 @@ _ELEMENTS: dict[str, tuple[Callable[..., Serializer], int]] = {
     "Timer": (build.timer, 2),
 }
 
-_FORMS: dict[str, Callable[[_Parser], Serializer]] = {
+_PARSERS: dict[str, Callable[[_Parser], Serializer]] = {
     "Row": _Parser.row,
     "RowWithoutKind": _Parser.row_without_kind,
     "Nullable": _Parser.nullable,

@@ -201,8 +201,8 @@ def parse_python_types(texts: Iterable[str]) -> dict[str, dict[str, PythonDeclar
             for operator, types in _read_python_types(text).items():
                 found.setdefault(operator, {}).update(types)
             continue
-        ((place, described),) = _split([text], _PYTHON_FORM, _PYTHON_EXAMPLE)
-        operator, dot, state = place.rpartition(".")
+        ((name, described),) = _split([text], _PYTHON_FORM, _PYTHON_EXAMPLE)
+        operator, dot, state = name.rpartition(".")
         if not dot or not operator or not state:
             raise UsageError(f"{text!r} does not have the form {_PYTHON_FORM}", hint=f"Such as {_PYTHON_EXAMPLE}")
         found.setdefault(operator, {})[state] = parse_python_declaration(described)

@@ -12,7 +12,7 @@ from state_pipelines.errors import StateError, UnsupportedError, at
 from state_pipelines.keyed.changelog.key_serializer_search import (
     FoundKeySerializer,
     find_key_serializer,
-    find_told_serializers,
+    find_written_serializers,
 )
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.raw_timers import NotTimersError
@@ -173,13 +173,13 @@ class KeyedFiles:
 
     def _open_managed(self, operator: OperatorState) -> tuple[Files, Mapping[int, StateError]]:
         if operator.operator_id not in self._managed:
-            told = self._key_serializers.get(operator.operator_id)
+            declared = self._key_serializers.get(operator.operator_id)
             handles = [subtask.managed_keyed_state for subtask in operator.subtasks]
             held = find_held_key_groups(operator)
             opened = dict(
                 zip(
                     (subtask.index for subtask in operator.subtasks),
-                    self._handles.open_side_by_side(handles, told),
+                    self._handles.open_side_by_side(handles, declared),
                     strict=True,
                 )
             )
@@ -231,7 +231,7 @@ class KeyedFiles:
         for operator in self._metadata.operator_states:
             files, _ = self._open_managed(operator)
             logs = [log for _, file in files for log in file.change_logs()]
-            found.update((serializer, None) for serializer, _ in find_told_serializers(logs))
+            found.update((serializer, None) for serializer, _ in find_written_serializers(logs))
             found.update((key, None) for _, file in files if (key := file.described_states()[0]) is not None)
         return tuple(found)
 

@@ -80,9 +80,9 @@ def declare_types(info: StateMetaInfo, declared: PythonDeclaration, kind: str) -
         )
     types = declared.type.children if is_map else (declared.type,)
     if info.kind is StateKind.BROADCAST:
-        places = {KEY_SERIALIZER: types[0], VALUE_SERIALIZER: types[1]}
+        serializers = {KEY_SERIALIZER: types[0], VALUE_SERIALIZER: types[1]}
         changed = tuple(
-            (name, _type_arrays(each, [places[name]], kind) if name in places else each)
+            (name, _type_arrays(each, [serializers[name]], kind) if name in serializers else each)
             for name, each in info.serializers
         )
     else:

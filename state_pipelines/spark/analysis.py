@@ -71,8 +71,8 @@ class EmptyReader:
     def _make_schema(self, shape: StateShape, keys: tuple[str, ...]) -> pa.Schema:
         if not shape.is_keyed:
             *others, payload = make_encoder(self.operator, shape, self.layouts).types.items()
-            place = others[0] if shape.kind == BROADCAST else ("list_index", pa.int64())
-            return pa.schema([(hidden("subtask"), pa.int32()), (hidden(place[0]), place[1]), (PAYLOAD, payload[1])])
+            extra = others[0] if shape.kind == BROADCAST else ("list_index", pa.int64())
+            return pa.schema([(hidden("subtask"), pa.int32()), (hidden(extra[0]), extra[1]), (PAYLOAD, payload[1])])
         assert shape.key is not None
         layout = derive_keyed_layout(shape.info, shape.key, self.operator.max_parallelism, self.layouts)
         names = name_columns(layout, keys)

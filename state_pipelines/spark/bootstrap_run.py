@@ -83,13 +83,13 @@ def bootstrap(
         ProofError: the new files do not hold the rows; nothing is left at the target.
         TargetExistsError: the target exists.
     """
-    place = resolve(target)
+    location = resolve(target)
     frames = [state.rows for new in operators for state in new.states if isinstance(state.rows, DataFrame)]
     session = spark or (frames[0].sparkSession if frames else None)
     if session is None:
         raise UsageError("no state has a DataFrame as its rows", hint="Give `rows=` a DataFrame")
     plan = plan_bootstrap(
-        place,
+        location,
         operators,
         FrameRows(),
         base=None if base is None else ensure_open(base),
@@ -98,7 +98,7 @@ def bootstrap(
         prove=prove,
     )
     is_shared, run = uses_other_machines(session), partial(run_tasks, session)
-    with SnapshotTransaction(place, run, scratch=scratch, is_shared=is_shared) as transaction:
+    with SnapshotTransaction(location, run, scratch=scratch, is_shared=is_shared) as transaction:
         return plan.run(transaction)
 
 

@@ -63,7 +63,7 @@ class ClassData:
 
 def locate_class_data(java: Path) -> ClassData:
     """The archive for a Java and the Spark that is installed; it may not have been made yet."""
-    return ClassData(java, cache_directory() / f"{_PREFIX}{_identify_place(java)}-{_identify_content(java)}")
+    return ClassData(java, cache_directory() / f"{_PREFIX}{_identify_installation(java)}-{_identify_content(java)}")
 
 
 def make_class_data(java: Path) -> ClassData:
@@ -86,7 +86,7 @@ def make_class_data(java: Path) -> ClassData:
             program.parent.mkdir(parents=True, exist_ok=True)
             (directory / _ARCHIVE).replace(made.archive)
             (directory / "java").replace(program)
-        for each in made.home.parent.glob(f"{_PREFIX}{_identify_place(java)}-*"):
+        for each in made.home.parent.glob(f"{_PREFIX}{_identify_installation(java)}-*"):
             if each != made.home:
                 shutil.rmtree(each)
     except OSError as error:
@@ -156,7 +156,7 @@ def _jar_directory() -> Path:
     return (Path(home) if home else Path(pyspark.__file__).parent) / "jars"
 
 
-def _identify_place(java: Path) -> str:
+def _identify_installation(java: Path) -> str:
     return _digest(str(java.resolve()), str(_jar_directory()))
 
 
@@ -164,10 +164,10 @@ def _identify_content(java: Path) -> str:
     """Changes with Java, with the jars, and with what is written for them."""
     files = sorted(_jar_directory().glob("*.jar"))
     release = java.resolve().parents[1] / "release"
-    facts = [(each.name, each.stat()) for each in (java, release, *files) if each.exists()]
-    known = (f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in facts)
+    stats = [(each.name, each.stat()) for each in (java, release, *files) if each.exists()]
+    known = (f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats)
     return _digest(str(java), make_launcher(java, _SHARED), _QUIET, *known)
 
 
-def _digest(*facts: str) -> str:
-    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+def _digest(*stats: str) -> str:
+    return hashlib.sha256("\n".join(stats).encode()).hexdigest()[:16]

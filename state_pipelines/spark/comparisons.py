@@ -33,7 +33,7 @@ class GroupResult:
 
     Attributes:
         state: its name.
-        place: the key group, or a heap of keys where keys have changed their key group; of operator state the subtask.
+        group: the key group, or a bucket of keys if keys have changed their key group; of operator state the subtask.
         values: by check, the names of the compared values, with the values before and after.
         records: that were written; None where rows of the way back are compared.
         misplaced: records in another key group than their hash gives.
@@ -41,7 +41,7 @@ class GroupResult:
     """
 
     state: str
-    place: int
+    group: int
     values: dict[str, list[tuple[str, str, str]]]
     records: int | None
     misplaced: int
@@ -50,8 +50,8 @@ class GroupResult:
 
 def name_values(columns: RowColumns) -> dict[str, str]:
     """Names of the digests of the values of rows, with readable names."""
-    told = {NULLS: "null values", VALUES: "values", TIMES: "times of the last access"}
-    return {name: told.get(name, name) for name in columns.names}
+    words = {NULLS: "null values", VALUES: "values", TIMES: "times of the last access"}
+    return {name: words.get(name, name) for name in columns.names}
 
 
 def compare_sums(
@@ -84,13 +84,13 @@ def differ(results: Sequence[GroupResult], check: str) -> bool:
 def find_failed(results: Sequence[GroupResult], check: str, state: str) -> tuple[set[str], list[int]]:
     """Find the digests of a state that differ in a check: their names, and the key groups or subtasks."""
     names: set[str] = set()
-    places: set[int] = set()
+    groups: set[int] = set()
     for result in results:
         for what, before, after in result.values.get(check, ()):
             if result.state == state and before != after:
                 names.add(what)
-                places.add(result.place)
-    return names, sorted(places)
+                groups.add(result.group)
+    return names, sorted(groups)
 
 
 def make_check(
@@ -98,7 +98,7 @@ def make_check(
     results: Sequence[GroupResult],
     found: FoundRows | None,
     *,
-    place: str,
+    unit: str,
     description: str,
     notes: Sequence[str] = (),
 ) -> ProofCheck:
@@ -108,13 +108,13 @@ def make_check(
         name: of the check.
         results: all comparisons.
         found: rows that differ; None when the check holds.
-        place: `key group` or `subtask`.
+        unit: `key group` or `subtask`.
         description: of the check.
         notes: rows that the check leaves out.
     """
     records = sum(each.records or 0 for each in results)
     compared = "; ".join(dict.fromkeys(_name_digests(results, name)))
-    expected = f"equal in every {place}: {compared}" if compared else "no records"
+    expected = f"equal in every {unit}: {compared}" if compared else "no records"
     if found is None:
         return ProofCheck(name, True, description, expected, "; ".join([expected, *notes]), RecordCounts(records))
     counts = replace(found.counts, compared=records)
@@ -122,7 +122,7 @@ def make_check(
     if name in (ROW_COUNTS, KEY_SETS):
         # Values may differ too, which is for other checks to say.
         counts, rows = replace(counts, differing=0), found.rows
-    observed = [f"different: {_name_different(results, name, place)}"]
+    observed = [f"different: {_name_different(results, name, unit)}"]
     observed.append(str(counts) if counts.failed else "no differing record is found when both sides are read again")
     return ProofCheck(name, False, description, expected, "; ".join([*observed, *notes]), counts, rows[:EXAMPLES])
 
@@ -139,15 +139,15 @@ def _name_digests(results: Sequence[GroupResult], check: str) -> list[str]:
     ]
 
 
-def _name_different(results: Sequence[GroupResult], check: str, place: str) -> str:
+def _name_different(results: Sequence[GroupResult], check: str, unit: str) -> str:
     counts: dict[str, list[int]] = {}
     several = len({each.state for each in results}) > 1
     for each in results:
         for what, before, after in each.values.get(check, ()):
             if before != after:
-                counts.setdefault(f"{each.state}: {what}" if several else what, []).append(each.place)
-    return ", ".join(f"{what} in {_name_places(found, place)}" for what, found in counts.items())
+                counts.setdefault(f"{each.state}: {what}" if several else what, []).append(each.group)
+    return ", ".join(f"{what} in {_name_groups(found, unit)}" for what, found in counts.items())
 
 
-def _name_places(found: Sequence[int], place: str) -> str:
-    return f"{place} {found[0]}" if len(found) == 1 else f"{len(found)} {place}s"
+def _name_groups(found: Sequence[int], unit: str) -> str:
+    return f"{unit} {found[0]}" if len(found) == 1 else f"{len(found)} {unit}s"

@@ -62,7 +62,7 @@ def find_rows(
     state: str,
     sides: Mapping[str, DataFrame],
     compared: tuple[str, str],
-    place: tuple[str, Collection[int]],
+    groups: tuple[str, Collection[int]],
     fields: Collection[str],
     *,
     kept: bool = False,
@@ -73,17 +73,17 @@ def find_rows(
         state: name of the state.
         sides: frames of `FlowRunner` by name, with the same keys; those that are not compared are only shown.
         compared: names of the expected frame and of the one that is there.
-        place: column of the key group or subtask, and the values of it to search.
+        groups: column of the key group or subtask, and the values of it to search.
         fields: names of digests, and of fields of the payload, that are compared; the whole payload where it has none.
         kept: rows that the second frame lacks are no difference: the migration left them out.
 
     Returns:
         Numbers of rows, and at most `EXAMPLES` of each kind.
     """
-    column, places = hidden(place[0]), place[1]
+    column, values = hidden(groups[0]), groups[1]
     common = set.intersection(*(set(frame.columns) for frame in sides.values()))
     parts = ("key_bytes",) if hidden("key_bytes") in common else (*KEYS, "timestamp")
-    identity = [name for name in map(hidden, (place[0], *parts, "list_index")) if name in common]
+    identity = [name for name in map(hidden, (groups[0], *parts, "list_index")) if name in common]
     shown = [
         name
         for name in map(hidden, KEYS)
@@ -92,7 +92,7 @@ def find_rows(
     timed = TIMES in fields or "times of the last access" in fields
     union: DataFrame | None = None
     for name, frame in sides.items():
-        rows = frame.where(F.col(column).isin(list(places))) if column in identity else frame
+        rows = frame.where(F.col(column).isin(list(values))) if column in identity else frame
         own = rows.select(
             *identity,
             *(F.col(each) for each in shown if each in frame.columns),

@@ -267,7 +267,7 @@ def judge_rows(frame: DataFrame, operator: str, state: str, wanted: Sequence[Row
         expectations = [make_expectation(each) for each in wanted]
         judgements = judge(flatten_paths(frame, wanted), state, expectations)
     failed = [(each, found) for each, found in zip(wanted, judgements, strict=True) if not found.success]
-    told = [f"{each.type}: {found.error or _show_observed(found)}" for each, found in failed]
+    words = [f"{each.type}: {found.error or _show_observed(found)}" for each, found in failed]
     unexpected = max((found.observed for _, found in failed if isinstance(found.observed, int)), default=0)
     rows = [
         make_record(state, row, describe_wanted(each), frame.columns) for each, found in failed for row in found.sample
@@ -277,7 +277,7 @@ def judge_rows(frame: DataFrame, operator: str, state: str, wanted: Sequence[Row
         ok=not failed,
         description=DESCRIPTIONS[OWN],
         expected="; ".join(map(describe_wanted, wanted)),
-        observed="; ".join(told) or f"{len(wanted)} expectation{'s hold' if len(wanted) > 1 else ' holds'}",
+        observed="; ".join(words) or f"{len(wanted)} expectation{'s hold' if len(wanted) > 1 else ' holds'}",
         counts=RecordCounts(unexpected=unexpected),
         rows=tuple(rows[:EXAMPLES]),
     )

@@ -87,7 +87,7 @@ def share_digests(
     Returns:
         (remaining columns, names of digests with their names among the others).
     """
-    if (columns.keys, columns.places) != (others.keys, others.places):
+    if (columns.keys, columns.groups) != (others.keys, others.groups):
         # Digests of values depend on the identifying columns.
         return columns, {}
     fields = columns.fields if columns.fields is not None else (VALUES,)

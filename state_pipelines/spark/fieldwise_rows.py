@@ -182,8 +182,8 @@ def _find_inputs(
 ) -> dict[str, pa.Array]:
     """Columns that expressions read, in the types of Spark."""
     arrays = payload.flatten()
-    places = {each.name: index for index, each in enumerate(payload.type)}
-    columns = {field_column(name): arrays[places[name]] for name in fields}
+    indexes = {each.name: index for index, each in enumerate(payload.type)}
+    columns = {field_column(name): arrays[indexes[name]] for name in fields}
     columns |= {hidden(name): batch.column(name) for name in keys}
     inputs = to_spark(pa.RecordBatch.from_pydict(columns))
     return dict(zip(inputs.schema.names, inputs.columns, strict=True))

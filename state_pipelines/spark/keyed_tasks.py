@@ -162,11 +162,11 @@ class KeyedTask:
                 running.close()
 
     def _make_key_selector(self) -> Callable[[Any], Any]:
-        places = [self.columns.index(name) for name in self.key_columns]
-        if len(places) == 1:
-            (place,) = places
-            return lambda row: row[place]
-        return lambda row: tuple(row[place] for place in places)
+        indexes = [self.columns.index(name) for name in self.key_columns]
+        if len(indexes) == 1:
+            (index,) = indexes
+            return lambda row: row[index]
+        return lambda row: tuple(row[index] for index in indexes)
 
     def _process(
         self, running: KeyedProcessOperator | ConnectedOperator, subtask: int, batches: Iterator[pa.RecordBatch]

@@ -23,7 +23,7 @@ from state_pipelines.operations.migration.snapshot_plans import describe_copied,
 from state_pipelines.operations.proofs.proof_reports import ProofReport, combine_reports
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.keyed_rewrite import FileRewrite, PartFile, complete_rewrites
-from state_pipelines.operations.write.publication import NewFile, place_operator_state, place_rewrites
+from state_pipelines.operations.write.publication import NewFile, replace_operator_state, replace_rewritten
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.operations.write.whole_sources import check_source_whole
 from state_pipelines.snapshot import Operator, Snapshot
@@ -184,10 +184,10 @@ def migrate(
         _require_readable(operator, plan.keyed)
     require_permitted(spark, planned, allow_sql=allow_sql, allow_python=allow_python)
     analyse_plans(spark, planned)
-    is_shared, place, run = uses_other_machines(spark), resolve(target), partial(run_tasks, spark)
+    is_shared, location, run = uses_other_machines(spark), resolve(target), partial(run_tasks, spark)
     works: list[_Work] = []
     try:
-        with SnapshotTransaction(place, run, scratch=scratch, is_shared=is_shared) as transaction:
+        with SnapshotTransaction(location, run, scratch=scratch, is_shared=is_shared) as transaction:
             ids = {operator.metadata.operator_id for operator, _ in planned}
             if not is_shared:
                 planned = _read_copies(snapshot, planned, copy_operators(snapshot, ids, transaction.scratch))
@@ -200,7 +200,7 @@ def migrate(
             if proof is not None:
                 proof = _add_source(run, works, proof)
                 changed = {work.operator.id for work in works if work.whole.changed}
-                judged = run_suites(spark, read_back, suites, project=project, operators=changed, title=place.name)
+                judged = run_suites(spark, read_back, suites, project=project, operators=changed, title=location.name)
                 proof = replace(proof, checks=(*proof.checks, *judged.checks), data_docs=judged.data_docs)
             transaction.commit(proof)
     finally:
@@ -282,7 +282,7 @@ def _write(
     metadata, rows, target, scratch = snapshot.metadata, 0, transaction.target, transaction.scratch
     for work in works:
         handles, records = work.unkeyed.write(target, scratch)
-        metadata = place_operator_state(metadata, work.operator.metadata.operator_id, handles)
+        metadata = replace_operator_state(metadata, work.operator.metadata.operator_id, handles)
         rows += records
         if not work.touched:
             continue
@@ -292,7 +292,7 @@ def _write(
         written = transaction.run(rewrites, "the new files cannot be written")
         work.bytes = sum(each.size for each in written)
         files = [NewFile(rewrite, each) for rewrite, each in zip(rewrites, written, strict=True)]
-        metadata = place_rewrites(metadata, work.operator.metadata.operator_id, files)
+        metadata = replace_rewritten(metadata, work.operator.metadata.operator_id, files)
     shapes = {work.operator.metadata.operator_id: work.whole.new_shapes for work in works}
     return transaction.stage(metadata, snapshot, declarations=redeclare(snapshot.declarations, shapes)), rows
 

@@ -241,8 +241,8 @@ def make_encoder(operator: Operator, shape: StateShape, layouts: LayoutContext) 
 
 def to_elements(frame: DataFrame, shape: StateShape) -> DataFrame:
     """A frame of `FlowRunner` with the columns that `ElementEncoder` takes."""
-    place = "map_key" if shape.kind == BROADCAST else "list_index"
-    columns = {SUBTASK: "subtask", hidden(place): place, PAYLOAD: shape.column}
+    column = "map_key" if shape.kind == BROADCAST else "list_index"
+    columns = {SUBTASK: "subtask", hidden(column): column, PAYLOAD: shape.column}
     stored = [F.col(STORED)] if STORED in frame.columns else []
     return frame.select(*(F.col(name).alias(alias) for name, alias in columns.items()), *stored)
 

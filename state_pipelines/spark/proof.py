@@ -132,7 +132,7 @@ class _Prover:
                 name,
                 results,
                 found.get(name),
-                place=self.states.place,
+                unit=self.states.unit,
                 description=self._describe(name),
                 notes=told if name == ROUND_TRIP else (),
             )
@@ -142,7 +142,7 @@ class _Prover:
         order = (ROW_COUNTS, KEY_SETS, KEY_HASHES, ROUND_TRIP, READ_BACK)
         checks = (*(made[name] for name in order if name in made), *(combine_reports(own).checks if own else ()))
         total = sum(each.records or 0 for each in results)
-        groups = len({each.place for each in results if each.records}) if self.states.is_keyed else 0
+        groups = len({each.group for each in results if each.records}) if self.states.is_keyed else 0
         reason = "; ".join(told) or "there is no way back"
         notes = () if self._has_returns else (f"{ROUND_TRIP} is not judged: {reason}",)
         seconds = time.monotonic() - started
@@ -164,30 +164,30 @@ class _Prover:
             if expected.source == back.old and came.keys == columns.keys:
                 old = expected.old_sums
             else:
-                columns = replace(columns, keys=came.keys, places=came.places)
+                columns = replace(columns, keys=came.keys, groups=came.groups)
                 old = self.states.digest_old(back, columns, layouts)
             old = self.states.spread(name, back.shape, old)
             is_timer = back.shape.kind == TIMER
             names = {KEYS if is_timer else ROWS: f"{'timers' if is_timer else 'records'} of {back.old}"}
             # What one side does not have is not the same.
             names |= name_values(columns) | name_values(came)
-            for place in sorted({*old, *sums}):
-                values = {ROUND_TRIP: compare_sums(names, old.get(place), sums.get(place))}
-                yield GroupResult(name, place, values, None, 0, 0)
+            for group in sorted({*old, *sums}):
+                values = {ROUND_TRIP: compare_sums(names, old.get(group), sums.get(group))}
+                yield GroupResult(name, group, values, None, 0, 0)
 
     def _compare_written(self, name: str, flow: Flow, written: Digested) -> Iterator[GroupResult]:
         expected, nouns = self.expected[name], self.states.nouns
         names = {KEYS: "timers"} if flow.shape.kind == TIMER else name_values(expected.columns)
         wanted = self.states.spread(name, flow.shape, expected.digested.sums)
-        for place in sorted({*wanted, *written.sums}):
-            one, other = wanted.get(place), written.sums.get(place)
+        for group in sorted({*wanted, *written.sums}):
+            one, other = wanted.get(group), written.sums.get(group)
             values = {
                 ROW_COUNTS: compare_sums({ROWS: nouns[ROW_COUNTS]}, one, other),
                 KEY_SETS: compare_sums({KEYS: nouns[KEY_SETS]}, one, other),
                 READ_BACK: compare_sums(names, one, other),
             }
             records = 0 if other is None else other[ROWS]
-            yield GroupResult(name, place, values, records, written.misplaced[place], written.unhashed[place])
+            yield GroupResult(name, group, values, records, written.misplaced[group], written.unhashed[group])
 
     def _find_back_layouts(self, flow: Flow, back: Return) -> LayoutContext:
         bytewise = compares_bytes(flow, back, self.plan)
@@ -210,20 +210,20 @@ class _Prover:
         if ROUND_TRIP in failed:
             lost: list[FoundRows] = []
             for name, flow in self.plan.changed.items():
-                fields, places = find_failed(results, ROUND_TRIP, name)
-                backs = self.trips[name].returns if places else ()
-                lost += [self._find_lost(name, flow, back, fields, places) for back in backs]
+                fields, groups = find_failed(results, ROUND_TRIP, name)
+                backs = self.trips[name].returns if groups else ()
+                lost += [self._find_lost(name, flow, back, fields, groups) for back in backs]
             found[ROUND_TRIP] = combine_found(lost)
         return found
 
     def _find_written(self, name: str, flow: Flow, results: list[GroupResult], checks: set[str]) -> FoundRows:
         """Rows of a state that differ from the expected ones."""
         fields: set[str] = set()
-        places: set[int] = set()
+        groups: set[int] = set()
         for check in checks:
             names, found = find_failed(results, check, name)
-            fields, places = fields | names, places | set(found)
-        if not places:
+            fields, groups = fields | names, groups | set(found)
+        if not groups:
             return FoundRows()
         layouts = self.plan.row_layouts
         reader = self.states.make_reader(self.before)
@@ -232,9 +232,9 @@ class _Prover:
         sources = find_reads(flow)
         if len(sources) == 1 and keeps_rows(flow):
             sides[BEFORE] = reader.read(sources[0], ())
-        return find_rows(name, sides, (EXPECTED, AFTER), (self.states.column, places), fields)
+        return find_rows(name, sides, (EXPECTED, AFTER), (self.states.column, groups), fields)
 
-    def _find_lost(self, name: str, flow: Flow, back: Return, fields: set[str], places: list[int]) -> FoundRows:
+    def _find_lost(self, name: str, flow: Flow, back: Return, fields: set[str], groups: list[int]) -> FoundRows:
         """Old rows that the way back does not bring back."""
         layouts = self._find_back_layouts(flow, back)
         before, after = (self.states.make_reader(each, layouts.opaque_values) for each in (self.before, self.after))
@@ -243,7 +243,7 @@ class _Prover:
             sides[AFTER] = after.read(name, ())
         sides[RETURNED] = FlowRunner(after, layouts).build(back.way, KEY_PARTS)
         kept = fields - set(back.lost)
-        return find_rows(name, sides, (BEFORE, RETURNED), (self.states.column, places), kept, kept=back.kept)
+        return find_rows(name, sides, (BEFORE, RETURNED), (self.states.column, groups), kept, kept=back.kept)
 
     def _check_hashes(self, written: list[GroupResult]) -> ProofCheck | None:
         """The check of key groups; None where no hash is known, and of operator state."""

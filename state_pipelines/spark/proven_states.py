@@ -62,7 +62,7 @@ class KeyedStates:
     before: Operator
     after: Operator
     is_keyed: ClassVar[bool] = True
-    place: ClassVar[str] = "key group"
+    unit: ClassVar[str] = "key group"
     column: ClassVar[str] = "key_group"
     nouns: ClassVar[dict[str, str]] = {ROW_COUNTS: "records", KEY_SETS: "keys"}
     descriptions: ClassVar[dict[str, str]] = DESCRIPTIONS
@@ -154,7 +154,7 @@ class OperatorStates:
     before: Operator
     after: Operator
     is_keyed: ClassVar[bool] = False
-    place: ClassVar[str] = "subtask"
+    unit: ClassVar[str] = "subtask"
     column: ClassVar[str] = "subtask"
     nouns: ClassVar[dict[str, str]] = {ROW_COUNTS: "elements", KEY_SETS: "indices and keys"}
     descriptions: ClassVar[dict[str, str]] = DESCRIPTIONS | {

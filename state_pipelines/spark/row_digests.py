@@ -37,7 +37,7 @@ TIMES = "# times"
 VALUES = "# values"
 """Names of digests that no field has; `VALUES` is that of a payload without fields."""
 
-HEAPS = 128
+BUCKETS = 128
 """Rows are compared in so many heaps of keys where they have no key groups."""
 
 HASHED = "hashed_key_group"
@@ -49,9 +49,9 @@ class RowColumns:
 
     Attributes:
         keys: those that tell rows apart.
-        places: number of key groups or, of operator state, subtasks; None where keys get other key groups, so that rows
-            are compared in `HEAPS`.
-        place: the column of the key group or subtask.
+        groups: number of key groups or, of operator state, subtasks; None where keys get other key groups, so that rows
+            are compared in `BUCKETS`.
+        group_column: the column of the key group or subtask.
         payload: the column of the payload; timers have none.
         kind: Arrow type of the payload.
         fields: of the payload; None when it is digested as one value.
@@ -60,8 +60,8 @@ class RowColumns:
     """
 
     keys: tuple[str, ...]
-    places: int | None
-    place: str = "key_group"
+    groups: int | None
+    group_column: str = "key_group"
     payload: str = ""
     kind: pa.DataType | None = None
     fields: tuple[str, ...] | None = None
@@ -97,8 +97,8 @@ def choose_columns(
     """
     parts = ("key_bytes",) if "key_bytes" in present else tuple(n for n in (*KEY_PARTS, "timestamp") if n in present)
     keys = (*parts, *(name for name in ("list_index",) if name in present))
-    places = max_parallelism if "key_group" in present else None
-    columns = RowColumns(keys, places, times=shape.ttl and TTL_COLUMN in present)
+    groups = max_parallelism if "key_group" in present else None
+    columns = RowColumns(keys, groups, times=shape.ttl and TTL_COLUMN in present)
     return columns if kind is None else choose_payload(columns, shape.column, kind, lost)
 
 
@@ -134,7 +134,7 @@ class Digested:
 
 
 def combine(found: Iterable[Digested]) -> Digested:
-    """Of several places together; one is held at a time."""
+    """Of several groups together; one is held at a time."""
     total = Digested()
     for each in found:
         total.add(each)
@@ -146,7 +146,7 @@ class RowDigest:
 
     def __init__(self, columns: RowColumns) -> None:
         self._columns = columns
-        self._digest = ColumnDigest(columns.places or HEAPS, columns.names)
+        self._digest = ColumnDigest(columns.groups or BUCKETS, columns.names)
         self._misplaced, self._unhashed = Counter[int](), Counter[int]()
 
     def add(self, rows: pa.RecordBatch, identities: Hashes | None = None) -> Hashes:
@@ -162,21 +162,21 @@ class RowDigest:
         columns = self._columns
         if identities is None:
             identities = identify_rows([_find_key(rows, name) for name in columns.keys])
-        if columns.places is None:
-            places = (identify_rows([rows.column("state_key")]) % np.uint64(HEAPS)).astype(np.int32)
+        if columns.groups is None:
+            groups = (identify_rows([rows.column("state_key")]) % np.uint64(BUCKETS)).astype(np.int32)
         else:
-            places = rows.column(columns.place).to_numpy().astype(np.int32, copy=False)
+            groups = rows.column(columns.group_column).to_numpy().astype(np.int32, copy=False)
         arrays: dict[str, pa.Array] = {}
         if columns.kind is not None:
             arrays |= self._take_apart(rows.column(columns.payload))
         if columns.times:
             arrays[TIMES] = rows.column(TTL_COLUMN)
-        self._digest.add(places, identities, arrays)
+        self._digest.add(groups, identities, arrays)
         if HASHED in rows.schema.names:
             found = rows.column(HASHED)
             misplaced = pc.fill_null(pc.not_equal(rows.column("key_group"), found), False)
-            self._misplaced += _count(places, misplaced)
-            self._unhashed += _count(places, found.is_null())
+            self._misplaced += _count(groups, misplaced)
+            self._unhashed += _count(groups, found.is_null())
         return identities
 
     def _take_apart(self, payload: pa.Array) -> dict[str, pa.Array]:
@@ -186,12 +186,12 @@ class RowDigest:
         if columns.fields is None:
             return arrays | {VALUES: payload}
         if columns.fields:
-            places = {each.name: index for index, each in enumerate(payload.type)}
+            indexes = {each.name: index for index, each in enumerate(payload.type)}
             found = payload.flatten()
             for name in columns.fields:
                 inside = (each for each in columns.lost if each.startswith((f"{name}.", f"{name}[")))
                 below = [each.removeprefix(name).removeprefix(".") for each in inside]
-                arrays[name] = drop_fields(found[places[name]], below)
+                arrays[name] = drop_fields(found[indexes[name]], below)
         return arrays
 
     @property
@@ -205,8 +205,8 @@ def _find_key(rows: pa.RecordBatch, name: str) -> pa.Array:
     return rows.column(name).cast(pa.int32()) if name == "list_index" else rows.column(name)
 
 
-def _count(places: npt.NDArray[np.int32], rows: pa.BooleanArray) -> Counter[int]:
-    found, counts = np.unique(places[np.asarray(rows)], return_counts=True)
+def _count(groups: npt.NDArray[np.int32], rows: pa.BooleanArray) -> Counter[int]:
+    found, counts = np.unique(groups[np.asarray(rows)], return_counts=True)
     return Counter(dict(zip(found.tolist(), counts.tolist(), strict=True)))
 
 

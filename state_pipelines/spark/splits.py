@@ -147,7 +147,7 @@ class KeyedSplit(InputPartition):
         part: the subtask's file, or only some key groups of it, or a piece of one.
         layout: layouts of the records; None when `reason` says why there are none.
         context: what finding records takes.
-        place: operator and state, for errors.
+        labels: operator and state, for errors.
     """
 
     part: KeyedPart
@@ -155,11 +155,11 @@ class KeyedSplit(InputPartition):
     reason: str
     options: TableOptions
     context: RecordContext
-    place: tuple[str, str]
+    labels: tuple[str, str]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The batches of the split: the same rows in the same order for any choice of columns."""
-        operator, state = self.place
+        operator, state = self.labels
         with at(operator=operator, state=state):
             table = KeyedTable(self.layout, self.options, self.reason)
             for records in self.part.records(self.context):
@@ -207,16 +207,16 @@ class BytesSplit(InputPartition):
     Attributes:
         part: the bytes; not read yet.
         columns: the wanted ones.
-        place: operator and state, for errors.
+        labels: operator and state, for errors.
     """
 
     part: BytesPart
     columns: tuple[str, ...]
-    place: tuple[str, str]
+    labels: tuple[str, str]
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The batches of the split, in the types of Spark."""
-        operator, state = self.place
+        operator, state = self.labels
         with at(operator=operator, state=state):
             for batch in self.part.batches():
                 yield from _slices(batch.select(list(self.columns)))
@@ -229,16 +229,16 @@ class NonKeyedSplit(InputPartition):
     Attributes:
         parts: their keyed state, not read yet.
         table: what turns them into batches.
-        place: operator and state, for errors.
+        labels: operator and state, for errors.
     """
 
     parts: tuple[OperatorPart, ...]
     table: NonKeyedTable
-    place: tuple[str, str]
+    labels: tuple[str, str]
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The batches of the split, in the types of Spark."""
-        operator, state = self.place
+        operator, state = self.labels
         with at(operator=operator, state=state):
             for batch in self.table.batches(self.parts):
                 yield from _slices(batch)

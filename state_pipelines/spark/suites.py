@@ -223,7 +223,7 @@ def run_suites(
     if not found:
         return SuiteResults(())
     context = open_context(project)
-    checks, rows, failed, warned, told, compared = [], [], 0, 0, list[str](), 0
+    checks, rows, failed, warned, words, compared = [], [], 0, 0, list[str](), 0
     for suite, operator in found:
         with at(operator=operator.label, state=suite.state):
             frame = flatten_paths(read_rows(spark, operator, suite.state), [each for each, _ in suite.expectations])
@@ -235,7 +235,7 @@ def run_suites(
             failed, warned = failed + (severity == _CRITICAL), warned + (severity != _CRITICAL)
             error = find_error(result)
             observed = result.result.get("observed_value", result.result.get("unexpected_count"))
-            told.append(f"{suite.name}: {describe_wanted(wanted)}: {error or f'observed {to_plain(observed)}'}")
+            words.append(f"{suite.name}: {describe_wanted(wanted)}: {error or f'observed {to_plain(observed)}'}")
             offending = sample_rows(dict(wanted.arguments), result.result)
             rows.append([make_record(suite.state, row, describe_wanted(wanted), frame.columns) for row in offending])
     names = ", ".join(suite.name for suite, _ in found)
@@ -245,7 +245,7 @@ def run_suites(
             not (failed or warned),
             DESCRIPTIONS[SUITES],
             f"{compared} expectations of {names} hold",
-            "; ".join(told) or f"{compared} expectations hold",
+            "; ".join(words) or f"{compared} expectations hold",
             None,
             choose_examples(rows),
             blocking=bool(failed),

@@ -34,7 +34,7 @@ from state_pipelines.keyed.changelog.changes import (
     write_data_change,
     write_metadata_change,
 )
-from state_pipelines.keyed.changelog.key_serializer_search import find_key_serializer, find_told_serializers
+from state_pipelines.keyed.changelog.key_serializer_search import find_key_serializer, find_written_serializers
 from state_pipelines.keyed.changelog.reader import ChangelogFile, find_bases, open_changelog
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.key_group_assignment import assign_key_group
@@ -782,7 +782,7 @@ class TestKeySerializers:
         file = open_log(log, key=None)
         found = find_key_serializer([file], CONTEXT)
         assert (found.serializer, found.hashed) == (key, True)
-        assert [serializer for serializer, _ in find_told_serializers([file])] == [key]
+        assert [serializer for serializer, _ in find_written_serializers([file])] == [key]
 
     def test_materialized_state_of_another_subtask_says_it(self) -> None:
         base = make_base(VALUE, [(5, long(1) + b"\0", b"\2a")], basic("Double"))
@@ -826,7 +826,7 @@ def open_operators(snapshot: Snapshot, given: dict[str, Serializer]) -> dict[str
     ]
     subclasses = collect_subclasses(serializers)
     snapshot.layout_context = LayoutContext(snapshot.kryo_version, subclasses, snapshot.classes)
-    told = [each for files in opened.values() for each, _ in find_told_serializers([file for _, file in files])]
+    told = [each for files in opened.values() for each, _ in find_written_serializers([file for _, file in files])]
     states: dict[str, list[KeyedState]] = {}
     for label, files in opened.items():
         operator = snapshot.operator(label)

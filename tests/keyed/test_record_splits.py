@@ -147,7 +147,7 @@ def test_pieces_are_even(compressed: bool) -> None:
     assert {row[0] for row in first} == {0}
     assert {row[0] for row in last} == {3}
     assert 20 <= len(pieces) <= 21
-    assert {row[0] for piece in pieces for row in piece} == {2}
+    assert {row[0] for span in pieces for row in span} == {2}
     assert min(map(len, pieces)) > 800
     assert max(map(len, pieces)) < 1200
 
@@ -192,7 +192,7 @@ def test_a_piece_is_read_in_windows(compressed: bool) -> None:
     assert isinstance(part, CanonicalFile)
     pieces = [records for _, records in part.scan([0], CONTEXT, window=5000)]
     assert len(pieces) > (8 if compressed else 100)
-    assert max(len(piece.data) for piece in pieces) <= (5000 + (1 << 16) if compressed else 5000)
+    assert max(len(span.data) for span in pieces) <= (5000 + (1 << 16) if compressed else 5000)
     assert len(rows(pieces)) == 20_000
 
 
@@ -263,8 +263,8 @@ def test_a_piece_that_ends_inside_a_record_is_told() -> None:
     part = parts[3]
     assert isinstance(part, CanonicalFile)
     section = part.sections[0]
-    assert section.piece is not None
-    broken = replace(section, piece=replace(section.piece, stop=section.piece.stop - 1))
+    assert section.span is not None
+    broken = replace(section, span=replace(section.span, stop=section.span.stop - 1))
     with pytest.raises(FormatError, match="does not end where a record does"):
         scan(replace(part, sections=(broken,)), 0)
 

@@ -10,7 +10,7 @@ import yaml
 
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.check.check import check_jobs
-from state_pipelines.operations.jobs.job_state import JobOperator, JobState, Place, describe_job
+from state_pipelines.operations.jobs.job_state import JobOperator, JobState, Subject, describe_job
 from state_pipelines.operations.jobs.retyped_job import replace_type
 from state_pipelines.operations.migration.drafting import (
     Draft,
@@ -75,7 +75,7 @@ def world(*shapes: StateShape) -> JobOperator:
         JobState(
             each.name,
             each.kind,
-            {Place.NAMESPACE: each.namespace, Place.VALUE: each.info.value_serializer},
+            {Subject.NAMESPACE: each.namespace, Subject.VALUE: each.info.value_serializer},
         )
         for each in shapes
     )
@@ -364,7 +364,7 @@ def test_what_flink_migrates_itself_is_not_drafted() -> None:
     snapshot = orders().open()
     old = describe_job(snapshot)
     (before,) = (each for each in old.find("orders").states if each.name == "order")
-    value = before.serializers[Place.VALUE]
+    value = before.serializers[Subject.VALUE]
     assert isinstance(value, Pojo)
     wider = replace(value, fields=tuple(sorted((*value.fields, MORE), key=lambda each: each.name)))
     new = replace_type(replace_type(old, "orders/order", wider), "orders/quantities", INT)

@@ -19,7 +19,7 @@ from state_pipelines.operations.check.check import (
     check_migration,
     check_serializers,
 )
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Place, describe_job
+from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject, describe_job
 from state_pipelines.operations.migration import load_migration
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome
@@ -35,13 +35,13 @@ def state(name: str = "s", kind: str = "VALUE", value: str | Serializer = "Long"
     serializer = parse(value) if isinstance(value, str) else value
     match kind:
         case "SPLIT_DISTRIBUTE" | "UNION":
-            return JobState(name, kind, {Place.ELEMENT: serializer})
+            return JobState(name, kind, {Subject.ELEMENT: serializer})
         case "BROADCAST":
-            return JobState(name, kind, {Place.MAP_KEY: build.basic("String"), Place.MAP_VALUE: serializer})
+            return JobState(name, kind, {Subject.MAP_KEY: build.basic("String"), Subject.MAP_VALUE: serializer})
         case "TIMER":
-            return JobState(name, kind, {Place.TIMER: serializer})
+            return JobState(name, kind, {Subject.TIMER: serializer})
         case _:
-            return JobState(name, kind, {Place.NAMESPACE: build.VOID_NAMESPACE, Place.VALUE: serializer})
+            return JobState(name, kind, {Subject.NAMESPACE: build.VOID_NAMESPACE, Subject.VALUE: serializer})
 
 
 OPERATOR = JobOperator(
@@ -77,7 +77,7 @@ def test_the_same_job_is_fully_compatible() -> None:
     report = check_jobs(job(), job())
     assert report.verdict is Verdict.FULLY_COMPATIBLE
     assert report.ok
-    assert [each.place for each in report.checks] == [Place.KEY, Place.NAMESPACE, Place.VALUE]
+    assert [each.subject for each in report.checks] == [Subject.KEY, Subject.NAMESPACE, Subject.VALUE]
 
 
 def test_a_missing_operator_is_refused() -> None:
@@ -108,7 +108,7 @@ def test_a_new_operator_starts_empty() -> None:
 def test_a_missing_state_is_carried_along() -> None:
     found = worst(report := check_jobs(with_states(state("s"), state("t")), with_states(state("s"))))
     assert report.verdict is Verdict.PARTIALLY_COMPATIBLE
-    assert (found.state, found.place) == ("t", Place.STATE)
+    assert (found.state, found.subject) == ("t", Subject.STATE)
     assert "carries it along" in found.reason
 
 
@@ -293,7 +293,7 @@ def test_the_old_orders_do_not_fit_the_new_class(orders: Snapshot) -> None:
     report = check_migration(orders, load_migration(EXAMPLE / "migrations" / "0001_amount_as_double.yaml"))
     assert report.verdict is Verdict.INCOMPATIBLE
     found = worst(report.unmigrated)
-    assert (found.operator, found.state, found.place) == ("orders", "order", Place.VALUE)
+    assert (found.operator, found.state, found.subject) == ("orders", "order", Subject.VALUE)
     outcomes = {finding.path: (finding.old, finding.new, finding.outcome) for finding in found.findings}
     assert outcomes == {
         "value.amount": ("Long", "Double", Outcome.INCOMPATIBLE),
@@ -317,9 +317,9 @@ def test_the_new_orders_do_not_fit_the_old_class(orders: Snapshot) -> None:
     old = describe_job(orders)
     operator = next(each for each in old.operators if each.label == "orders")
     order = next(each for each in operator.states if each.name == "order")
-    evolved = order.serializers[Place.VALUE]
+    evolved = order.serializers[Subject.VALUE]
     amount = parse("Pojo<com.acme.orders.Order>(amount: Double, customerId: String)")
-    (back,) = check_serializers("orders", "order", {Place.VALUE: amount}, {Place.VALUE: evolved})
+    (back,) = check_serializers("orders", "order", {Subject.VALUE: amount}, {Subject.VALUE: evolved})
     assert ("value.amount", Outcome.INCOMPATIBLE) in [(each.path, each.outcome) for each in back.findings]
 
 

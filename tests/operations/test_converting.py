@@ -39,7 +39,7 @@ from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
 from state_pipelines.operations.convert.conversion import ConversionResult, convert, run_conversion
 from state_pipelines.operations.convert.conversion_plan import InFlight, plan_conversion
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.local_processes import run_pieces
+from state_pipelines.operations.local_processes import run_tasks
 from state_pipelines.operations.proofs.proof_reports import ProofReport
 from state_pipelines.operations.write.keyed_rewrite import complete_rewrites, copy_states
 from state_pipelines.operations.write.publication import FileMode
@@ -449,7 +449,7 @@ def test_processes_do_the_same(tmp_path: Path) -> None:
         orders().open(),
         str(tmp_path / "two"),
         "heap",
-        run=partial(run_pieces, processes=2, report=lambda done, total: told.append((done, total))),
+        run=partial(run_tasks, processes=2, report=lambda done, total: told.append((done, total))),
     )
     assert {digest for *_, digest in shared.states} == {digest for *_, digest in alone.states}
     assert (4, 4) in told

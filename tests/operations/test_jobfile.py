@@ -15,7 +15,7 @@ from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_cl
 from state_pipelines.javaclasses.javaclass import JavaClass
 from state_pipelines.operations.check.check import CheckReport, StateCheck, Verdict, check_jobs
 from state_pipelines.operations.jobs.job_files import load_job
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Place
+from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
 from state_pipelines.operations.jobs.retyped_job import (
     extract_types,
     list_assumed,
@@ -42,11 +42,11 @@ def schema(*fields: str, name: str = "Offer") -> str:
 
 
 def keyed(name: str, kind: str, value: str) -> JobState:
-    return JobState(name, kind, {Place.NAMESPACE: build.VOID_NAMESPACE, Place.VALUE: parse(value)})
+    return JobState(name, kind, {Subject.NAMESPACE: build.VOID_NAMESPACE, Subject.VALUE: parse(value)})
 
 
 OFFERS = JobState(
-    "offers", "VALUE", {Place.NAMESPACE: build.VOID_NAMESPACE, Place.VALUE: build.avro("Offer", schema("a"))}
+    "offers", "VALUE", {Subject.NAMESPACE: build.VOID_NAMESPACE, Subject.VALUE: build.avro("Offer", schema("a"))}
 )
 ORDERS = JobOperator(
     id="90ac6dd4c1c1b4f6b6c7f4d2f4b5c4a1",
@@ -61,7 +61,7 @@ ORDERS = JobOperator(
         keyed("sum", "REDUCING", "Long"),
         keyed("seen", "VALUE", "Ttl<Instant>"),
         OFFERS,
-        JobState("timers", "TIMER", {Place.TIMER: parse("Timer<String, VoidNamespace>")}),
+        JobState("timers", "TIMER", {Subject.TIMER: parse("Timer<String, VoidNamespace>")}),
     ),
 )
 COUNTER = JobOperator(
@@ -71,8 +71,8 @@ COUNTER = JobOperator(
     max_parallelism=128,
     key=None,
     states=(
-        JobState("counts", "UNION", {Place.ELEMENT: parse("Tuple2<String, Long>")}),
-        JobState("prices", "BROADCAST", {Place.MAP_KEY: parse("String"), Place.MAP_VALUE: parse("Double")}),
+        JobState("counts", "UNION", {Subject.ELEMENT: parse("Tuple2<String, Long>")}),
+        JobState("prices", "BROADCAST", {Subject.MAP_KEY: parse("String"), Subject.MAP_VALUE: parse("Double")}),
     ),
 )
 OLD = Job("old", (ORDERS, COUNTER))
@@ -179,7 +179,7 @@ def test_the_kind_is_that_of_the_snapshot_when_it_is_left_out(folder: Path, stat
 
 def test_timers_follow_the_key(folder: Path) -> None:
     report = judge(folder, "operators: {orders: {key: Long}}")
-    assert [(each.state, str(each.place)) for each in remarkable(report)] == [(None, "key"), ("timers", "timer")]
+    assert [(each.state, str(each.subject)) for each in remarkable(report)] == [(None, "key"), ("timers", "timer")]
 
 
 def test_the_operator_may_be_named_by_its_id(folder: Path) -> None:
@@ -222,7 +222,7 @@ classes:
   com.acme.Gift extends com.acme.Order: [card: String]
 """
     (order, *_) = load(folder, text).operators[0].states
-    assert "registered com.acme.Gift: Pojo<com.acme.Gift>" in describe(order.serializers[Place.VALUE])
+    assert "registered com.acme.Gift: Pojo<com.acme.Gift>" in describe(order.serializers[Subject.VALUE])
 
 
 def test_a_class_that_nobody_describes_leaves_the_verdict_open(folder: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_type_goes_inside_the_list_the_map_and_ttl() -> None:
     job = OLD
     for state in ("history", "quantities", "seen"):
         job = replace_type(job, f"orders/{state}", parse("Int"))
-    states = {each.name: describe(each.serializers[Place.VALUE]) for each in job.operators[0].states[:5]}
+    states = {each.name: describe(each.serializers[Subject.VALUE]) for each in job.operators[0].states[:5]}
     assert (states["history"], states["quantities"], states["seen"]) == ("List<Int>", "Map<String, Int>", "Ttl<Int>")
     assert [describe(payload_of(each)) for each in job.operators[0].states[1:3]] == ["Int", "Int"]
 
@@ -300,15 +300,15 @@ def test_types_in_readable_form_and_java(text: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["orders", "/order", "orders/"])
-def test_a_place_that_is_none(place: str) -> None:
+def test_a_place_that_is_none(subject: str) -> None:
     with pytest.raises(UsageError, match="does not name a state"):
-        replace_type(OLD, place, parse("Int"))
+        replace_type(OLD, subject, parse("Int"))
 
 
 @pytest.mark.parametrize("place", ["late/order", "orders/late"])
-def test_a_state_that_is_not_there(place: str) -> None:
+def test_a_state_that_is_not_there(subject: str) -> None:
     with pytest.raises(NotFoundError, match="'late'"):
-        replace_type(OLD, place, parse("Int"))
+        replace_type(OLD, subject, parse("Int"))
 
 
 def test_a_schema_goes_for_the_record_of_its_name() -> None:
@@ -325,7 +325,7 @@ def test_a_schema_goes_for_a_generated_class_that_does_not_tell_its_own() -> Non
     extraction = extract_types(OLD, ClassPath((GivenClass(generated),)), FLINK_2)
     job = replace_type(OLD, "orders/sum", extraction.extract(JavaType(generated.name)))
     changed = replace_avro(job, "orders/sum", schema("a")).operators[0].states[3]
-    assert changed.serializers[Place.VALUE] == build.avro("com.acme.Offer", schema("a"))
+    assert changed.serializers[Subject.VALUE] == build.avro("com.acme.Offer", schema("a"))
 
 
 def test_a_schema_for_a_state_without_avro() -> None:
@@ -343,7 +343,7 @@ def test_classes_take_the_place_of_those_of_the_snapshot_and_others_stay() -> No
     classes = open_class_path([], load_classes("com.acme.Order: [id: long, place: com.acme.Place]"))
     extraction = extract_types(OLD, classes, FLINK_2)
     changed = replace_classes(OLD, extraction)
-    value = changed.operators[0].states[0].serializers[Place.VALUE]
+    value = changed.operators[0].states[0].serializers[Subject.VALUE]
     assert describe(value) == "Pojo<com.acme.Order>(id: Long, place: Pojo<com.acme.Place>(zip: String))"
     assert changed.operators[1] == COUNTER
     assert any("com.acme.Place" in note for note in list_assumed(extraction))

@@ -11,7 +11,7 @@ import pytest
 from state_pipelines.errors import MigrationError
 from state_pipelines.metadata.checkpoint import SubtaskState
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
-from state_pipelines.operations.jobs.job_state import JobOperator, JobState, Place, describe_job, list_places
+from state_pipelines.operations.jobs.job_state import JobOperator, JobState, Subject, describe_job, list_serializers
 from state_pipelines.operations.jobs.migrated_job import migrate_job
 from state_pipelines.operations.migration import UPGRADE, Migration, StateShape, dump_migration, parse_migration
 from state_pipelines.operations.migration import flows as fl
@@ -226,7 +226,7 @@ def test_the_migrated_job_has_the_new_operator_state() -> None:
     made = migration({"rename_state": "other"}, state="returns", uid="order-counter")
     states = {each.name: each for each in migrate_job(job, old, [(made, UPGRADE)]).find("order-counter").states}
     assert states.keys() == (names - {"returns"}) | {"other"}
-    assert list(states["other"].serializers) == [Place.ELEMENT]
+    assert list(states["other"].serializers) == [Subject.ELEMENT]
     prices = migration({"drop_state": {"reason": "old"}}, state="prices", uid="pricing")
     assert "prices" not in {each.name for each in migrate_job(job, old, [(prices, UPGRADE)]).find("pricing").states}
 
@@ -234,7 +234,7 @@ def test_the_migrated_job_has_the_new_operator_state() -> None:
 @pytest.mark.parametrize("make", SHAPES)
 def test_changed_operator_state_is_drafted(make: Any) -> None:
     new = make(pojo("shop.Rule", {"amount": basic("Double"), "note": STRING, "more": INT}))
-    state = JobState("list", new.kind, list_places(new.kind, new.info))
+    state = JobState("list", new.kind, list_serializers(new.kind, new.info))
     job = JobOperator("id", "o", 1, 128, None, (state,))
     context = PlanContext()
     changes, remarks = draft_operator("o", {"list": make()}, job, context, datetime(2026, 1, 2, tzinfo=UTC))
@@ -251,7 +251,7 @@ def test_changed_operator_state_is_drafted(make: Any) -> None:
 
 def test_an_operator_state_that_became_another_kind_is_a_remark() -> None:
     new = union()
-    job = JobOperator("id", "o", 1, 128, None, (JobState("list", new.kind, list_places(new.kind, new.info)),))
+    job = JobOperator("id", "o", 1, 128, None, (JobState("list", new.kind, list_serializers(new.kind, new.info)),))
     changes, (remark,) = draft_operator("o", {"list": split()}, job, PlanContext(), datetime(2026, 1, 2, tzinfo=UTC))
     assert changes == []
     assert "no step makes UNION state" in remark

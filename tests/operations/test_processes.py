@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from state_pipelines.errors import StateError, UsageError
-from state_pipelines.operations.local_processes import Processes, Work, run_pieces
+from state_pipelines.operations.local_processes import Processes, Work, run_tasks
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def test_processes_stay_for_the_next_pieces() -> None:
 
 
 def test_threads_do_what_they_can() -> None:
-    found = run_pieces([Copy(each) for each in range(8)], "copies", processes=2)
+    found = run_tasks([Copy(each) for each in range(8)], "copies", processes=2)
     assert [number for number, _, _ in found] == list(range(8))
     assert {process for _, process, _ in found} == {os.getpid()}
     assert threading.get_ident() not in {thread for _, _, thread in found}
@@ -65,11 +65,11 @@ def test_threads_do_what_they_can() -> None:
 
 @pytest.mark.parametrize(("pieces", "count"), [([Copy(1), Copy(2), Copy(3)], 3), ([Copy(1), WhereAmI(2)], 2)])
 def test_what_too_many_threads_would_do_is_done_by_processes(pieces: list[Work[tuple[int, ...]]], count: int) -> None:
-    assert os.getpid() not in {found[1] for found in run_pieces(pieces, "work", processes=count)}
+    assert os.getpid() not in {found[1] for found in run_tasks(pieces, "work", processes=count)}
 
 
 def test_one_process_is_this_one() -> None:
-    assert run_pieces([WhereAmI(1), WhereAmI(2)], "work") == [(1, os.getpid()), (2, os.getpid())]
+    assert run_tasks([WhereAmI(1), WhereAmI(2)], "work") == [(1, os.getpid()), (2, os.getpid())]
 
 
 def test_a_piece_that_fails_is_told_and_others_run_afterwards() -> None:
@@ -81,7 +81,7 @@ def test_a_piece_that_fails_is_told_and_others_run_afterwards() -> None:
 
 def test_a_process_that_dies_is_told() -> None:
     with pytest.raises(StateError, match="work: a process died"):
-        run_pieces([Die(), Die()], "work", processes=2)
+        run_tasks([Die(), Die()], "work", processes=2)
 
 
 def test_a_process_that_dies_between_pieces_is_told() -> None:
@@ -94,7 +94,7 @@ def test_a_process_that_dies_between_pieces_is_told() -> None:
 
 
 def share() -> None:
-    run_pieces([WhereAmI(1), WhereAmI(2)], "work", processes=2)
+    run_tasks([WhereAmI(1), WhereAmI(2)], "work", processes=2)
 
 
 def test_a_spawned_process_that_has_processes_ends() -> None:
@@ -135,7 +135,7 @@ class Wait:
 
 
 def wait_in_processes(ready: str) -> None:
-    run_pieces([Wait(ready), Wait(ready)], "work", processes=2)
+    run_tasks([Wait(ready), Wait(ready)], "work", processes=2)
 
 
 def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from state_pipelines.codecs.kryo.field_lists import JavaType
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
 from state_pipelines.javaclasses.javaclass import JavaClass, JavaMethod
 from state_pipelines.operations.check.snapshot_classes import judge_snapshot_classes
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Place
+from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.tree import Opaque
@@ -30,7 +30,7 @@ GOOD = JavaClass(NAME, methods=(NULLARY,))
 
 def judge(*classes: JavaClass, name: str = NAME, raw: bytes = b"") -> list[StateCheck]:
     node = Opaque(unknown_class=name, snapshot_class=name, snapshot_version=1, raw=raw)
-    state = JobState("s", "VALUE", {Place.NAMESPACE: VOID_NAMESPACE, Place.VALUE: node})
+    state = JobState("s", "VALUE", {Subject.NAMESPACE: VOID_NAMESPACE, Subject.VALUE: node})
     job = Job("job", (JobOperator("0" * 32, "op", 1, 128, None, (state, replace(state, name="t"))),))
     return list(judge_snapshot_classes(job, ClassPath(tuple(map(GivenClass, classes)))))
 
@@ -57,7 +57,7 @@ def test_a_class_that_is_not_given() -> None:
 )
 def test_a_class_that_flink_cannot_make(change: dict[str, object], problem: str) -> None:
     (check,) = judge(replace(GOOD, **change))  # type: ignore[arg-type]
-    assert (check.outcome, check.place) == (Outcome.INCOMPATIBLE, Place.SNAPSHOT_CLASS)
+    assert (check.outcome, check.subject) == (Outcome.INCOMPATIBLE, Subject.SNAPSHOT_CLASS)
     assert problem in check.reason
 
 

@@ -10,7 +10,7 @@ import pytest
 from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.operations.check.check import Verdict, check_jobs
 from state_pipelines.operations.check.flink_upgrade import describe_upgraded_job
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Place, describe_job
+from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject, describe_job
 from state_pipelines.operations.migration.drafting import draft_from_report
 from state_pipelines.operations.migration.drafts import explain_missing
 from state_pipelines.operations.migration.migration_files import Change, Migration
@@ -31,11 +31,11 @@ def job_of(*states: JobState, label: str = "orders", kryo_version: int | None = 
 
 
 def value(node: Serializer, name: str = "order") -> JobState:
-    return JobState(name, "VALUE", {Place.NAMESPACE: build.VOID_NAMESPACE, Place.VALUE: node})
+    return JobState(name, "VALUE", {Subject.NAMESPACE: build.VOID_NAMESPACE, Subject.VALUE: node})
 
 
 def elements(name: str, node: Serializer) -> JobState:
-    return JobState(name, "UNION", {Place.ELEMENT: node})
+    return JobState(name, "UNION", {Subject.ELEMENT: node})
 
 
 def test_without_classes_serializers_stay_as_they_are() -> None:
@@ -49,7 +49,7 @@ def test_collections_of_pojos_get_their_serializers_and_kryo_classes_stay_kryo()
     old = replace(job_of(value(POJO)), classes=load_classes(CLASSES))
     (operator,) = describe_upgraded_job(old, (2, 3)).operators
     expected = "Pojo<a.Order>(note: Kryo<a.Note>, tags: Nullable<List<Nullable<String>>>)"
-    assert describe(operator.states[0].serializers[Place.VALUE]) == expected
+    assert describe(operator.states[0].serializers[Subject.VALUE]) == expected
 
 
 def test_on_the_same_line_nothing_changes() -> None:
@@ -80,7 +80,7 @@ def test_what_flink_2_no_longer_has(state: JobState, name: str) -> None:
     (check,) = [
         each
         for each in check_jobs(old, describe_upgraded_job(old, (2, 3)), target="2.3").checks
-        if each.place is Place.STATE
+        if each.subject is Subject.STATE
     ]
     assert check.outcome is Outcome.INCOMPATIBLE
     assert name in check.reason
@@ -136,7 +136,10 @@ def test_fields_in_elements_of_lists_are_named_as_the_check_names_them() -> None
     visits = JobState(
         "visits",
         "LIST",
-        {Place.NAMESPACE: build.VOID_NAMESPACE, Place.VALUE: build.list_of(build.pojo("com.acme.shop.Visit", kept))},
+        {
+            Subject.NAMESPACE: build.VOID_NAMESPACE,
+            Subject.VALUE: build.list_of(build.pojo("com.acme.shop.Visit", kept)),
+        },
     )
     new = replace(old, operators=tuple(replace(each, states=(visits,)) for each in old.operators if each.states))
     report = check_jobs(old, new, target="2.3")
@@ -144,7 +147,7 @@ def test_fields_in_elements_of_lists_are_named_as_the_check_names_them() -> None
         path="element.articles", old=None, new=None, outcome=Outcome.INCOMPATIBLE, reason="why", unnoticed=True
     )
     checks = tuple(
-        replace(each, findings=(finding,)) if each.state == "visits" and each.place is Place.ELEMENT else each
+        replace(each, findings=(finding,)) if each.state == "visits" and each.subject is Subject.ELEMENT else each
         for each in report.checks
     )
     drafted = Migration("r", None, "", (Change("customers", "visits", (), (), impossible="not asked"),))

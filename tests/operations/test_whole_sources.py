@@ -11,7 +11,7 @@ import pytest
 from state_pipelines.keyed.rocksdb.reader import RocksFile
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.operations.convert.conversion import convert
-from state_pipelines.operations.local_processes import run_pieces
+from state_pipelines.operations.local_processes import run_tasks
 from state_pipelines.operations.rescale import parse_request, rescale
 from state_pipelines.operations.write.whole_sources import check_source_whole
 from state_pipelines.snapshot import Snapshot, open_snapshot
@@ -48,7 +48,7 @@ def test_a_conversion_counts_shared_databases_whole(shared: Snapshot, tmp_path: 
 
 
 def test_files_that_nobody_shares_need_no_count() -> None:
-    assert check_source_whole(open_snapshot(ORDERS, uids=["orders"]).operators, run_pieces) is None
+    assert check_source_whole(open_snapshot(ORDERS, uids=["orders"]).operators, run_tasks) is None
 
 
 def test_records_that_a_clip_leaves_out_are_missing(shared: Snapshot) -> None:
@@ -63,7 +63,7 @@ def test_records_that_a_clip_leaves_out_are_missing(shared: Snapshot) -> None:
         stored_files=operator.stored_files,
         record_context=operator.record_context,
     )
-    check = check_source_whole([cast("Operator", wrong)], run_pieces)
+    check = check_source_whole([cast("Operator", wrong)], run_tasks)
     assert check is not None
     assert not check.ok
     assert check.counts is not None

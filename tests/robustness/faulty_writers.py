@@ -30,7 +30,7 @@ from state_pipelines.operations.bootstrap.bootstrap import plan_bootstrap
 from state_pipelines.operations.bootstrap.bootstrap_files import load_bootstrap
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.local_processes import run_pieces
+from state_pipelines.operations.local_processes import run_tasks
 from state_pipelines.operations.rescale import RescaleRequest
 from state_pipelines.operations.rescale.snapshot_merge import MergeRule
 from state_pipelines.operations.write.transaction import SnapshotTransaction
@@ -105,7 +105,7 @@ def bootstrap(_: Snapshot, target: str) -> None:
     with TemporaryDirectory() as directory:
         file = Path(directory, "new.yaml")
         file.write_text(DESCRIPTION)
-        plan = plan_bootstrap(resolve(target), load_bootstrap(str(file)), ParquetRows(run_pieces))
+        plan = plan_bootstrap(resolve(target), load_bootstrap(str(file)), ParquetRows(run_tasks))
     with SnapshotTransaction(plan.target) as transaction:
         plan.run(transaction)
 

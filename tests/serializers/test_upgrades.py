@@ -11,7 +11,7 @@ import pytest
 
 from state_pipelines.binary.reader import Reader
 from state_pipelines.operations.check.check import check_serializers
-from state_pipelines.operations.jobs.job_state import Place
+from state_pipelines.operations.jobs.job_state import Subject
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome, resolve
 from state_pipelines.serializers.registry import read_snapshot
@@ -153,7 +153,7 @@ def test_upgrade_tests_of_flink(path: Path) -> None:
         new = read(path.parents[1] / f"{case}-{CURRENT}" / path.name)
         expected = OLDER_FORMS.get(path.parent.name, AS_IS)
     assert resolve(old, new).outcome is expected
-    (checked,) = check_serializers(case, "state", {Place.VALUE: old}, {Place.VALUE: new}, target="2.2")
+    (checked,) = check_serializers(case, "state", {Subject.VALUE: old}, {Subject.VALUE: new}, target="2.2")
     assert checked.outcome is expected
 
 

@@ -263,8 +263,8 @@ def _chosen(node: tree.Variants, value: Parts) -> Json:
         record = _parts(item)
         timed: dict[str, Json] = {"timestamp": value_json(record["timestamp"])}
         return {"case": case, "value": {**timed, "value": to_json(node.parts[0], record["value"])}}
-    places = {"one": 0, "two": 1, "success": 0, "failure": 1, "record_without_timestamp": 0}
-    shown = to_json(node.parts[places[case]], item) if case in places else value_json(item)
+    indexes = {"one": 0, "two": 1, "success": 0, "failure": 1, "record_without_timestamp": 0}
+    shown = to_json(node.parts[indexes[case]], item) if case in indexes else value_json(item)
     return {"case": case, "value": shown}
 
 

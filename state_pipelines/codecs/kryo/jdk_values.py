@@ -217,9 +217,9 @@ def _read_time(reader: Reader, version: Version) -> int:
         hour, minute, nano, second = reader.u8(), reader.u8(), wire.read_int(reader), reader.u8()
         return ((hour * 60 + minute) * 60 + second) * 1_000_000_000 + nano
     parts = [0, 0, 0]
-    for place in range(3):
+    for index in range(3):
         part = reader.i8()
-        parts[place] = ~part if part < 0 else part
+        parts[index] = ~part if part < 0 else part
         if part < 0:
             nano = 0
             break

@@ -102,10 +102,10 @@ def find_kryo(layout: lay.Dynamic) -> Form:
 @cache
 def _find(serializer: tree.Kryo, version: Version, classes: FieldLists, messages: MessageTypes | None) -> Form:
     table = ClassTable(serializer, version, classes, messages)
-    return _Forms(table).find(JavaType(serializer.type_class), ())
+    return _FormFinder(table).find(JavaType(serializer.type_class), ())
 
 
-class _Forms:
+class _FormFinder:
     """Forms of the types that one Kryo knows."""
 
     def __init__(self, table: ClassTable) -> None:

@@ -82,15 +82,15 @@ def _bootstrap(
     if ":" in definition and definition.rpartition(":")[0].endswith(".py"):
         return bootstrap(target, _load_operators(definition, spark), base=base, format=config.format, spark=session)
     run = partial(run_tasks, session)
-    place = resolve(target)
+    location = resolve(target)
     plan = plan_bootstrap(
-        place,
+        location,
         load_bootstrap(definition),
         ParquetRows(run),
         base=base,
         format=parse_choice(Format, config.format, "format"),
     )
-    with SnapshotTransaction(place, run, is_shared=uses_other_machines(session)) as transaction:
+    with SnapshotTransaction(location, run, is_shared=uses_other_machines(session)) as transaction:
         return plan.run(transaction)
 
 

@@ -71,7 +71,7 @@ def build_snapshot_diff(job: FlinkJob) -> dg.AssetsDefinition:
         previous = job.storage.find(key)
         found = diff(previous, snapshot, limit=SAMPLES * len(ExampleKind))
         changes = list_changes(found)
-        target = job.storage.place_report(NAME, context.partition_key)
+        target = job.storage.locate_report(NAME, context.partition_key)
         replace_file(target, json.dumps(found.to_json(), default=str).encode())
         yield dg.MaterializeResult(
             metadata={

@@ -14,7 +14,7 @@ from state_pipelines.dagster.automation import NEW_SNAPSHOT
 from state_pipelines.dagster.flink_asset import flink_asset
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.partitions import open_partition
-from state_pipelines.operations.local_processes import choose_processes, run_pieces
+from state_pipelines.operations.local_processes import choose_processes, run_tasks
 from state_pipelines.operations.profiling import OperatorProfile, Profile, StateProfile, profile_snapshot
 from state_pipelines.operations.retention.policy import parse_duration
 from state_pipelines.storage import replace_file
@@ -92,13 +92,13 @@ def build_snapshot_profile(job: FlinkJob) -> dg.AssetsDefinition:
         """Entries, sizes, largest keys, nulls and defaults per column, and ages of entries. Reads all state."""
         snapshot = open_partition(context, job)
         given = {"" if name == "*" else name: parse_duration(text, f"ttl.{name}") for name, text in config.ttl.items()}
-        run = partial(run_pieces, processes=choose_processes(snapshot.file_size))
+        run = partial(run_tasks, processes=choose_processes(snapshot.file_size))
         profile = profile_snapshot(snapshot, ttl=job.lives | given, run=run)
         for name in profile.unused_ttl:
             context.log.info("A TTL is declared for %s, but the snapshot has no such state", name)
         for error in profile.errors:
             context.log.warning("%s", error)
-        target = job.storage.place_report(NAME, context.partition_key)
+        target = job.storage.locate_report(NAME, context.partition_key)
         replace_file(target, json.dumps(profile.to_json()).encode())
         states = [(operator, state) for operator in profile.operators for state in operator.states]
         yield dg.MaterializeResult(

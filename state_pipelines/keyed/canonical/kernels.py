@@ -111,7 +111,7 @@ def scan_records(base, starts, ends, key_groups, complete, exact, prefix, wanted
                 return BAD_STATE, count
             if count >= room:
                 return MORE, count
-            status, key_end, value, behind, follows = find_record(base, position, end, key_group, complete, prefix)
+            status, key_end, value, after, follows = find_record(base, position, end, key_group, complete, prefix)
             if status != DONE:
                 return status, count
             if wanted[state]:
@@ -120,9 +120,9 @@ def scan_records(base, starts, ends, key_groups, complete, exact, prefix, wanted
                 output[2, count] = position + 4 + prefix
                 output[3, count] = key_end
                 output[4, count] = value
-                output[5, count] = behind
+                output[5, count] = after
                 count += 1
-            position = behind
+            position = after
             if follows:
                 state = load_u16_big(base + position)
                 position += 2
@@ -137,7 +137,7 @@ def scan_records(base, starts, ends, key_groups, complete, exact, prefix, wanted
 
 
 @njit(cache=True, nogil=True)
-def find_places(base, size, key_group, complete, prefix, states, step, cursor, places):  # type: ignore[no-untyped-def]
+def find_record_starts(base, size, key_group, complete, prefix, states, step, cursor, starts):  # type: ignore[no-untyped-def]
     """Note where records begin: the first one of every run of a state, and then one about every `step` bytes.
 
     Args:
@@ -149,7 +149,7 @@ def find_places(base, size, key_group, complete, prefix, states, step, cursor, p
         states: number of states in the header.
         step: bytes, at least 1.
         cursor: i64[3], updated: position (-1 at the start of the section), state id, position of the last place.
-        places: i64[2, r], filled: position, state id.
+        starts: i64[2, r], filled: position, state id.
 
     Returns:
         (status, number of offsets). After `DONE` the cursor is after the end mark, after an error it is undefined.
@@ -158,7 +158,7 @@ def find_places(base, size, key_group, complete, prefix, states, step, cursor, p
     position = cursor[0]
     state = cursor[1]
     last = cursor[2]
-    room = places.shape[1]
+    room = starts.shape[1]
     if position < 0:
         if size < 2:
             return (TRUNCATED if complete else MORE), count
@@ -171,15 +171,15 @@ def find_places(base, size, key_group, complete, prefix, states, step, cursor, p
             return BAD_STATE, count
         if count >= room:
             return MORE, count
-        status, _, _, behind, follows = find_record(base, position, size, key_group, complete, prefix)
+        status, _, _, after, follows = find_record(base, position, size, key_group, complete, prefix)
         if status != DONE:
             return status, count
         if position - last >= step:
-            places[0, count] = position
-            places[1, count] = state
+            starts[0, count] = position
+            starts[1, count] = state
             last = position
             count += 1
-        position = behind
+        position = after
         if follows:
             state = load_u16_big(base + position)
             position += 2
@@ -210,7 +210,7 @@ def count_bytes(key_groups, first, states, state, frame, key_starts, key_ends, v
 
 
 @njit(cache=True, nogil=True)
-def place_records(  # type: ignore[no-untyped-def]
+def sort_records(  # type: ignore[no-untyped-def]
     key_groups,
     first,
     states,

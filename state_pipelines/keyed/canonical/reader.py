@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from state_pipelines.errors import FormatError, Where
 from state_pipelines.keyed.canonical import kernels
-from state_pipelines.keyed.canonical.section_data import Place, SectionReader
+from state_pipelines.keyed.canonical.section_data import RecordPosition, SectionReader
 from state_pipelines.keyed.canonical.sections import (
     PLAIN,
     WINDOW,
@@ -77,7 +77,7 @@ class CanonicalFile(SectionFile):
         groups = group_sections(select_sections(self.sections, key_groups), window)
 
         def measure(group: tuple[Section, ...]) -> int:
-            is_large = group[0].piece is not None or (len(group) == 1 and group[0].size > _LARGE * window)
+            is_large = group[0].span is not None or (len(group) == 1 and group[0].size > _LARGE * window)
             return 0 if is_large else group[-1].end - group[0].start
 
         def read(group: tuple[Section, ...]) -> bytes | None:
@@ -101,7 +101,7 @@ class CanonicalFile(SectionFile):
             found: dict[int, list[KeyedRecords]] = {}
             for state_id, records in replace(self, sections=sections).scan(everything, context):
                 found.setdefault(state_id, []).append(records)
-            for key_group, runs in gather_key_groups({state_id: iter(pieces) for state_id, pieces in found.items()}):
+            for key_group, runs in gather_key_groups({state_id: iter(batches) for state_id, batches in found.items()}):
                 yield key_group, sorted(runs, key=lambda run: run[1].offset + int(run[1].key_starts[0]))
 
     def find_runs(self, context: RecordContext) -> RunFinder:
@@ -174,15 +174,15 @@ def _scan_large(
 ) -> Iterator[tuple[int, KeyedRecords]]:
     """A section, or piece of one, that is read in several windows, each from the first record not in the last one."""
     reader = SectionReader(file.stream, section, compressed=file.header.compressed, block=window)
-    piece, exact = section.piece, not section.is_open
-    cursor = _begin() if piece is None else np.array([0, 0, piece.state_id, 0], np.int64)
+    span, exact = section.span, not section.is_open
+    cursor = _begin() if span is None else np.array([0, 0, span.state_id, 0], np.int64)
     groups = np.array([section.key_group], np.int32)
     used, size = 0, window
     while True:
         reader.advance(used, size)
         data = np.frombuffer(reader.data, np.uint8)
         spans = (np.zeros(1, np.int64), np.full(1, len(data), np.int64))
-        offset, complete = section.start + reader.position, reader.complete and piece is None
+        offset, complete = section.start + reader.position, reader.complete and span is None
         yield from _scan_window(
             file, _Window(data, offset, groups, *spans, complete=complete, exact=exact), wanted, prefix, cursor
         )
@@ -206,17 +206,17 @@ def _scan_large(
 
 
 def _find_runs(file: CanonicalFile, section: Section, prefix: int, step: int) -> tuple[StateRun, ...]:
-    """Walk over a section; see `pieces`."""
+    """Walk over a section; see `batches`."""
     reader = SectionReader(file.stream, section, compressed=file.header.compressed)
     cursor = np.array([-1, 0, 0], np.int64)
     found = np.empty((2, 1 << 10), np.int64)
-    runs: list[tuple[int, list[Place]]] = []
+    runs: list[tuple[int, list[RecordPosition]]] = []
     used, size, status = 0, WINDOW, kernels.MORE
     while status == kernels.MORE:
         reader.advance(used, size)
         data, count = np.frombuffer(reader.data, np.uint8), found.shape[1]
         while status == kernels.MORE and count == found.shape[1]:
-            status, count = kernels.find_places(
+            status, count = kernels.find_record_starts(
                 data.ctypes.data,
                 len(data),
                 section.key_group,
@@ -239,7 +239,7 @@ def _find_runs(file: CanonicalFile, section: Section, prefix: int, step: int) ->
         end = reader.locate(reader.position + used)
         reader.advance(used, 1)
         if section.is_open or not reader.data:
-            ends = [*(places[0] for _, places in runs[1:]), end]
+            ends = [*(positions[0] for _, positions in runs[1:]), end]
             return tuple(StateRun(run[0], tuple(run[1]), last) for run, last in zip(runs, ends, strict=True))
         status, used = kernels.LEFT_OVER, 0
     raise FormatError(

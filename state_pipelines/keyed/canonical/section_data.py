@@ -19,21 +19,21 @@ _CHUNK_HEADER = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordPosition:
     """A place in the data of a section, and where in the file it is.
 
     Attributes:
         position: in the data.
         start: position in the stream of the byte, or of the chunk that holds it.
         base: position in the data that corresponds to `start`.
-        behind: position in the stream behind the byte in front of the place, or behind the chunk that holds that.
+        after: position in the stream behind the byte in front of the place, or behind the chunk that holds that.
         share: position in the stream if a chunk were spread evenly over its data, to tell how much lies between places.
     """
 
     position: int
     start: int
     base: int
-    behind: int
+    after: int
     share: int
 
 
@@ -52,7 +52,7 @@ class SectionReader:
 
     Attributes:
         data: the bytes in memory.
-        position: where it begins in the data of the section (see `Piece`).
+        position: where it begins in the data of the section (see `RecordSpan`).
         complete: `data` reaches the end of the section.
     """
 
@@ -68,16 +68,16 @@ class SectionReader:
             head: bytes at its start that are not part of the data, nor compressed.
             block: bytes of the file per request.
         """
-        piece = section.piece
+        span = section.span
         self.data = b""
         self.position = 0
         self.complete = False
         self._stream = stream
         self._section = section
         self._compressed = compressed
-        self._next = self._origin = section.start + (head if piece is None else 0)
-        self._skip = 0 if piece is None else piece.skip
-        self._stop = None if piece is None else piece.stop
+        self._next = self._origin = section.start + (head if span is None else 0)
+        self._skip = 0 if span is None else span.skip
+        self._stop = None if span is None else span.stop
         if not compressed:
             self._next += self._skip
             self.position, self._skip = self._skip, 0
@@ -107,15 +107,15 @@ class SectionReader:
         Raises:
             FormatError: the stream ends before the section does, or a chunk is damaged.
         """
-        pieces: list[bytes | memoryview] = [self.data[used:]]
+        buffers: list[bytes | memoryview] = [self.data[used:]]
         self.position += used
         size += self._skip
-        held = len(pieces[0])
+        held = len(buffers[0])
         while held < size and not self.complete:
             found = self._decompress(size - held) if self._compressed else self._read(size - held)
             held += len(found)
-            pieces.append(found)
-        self.data = b"".join(pieces)[self._skip :]
+            buffers.append(found)
+        self.data = b"".join(buffers)[self._skip :]
         self.position, self._skip = self.position + self._skip, 0
         if self._stop is not None and self.position + len(self.data) >= self._stop:
             self.data = self.data[: self._stop - self.position]
@@ -124,17 +124,17 @@ class SectionReader:
         while self._chunks and self._chunks[0].position + self._chunks[0].size < self.position:
             self._chunks.pop(0)
 
-    def locate(self, position: int) -> Place:
+    def locate(self, position: int) -> RecordPosition:
         """The offset in the file of a position inside `data`, or at its end."""
         if not self._compressed:
             start = self._origin + position
-            return Place(position, start, position, start, start)
+            return RecordPosition(position, start, position, start, start)
         index = bisect_right(self._chunks, position, key=lambda chunk: chunk.position) - 1
         chunk = self._chunks[max(index, 0)]
         inside = position - chunk.position
         before = self._chunks[index - 1] if inside == 0 and index > 0 else chunk
         share = chunk.start + (chunk.end - chunk.start) * inside // chunk.size
-        return Place(position, chunk.start, chunk.position, before.end, share)
+        return RecordPosition(position, chunk.start, chunk.position, before.end, share)
 
     def _read(self, size: int) -> memoryview:
         """Take at most `size` bytes from the block at hand, or from the next one."""
@@ -171,13 +171,13 @@ class SectionReader:
             ends = len(self._raw)
         found: list[bytes] = []
         held, taken = 0, self._taken
-        place = self._chunks[-1].position + self._chunks[-1].size if self._chunks else 0
+        position = self._chunks[-1].position + self._chunks[-1].size if self._chunks else 0
         try:
             for chunk in iter_chunks(self._raw, self._taken, ends, name=self._stream.name):
                 if chunk.data:
                     start, end = (first - self._taken + each for each in (chunk.start, chunk.end))
-                    self._chunks.append(_Chunk(place, len(chunk.data), start, end))
-                    place += len(chunk.data)
+                    self._chunks.append(_Chunk(position, len(chunk.data), start, end))
+                    position += len(chunk.data)
                     found.append(chunk.data)
                     held += len(chunk.data)
                 taken = chunk.end

@@ -56,7 +56,7 @@ PLAIN = HeaderReading()
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RecordSpan:
     """Adjacent records of one state, a part of a section (see `keyed.key_group_splits`).
 
     Positions count the bytes of data from the start of the section's bytes; of a compressed file these begin with a
@@ -83,14 +83,14 @@ class Section:
         start: first byte in the stream.
         end: first byte of the next section, or the end of the stream.
         is_open: the section ends where its content does, somewhere before `end`.
-        piece: the part of the section to read; None for all.
+        span: the part of the section to read; None for all.
     """
 
     key_group: int
     start: int
     end: int
     is_open: bool = False
-    piece: Piece | None = None
+    span: RecordSpan | None = None
 
     @property
     def size(self) -> int:
@@ -253,8 +253,8 @@ def decompress_sections(raw: bytes, group: Sequence[Section], name: str, offset:
             for each, start, end in spans
         ):
             return data, ends
-    pieces = [decompress_section(raw, each, each.start - offset, name, offset) for each in group]
-    return np.frombuffer(b"".join(pieces), np.uint8), np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+    chunks = [decompress_section(raw, each, each.start - offset, name, offset) for each in group]
+    return np.frombuffer(b"".join(chunks), np.uint8), np.cumsum([len(span) for span in chunks], dtype=np.int64)
 
 
 def decompress_section(raw: bytes, section: Section, start: int, name: str, offset: int) -> bytes:
@@ -270,15 +270,15 @@ def decompress_section(raw: bytes, section: Section, start: int, name: str, offs
     Raises:
         FormatError: a chunk is damaged.
     """
-    pieces: list[bytes] = []
+    chunks: list[bytes] = []
     try:
         if not section.is_open:
             return decompress(raw, start, section.end - offset, name=name)
-        pieces.extend(chunk.data for chunk in iter_chunks(raw, start, section.end - offset, name=name))
-        return b"".join(pieces)
+        chunks.extend(chunk.data for chunk in iter_chunks(raw, start, section.end - offset, name=name))
+        return b"".join(chunks)
     except StateError as error:
-        if pieces:
-            return b"".join(pieces)
+        if chunks:
+            return b"".join(chunks)
         if error.where.offset is not None:
             error.where = Where(file=name, offset=error.where.offset + offset)
         raise

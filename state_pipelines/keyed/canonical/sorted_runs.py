@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from state_pipelines.errors import FormatError, Where
-from state_pipelines.keyed.canonical.kernels import count_bytes, join_sections, place_records
+from state_pipelines.keyed.canonical.kernels import count_bytes, join_sections, sort_records
 from state_pipelines.keyed.digests.record_digests import RecordDigest
 from state_pipelines.keyed.keys.key_kernels import join_spans
 from state_pipelines.keyed.record_layout import KeyedRecords, cut_nulls
@@ -76,7 +76,7 @@ class RecordBuffer:
     prefix: int
     maps: frozenset[int]
     limit: int
-    _pieces: list[tuple[int, KeyedRecords]] = field(default_factory=list)
+    _batches: list[tuple[int, KeyedRecords]] = field(default_factory=list)
     _size: int = 0
     _held: dict[int, int] = field(default_factory=dict)
 
@@ -99,13 +99,13 @@ class RecordBuffer:
         """Add records of a state; their key groups are final."""
         if not len(records):
             return
-        self._pieces.append((state, records))
+        self._batches.append((state, records))
         self._size += size_of_records(records) + (8 + self.prefix) * len(records)
         self._held[id(records.data)] = len(records.data)
         if self.held > _SPARSE * max(self.limit, self._size):
             # Few records of large windows are wanted, and would hold all of them in memory.
-            self._pieces = [(number, copy_records(each)) for number, each in self._pieces]
-            self._held = {id(each.data): len(each.data) for _, each in self._pieces}
+            self._batches = [(number, copy_records(each)) for number, each in self._batches]
+            self._held = {id(each.data): len(each.data) for _, each in self._batches}
 
     def sort(self, key_groups: KeyGroupRange) -> Block:
         """Return the records as a block, and start an empty one.
@@ -116,12 +116,12 @@ class RecordBuffer:
         Raises:
             FormatError: a record is outside the range.
         """
-        pieces, self._pieces, self._size, self._held = self._pieces, [], 0, {}
-        present = sorted({state for state, _ in pieces})
+        batches, self._batches, self._size, self._held = self._batches, [], 0, {}
+        present = sorted({state for state, _ in batches})
         numbers = {state: number for number, state in enumerate(present)}
         states, first = len(present), key_groups.start
         sizes = np.zeros(len(key_groups) * states, np.int64)
-        for state, records in pieces:
+        for state, records in batches:
             _require_inside(records, key_groups)
             spans = (records.key_starts, records.key_ends, records.value_starts, records.value_ends)
             count_bytes(records.key_groups, first, states, numbers[state], 8 + self.prefix, *spans, sizes)
@@ -130,8 +130,8 @@ class RecordBuffer:
         positions, lasts = starts.copy(), np.zeros(len(sizes), np.int64)
         totals = np.zeros((len(sizes), 4), np.uint64)
         data = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
-        for state, records in pieces:
-            place_records(
+        for state, records in batches:
+            sort_records(
                 records.key_groups,
                 first,
                 states,

@@ -78,18 +78,18 @@ class CanonicalWriter:
         """Position per key group, for the handle."""
         return tuple(self._offsets[key_group] for key_group in self.key_groups)
 
-    def write_section(self, key_group: int, pieces: Iterable[bytes | memoryview]) -> None:
+    def write_section(self, key_group: int, chunks: Iterable[bytes | memoryview]) -> None:
         """Write the section of a key group that is too large to be held.
 
         Args:
             key_group: inside the range, and not written before.
-            pieces: the section one piece after the other, as `write_sections` takes it.
+            chunks: the section one piece after the other, as `write_sections` takes it.
         """
         self._offsets[key_group] = self._position
         if self.header.compressed:
             self._write([STREAM_ID])
-            pieces = map(compress_chunks, pieces)
-        self._write(pieces)
+            chunks = map(compress_chunks, chunks)
+        self._write(chunks)
 
     def write_sections(
         self, key_groups: npt.NDArray[np.int32], ends: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]
@@ -112,7 +112,7 @@ class CanonicalWriter:
             self._offsets[key_group] = self._position
             self._write([compress(view[start:end])])
 
-    def _write(self, pieces: Iterable[bytes | memoryview]) -> None:
-        for piece in pieces:
-            self.output.write(piece)
-            self._position += len(piece)
+    def _write(self, chunks: Iterable[bytes | memoryview]) -> None:
+        for chunk in chunks:
+            self.output.write(chunk)
+            self._position += len(chunk)

@@ -86,12 +86,12 @@ class ChangeData:
             return np.frombuffer(self.streams.read(self.stream, FLAG + start, FLAG + end), np.uint8)
         first = int(np.searchsorted(self.chunks[:, 1], start, side="right")) - 1
         last = int(np.searchsorted(self.chunks[:, 1], end, side="left"))
-        place, stop = int(self.chunks[first, 0]), int(self.chunks[last, 0])
-        raw = self.streams.read(self.stream, place, stop)
+        position, stop = int(self.chunks[first, 0]), int(self.chunks[last, 0])
+        raw = self.streams.read(self.stream, position, stop)
         data = b"".join(chunk.data for chunk in iter_chunks(raw, name=self.stream.name))
         if len(data) != self.chunks[last, 1] - self.chunks[first, 1]:
             raise FormatError(
-                "a snappy chunk has another size than its header says", where=Where(self.stream.name, place)
+                "a snappy chunk has another size than its header says", where=Where(self.stream.name, position)
             )
         return np.frombuffer(data, np.uint8, end - start, start - int(self.chunks[first, 1]))
 
@@ -140,13 +140,13 @@ def open_change_data(stream: StateStream, streams: KeptStreams) -> ChangeData:
     if not is_compressed(streams.read(stream, 0, min(FLAG, end)), stream.name):
         return ChangeData(stream, end - FLAG, None, streams)
     raw = Lookahead(lambda start, stop: np.frombuffer(streams.read(stream, start, stop), np.uint8), end)
-    places = [(FLAG, 0)]
+    positions = [(FLAG, 0)]
     position, size = FLAG, 0
     while position < end:
         length, held = measure_chunk(raw.take(position, HEAD_SIZE).tobytes(), name=stream.name, position=position)
         position += length
         size += held
-        places.append((position, size))
+        positions.append((position, size))
     if position > end:
-        raise FormatError("a snappy chunk is cut off", where=Where(file=stream.name, offset=places[-2][0]))
-    return ChangeData(stream, size, np.array(places, np.int64), streams)
+        raise FormatError("a snappy chunk is cut off", where=Where(file=stream.name, offset=positions[-2][0]))
+    return ChangeData(stream, size, np.array(positions, np.int64), streams)

@@ -47,18 +47,18 @@ def read_groups(ahead: Lookahead, data: ChangeData, offset: int) -> Iterator[Pos
     while left:
         held = ahead.take_held(position)
         rows = np.zeros((min(left, len(held) // 8), COUNT + 1), np.int64)
-        found, behind = find_groups(held.ctypes.data, len(held), position, rows)
+        found, after = find_groups(held.ctypes.data, len(held), position, rows)
         if not found:
             # It reaches beyond the window, or it is wrong.
             count = _read_count(ahead, data, position, 4)
             if position + 8 > data.size:
                 raise misfit(data.stream.name, position)
             key_group = _read_i32(ahead, position + 4)
-            behind = _skip(ahead, data, position + 8, count)
-            rows, found = np.array([(key_group, 0, position + 8, behind, count)], np.int64), 1
+            after = _skip(ahead, data, position + 8, count)
+            rows, found = np.array([(key_group, 0, position + 8, after, count)], np.int64), 1
         yield rows[:found]
         left -= found
-        position = behind
+        position = after
 
 
 def _read_i32(ahead: Lookahead, position: int) -> int:
@@ -79,9 +79,9 @@ def _skip(ahead: Lookahead, data: ChangeData, position: int, count: int) -> int:
     """The end of `count` changes."""
     while count:
         held = ahead.take_held(position)
-        skipped, behind = skip_changes(held.ctypes.data, len(held), count)
+        skipped, after = skip_changes(held.ctypes.data, len(held), count)
         count -= skipped
-        position += behind
+        position += after
         if count and not skipped:
             # It reaches beyond the window, or it is wrong.
             size = _read_i32(ahead, position)
@@ -127,12 +127,12 @@ def find_groups(base, size, first, rows):  # type: ignore[no-untyped-def]
         count = load_i32_big(base + position)
         if count < 0 or count > (size - position) // 4:
             return row, first + position
-        skipped, behind = skip_changes(base + position + 8, size - position - 8, count)
+        skipped, after = skip_changes(base + position + 8, size - position - 8, count)
         if skipped < count:
             return row, first + position
         rows[row, 0] = load_i32_big(base + position + 4)
         rows[row, 2] = first + position + 8
-        position += 8 + behind
+        position += 8 + after
         rows[row, 3] = first + position
         rows[row, 4] = count
     return len(rows), first + position

@@ -153,16 +153,16 @@ class ChangeLog:
         groups = self._find(key_groups)
         groups = groups[np.argsort(groups[:, SET], kind="stable")]
         bounds = np.flatnonzero(np.diff(groups[:, SET], prepend=-1, append=-1)).tolist()
-        pieces: list[Bytes] = [np.zeros(0, np.uint8)]
+        arrays: list[Bytes] = [np.zeros(0, np.uint8)]
         shifts = np.empty(len(groups), np.int64)
         size = 0
         for first, stop in pairwise(bounds):
             # Key groups ascend in a change set, so that the wanted ones are adjacent.
             start, end = int(groups[first:stop, START].min()), int(groups[first:stop, END].max())
-            pieces.append(self._data[int(groups[first, SET])].read(start, end))
+            arrays.append(self._data[int(groups[first, SET])].read(start, end))
             shifts[first:stop] = size - start
             size += end - start
-        data = pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
+        data = arrays[1] if len(arrays) == 2 else np.concatenate(arrays)
         counts = np.ascontiguousarray(groups[:, COUNT])
         starts, ends = np.empty((2, int(counts.sum())), np.int64)
         wrong = walk_groups(data.ctypes.data, groups[:, START] + shifts, groups[:, END] + shifts, counts, starts, ends)
@@ -269,8 +269,8 @@ def _read_metadata(ahead: Lookahead, data: ChangeData, offset: int) -> list[byte
         except FormatError as error:
             if offset + len(found) >= data.size:
                 # The data ends here: more bytes would not help.
-                place = None if error.where.offset is None else error.where.offset + offset + FLAG
-                error.where = Where(file=data.stream.name, offset=place)
+                position = None if error.where.offset is None else error.where.offset + offset + FLAG
+                error.where = Where(file=data.stream.name, offset=position)
                 raise
         found = ahead.take(offset, max(_FIRST_READ, 8 * len(found)))
 
@@ -293,7 +293,7 @@ def locate(error: StateError, log: ChangeLog, changes: Changes) -> None:
         return
     order = np.argsort(changes.starts)
     row = int(order[max(0, int(np.searchsorted(changes.starts[order], offset, side="right")) - 1)])
-    place = int(changes.positions[row]) + offset - int(changes.starts[row]) + FLAG
+    position = int(changes.positions[row]) + offset - int(changes.starts[row]) + FLAG
     known = error.where
     name = log.sets[int(changes.sets[row])].stream.name
-    error.where = Where(name, place, known.operator, known.state, known.path)
+    error.where = Where(name, position, known.operator, known.state, known.path)

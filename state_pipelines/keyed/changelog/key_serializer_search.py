@@ -119,7 +119,7 @@ class _Trial:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _MapEntry:
     """Changes of one state in one file."""
 
     file: LoggedFile
@@ -145,20 +145,20 @@ def find_key_serializer(
         UnsupportedError: no candidate is left, or several that split the changes in different ways.
         FormatError: the bytes are not change sets.
     """
-    told = find_told_serializers(files)
+    known = find_written_serializers(files)
     trials: list[_Trial] = []
-    for tier in (told, [(each, "key serializer of another operator") for each in candidates] + _basics()):
+    for tier in (known, [(each, "key serializer of another operator") for each in candidates] + _basics()):
         seen: set[Serializer] = set()
         for serializer, source in tier:
             if serializer not in seen:
                 seen.add(serializer)
-                if (trial := _try(_read_pieces(files), context, serializer, source)) is not None:
+                if (trial := _try(_read_entries(files), context, serializer, source)) is not None:
                     trials.append(trial)
         if trials or tier:
             # What subtasks and timers say is final, whether it fits or not.
             break
     proven = [trial for trial in trials if trial.is_proven(context.max_parallelism)]
-    if not told and not proven:
+    if not known and not proven:
         proven = _try_tuples(files, context)
     trials = proven or trials
     where = Where(file=files[0].name if files else None)
@@ -181,15 +181,15 @@ def find_key_serializer(
     return FoundKeySerializer(first.serializer, first.source, len(first.keys), first.changes, first.hashed, others)
 
 
-def find_told_serializers(files: Sequence[LoggedFile]) -> list[tuple[Serializer, str]]:
+def find_written_serializers(files: Sequence[LoggedFile]) -> list[tuple[Serializer, str]]:
     """Key serializers that materialized state and timers of an operator name, and where; candidates for others too."""
-    told = [(file.key_serializer, "key serializer of the materialized state") for file in files if file.key_serializer]
+    known = [(file.key_serializer, "key serializer of the materialized state") for file in files if file.key_serializer]
     for file in files:
         for info in file.states:
             element = info.value_serializer
             if isinstance(element, tree.Timer):
-                told.append((element.key, f"key serializer of the timers {info.name}"))
-    return [(serializer, source) for serializer, source in told if serializer is not None]
+                known.append((element.key, f"key serializer of the timers {info.name}"))
+    return [(serializer, source) for serializer, source in known if serializer is not None]
 
 
 def _basics() -> list[tuple[Serializer, str]]:
@@ -203,24 +203,24 @@ def _try_tuples(files: Sequence[LoggedFile], context: RecordContext) -> list[_Tr
     trials = []
     for serializer in (tuple_of(*each) for size in _TUPLE_SIZES for each in product(fields, repeat=size)):
         if _try(sample, context, serializer, "") is not None:
-            trial = _try(_read_pieces(files), context, serializer, "tuple of basic types")
+            trial = _try(_read_entries(files), context, serializer, "tuple of basic types")
             if trial is not None and trial.is_proven(context.max_parallelism, _TUPLE_PROOF_BITS):
                 trials.append(trial)
     return trials
 
 
-def _take_sample(files: Sequence[LoggedFile]) -> list[_Piece]:
-    pieces: list[_Piece] = []
-    for piece in _read_pieces(files):
-        rows = len(piece.changes)
+def _take_sample(files: Sequence[LoggedFile]) -> list[_MapEntry]:
+    entries: list[_MapEntry] = []
+    for entry in _read_entries(files):
+        rows = len(entry.changes)
         chosen = np.linspace(0, rows - 1, min(rows, _SAMPLE_OF_STATE)).astype(np.int64)
-        pieces.append(_Piece(piece.file, piece.info, piece.changes.select(chosen)))
-        if sum(len(each.changes) for each in pieces) >= _SAMPLE:
+        entries.append(_MapEntry(entry.file, entry.info, entry.changes.select(chosen)))
+        if sum(len(each.changes) for each in entries) >= _SAMPLE:
             break
-    return pieces
+    return entries
 
 
-def _read_pieces(files: Iterable[LoggedFile]) -> Iterator[_Piece]:
+def _read_entries(files: Iterable[LoggedFile]) -> Iterator[_MapEntry]:
     for file in files:
         for window in file.log.windows(file.key_groups, WINDOW):
             changes = file.log.read(window)
@@ -229,20 +229,20 @@ def _read_pieces(files: Iterable[LoggedFile]) -> Iterator[_Piece]:
                 raise FormatError(f"{unknown[0]} is not an operation on state", where=Where(file=file.name))
             states = file.find_states(changes)
             for state_id in np.unique(states).tolist():
-                yield _Piece(file, file.states[state_id], changes.select(states == state_id))
+                yield _MapEntry(file, file.states[state_id], changes.select(states == state_id))
 
 
-def _try(pieces: Iterable[_Piece], context: RecordContext, serializer: Serializer, source: str) -> _Trial | None:
+def _try(entries: Iterable[_MapEntry], context: RecordContext, serializer: Serializer, source: str) -> _Trial | None:
     trial = _Trial(serializer, source)
-    for piece in pieces:
+    for entry in entries:
         try:
             try:
-                layout = derive_keyed_layout(piece.info, serializer, context.max_parallelism, context.layouts)
+                layout = derive_keyed_layout(entry.info, serializer, context.max_parallelism, context.layouts)
             except UnsupportedError:
                 derive_layout(serializer, context.layouts)
                 # The state has no layout, which is no evidence about the key.
                 continue
-            _try_state(trial, ChangedState(piece.info.name, layout, piece.file.name), piece.changes, context)
+            _try_state(trial, ChangedState(entry.info.name, layout, entry.file.name), entry.changes, context)
         except (FormatError, UsageError, UnsupportedError, ValueRangeError):
             # It is not this type: the bytes do not fit, or values of it are no keys, or none that can be read.
             return None

@@ -111,8 +111,8 @@ class ChangelogFile(KeyedFormat):
             changes = self.log.read(part)
             states = self.find_states(changes)
             for state_id in chosen:
-                pieces = held.get(state_id, [])
-                base = concat_records(pieces) if pieces else None
+                batches = held.get(state_id, [])
+                base = concat_records(batches) if batches else None
                 mine = changes.select(states == state_id)
                 if len(mine):
                     info = header.states[state_id]
@@ -375,4 +375,4 @@ def _require_disjoint(bases: Sequence[KeyedFile], key_groups: KeyGroupRange, nam
 
 
 def _by_key_group(found: dict[int, list[KeyedRecords]]) -> Iterator[tuple[int, Runs]]:
-    return gather_key_groups({state_id: iter(pieces) for state_id, pieces in found.items()})
+    return gather_key_groups({state_id: iter(batches) for state_id, batches in found.items()})

@@ -61,8 +61,8 @@ def replay(state: ChangedState, base: KeyedRecords | None, changes: Changes) -> 
         kept, added = replay_in_order(state, base, changes)
     else:
         kept, added = _replay_values(state, base, changes)
-    pieces = [added] if kept is None or not len(kept) else [kept, added]
-    records = concat_records(pieces)
+    batches = [added] if kept is None or not len(kept) else [kept, added]
+    records = concat_records(batches)
     return records.select(np.argsort(records.key_groups, kind="stable"))
 
 

@@ -228,9 +228,9 @@ def _find_numbers(array: pa.Array, kind: np.dtype[Any]) -> Hashes:
 def _find_bytes(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The bytes of strings or binaries, and where each begins and ends in them."""
     _, offsets, data = array.buffers()
-    places = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4).astype(np.int64)
+    positions = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4).astype(np.int64)
     raw = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
-    return raw, places[:-1], places[1:]
+    return raw, positions[:-1], positions[1:]
 
 
 @njit(cache=True, nogil=True)

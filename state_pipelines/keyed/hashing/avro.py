@@ -225,13 +225,13 @@ class _Records:
             every = np.ones(len(elements), np.bool_)
             return chain(offsets, self._hash(node["items"], elements, every, _State(len(elements))), 1)
         sizes = np.diff(offsets)
-        for place in range(int(min(sizes.max(initial=0), _COUNTER))):
-            going = state.step(active & (sizes > place))
-            active = active & (going | (sizes <= place))
+        for index in range(int(min(sizes.max(initial=0), _COUNTER))):
+            going = state.step(active & (sizes > index))
+            active = active & (going | (sizes <= index))
             if not going.any():
                 break
-            places = pa.array(np.where(going, offsets[:-1] + place, 0), mask=~going)
-            self._add(node["items"], elements.take(places), going, state)
+            indexes = pa.array(np.where(going, offsets[:-1] + index, 0), mask=~going)
+            self._add(node["items"], elements.take(indexes), going, state)
         return state.code.copy()
 
     def _hash_union(self, node: Any, array: pa.Array, compute: Any) -> HashCodes:

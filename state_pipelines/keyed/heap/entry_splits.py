@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from state_pipelines.errors import FormatError, Where, at
-from state_pipelines.keyed.canonical.section_data import Place, SectionReader
+from state_pipelines.keyed.canonical.section_data import RecordPosition, SectionReader
 from state_pipelines.keyed.canonical.sections import WINDOW, Section, read_sections
 from state_pipelines.keyed.key_group_splits import StateRun
 
@@ -71,7 +71,7 @@ def find_runs(
 def _find_run(
     reader: SectionReader, section: Section, state_id: int, count: int, form: EntryForm, step: int
 ) -> StateRun:
-    places: list[Place] = []
+    positions: list[RecordPosition] = []
     counts: list[int] = []
     done, size, due = 0, WINDOW, reader.position
     while done < count:
@@ -89,7 +89,7 @@ def _find_run(
         starts = reader.position + np.concatenate([np.zeros(1, np.int64), stops[:-1]])
         row = int(np.searchsorted(starts, due))
         while row < len(starts):
-            places.append(reader.locate(int(starts[row])))
+            positions.append(reader.locate(int(starts[row])))
             counts.append(done + row)
             due = int(starts[row]) + step
             row = int(np.searchsorted(starts, due))
@@ -98,22 +98,22 @@ def _find_run(
         used = int(stops[-1])
         end = reader.locate(reader.position + used)
         reader.advance(used, size if done < count else _HEAD)
-    return StateRun(state_id, tuple(places), end, (*counts, count))
+    return StateRun(state_id, tuple(positions), end, (*counts, count))
 
 
-def read_piece(stream: StateStream, header: KeyedHeader, section: Section, form: EntryForm) -> Iterator[KeyedRecords]:
+def read_span(stream: StateStream, header: KeyedHeader, section: Section, form: EntryForm) -> Iterator[KeyedRecords]:
     """The records of a piece, whose bytes are all held.
 
     Raises:
         FormatError: the bytes do not have the format.
     """
-    piece = section.piece
-    assert piece is not None
+    span = section.span
+    assert span is not None
     reader = SectionReader(stream, section, compressed=header.compressed)
-    reader.advance(0, piece.stop - piece.skip)
+    reader.advance(0, span.stop - span.skip)
     data, offset = np.frombuffer(reader.data, np.uint8), section.start + reader.position
-    position, left = 0, piece.count
-    with at(file=stream.name, state=header.states[piece.state_id].name):
+    position, left = 0, span.count
+    with at(file=stream.name, state=header.states[span.state_id].name):
         while left:
             count = min(left, _ENTRIES)
             entries, position = form.read(data, position, len(data), count, offset, stream.name)

@@ -67,8 +67,8 @@ def _holds_null(
         program = compile_layout(_mark(layout))
     except UnsupportedError:
         return True
-    places = _find_spans(decode_spans(program, data, starts, ends))
-    return any(data[place : place + len(_NULL)].tobytes() == _NULL for place in places.tolist())
+    positions = _find_spans(decode_spans(program, data, starts, ends))
+    return any(data[position : position + len(_NULL)].tobytes() == _NULL for position in positions.tolist())
 
 
 def _mark(layout: lay.Layout) -> lay.Layout:

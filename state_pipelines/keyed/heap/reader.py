@@ -27,7 +27,7 @@ from state_pipelines.keyed.canonical.sections import (
 )
 from state_pipelines.keyed.digests.stored_bytes import digest_sections
 from state_pipelines.keyed.heap.blocks import BlockIndex, BlockReader, SectionBytes
-from state_pipelines.keyed.heap.entry_splits import find_runs, read_piece
+from state_pipelines.keyed.heap.entry_splits import find_runs, read_span
 from state_pipelines.keyed.key_group_memory import require_memory
 from state_pipelines.keyed.keyed_file import FileFormat
 from state_pipelines.keyed.record_layout import KeyedRecords, concat_records
@@ -64,16 +64,16 @@ class HeapFile(SectionFile):
         ordered = self.sort_sections(key_groups)
 
         def read(group: tuple[Section, ...]) -> bytes:
-            return b"" if group[0].piece is not None else self._read_bytes(group)
+            return b"" if group[0].span is not None else self._read_bytes(group)
 
         for section in ordered:
             require_memory(section.size, section.key_group, self.name)
         for group, raw in read_ahead(group_sections(ordered, WINDOW), read, self.stream.location, _measure):
-            if (piece := group[0].piece) is not None:
-                if piece.state_id in state_ids:
-                    form = self.blocks.form_states(self.header, context)[piece.state_id]
-                    for records in read_piece(self.stream, self.header, group[0], form):
-                        yield piece.state_id, records
+            if (span := group[0].span) is not None:
+                if span.state_id in state_ids:
+                    form = self.blocks.form_states(self.header, context)[span.state_id]
+                    for records in read_span(self.stream, self.header, group[0], form):
+                        yield span.state_id, records
                 continue
             found: dict[int, list[KeyedRecords]] = {}
             for _, runs in self._read(group, raw, state_ids, context):
@@ -81,8 +81,8 @@ class HeapFile(SectionFile):
                     found.setdefault(state_id, []).append(records)
             # The next window takes the memory of this one.
             raw = b""
-            for state_id, pieces in found.items():
-                records = concat_records(pieces)
+            for state_id, batches in found.items():
+                records = concat_records(batches)
                 if (np.diff(records.key_groups) < 0).any():
                     # The states of a section may come in another order than those of the one before.
                     records = records.select(np.argsort(records.key_groups, kind="stable"))
@@ -167,7 +167,7 @@ _BATCH = 1 << 20
 
 def _measure(group: tuple[Section, ...]) -> int:
     """Bytes of adjacent sections that are read at once; none of a piece, which is read as its entries are."""
-    return 0 if group[0].piece is not None else group[-1].end - group[0].start
+    return 0 if group[0].span is not None else group[-1].end - group[0].start
 
 
 def open_heap(

@@ -100,8 +100,8 @@ class KeyHasher:
         codes = np.empty(len(starts), np.int32)
         wrong = kernel(data.ctypes.data, np.ascontiguousarray(starts), np.ascontiguousarray(ends), codes)
         if wrong >= 0:
-            place = Where(file=file, offset=offset + int(starts[wrong]))
-            raise FormatError("the bytes of a key are not those of its serializer", where=place)
+            where = Where(file=file, offset=offset + int(starts[wrong]))
+            raise FormatError("the bytes of a key are not those of its serializer", where=where)
         return codes
 
     def hash_values(self, keys: pa.Array) -> HashCodes:

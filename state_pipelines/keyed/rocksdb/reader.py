@@ -54,7 +54,7 @@ class RocksFile(KeyedFormat):
         is_forst: the states are of the asynchronous API, whose database only ForSt restores; the header describes
             them as those of the synchronous one.
         first: no key below is read, with its key-group prefix.
-        behind: end of the keys to read (exclusive); None for all to the last.
+        after: end of the keys to read (exclusive); None for all to the last.
         seeks: only records of these keys need to be read; of other keys, some may be.
         tables: those that were opened, also by its parts: each state and part is a scan of its own.
     """
@@ -64,7 +64,7 @@ class RocksFile(KeyedFormat):
     key_groups: KeyGroupRange
     families: tuple[ColumnFamily, ...]
     first: bytes = b""
-    behind: bytes | None = None
+    after: bytes | None = None
     is_forst: bool = False
     seeks: KeySeeks | None = None
     tables: TableCache = field(default_factory=TableCache, compare=False, repr=False)
@@ -127,8 +127,8 @@ class RocksFile(KeyedFormat):
             if held <= least:
                 yield part, state_id
                 continue
-            for first, behind in pairwise([start, *split_keys(family, start, end, size), end]):
-                yield replace(part, first=first, behind=behind), state_id
+            for first, after in pairwise([start, *split_keys(family, start, end, size), end]):
+                yield replace(part, first=first, after=after), state_id
 
     def estimate_key_groups(
         self, prefix: int, families: Sequence[ColumnFamily] | None = None
@@ -183,7 +183,7 @@ class RocksFile(KeyedFormat):
             found += self.seeks.find_ranges(groups, prefix, timers=timers)
         ranges = []
         for start, end in found:
-            last = end if self.behind is None else self.behind if end is None else min(end, self.behind)
+            last = end if self.after is None else self.after if end is None else min(end, self.after)
             wanted = KeyRange(max(start, self.first), last)
             if wanted.end is None or wanted.start < wanted.end:
                 ranges.append(wanted)

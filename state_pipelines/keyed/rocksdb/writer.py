@@ -54,14 +54,14 @@ class RocksWriter:
                 by_state: dict[int, list[KeyedRecords]] = {}
                 for state_id, records in runs:
                     by_state.setdefault(state_id, []).append(records)
-                for state_id, pieces in by_state.items():
-                    counts[state_id] += self._write_state(database, self.header.states[state_id], pieces)
+                for state_id, batches in by_state.items():
+                    counts[state_id] += self._write_state(database, self.header.states[state_id], batches)
             database.finish()
         return counts
 
-    def _write_state(self, database: DatabaseWriter, info: StateMetaInfo, pieces: list[KeyedRecords]) -> int:
+    def _write_state(self, database: DatabaseWriter, info: StateMetaInfo, batches: list[KeyedRecords]) -> int:
         with at(state=info.name):
-            run = concat_records(pieces)
+            run = concat_records(batches)
             database.write(info.name, _to_entries(run, self.context.prefix, is_map=info.state_type == "MAP"))
             return len(run)
 

@@ -140,7 +140,7 @@ class KeyCounter:
                 new[: len(old)] = old
                 setattr(self, name, new)
             self._table = np.full(2 * len(self._table), -1, np.int64)
-            place_keys(self._hashes, count, self._table)
+            insert_keys(self._hashes, count, self._table)
         if used + size > len(self._data):
             data = np.empty(max(2 * len(self._data), used + size), np.uint8)
             data[:used] = self._data[:used]
@@ -210,7 +210,7 @@ def count_keys(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def place_keys(hashes, count, table):  # type: ignore[no-untyped-def]
+def insert_keys(hashes, count, table):  # type: ignore[no-untyped-def]
     """Put keys into an empty table, see `count_keys`."""
     last = len(table) - 1
     for key in range(count):

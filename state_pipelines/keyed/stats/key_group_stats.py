@@ -134,7 +134,7 @@ class KeyGroupMeasurement:
     """Some key groups of one subtask, to be measured: one piece of work, which any process can do.
 
     Attributes:
-        place: label of the operator, for errors.
+        operator: label of the operator, for errors.
         files: all that the subtask has of them.
         key_groups: the key groups.
         context: of the operator.
@@ -142,7 +142,7 @@ class KeyGroupMeasurement:
         move: another max parallelism that is to be predicted.
     """
 
-    place: str
+    operator: str
     files: tuple[KeyedFile, ...]
     key_groups: KeyGroupRange
     context: RecordContext
@@ -155,7 +155,7 @@ class KeyGroupMeasurement:
         Raises:
             StateError: the state cannot be read.
         """
-        with at(operator=self.place):
+        with at(operator=self.operator):
             return measure_key_groups(self.files, self.context, self.key_groups, top=self.top, move=self.move)
 
 
@@ -205,10 +205,10 @@ def merge_sizes(sizes: Iterable[KeyGroupSizes], key_groups: KeyGroupRange, top: 
     for each in found:
         rows = [ids[name] for name in each.states]
         first = each.key_groups.start - key_groups.start
-        place = slice(first, first + len(each.key_groups))
+        operator = slice(first, first + len(each.key_groups))
         for target, source in ((records, each.records), (nbytes, each.bytes), (keys, each.keys)):
-            target[rows, place] += source
-        all_keys[place] += each.all_keys
+            target[rows, operator] += source
+        all_keys[operator] += each.all_keys
         uncounted = dict(each.uncounted) | uncounted
         moved = _add_moved(moved, each.moved)
     return KeyGroupSizes(
@@ -268,11 +268,11 @@ class _Counting:
     def _add(self, counter: KeyCounter, header: KeyedHeader, info: StateMetaInfo, records: KeyedRecords) -> None:
         state, count = self._ids[info.name], len(self._all_keys)
         sizes = records.key_ends - records.key_starts + records.value_ends - records.value_starts
-        places = records.key_groups - self._key_groups.start
+        indexes = records.key_groups - self._key_groups.start
         if info.name not in self._blocks:
-            self._totals[0, state] += np.bincount(places, minlength=count)
+            self._totals[0, state] += np.bincount(indexes, minlength=count)
         # Whole numbers up to 2**53 are exact in doubles.
-        self._totals[1, state] += np.bincount(places, sizes, count).astype(np.int64)
+        self._totals[1, state] += np.bincount(indexes, sizes, count).astype(np.int64)
         if info.name in self._uncounted:
             return
         try:
@@ -284,10 +284,10 @@ class _Counting:
 
     def _take(self, keys: CountedKeys) -> None:
         count = len(self._all_keys)
-        places = keys.key_groups - self._key_groups.start
-        self._all_keys += np.bincount(places, minlength=count)
+        indexes = keys.key_groups - self._key_groups.start
+        self._all_keys += np.bincount(indexes, minlength=count)
         for state in range(len(self._ids)):
-            self._keys[state] += np.bincount(places[keys.in_state(state)], minlength=count)
+            self._keys[state] += np.bincount(indexes[keys.in_state(state)], minlength=count)
         largest = _find_top(keys, keys.sizes, keys.records, self._top)
         busiest = _find_top(keys, keys.records, keys.sizes, self._top)
         self._most = (

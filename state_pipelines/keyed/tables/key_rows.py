@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 Positions = npt.NDArray[np.int64]
-_Spans = Callable[["Piece"], tuple[npt.NDArray[np.uint8], Positions, Positions]]
+_Spans = Callable[["RecordRows"], tuple[npt.NDArray[np.uint8], Positions, Positions]]
 
 BYTES = plan_columns(lay.Rest())
 """Takes spans as they are."""
 
 
 @dataclass(frozen=True)
-class Piece:
+class RecordRows:
     """Records of one state in one buffer, with the spans of their keys for matching.
 
     Attributes:
@@ -53,10 +53,10 @@ class Piece:
     own_starts: Positions
     own_ends: Positions
 
-    def select(self, rows: Positions) -> Piece:
+    def select(self, rows: Positions) -> RecordRows:
         """Some of the records."""
         spans = (self.own_starts[rows], self.own_ends[rows])
-        return Piece(self.records.select(rows), self.addresses[rows], self.sizes[rows], self.keys, *spans)
+        return RecordRows(self.records.select(rows), self.addresses[rows], self.sizes[rows], self.keys, *spans)
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class StateRows:
     """The records of one state in a window, and their rows.
 
     Attributes:
-        pieces: the records; those of one piece follow those of the one before.
+        batches: the records; those of one piece follow those of the one before.
         rows: i64[n], row of each record, ascending.
         order: i64[n], the record of each of `rows`; records of one row in the order of the file.
     """
 
-    pieces: tuple[Piece, ...]
+    batches: tuple[RecordRows, ...]
     rows: Positions
     order: Positions
 
@@ -83,7 +83,7 @@ class StateRows:
         """i64[n], bytes of key and value of each of `rows`."""
         sizes = [
             each.records.value_ends - each.records.value_starts + each.records.key_ends - each.records.key_starts
-            for each in self.pieces
+            for each in self.batches
         ]
         joined: Positions = np.concatenate(sizes)[self.order]
         return joined
@@ -124,7 +124,7 @@ class KeyRows:
             first = stop
 
 
-def locate_keys(records: KeyedRecords, layout: lay.Struct) -> Piece:
+def locate_keys(records: KeyedRecords, layout: lay.Struct) -> RecordRows:
     """Find key and namespace of each record.
 
     Args:
@@ -140,19 +140,19 @@ def locate_keys(records: KeyedRecords, layout: lay.Struct) -> Piece:
     measured = isinstance(fields["state_key"], lay.MeasuredKey)
     if len(fields) == 2 and not measured:
         ends = records.key_ends
-        return Piece(records, base + records.key_starts, ends - records.key_starts, records.data, ends, ends)
+        return RecordRows(records, base + records.key_starts, ends - records.key_starts, records.data, ends, ends)
     measure = _plan_measure(layout)
     spans = measure.spans(records.data, records.key_starts, records.key_ends, offset=records.offset, name=records.file)
     key_starts, key_ends = _ends(spans, "state_key")
     starts, ends = _ends(spans, "state_namespace")
     own = next((name for name in fields if name not in ("state_key", "state_namespace")), "state_namespace")
     if not measured:
-        return Piece(records, base + key_starts, ends - key_starts, records.data, *_ends(spans, own))
+        return RecordRows(records, base + key_starts, ends - key_starts, records.data, *_ends(spans, own))
     joined = np.empty(int((key_ends - key_starts).sum() + (ends - starts).sum()), np.uint8)
     stops = np.empty(len(records), np.int64)
     join_spans(base, key_starts, key_ends, starts, ends, joined.ctypes.data, stops)
     sizes = np.diff(stops, prepend=0)
-    return Piece(records, joined.ctypes.data + stops - sizes, sizes, joined, *_ends(spans, own))
+    return RecordRows(records, joined.ctypes.data + stops - sizes, sizes, joined, *_ends(spans, own))
 
 
 @lru_cache(maxsize=512)
@@ -182,14 +182,14 @@ def namespace_layout(layout: lay.Struct) -> lay.Layout:
 
 
 def match_rows(
-    pieces: dict[int, list[Piece]], layouts: Sequence[lay.Struct], needle: npt.NDArray[np.uint8] | None
+    batches: dict[int, list[RecordRows]], layouts: Sequence[lay.Struct], needle: npt.NDArray[np.uint8] | None
 ) -> KeyRows | None:
     """Give records with the same key group, key and namespace the same row.
 
-    Rows are ordered by key group, then by their first occurrence, states in the order of `pieces`.
+    Rows are ordered by key group, then by their first occurrence, states in the order of `batches`.
 
     Args:
-        pieces: records by state.
+        batches: records by state.
         layouts: of the keys, by state.
         needle: bytes of the only key that is wanted.
 
@@ -197,9 +197,9 @@ def match_rows(
         The rows; None when there are none.
     """
     if needle is not None:
-        pieces = {state: [_only(each, needle) for each in found] for state, found in pieces.items()}
-    pieces = {state: [each for each in found if len(each.records)] for state, found in pieces.items()}
-    flat = [(state, each) for state, found in pieces.items() for each in found]
+        batches = {state: [_only(each, needle) for each in found] for state, found in batches.items()}
+    batches = {state: [each for each in found if len(each.records)] for state, found in batches.items()}
+    flat = [(state, each) for state, found in batches.items() for each in found]
     if not flat:
         return None
     key_groups = np.concatenate([each.records.key_groups for _, each in flat])
@@ -217,25 +217,25 @@ def match_rows(
         numbers[order] = np.arange(len(order))
         rows, firsts = numbers[rows], firsts[order]
     states: dict[int, StateRows] = {}
-    present = [state for state, found in pieces.items() if found]
+    present = [state for state, found in batches.items() if found]
     bounds = [0]
     for state in present:
-        bounds.append(bounds[-1] + sum(len(each.records) for each in pieces[state]))
-        states[state] = _sort_rows(tuple(pieces[state]), rows[bounds[-2] : bounds[-1]])
-    places = np.searchsorted(np.array(bounds), firsts, side="right") - 1
-    return KeyRows(key_groups[firsts], np.array(present, np.int64)[places], firsts - np.array(bounds)[places], states)
+        bounds.append(bounds[-1] + sum(len(each.records) for each in batches[state]))
+        states[state] = _sort_rows(tuple(batches[state]), rows[bounds[-2] : bounds[-1]])
+    indexes = np.searchsorted(np.array(bounds), firsts, side="right") - 1
+    return KeyRows(key_groups[firsts], np.array(present, np.int64)[indexes], firsts - np.array(bounds)[indexes], states)
 
 
-def _only(piece: Piece, needle: npt.NDArray[np.uint8]) -> Piece:
-    ends = piece.addresses + piece.sizes
-    return piece.select(match_prefix(0, piece.addresses, ends, needle.ctypes.data, len(needle)))
+def _only(batch: RecordRows, needle: npt.NDArray[np.uint8]) -> RecordRows:
+    ends = batch.addresses + batch.sizes
+    return batch.select(match_prefix(0, batch.addresses, ends, needle.ctypes.data, len(needle)))
 
 
-def _sort_rows(pieces: tuple[Piece, ...], rows: Positions) -> StateRows:
+def _sort_rows(batches: tuple[RecordRows, ...], rows: Positions) -> StateRows:
     if bool((np.diff(rows) >= 0).all()):
-        return StateRows(pieces, rows, np.arange(len(rows), dtype=np.int64))
+        return StateRows(batches, rows, np.arange(len(rows), dtype=np.int64))
     order = np.argsort(rows, kind="stable")
-    return StateRows(pieces, rows[order], order)
+    return StateRows(batches, rows[order], order)
 
 
 def require_one(state: StateRows, name: str, layout: lay.Struct) -> None:
@@ -247,20 +247,22 @@ def require_one(state: StateRows, name: str, layout: lay.Struct) -> None:
     repeated = np.flatnonzero(state.rows[1:] == state.rows[:-1])
     if not len(repeated):
         return
-    places = state.order[repeated[:1] + 1]
-    _, piece, numbers = next(_by_piece(state.pieces, places))
-    records = piece.records
+    indexes = state.order[repeated[:1] + 1]
+    _, batch, numbers = next(_by_batch(state.batches, indexes))
+    records = batch.records
     with at(file=records.file, state=name):
         try:
-            key = decode_keys(plan_columns(layout), state.pieces, places).array[0]["state_key"].as_py()
+            key = decode_keys(plan_columns(layout), state.batches, indexes).array[0]["state_key"].as_py()
         except UnsupportedError:
-            key = decode_matched(state.pieces, places)[0].as_py()
+            key = decode_matched(state.batches, indexes)[0].as_py()
         offset = records.offset + int(records.key_starts[numbers[0]])
         raise FormatError(f"the key {key!r} comes twice", where=Where(offset=offset))
 
 
-def decode_keys(columns: Columns, pieces: Sequence[Piece], places: Positions, *, lenient: bool = False) -> Decoded:
-    """Decode the whole keys of some records, counted over all pieces, in the order of `places`.
+def decode_keys(
+    columns: Columns, batches: Sequence[RecordRows], indexes: Positions, *, lenient: bool = False
+) -> Decoded:
+    """Decode the whole keys of some records, counted over all pieces, in the order of `indexes`.
 
     Raises:
         FormatError: the bytes do not fit the serializers.
@@ -268,48 +270,54 @@ def decode_keys(columns: Columns, pieces: Sequence[Piece], places: Positions, *,
     """
     return _decode(
         columns,
-        pieces,
-        places,
+        batches,
+        indexes,
         lambda each: (each.records.data, each.records.key_starts, each.records.key_ends),
         lenient=lenient,
     )
 
 
-def decode_own(columns: Columns, pieces: Sequence[Piece], places: Positions, *, lenient: bool = False) -> Decoded:
+def decode_own(
+    columns: Columns, batches: Sequence[RecordRows], indexes: Positions, *, lenient: bool = False
+) -> Decoded:
     """Decode map keys or timestamps, as `decode_keys`."""
     return _decode(
-        columns, pieces, places, lambda each: (each.records.data, each.own_starts, each.own_ends), lenient=lenient
+        columns, batches, indexes, lambda each: (each.records.data, each.own_starts, each.own_ends), lenient=lenient
     )
 
 
-def decode_values(columns: Columns, pieces: Sequence[Piece], places: Positions, *, lenient: bool = False) -> Decoded:
+def decode_values(
+    columns: Columns, batches: Sequence[RecordRows], indexes: Positions, *, lenient: bool = False
+) -> Decoded:
     """Decode values, as `decode_keys`."""
     return _decode(
         columns,
-        pieces,
-        places,
+        batches,
+        indexes,
         lambda each: (each.records.data, each.records.value_starts, each.records.value_ends),
         lenient=lenient,
     )
 
 
-def decode_matched(pieces: Sequence[Piece], places: Positions) -> pa.Array:
-    """The bytes of key and namespace, in the order of `places`."""
+def decode_matched(batches: Sequence[RecordRows], indexes: Positions) -> pa.Array:
+    """The bytes of key and namespace, in the order of `indexes`."""
 
-    def find(piece: Piece) -> tuple[npt.NDArray[np.uint8], Positions, Positions]:
-        starts = piece.addresses - piece.keys.ctypes.data
-        return piece.keys, starts, starts + piece.sizes
+    def find(batch: RecordRows) -> tuple[npt.NDArray[np.uint8], Positions, Positions]:
+        starts = batch.addresses - batch.keys.ctypes.data
+        return batch.keys, starts, starts + batch.sizes
 
-    return _decode(BYTES, pieces, places, find, lenient=False).array
+    return _decode(BYTES, batches, indexes, find, lenient=False).array
 
 
-def _decode(columns: Columns, pieces: Sequence[Piece], places: Positions, spans: _Spans, *, lenient: bool) -> Decoded:
+def _decode(
+    columns: Columns, batches: Sequence[RecordRows], indexes: Positions, spans: _Spans, *, lenient: bool
+) -> Decoded:
     arrays, indices = [], []
     failures: list[tuple[int, str]] = []
-    for index, piece, numbers in _by_piece(pieces, places):
-        data, starts, ends = spans(piece)
-        offset = piece.records.offset
-        with at(file=piece.records.file):
+    for index, batch, numbers in _by_batch(batches, indexes):
+        data, starts, ends = spans(batch)
+        offset = batch.records.offset
+        with at(file=batch.records.file):
             decoded = columns.decode(data, starts[numbers], ends[numbers], offset=offset, lenient=lenient)
         arrays.append(decoded.array)
         indices.append(index)
@@ -317,17 +325,17 @@ def _decode(columns: Columns, pieces: Sequence[Piece], places: Positions, spans:
     return Decoded(join_arrays(arrays, indices, columns.type), tuple(sorted(failures)))
 
 
-def _by_piece(pieces: Sequence[Piece], places: Positions) -> Iterator[tuple[Positions, Piece, Positions]]:
-    """The `places` inside each piece: their indices, the piece, and their numbers in it."""
-    if len(pieces) == 1:
-        yield np.arange(len(places), dtype=np.int64), pieces[0], places
+def _by_batch(batches: Sequence[RecordRows], indexes: Positions) -> Iterator[tuple[Positions, RecordRows, Positions]]:
+    """The `indexes` inside each piece: their indices, the piece, and their numbers in it."""
+    if len(batches) == 1:
+        yield np.arange(len(indexes), dtype=np.int64), batches[0], indexes
         return
     first = 0
-    for piece in pieces:
-        index = np.flatnonzero((places >= first) & (places < first + len(piece.records)))
+    for batch in batches:
+        index = np.flatnonzero((indexes >= first) & (indexes < first + len(batch.records)))
         if len(index):
-            yield index, piece, places[index] - first
-        first += len(piece.records)
+            yield index, batch, indexes[index] - first
+        first += len(batch.records)
 
 
 def join_arrays(arrays: Sequence[pa.Array], indices: Sequence[Positions], kind: pa.DataType) -> pa.Array:

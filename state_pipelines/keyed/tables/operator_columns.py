@@ -121,30 +121,30 @@ class StateColumn:
             UnsupportedError, ValueRangeError: a value cannot be decoded; not with `lenient`.
         """
         chosen = found.between(first, stop)
-        rows, places, count = found.rows[chosen] - first, found.order[chosen], stop - first
+        rows, indexes, count = found.rows[chosen] - first, found.order[chosen], stop - first
         if self.state.state_type == "TIMER":
             assert self.own is not None
-            times = decode_own(self.own, found.pieces, places).array
+            times = decode_own(self.own, found.batches, indexes).array
             return StateValues(_group(rows, count, times.take(pa.array(np.lexsort((times.to_numpy(), rows))))))
         assert self.value is not None
-        decoded = decode_values(self.value, found.pieces, places, lenient=lenient)
+        decoded = decode_values(self.value, found.batches, indexes, lenient=lenient)
         values = decoded.array
         if self.state.ttl and self.value is not BYTES:
             values = _name_ttl(values)
         if self.own is not None:
-            return self._make_map(found, rows, places, count, values, dict(decoded.failures), lenient=lenient)
+            return self._make_map(found, rows, indexes, count, values, dict(decoded.failures), lenient=lenient)
         failed = decoded.failed
         stored = None
         if len(failed):
-            stored = spread(decode_values(BYTES, found.pieces, places[failed]).array, rows[failed], count)
-        failures = tuple((int(rows[place]), reason) for place, reason in decoded.failures)
+            stored = spread(decode_values(BYTES, found.batches, indexes[failed]).array, rows[failed], count)
+        failures = tuple((int(rows[index]), reason) for index, reason in decoded.failures)
         return StateValues(spread(values, rows, count), stored, failures)
 
     def _make_map(
         self,
         found: StateRows,
         rows: np.ndarray,
-        places: np.ndarray,
+        indexes: np.ndarray,
         count: int,
         values: pa.Array,
         failures: dict[int, str],
@@ -152,7 +152,7 @@ class StateColumn:
         lenient: bool,
     ) -> StateValues:
         assert self.own is not None
-        decoded = decode_own(self.own, found.pieces, places, lenient=lenient)
+        decoded = decode_own(self.own, found.batches, indexes, lenient=lenient)
         keys, lost = decoded.array, np.zeros(len(rows), np.bool_)
         if keys.null_count:
             if not lenient:
@@ -166,13 +166,13 @@ class StateColumn:
             return StateValues(_group(rows, count, keys, values))
         failed = np.array(sorted(failures), np.int64)
         raw = [
-            decode_own(BYTES, found.pieces, places[failed]).array,
-            decode_values(BYTES, found.pieces, places[failed]).array,
+            decode_own(BYTES, found.batches, indexes[failed]).array,
+            decode_values(BYTES, found.batches, indexes[failed]).array,
         ]
         mask = pa.array(kept)
         array = _group(rows[kept], count, keys.filter(mask), values.filter(mask), present=present)
         stored = _group(rows[failed], count, *raw)
-        return StateValues(array, stored, tuple((int(rows[place]), failures[int(place)]) for place in failed))
+        return StateValues(array, stored, tuple((int(rows[index]), failures[int(index)]) for index in failed))
 
 
 def find_form(state: StateLayout, *, raw: bool) -> StateForm:

@@ -27,7 +27,7 @@ from state_pipelines.keyed.keys.key_filter import KeySeeks
 from state_pipelines.keyed.record_layout import VOID, KeyedRecords
 from state_pipelines.keyed.tables.key_rows import (
     KeyRows,
-    Piece,
+    RecordRows,
     decode_keys,
     decode_matched,
     join_arrays,
@@ -172,8 +172,8 @@ class OperatorTable:
             ids = {number: self._ids[info.name] for number, info in states if info.name in self._ids}
             for number, records in file.scan(tuple(ids), context, key_groups) if ids else ():
                 found[ids[number]].append(records)
-        pieces = {index: self._locate(index, runs) for index, runs in found.items()}
-        rows = match_rows(pieces, [state.key for state in self._states], self.needle)
+        batches = {index: self._locate(index, runs) for index, runs in found.items()}
+        rows = match_rows(batches, [state.key for state in self._states], self.needle)
         if rows is None:
             return
         for index, each in rows.states.items():
@@ -182,7 +182,7 @@ class OperatorTable:
         for first, stop in rows.cut(BATCH_ROWS, BATCH_BYTES):
             yield self._make_batch(rows, subtask, first, stop)
 
-    def _locate(self, index: int, runs: list[KeyedRecords]) -> list[Piece]:
+    def _locate(self, index: int, runs: list[KeyedRecords]) -> list[RecordRows]:
         state = self._states[index]
         with at(state=state.name):
             return [locate_keys(records, state.key) for records in merge_runs(runs)]
@@ -223,15 +223,15 @@ class OperatorTable:
         stored = "key_bytes" in wanted
         for index in np.unique(rows.first_states[first:stop]).tolist() if wanted else ():
             at_rows = np.flatnonzero(rows.first_states[first:stop] == index)
-            places = rows.first_records[first:stop][at_rows]
-            pieces = rows.states[index].pieces
+            indexes = rows.first_records[first:stop][at_rows]
+            batches = rows.states[index].batches
             indices.append(at_rows)
             failed = np.zeros(0, np.int64)
             if self._keys:
                 with at(state=self._states[index].name):
-                    decoded = decode_keys(self._keys[index], pieces, places, lenient=lenient)
+                    decoded = decode_keys(self._keys[index], batches, indexes, lenient=lenient)
                 failed = decoded.failed
-                failures += [(int(at_rows[place]), reason) for place, reason in decoded.failures]
+                failures += [(int(at_rows[row]), reason) for row, reason in decoded.failures]
                 children = decoded.array.flatten() if decoded.array.null_count else None
                 for number, each in enumerate(decoded.array.type):
                     array = decoded.array.field(number) if children is None else children[number]
@@ -239,10 +239,10 @@ class OperatorTable:
                     # Void beside another namespace.
                     arrays[each.name].append(array if array.type == kind else pa.nulls(len(array), kind))
                 if stored:
-                    raw = decode_matched(pieces, places[failed])
-                    arrays["key_bytes"].append(spread(raw, failed, len(places)))
+                    raw = decode_matched(batches, indexes[failed])
+                    arrays["key_bytes"].append(spread(raw, failed, len(indexes)))
             elif stored:
-                arrays["key_bytes"].append(decode_matched(pieces, places))
+                arrays["key_bytes"].append(decode_matched(batches, indexes))
         for name, found in arrays.items():
             columns[name] = join_arrays(found, indices, self.schema.field(name).type)
         return failures

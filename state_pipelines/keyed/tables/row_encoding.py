@@ -98,8 +98,8 @@ class RecordEncoder:
         starts[kept], stops[kept] = raw.starts + len(encoded.data), raw.stops + len(encoded.data)
         sizes = stops - starts
         ends = np.cumsum(sizes, dtype=np.int64)
-        places = np.arange(int(ends[-1]), dtype=np.int64) + np.repeat(starts - (ends - sizes), sizes)
-        return Encoded(data[places], ends)
+        positions = np.arange(int(ends[-1]), dtype=np.int64) + np.repeat(starts - (ends - sizes), sizes)
+        return Encoded(data[positions], ends)
 
     def _kept(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
         """Rows that hold the bytes of a value that could not be decoded; None when there are none."""

@@ -183,8 +183,8 @@ class KeyedTable:
         assert self._layout is not None
         if keys.null_count and not pa.types.is_null(keys.type):
             # Keys that could not be decoded; a key is never null.
-            places = pc.if_else(keys.is_valid(), pc.cumulative_sum(keys.is_valid().cast(pa.int64())), None)
-            return self._hash(keys.drop_null()).take(pc.subtract(places, 1))
+            indexes = pc.if_else(keys.is_valid(), pc.cumulative_sum(keys.is_valid().cast(pa.int64())), None)
+            return self._hash(keys.drop_null()).take(pc.subtract(indexes, 1))
         try:
             codes = hash_codes(self._layout.key_serializer, keys)
         except (UnsupportedError, UsageError):
@@ -343,11 +343,11 @@ def _flatten(decoded: Decoded) -> tuple[pa.Array, pa.Array, pa.Array]:
         return pa.array(repeat), pa.array((np.arange(len(values)) - starts.repeat(lengths)).astype(np.int32)), values
     failed = np.isin(repeat, decoded.failed)
     index = np.arange(len(repeat)) - (np.cumsum(rows) - rows).repeat(rows)
-    places = index + starts.repeat(rows)
+    indexes = index + starts.repeat(rows)
     return (
         pa.array(repeat),
         pa.array(index.astype(np.int32), mask=failed),
-        values.take(pa.array(np.where(failed, 0, places), mask=failed)),
+        values.take(pa.array(np.where(failed, 0, indexes), mask=failed)),
     )
 
 

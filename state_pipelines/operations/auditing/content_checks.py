@@ -83,7 +83,7 @@ class _Subject:
         )
 
 
-Piece = tuple[_Subject, "Callable[[], Iterable[Finding]]"]
+Task = tuple[_Subject, "Callable[[], Iterable[Finding]]"]
 """A piece of the audit that can run beside others."""
 
 
@@ -101,20 +101,20 @@ def audit_contents(snapshot: Snapshot, depth: Depth, findings: Findings) -> Read
     amounts = ReadAmounts()
     known = {each.file for each in findings if each.property in (Property.FILES, Property.SIZES)}
     whole = depth is Depth.WHOLE
-    pieces: list[Piece] = []
+    tasks: list[Task] = []
     for operator in snapshot.operators:
-        pieces += _plan_operator(operator, amounts, findings, known, whole=whole)
+        tasks += _plan_operator(operator, amounts, findings, known, whole=whole)
     threads = (os.cpu_count() or 1) if whole or is_local(snapshot.location.directory) else THREADS
     with ThreadPoolExecutor(threads) as pool:
-        for found in pool.map(_run, pieces):
+        for found in pool.map(_run, tasks):
             for finding in found:
                 if finding.file is None or finding.file not in known:
                     findings.add(finding)
     return amounts
 
 
-def _run(piece: Piece) -> list[Finding]:
-    subject, work = piece
+def _run(task: Task) -> list[Finding]:
+    subject, work = task
     try:
         return list(work())
     except StateError as error:
@@ -123,7 +123,7 @@ def _run(piece: Piece) -> list[Finding]:
 
 def _plan_operator(
     operator: Operator, amounts: ReadAmounts, findings: Findings, known: set[str | None], *, whole: bool
-) -> Iterator[Piece]:
+) -> Iterator[Task]:
     survey = operator.survey(in_flight=True)
     for failure in survey.failures:
         # Key groups that are not held once are found without reading (`structure`).

@@ -74,16 +74,16 @@ def audit_manifest(
 
 
 def _compare(directory: Location, path_mapping: PathMapping, recorded: RecordedFile) -> Finding | None:
-    place = join(directory, recorded.name)
+    location = join(directory, recorded.name)
     try:
-        place = locate_named(recorded.name, directory, path_mapping, relative=True, handle="manifest")
-        size = file_size(place)
-        found = compute_checksum(read_ranges([(place, 0, size)], COPY_SIZE))
+        location = locate_named(recorded.name, directory, path_mapping, relative=True, handle="manifest")
+        size = file_size(location)
+        found = compute_checksum(read_ranges([(location, 0, size)], COPY_SIZE))
     except StateError as error:
         if isinstance(error, MissingFileError) and not isinstance(error, OutOfReachError):
             # A finding of `audit_files`.
             return None
-        return from_error(error, Property.CHECKSUMS, file=str(place))
+        return from_error(error, Property.CHECKSUMS, file=str(location))
     if (size, found) == (recorded.size, recorded.checksum):
         return None
     what = "the file has changed since it was written: its checksum differs from the one in the manifest"
@@ -91,4 +91,4 @@ def _compare(directory: Location, path_mapping: PathMapping, recorded: RecordedF
         what = f"the file has changed since it was written: {size:,} bytes instead of {recorded.size:,}"
     whole = "" if recorded.name != METADATA_FILE else ", with all files of the snapshot"
     hint = f"Restore it from a backup{whole}, or use another snapshot"
-    return Finding(Severity.ERROR, Property.CHECKSUMS, what, file=str(place), hint=hint)
+    return Finding(Severity.ERROR, Property.CHECKSUMS, what, file=str(location), hint=hint)

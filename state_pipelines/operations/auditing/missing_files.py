@@ -101,12 +101,12 @@ class MissingFiles:
         if key not in self._moved:
             names = file.directory.path.strip("/").split("/")
             above = parent(self._snapshot.location.directory)
-            places = []
+            directories = []
             for _ in range(_MOST_ABOVE):
-                places += [_below(above, "/".join(names[index:])) for index in range(len(names))]
+                directories += [_below(above, "/".join(names[index:])) for index in range(len(names))]
                 above = parent(above)
             self._moved[key] = [
-                each for each in places if each != file.directory and file.name in self._listings.list(each)
+                each for each in directories if each != file.directory and file.name in self._listings.list(each)
             ]
         return self._moved[key]
 

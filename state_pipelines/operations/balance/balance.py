@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 Run = Callable[[Sequence[Work[KeyGroupSizes]], str], list[KeyGroupSizes]]
 """Runs tasks; the text is part of the error when a process dies."""
 
-PIECE = 256 << 20
+TASK_SIZE = 256 << 20
 """Bytes of file in one piece of work."""
 
 
@@ -172,12 +172,12 @@ def _read(operator: Operator, wish: _Wish) -> _Found:
     if not wish.count:
         return _find_stored(operator, raw)
     move, reason = _plan_move(operator, wish)
-    pieces = [
+    tasks = [
         KeyGroupMeasurement(operator.label, part, groups, operator.record_context, wish.top, move)
         for files in group_files(operator.keyed_files).values()
         for part, groups in _split(operator, files)
     ]
-    found = wish.run(pieces, f"{operator.label} cannot be measured")
+    found = wish.run(tasks, f"{operator.label} cannot be measured")
     return _Found(merge_sizes(found, everything, wish.top), raw, unknown_hash=reason)
 
 
@@ -195,7 +195,7 @@ def _find_stored(operator: Operator, found: Counts) -> _Found:
 def _split(operator: Operator, files: Sequence[KeyedFile]) -> Iterable[tuple[tuple[KeyedFile, ...], KeyGroupRange]]:
     start, end = min(file.key_groups.start for file in files), max(file.key_groups.end for file in files)
     own = KeyGroupRange(start, end + 1 - start)
-    for part, groups in split_files(files, PIECE, operator.record_context, own):
+    for part, groups in split_files(files, TASK_SIZE, operator.record_context, own):
         yield part, own if groups is None else groups
 
 

@@ -163,13 +163,13 @@ def _draw_bars(axes: Axes, each: Distribution, name: str, colour: str) -> None:
     axes.yaxis.set_major_locator(_locate_bytes(float(sizes.max())))
     axes.tick_params(labelsize=8, labelbottom=False)
     axes.spines[["top", "right"]].set_visible(False)
-    facts = [
+    lines = [
         f"{name}: parallelism {each.parallelism} of {each.max_parallelism}",
         f"largest subtask {largest} with {_format_bytes(sizes[largest])}, {each.imbalance:.2f} times the mean (dashed)",
     ]
     if each.idle:
-        facts.append(f"{len(each.idle)} without state")
-    axes.set_title("; ".join(facts), fontsize=9, loc="left", color=_SHADES[colour][0])
+        lines.append(f"{len(each.idle)} without state")
+    axes.set_title("; ".join(lines), fontsize=9, loc="left", color=_SHADES[colour][0])
 
 
 def _draw_subtasks(

@@ -157,20 +157,20 @@ class _Comparison:
         self._differing: dict[str, list[DifferingRecord]] = {name: [] for name in self._counts}
         self._fields: Counter[str] = Counter()
 
-    def compare(self, state: str, place: str, expected: Sums, found: Sums) -> None:
+    def compare(self, state: str, column: str, expected: Sums, found: Sums) -> None:
         """Compare one state."""
         self.states.append(state)
         rows = sum(each[ROWS] for each in found.values())
         self.rows += rows
-        if place == "key group":
+        if column == "key group":
             self.keyed_rows += rows
             self.key_groups |= found.keys()
         for number in sorted({*expected, *found}):
             one, other = expected.get(number, {}), found.get(number, {})
             count, wanted = other.get(ROWS, 0), one.get(ROWS, 0)
-            self._note(ROW_COUNTS, state, place, number, wanted, count, is_same=count == wanted)
-            self._note(KEY_SETS, state, place, number, wanted, count, is_same=one.get(KEYS) == other.get(KEYS))
-            self._note(READ_BACK, state, place, number, wanted, count, is_same=one == other)
+            self._note(ROW_COUNTS, state, column, number, wanted, count, is_same=count == wanted)
+            self._note(KEY_SETS, state, column, number, wanted, count, is_same=one.get(KEYS) == other.get(KEYS))
+            self._note(READ_BACK, state, column, number, wanted, count, is_same=one == other)
             if one != other:
                 self._fields.update(name for name in {*one, *other} if one.get(name) != other.get(name))
 
@@ -181,14 +181,14 @@ class _Comparison:
             self._note(ROW_COUNTS, state, "input", "rows", rows, taken, is_same=False)
 
     def _note(
-        self, check: str, state: str, place: str, number: int | str, wanted: int, count: int, *, is_same: bool
+        self, check: str, state: str, column: str, number: int | str, wanted: int, count: int, *, is_same: bool
     ) -> None:
         missing, unexpected = max(wanted - count, 0), max(count - wanted, 0)
         differing = 0 if is_same else max(1, min(wanted, count)) if not (missing or unexpected) else 0
         self._counts[check] += RecordCounts(count, differing, missing, unexpected, complete=is_same)
         if not is_same and len(self._differing[check]) < EXAMPLES:
             values = {EXPECTED: f"{wanted:,} entries", AFTER: f"{count:,} entries"}
-            self._differing[check].append(DifferingRecord(state, {place: number}, values))
+            self._differing[check].append(DifferingRecord(state, {column: number}, values))
 
     def make_checks(self) -> list[ProofCheck]:
         """The checks of all states."""
@@ -197,11 +197,11 @@ class _Comparison:
             examples = self._differing[name]
             observed = f"{counts.compared:,} entries read back, all as given"
             if examples:
-                told = {ROWS: "counts", KEYS: "keys", NULLS: "null values"}
-                parts = ", ".join(told.get(each, each) for each in sorted(self._fields))
+                words = {ROWS: "counts", KEYS: "keys", NULLS: "null values"}
+                parts = ", ".join(words.get(each, each) for each in sorted(self._fields))
                 first = examples[0]
-                (place, number) = next(iter(first.key.items()))
-                observed = f"different {parts}, first in {place} {number} of {first.state}"
+                (column, number) = next(iter(first.key.items()))
+                observed = f"different {parts}, first in {column} {number} of {first.state}"
             description, expected = DESCRIPTIONS[name], "the digests of the given rows"
             checks.append(ProofCheck(name, not examples, description, expected, observed, counts, tuple(examples)))
         return checks

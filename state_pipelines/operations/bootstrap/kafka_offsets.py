@@ -58,17 +58,17 @@ def read_offsets(rows: pa.Table) -> list[KafkaSplit]:
         columns.append(conform(column, kind, name).to_pylist())
     splits: dict[tuple[str, int], KafkaSplit] = {}
     for topic, partition, offset in zip(*columns, strict=True):
-        place = f"partition {partition} of topic {topic}"
+        label = f"partition {partition} of topic {topic}"
         if not topic or partition is None or partition < 0:
-            raise ValueRangeError(f"there is no {place}", hint="Every row names a topic and a partition from 0 on")
+            raise ValueRangeError(f"there is no {label}", hint="Every row names a topic and a partition from 0 on")
         if offset is None or (offset < 0 and offset not in (-1, -2, -3)):
             words = ", ".join(f"{number} {word}" for number, word in STARTING_WORDS.items() if number != NO_OFFSET)
             raise ValueRangeError(
-                f"{offset} is no offset for {place}",
+                f"{offset} is no offset for {label}",
                 hint=f"Give that of the next record to read; of those below 0: {words}",
             )
         if (topic, partition) in splits:
-            raise IncompatibleError(f"there are several offsets for {place}", hint="Take the largest one")
+            raise IncompatibleError(f"there are several offsets for {label}", hint="Take the largest one")
         splits[topic, partition] = KafkaSplit(topic, partition, offset)
     if not splits:
         raise UsageError(

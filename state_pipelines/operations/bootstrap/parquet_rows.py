@@ -52,16 +52,16 @@ class ParquetFiles:
         Raises:
             UsageError: there are none.
         """
-        place = resolve(self.path)
-        files = place.filesystem
+        location = resolve(self.path)
+        files = location.filesystem
         # `isdir` and `exists` of fsspec return False for every fault.
         if any(each in self.path for each in "*?["):
-            found = request(place, "list the files", lambda: files.glob(place.path))
-        elif is_directory(place):
-            pattern = f"{place.path.rstrip('/')}/**/*.parquet"
-            found = request(place, "list the files", lambda: files.glob(pattern))
+            found = request(location, "list the files", lambda: files.glob(location.path))
+        elif is_directory(location):
+            pattern = f"{location.path.rstrip('/')}/**/*.parquet"
+            found = request(location, "list the files", lambda: files.glob(pattern))
         else:
-            found = [place.path] if exists(place) else []
+            found = [location.path] if exists(location) else []
         if not found:
             raise UsageError(
                 "there are no Parquet files", where=Where(file=self.path), hint="Give a file, a directory or a pattern"

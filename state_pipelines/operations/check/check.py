@@ -23,10 +23,10 @@ from state_pipelines.operations.check.restore_errors import (
     explain_missing_operator,
     explain_parallelism,
 )
-from state_pipelines.operations.check.restore_rules import Restore, judge_places
+from state_pipelines.operations.check.restore_rules import Restore, judge_subjects
 from state_pipelines.operations.check.snapshot_classes import judge_snapshot_classes
 from state_pipelines.operations.check.written_classes import WrittenClasses
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Place, StateGroup, describe_job
+from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, StateGroup, Subject, describe_job
 from state_pipelines.operations.jobs.migrated_job import migrate_job
 from state_pipelines.operations.migration import UPGRADE, Migration
 from state_pipelines.serializers.compatibility import Outcome
@@ -186,8 +186,8 @@ def check_jobs(
 def check_serializers(
     operator: str,
     state: str,
-    old: Mapping[Place, Serializer],
-    new: Mapping[Place, Serializer],
+    old: Mapping[Subject, Serializer],
+    new: Mapping[Subject, Serializer],
     *,
     kind: str = "VALUE",
     target: str = "2.2",
@@ -212,10 +212,10 @@ def check_serializers(
         UsageError: no such release or backend, or the two sides do not have the same places.
     """
     if old.keys() != new.keys():
-        places = ", ".join(sorted(old.keys() ^ new.keys()))
-        raise UsageError(f"both sides need the same places, only one has {places}")
+        names = ", ".join(sorted(old.keys() ^ new.keys()))
+        raise UsageError(f"both sides need the same places, only one has {names}")
     restore = replace(_plan_restore(target, backend, kryo_version), row_names=row_names)
-    return tuple(judge_places(operator, JobState(state, kind, old), JobState(state, kind, new), restore))
+    return tuple(judge_subjects(operator, JobState(state, kind, old), JobState(state, kind, new), restore))
 
 
 def parse_release(target: str) -> tuple[int, int]:
@@ -254,7 +254,7 @@ def _check_metadata(old: Job, restore: Restore) -> Iterator[StateCheck]:
         operator=None,
         state=None,
         kind="",
-        place=Place.SNAPSHOT,
+        subject=Subject.SNAPSHOT,
         outcome=Outcome.INCOMPATIBLE,
         reason=f"the snapshot has metadata version {old.metadata_version}, the target reads up to {newest}",
         remedy="Restore with a newer Flink, or write the snapshot in an older metadata version",
@@ -283,8 +283,8 @@ def _check_operator(
     if old.unread or new.unread:
         return
     if old.key is not None and new.key is not None:
-        keys = JobState("", "", {Place.KEY: old.key}), JobState("", "", {Place.KEY: new.key})
-        yield from judge_places(old.label, *keys, restore, old)
+        keys = JobState("", "", {Subject.KEY: old.key}), JobState("", "", {Subject.KEY: new.key})
+        yield from judge_subjects(old.label, *keys, restore, old)
     crosses = restore.release >= FLINK_2 and job.kryo_version not in (None, restore.kryo_version) and not is_observed
     successors = {(state.group, state.name): state for state in new.states}
     for state in old.states:
@@ -296,7 +296,7 @@ def _check_operator(
         elif crosses and (removed := judge_removed(old, state)) is not None:
             yield removed
         else:
-            yield from judge_places(old.label, state, successor, restore, old)
+            yield from judge_subjects(old.label, state, successor, restore, old)
     yield from (_starts_empty(old, state) for state in successors.values())
 
 
@@ -322,7 +322,7 @@ def _check_max_parallelism(old: JobOperator, new: JobOperator, job: Job) -> Iter
         operator=old.label,
         state=None,
         kind="",
-        place=Place.OPERATOR,
+        subject=Subject.OPERATOR,
         outcome=outcome,
         reason=reason,
         remedy=remedy,
@@ -335,7 +335,7 @@ def _unread(old: JobOperator, reason: str) -> StateCheck:
         operator=old.label,
         state=None,
         kind="",
-        place=Place.OPERATOR,
+        subject=Subject.OPERATOR,
         outcome=Outcome.UNDETERMINED,
         reason=reason,
         remedy="Take a canonical savepoint, or register readers for serializers that are not known",
@@ -350,7 +350,7 @@ def _missing_operator(old: JobOperator, job: Job, *, allowed: bool) -> StateChec
         operator=old.label,
         state=None,
         kind="",
-        place=Place.OPERATOR,
+        subject=Subject.OPERATOR,
         outcome=Outcome.AS_IS if allowed else Outcome.INCOMPATIBLE,
         reason=reason,
         remedy="Nothing to do if the state is no longer needed"
@@ -369,7 +369,7 @@ def _missing_state(old: JobOperator, new: JobOperator, state: JobState) -> State
         operator=old.label,
         state=state.name,
         kind=state.kind,
-        place=Place.STATE,
+        subject=Subject.STATE,
         outcome=Outcome.AS_IS,
         reason=reason,
         remedy="Nothing to do if the state is no longer needed; if it has another name now, rename it in a migration",
@@ -382,7 +382,7 @@ def _starts_empty(operator: JobOperator, state: JobState) -> StateCheck:
         operator=operator.label,
         state=state.name,
         kind=state.kind,
-        place=Place.STATE,
+        subject=Subject.STATE,
         outcome=Outcome.AS_IS,
         reason="the snapshot has no such state: it starts empty",
         remedy="Nothing to do if that is right; if the state had another name, or the operator another uid, migrate",
@@ -396,7 +396,7 @@ def _other_kind(old: JobOperator, before: JobState, after: JobState) -> StateChe
         operator=old.label,
         state=before.name,
         kind=before.kind,
-        place=Place.STATE,
+        subject=Subject.STATE,
         outcome=Outcome.INCOMPATIBLE,
         reason=f"the state was {before.kind} and is {after.kind} now",
         remedy=f"Keep the state {before.kind}, give the new one another name, or change the kind in a migration",

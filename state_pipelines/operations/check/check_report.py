@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
-from state_pipelines.operations.jobs.job_state import Place
+from state_pipelines.operations.jobs.job_state import Subject
 from state_pipelines.serializers.compatibility import Finding, Outcome
 from state_pipelines.snapshot.escaping import escape_html, escape_markdown, quote_markdown
 
@@ -34,8 +34,8 @@ class Action(StrEnum):
 
 
 _REFUSED = {
-    **dict.fromkeys((Place.KEY, Place.NAMESPACE, Place.TIMER, Place.MAP_KEY), Action.IMPOSSIBLE),
-    **dict.fromkeys((Place.STATE, Place.OPERATOR, Place.SNAPSHOT, Place.SNAPSHOT_CLASS), Action.CHANGE_JOB),
+    **dict.fromkeys((Subject.KEY, Subject.NAMESPACE, Subject.TIMER, Subject.MAP_KEY), Action.IMPOSSIBLE),
+    **dict.fromkeys((Subject.STATE, Subject.OPERATOR, Subject.SNAPSHOT, Subject.SNAPSHOT_CLASS), Action.CHANGE_JOB),
 }
 
 
@@ -47,7 +47,7 @@ class StateCheck:
         operator: uid, or 32-digit id; None of the snapshot as a whole.
         state: state name; None of what all states of the operator share.
         kind: kind of the state, see `JobState`; empty where there is no state.
-        place: the serializer that is judged; `STATE`, `OPERATOR` and `SNAPSHOT` are about the structure,
+        subject: the serializer that is judged; `STATE`, `OPERATOR` and `SNAPSHOT` are about the structure,
             `SNAPSHOT_CLASS` is about a class that several states may have.
         outcome: how Flink restores it.
         reason: why, one sentence; empty when the findings say it all.
@@ -63,7 +63,7 @@ class StateCheck:
     operator: str | None
     state: str | None
     kind: str
-    place: Place
+    subject: Subject
     outcome: Outcome
     reason: str = ""
     findings: tuple[Finding, ...] = ()
@@ -76,7 +76,7 @@ class StateCheck:
     @property
     def title(self) -> str:
         """Labels of the operator, the state and the judged serializer, such as `orders / order / value`."""
-        return " / ".join(filter(None, (self.operator, self.state, str(self.place))))
+        return " / ".join(filter(None, (self.operator, self.state, str(self.subject))))
 
     @property
     def is_remarkable(self) -> bool:
@@ -90,7 +90,7 @@ class StateCheck:
             case Outcome.UNDETERMINED:
                 return Action.UNKNOWN
             case Outcome.INCOMPATIBLE:
-                return _REFUSED.get(self.place, Action.MIGRATE)
+                return _REFUSED.get(self.subject, Action.MIGRATE)
             case _ if self.partial:
                 return Action.LOOK
             case Outcome.AFTER_MIGRATION:
@@ -127,7 +127,7 @@ def group_checks(checks: Iterable[StateCheck]) -> list[CheckGroup]:
     """The entries in order, with findings that several share, or that concern one class, merged."""
     together: dict[object, list[StateCheck]] = {}
     for check in checks:
-        same = (check.place, check.outcome, check.reason, tuple(map(_identify, check.findings)))
+        same = (check.subject, check.outcome, check.reason, tuple(map(_identify, check.findings)))
         together.setdefault(same, []).append(check)
     known: dict[object, str] = {}
     advised: set[str] = set()
@@ -270,7 +270,7 @@ def _row(check: StateCheck) -> str:
     outcome = f"**{check.outcome}**" if check.outcome is not Outcome.AS_IS else str(check.outcome)
     if check.partial:
         outcome += " (partial)"
-    names = (check.operator or "", check.state or "", check.kind, check.place)
+    names = (check.operator or "", check.state or "", check.kind, check.subject)
     return f"| {' | '.join((*map(escape_markdown, names), outcome, escape_markdown(check.action)))} |"
 
 

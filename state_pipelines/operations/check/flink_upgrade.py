@@ -13,7 +13,7 @@ from state_pipelines.codecs.kryo.field_lists import FieldLists
 from state_pipelines.javaclasses import ClassPath, open_class_path
 from state_pipelines.javaclasses.field_lists import ClassFieldLists
 from state_pipelines.operations.check.check_report import StateCheck
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Place
+from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
 from state_pipelines.operations.jobs.retyped_job import extract_types, list_assumed, replace_classes
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.tree import Kryo, Serializer
@@ -101,7 +101,7 @@ def judge_removed(operator: JobOperator, state: JobState) -> StateCheck | None:
         operator=operator.label,
         state=state.name,
         kind=state.kind,
-        place=Place.STATE,
+        subject=Subject.STATE,
         outcome=Outcome.INCOMPATIBLE,
         reason=f"the state is that of {what}, which Flink 2 no longer has",
         remedy=remedy,

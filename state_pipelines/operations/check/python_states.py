@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.serializer_layouts import walk
 from state_pipelines.operations.check.check_report import StateCheck
-from state_pipelines.operations.jobs.job_state import JobOperator, JobState, Place
+from state_pipelines.operations.jobs.job_state import JobOperator, JobState, Subject
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.python_types import PythonValue
 from state_pipelines.snapshot.python_states import PREFIX
@@ -27,7 +27,7 @@ def judge_undeclared(old: JobOperator, new: JobOperator) -> Iterator[StateCheck]
                 operator=old.label,
                 state=state.name,
                 kind=state.kind,
-                place=Place.VALUE,
+                subject=Subject.VALUE,
                 outcome=Outcome.UNDETERMINED,
                 reason="the type of this state of a Python function is not declared, and Flink compares only bytes",
                 remedy="Declare it: --python-types for the snapshots, --type for the new job",

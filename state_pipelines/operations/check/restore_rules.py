@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_pipelines.operations.check.check_report import StateCheck
-from state_pipelines.operations.jobs.job_state import JobOperator, JobState, Place, StateGroup
+from state_pipelines.operations.jobs.job_state import JobOperator, JobState, StateGroup, Subject
 from state_pipelines.operations.jobs.unresolved_types import Undescribed
 from state_pipelines.serializers.compatibility import Compatibility, Outcome, combine, resolve, wrap_ttl_aware
 from state_pipelines.serializers.compatibility.kryo import find_kryo, refuse_other_kryo
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 _FLINK_2 = (2, 0)
 # The first release that reads names of fields in snapshots of SQL rows (FLINK-40120).
 _NAMED_ROWS = (2, 4)
-_FIXED_PLACES = {
-    Place.KEY: "keys cannot be migrated",
-    Place.NAMESPACE: "namespaces cannot be migrated",
-    Place.TIMER: "timers cannot be migrated, they consist of a key and a namespace",
+_FIXED_SUBJECTS = {
+    Subject.KEY: "keys cannot be migrated",
+    Subject.NAMESPACE: "namespaces cannot be migrated",
+    Subject.TIMER: "timers cannot be migrated, they consist of a key and a namespace",
 }
-_PARTS_OF_VALUE = frozenset({Place.VALUE, Place.ELEMENT, Place.MAP_KEY, Place.MAP_VALUE})
+_WITHIN_VALUE = frozenset({Subject.VALUE, Subject.ELEMENT, Subject.MAP_KEY, Subject.MAP_VALUE})
 """Places that Flink's messages name by the serializer of the whole value."""
 _MAP_KEY_ERROR = (
     "The new serializer for a MapState requires state migration in order for the job to proceed, since the key schema "
@@ -81,16 +81,16 @@ class Restore:
 class _Pair:
     """Two serializers at one place, and what their comparison gives."""
 
-    place: Place
+    subject: Subject
     old: Serializer
     new: Serializer
     compatibility: Compatibility
 
 
-def judge_places(
+def judge_subjects(
     operator: str, old: JobState, new: JobState, restore: Restore, owner: JobOperator | None = None
 ) -> Iterator[StateCheck]:
-    """Judge each serializer of a state; both states have the same kind and serializers in the same roles (`Place`).
+    """Judge each serializer of a state; both states have the same kind and serializers in the same roles (`Subject`).
 
     Args:
         operator: label of the operator.
@@ -104,32 +104,32 @@ def judge_places(
         pairs = [_add_classes(each, old, owner, restore, restore.classes) for each in pairs]
     if old.kind == "MAP" and not restore.is_heap:
         pairs = _fix_map_keys(pairs)
-    whole = old.serializers.get(Place.VALUE), new.serializers.get(Place.VALUE)
+    whole = old.serializers.get(Subject.VALUE), new.serializers.get(Subject.VALUE)
     for pair in pairs:
         yield _judge(operator, old, pair, whole, restore)
 
 
-def _split(old: JobState, new: JobState, restore: Restore) -> Iterator[tuple[Place, Serializer, Serializer]]:
+def _split(old: JobState, new: JobState, restore: Restore) -> Iterator[tuple[Subject, Serializer, Serializer]]:
     """The serializers that are compared: those of list and map state by element, key and value."""
-    for place, before in old.serializers.items():
-        after = new.serializers[place]
-        if place is Place.VALUE and restore.wraps_ttl:
+    for subject, before in old.serializers.items():
+        after = new.serializers[subject]
+        if subject is Subject.VALUE and restore.wraps_ttl:
             wrapped = wrap_ttl_aware(before), wrap_ttl_aware(after)
             if type(wrapped[0]) is type(wrapped[1]):
                 before, after = wrapped
-        match place, old.kind, before, after:
-            case Place.VALUE, "LIST", ListOf(), ListOf() if before.snapshot_class == after.snapshot_class:
-                yield Place.ELEMENT, before.element, after.element
-            case Place.VALUE, "MAP", MapOf(), MapOf() if before.snapshot_class == after.snapshot_class:
-                yield Place.MAP_KEY, before.key, after.key
-                yield Place.MAP_VALUE, before.value, after.value
+        match subject, old.kind, before, after:
+            case Subject.VALUE, "LIST", ListOf(), ListOf() if before.snapshot_class == after.snapshot_class:
+                yield Subject.ELEMENT, before.element, after.element
+            case Subject.VALUE, "MAP", MapOf(), MapOf() if before.snapshot_class == after.snapshot_class:
+                yield Subject.MAP_KEY, before.key, after.key
+                yield Subject.MAP_VALUE, before.value, after.value
             case _:
-                yield place, before, after
+                yield subject, before, after
 
 
-def _compare(place: Place, old: Serializer, new: Serializer, restore: Restore) -> _Pair:
-    path = place.replace(" ", "_")
-    compatibility = _explain_undescribed(resolve(old, new, path), new)
+def _compare(subject: Subject, old: Serializer, new: Serializer, restore: Restore) -> _Pair:
+    path = subject.replace(" ", "_")
+    compatibility = _explain_unresolved(resolve(old, new, path), new)
     written_by = restore.old_kryo_version
     if written_by is not None and written_by != restore.kryo_version:
         known = {finding.path for finding in compatibility.findings if finding.outcome is Outcome.INCOMPATIBLE}
@@ -142,17 +142,17 @@ def _compare(place: Place, old: Serializer, new: Serializer, restore: Restore) -
     rows = find_named_rows(old, path) if restore.release < _NAMED_ROWS else ()
     renamed = find_renamed_fields(old, new, path) if restore.row_names else ()
     compatibility = combine([compatibility, *map(single, rows), *map(single, renamed)])
-    return _Pair(place, old, new, compatibility)
+    return _Pair(subject, old, new, compatibility)
 
 
 def _add_classes(pair: _Pair, state: JobState, owner: JobOperator, restore: Restore, classes: WrittenClasses) -> _Pair:
     """The pair with the findings about classes that no serializer snapshot describes."""
-    if pair.place in (Place.NAMESPACE, Place.TIMER):
+    if pair.subject in (Subject.NAMESPACE, Subject.TIMER):
         return pair
     found = pair.compatibility
     refused = {finding.path for finding in found.findings if finding.outcome is Outcome.INCOMPATIBLE}
     written = classes.judge(
-        pair.place.replace(" ", "_"),
+        pair.subject.replace(" ", "_"),
         pair.old,
         restore.find_data(owner.id, state.name) if _may_hold_classes(pair.old) else None,
         lists_subclasses=owner.lists_subclasses and state.group is StateGroup.KEYED,
@@ -167,9 +167,9 @@ def _may_hold_classes(node: Serializer) -> bool:
     return isinstance(node, Kryo | Pojo) or any(map(_may_hold_classes, node.nested))
 
 
-def _explain_undescribed(compatibility: Compatibility, new: Serializer) -> Compatibility:
+def _explain_unresolved(compatibility: Compatibility, new: Serializer) -> Compatibility:
     """The findings about serializers that the description of the new job leaves open, with the reason for that."""
-    unknown = {describe(node): node for node in _list_undescribed(new)}
+    unknown = {describe(node): node for node in _list_unresolved(new)}
     findings = (
         replace(finding, reason=node.reason, remedy=node.remedy)
         if finding.outcome is Outcome.UNDETERMINED and (node := unknown.get(finding.new or ""))
@@ -179,22 +179,22 @@ def _explain_undescribed(compatibility: Compatibility, new: Serializer) -> Compa
     return Compatibility(compatibility.outcome, tuple(findings)) if unknown else compatibility
 
 
-def _list_undescribed(node: Serializer) -> Iterator[Undescribed]:
+def _list_unresolved(node: Serializer) -> Iterator[Undescribed]:
     if isinstance(node, Undescribed):
         yield node
     for each in node.nested:
-        yield from _list_undescribed(each)
+        yield from _list_unresolved(each)
 
 
 def _fix_map_keys(pairs: list[_Pair]) -> list[_Pair]:
     """RocksDB rewrites the values of map state only if nothing at all is to be done to its keys."""
-    outcomes = {pair.place: pair.compatibility.outcome for pair in pairs}
-    migrates = Outcome.AFTER_MIGRATION in (outcomes.get(Place.MAP_KEY), outcomes.get(Place.MAP_VALUE))
-    if not migrates or outcomes[Place.MAP_KEY] not in (Outcome.AFTER_MIGRATION, Outcome.RECONFIGURED):
+    outcomes = {pair.subject: pair.compatibility.outcome for pair in pairs}
+    migrates = Outcome.AFTER_MIGRATION in (outcomes.get(Subject.MAP_KEY), outcomes.get(Subject.MAP_VALUE))
+    if not migrates or outcomes[Subject.MAP_KEY] not in (Outcome.AFTER_MIGRATION, Outcome.RECONFIGURED):
         return pairs
     return [
         replace(pair, compatibility=replace(pair.compatibility, outcome=Outcome.INCOMPATIBLE))
-        if pair.place is Place.MAP_KEY
+        if pair.subject is Subject.MAP_KEY
         else pair
         for pair in pairs
     ]
@@ -210,12 +210,12 @@ def _judge(
     outcome, findings = pair.compatibility.outcome, pair.compatibility.findings
     refused = [finding for finding in findings if finding.outcome is Outcome.INCOMPATIBLE]
     before, after = pair.old, pair.new
-    if pair.place in _PARTS_OF_VALUE and whole[0] is not None and whole[1] is not None:
+    if pair.subject in _WITHIN_VALUE and whole[0] is not None and whole[1] is not None:
         before, after = whole[0], whole[1]
     reason, error = "", ""
-    if outcome is Outcome.AFTER_MIGRATION and pair.place in _FIXED_PLACES:
-        outcome, reason = Outcome.INCOMPATIBLE, _FIXED_PLACES[pair.place]
-        error = _quote_error(state, pair.place, before, after, restore)
+    if outcome is Outcome.AFTER_MIGRATION and pair.subject in _FIXED_SUBJECTS:
+        outcome, reason = Outcome.INCOMPATIBLE, _FIXED_SUBJECTS[pair.subject]
+        error = _quote_error(state, pair.subject, before, after, restore)
     elif outcome is Outcome.AFTER_MIGRATION:
         reason = _explain_migration(state, restore)
     elif outcome is Outcome.INCOMPATIBLE and not refused:
@@ -223,12 +223,12 @@ def _judge(
         reason += "" if restore.backend else ", on HashMap they can"
     elif not all(finding.unnoticed for finding in refused):
         own_errors = (finding.error for finding in refused if finding.error)
-        error = next(own_errors, _quote_error(state, pair.place, before, after, restore))
+        error = next(own_errors, _quote_error(state, pair.subject, before, after, restore))
     return StateCheck(
         operator=operator,
         state=state.name or None,
         kind=state.kind,
-        place=pair.place,
+        subject=pair.subject,
         outcome=outcome,
         reason=reason,
         findings=findings,
@@ -262,29 +262,29 @@ def _find_remedy(outcome: Outcome, pair: _Pair) -> str:
             remedies = [finding.remedy for finding in findings if finding.remedy]
             remedies = remedies or ["Nothing to do: Flink migrates the values itself"]
         case _:
-            told = (each for each in findings if each.remedy and (each.outcome is outcome or each.loss))
-            remedies = [f"{each.path}: {each.remedy}" for each in told]
-            remedies = remedies or [f"Change the {pair.place} serializer in a migration, or keep the old one"]
+            worst = (each for each in findings if each.remedy and (each.outcome is outcome or each.loss))
+            remedies = [f"{each.path}: {each.remedy}" for each in worst]
+            remedies = remedies or [f"Change the {pair.subject} serializer in a migration, or keep the old one"]
     return "; ".join(dict.fromkeys(filter(None, remedies))) or "Nothing to do"
 
 
-def _quote_error(state: JobState, place: Place, old: Serializer, new: Serializer, restore: Restore) -> str:
+def _quote_error(state: JobState, subject: Subject, old: Serializer, new: Serializer, restore: Restore) -> str:
     before, after = describe(old), describe(new)
     the = "For heap backends, the" if restore.is_heap else "The"
-    match state.group, place:
+    match state.group, subject:
         case StateGroup.LIST, _:
             return "The new state typeSerializer for operator state must not be incompatible."
         case StateGroup.BROADCAST, _:
-            side = "key" if place is Place.MAP_KEY else "value"
+            side = "key" if subject is Subject.MAP_KEY else "value"
             return f"The new {side} typeSerializer for broadcast state must not be incompatible."
-        case _, Place.KEY:
+        case _, Subject.KEY:
             return f"The new key serializer ({after}) must be compatible with the previous key serializer ({before})."
-        case _, Place.NAMESPACE:
+        case _, Subject.NAMESPACE:
             return (
                 f"{the} new namespace serializer ({after}) must be compatible with the old namespace serializer "
                 f"({before})."
             )
-        case _, Place.TIMER:
+        case _, Subject.TIMER:
             return "" if restore.is_heap else "The new priority queue serializer must not be incompatible."
         case _:
             return (

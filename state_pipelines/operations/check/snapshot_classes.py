@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.operations.check.check_report import StateCheck
-from state_pipelines.operations.jobs.job_state import Job, Place
+from state_pipelines.operations.jobs.job_state import Job, Subject
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.snapshot_class_rules import JAVA_STREAM, is_flinks
 from state_pipelines.serializers.tree import Opaque, Serializer
@@ -59,7 +59,7 @@ def _make_check(outcome: Outcome, reason: str, remedy: str, error: str = "") -> 
         operator=None,
         state=None,
         kind="",
-        place=Place.SNAPSHOT_CLASS,
+        subject=Subject.SNAPSHOT_CLASS,
         outcome=outcome,
         reason=reason,
         remedy=remedy,

@@ -136,7 +136,9 @@ def run_conversion(plan: ConversionPlan, run: Runner | None = None) -> Conversio
     started = time.monotonic()
     with SnapshotTransaction(plan.target, run) as transaction:
         written = transaction.run(plan.tasks, "keyed state cannot be written")
-        transaction.stage(plan.place(written), plan.snapshot, plan.properties, files=plan.files, verify=plan.checksums)
+        transaction.stage(
+            plan.make_metadata(written), plan.snapshot, plan.properties, files=plan.files, verify=plan.checksums
+        )
         proof = prove_conversion(plan, written, transaction.run)
         transaction.commit(proof, hint="Please report this")
     removed = _remove_source(plan)

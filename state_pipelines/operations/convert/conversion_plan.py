@@ -22,8 +22,8 @@ from state_pipelines.operations.write.publication import (
     FileMode,
     choose_properties,
     note_files,
-    place_keyed_state,
     plan_copies,
+    replace_keyed_state,
 )
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.state_meta_info import StateKind
@@ -76,14 +76,14 @@ class ConversionPlan:
     checksums: bool = False
     removal: Removal | None = None
 
-    def place(self, written: Sequence[WrittenState]) -> CheckpointMetadata:
+    def make_metadata(self, written: Sequence[WrittenState]) -> CheckpointMetadata:
         """The metadata with the new files of the tasks."""
         by_operator: dict[bytes, dict[int, KeyedStateHandle]] = {}
         for task, result in zip(self.tasks, written, strict=True):
             by_operator.setdefault(task.operator_id, {})[task.subtask] = result.handle
         metadata = self.metadata
         for operator_id, handles in by_operator.items():
-            metadata = place_keyed_state(metadata, operator_id, handles)
+            metadata = replace_keyed_state(metadata, operator_id, handles)
         return metadata
 
 
@@ -161,7 +161,7 @@ def plan_conversion(
     if files is FileMode.LINK:
         # What cannot be linked is refused before anything is written.
         for task in tasks:
-            metadata = place_keyed_state(metadata, task.operator_id, {task.subtask: None})
+            metadata = replace_keyed_state(metadata, task.operator_id, {task.subtask: None})
         plan_copies(snapshot, metadata, target, files=files)
     return plan
 

@@ -67,20 +67,20 @@ def plan_removal(snapshot: Snapshot, target: Location) -> Removal:
         raise UsageError("a snapshot cannot be moved to where it is", where=Where(file=str(target)))
     files: dict[str, Location] = {}
     for handle in (reference.handle for reference in list_references(snapshot.metadata)):
-        place = open_stream(handle, directory, snapshot.path_mapping).location
-        if place is None:
+        location = open_stream(handle, directory, snapshot.path_mapping).location
+        if location is None:
             continue
-        if str(parent(place)) != str(directory).rstrip("/"):
+        if str(parent(location)) != str(directory).rstrip("/"):
             raise UnsupportedError(
                 "the snapshot has files outside its directory, which other checkpoints may need",
-                where=Where(file=str(place)),
+                where=Where(file=str(location)),
                 hint="Copy it without moving, and let Flink remove the old one",
             )
-        files[str(place)] = place
+        files[str(location)] = location
     manifest = join(directory, MANIFEST_FILE)
     if exists(manifest):
         files[str(manifest)] = manifest
-    _refuse_neighbours(snapshot, {_identify(place) for place in files.values()})
+    _refuse_neighbours(snapshot, {_identify(location) for location in files.values()})
     return Removal(directory, snapshot.location.metadata, tuple(files.values()))
 
 
@@ -103,18 +103,18 @@ def _refuse_neighbour(snapshot: Snapshot, path: str, files: Collection[str]) -> 
     other = open_snapshot(path, path_mapping=snapshot.path_mapping, allow_roots=[snapshot.location.directory.url])
     for reference in list_references(other.metadata):
         try:
-            place = open_stream(reference.handle, other.location.directory, other.path_mapping).location
+            location = open_stream(reference.handle, other.location.directory, other.path_mapping).location
         except OutOfReachError:
             # Not below the directory of this snapshot, which is allowed.
             continue
-        if place is not None and _identify(place) in files:
+        if location is not None and _identify(location) in files:
             raise UsageError(
                 f"the snapshot {path} needs a file that would be removed",
-                where=Where(file=str(place)),
+                where=Where(file=str(location)),
                 hint="Convert that snapshot with --files copy and remove it first, or copy this one without moving",
             )
 
 
-def _identify(place: Location) -> str:
+def _identify(location: Location) -> str:
     # A local file may be named in several ways.
-    return os.path.realpath(place.path) if is_local(place) else str(place).rstrip("/")
+    return os.path.realpath(location.path) if is_local(location) else str(location).rstrip("/")

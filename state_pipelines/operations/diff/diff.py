@@ -55,7 +55,7 @@ Result = TypeVar("Result")
 class Runner(Protocol):
     """Runs pieces of work and gives their results in order; the text says what failed."""
 
-    def __call__(self, pieces: Sequence[Work[Result]], what: str, /) -> list[Result]:
+    def __call__(self, tasks: Sequence[Work[Result]], what: str, /) -> list[Result]:
         """Run them."""
 
 
@@ -267,8 +267,8 @@ def _compare_unkeyed(operators: list[_OperatorPair], limit: int, run: Runner) ->
     pairs = [
         (operator, pair) for operator in operators for pair in operator.pairs if not isinstance(pair.some, KeyedState)
     ]
-    pieces = [CompareUnkeyed(operator.label, *pair.sides, pair.obstacle, limit) for operator, pair in pairs]
-    for (_, pair), contents in zip(pairs, run(pieces, "operator state cannot be compared"), strict=True):
+    tasks = [CompareUnkeyed(operator.label, *pair.sides, pair.obstacle, limit) for operator, pair in pairs]
+    for (_, pair), contents in zip(pairs, run(tasks, "operator state cannot be compared"), strict=True):
         pair.contents = contents
 
 
@@ -287,12 +287,12 @@ def _compare_keyed(operators: list[_OperatorPair], limit: int, run: Runner) -> N
             one, other = pair.sides
             assert isinstance(one, KeyedState)
             assert isinstance(other, KeyedState)
-            pieces = plan_comparison(make_side(one, unread), make_side(other, unread), compared, limit)
-            differing.append((pair, pieces))
-    results = iter(run([piece for _, pieces in differing for piece in pieces], "records cannot be compared"))
+            tasks = plan_comparison(make_side(one, unread), make_side(other, unread), compared, limit)
+            differing.append((pair, tasks))
+    results = iter(run([task for _, tasks in differing for task in tasks], "records cannot be compared"))
     shows: list[tuple[_Pair, ShowRecords]] = []
-    for pair, pieces in differing:
-        total = sum_differences([next(results) for _ in pieces], limit)
+    for pair, tasks in differing:
+        total = sum_differences([next(results) for _ in tasks], limit)
         assert pair.contents is not None
         pair.contents = replace(
             pair.contents,
@@ -301,7 +301,7 @@ def _compare_keyed(operators: list[_OperatorPair], limit: int, run: Runner) -> N
             changed=total.changed,
         )
         if total.candidates:
-            shows.append((pair, ShowRecords(pieces[0].one, pieces[0].other, total.candidates)))
+            shows.append((pair, ShowRecords(tasks[0].one, tasks[0].other, total.candidates)))
     shown = run([show for _, show in shows], "examples cannot be read")
     for (pair, show), rows in zip(shows, shown, strict=True):
         assert pair.contents is not None
@@ -311,16 +311,16 @@ def _compare_keyed(operators: list[_OperatorPair], limit: int, run: Runner) -> N
 
 def _digest(operators: list[_OperatorPair], run: Runner) -> dict[int, tuple[Sums, list[Unread]]]:
     """Digest every keyed state by key group; by identity of its pair, with the records that cannot be read."""
-    pieces: list[DigestFile] = []
+    tasks: list[DigestFile] = []
     owners: list[tuple[_OperatorPair, int]] = []
     for operator in operators:
         for side in (0, 1):
             states = [each for pair in operator.pairs if isinstance(each := pair.sides[side], KeyedState)]
             planned = plan_digests(states)
-            pieces += planned
+            tasks += planned
             owners += [(operator, side)] * len(planned)
     held: dict[tuple[int, int], list[FileSums]] = {}
-    for (owner, side), result in zip(owners, run(pieces, "keyed state cannot be digested"), strict=True):
+    for (owner, side), result in zip(owners, run(tasks, "keyed state cannot be digested"), strict=True):
         held.setdefault((id(owner), side), []).append(result)
     found: dict[int, tuple[Sums, list[Unread]]] = {}
     for operator in operators:

@@ -251,10 +251,10 @@ class CompareGroups:
 
     def _hash(self, side: KeyedSide) -> Hashes:
         number, count = self.share
-        pieces = (hashes for _, hashes in side.scan(np.array(self.groups)))
+        tasks = (hashes for _, hashes in side.scan(np.array(self.groups)))
         if count > 1:
-            pieces = (each.select(each.keys % np.uint64(count) == number) for each in pieces)
-        return concat_hashes(pieces)
+            tasks = (each.select(each.keys % np.uint64(count) == number) for each in tasks)
+        return concat_hashes(tasks)
 
 
 @dataclass(frozen=True)
@@ -341,12 +341,12 @@ def plan_comparison(
     """
     differing = np.flatnonzero((sums[0] != sums[1]).any(axis=1))
     records = np.maximum(sums[0][:, 0], sums[1][:, 0]).astype(np.int64)
-    pieces: list[CompareGroups] = []
+    tasks: list[CompareGroups] = []
     chosen: list[int] = []
 
     def flush() -> None:
         if chosen:
-            pieces.append(CompareGroups(one, other, tuple(chosen), (0, 1), limit))
+            tasks.append(CompareGroups(one, other, tuple(chosen), (0, 1), limit))
             chosen.clear()
 
     for group in differing.tolist():
@@ -354,11 +354,11 @@ def plan_comparison(
             flush()
         if records[group] > budget:
             count = -(-int(records[group]) // budget)
-            pieces += (CompareGroups(one, other, (group,), (number, count), limit) for number in range(count))
+            tasks += (CompareGroups(one, other, (group,), (number, count), limit) for number in range(count))
         else:
             chosen.append(group)
     flush()
-    return pieces
+    return tasks
 
 
 def _concat(found: Sequence[GroupSums]) -> GroupSums:

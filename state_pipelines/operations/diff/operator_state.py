@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 _BYTES = ("value_bytes", "reason")
 # Identifying columns of a row of raw state or of a buffer; partitions of raw operator state have no keys.
-_PLACES = ("key_group", "direction", "gate_or_partition", "channel", "buffer_index")
-_SAME_PLACE = ("subtask", *_PLACES)
+_POSITIONS = ("key_group", "direction", "gate_or_partition", "channel", "buffer_index")
+_SAME_POSITION = ("subtask", *_POSITIONS)
 
 OTHER_COPIES = "not compared one by one: the subtasks of one snapshot hold different copies"
 SAME_VALUE = "the same value in other bytes"
@@ -169,12 +169,12 @@ def _load(state: State | None, *, raw: bool) -> tuple[RecordDigest | None, Hashe
     if state is None:
         return None, None
     if not isinstance(state, BroadcastState):
-        pieces = []
+        tasks = []
         total = RecordDigest()
         for records in _read(state, raw=raw):
-            pieces.append(records.hashes)
+            tasks.append(records.hashes)
             total += records.digest
-        return total, concat_hashes(pieces)
+        return total, concat_hashes(tasks)
     copies = {each.digest: each.hashes for each in _read(state, raw=raw)}
     total = sum(copies, RecordDigest())
     return total, concat_hashes(copies.values()) if len(copies) <= 1 else None
@@ -198,7 +198,7 @@ def _read(state: State, *, raw: bool) -> Iterator[UnkeyedRecords]:
     context = state.operator.snapshot.layout_context
     layouts: dict[str, lay.Layout] = {}
     options = TableOptions()
-    places: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
     match state:
         case OperatorListState() | BroadcastState():
             # Asked for by name, the columns of connectors are not looked for.
@@ -212,14 +212,14 @@ def _read(state: State, *, raw: bool) -> Iterator[UnkeyedRecords]:
             options = TableOptions(columns=names, raw=not decoded)
         case _:
             known = state.make_schema().names
-            by_place = _SAME_PLACE if "direction" in known else _PLACES
-            places = tuple(name for name in by_place if name in known)
+            position = _SAME_POSITION if "direction" in known else _POSITIONS
+            columns = tuple(name for name in position if name in known)
     for batch in state.batches(options):
         if batch.num_rows:
-            yield _hash(batch, layouts, places)
+            yield _hash(batch, layouts, columns)
 
 
-def _hash(batch: pa.RecordBatch, layouts: dict[str, lay.Layout], places: tuple[str, ...]) -> UnkeyedRecords:
+def _hash(batch: pa.RecordBatch, layouts: dict[str, lay.Layout], columns: tuple[str, ...]) -> UnkeyedRecords:
     count = batch.num_rows
     stored = batch.column("value_bytes").is_valid().to_numpy(zero_copy_only=False)
     keys, values = _Spans(count), _Spans(count)
@@ -227,8 +227,8 @@ def _hash(batch: pa.RecordBatch, layouts: dict[str, lay.Layout], places: tuple[s
     decoded = np.flatnonzero(~stored)
     for name, layout in layouts.items():
         (keys if name == "map_key" else values).put(batch.column(name), layout, decoded)
-    if places:
-        rows = to_rows(batch.select(places))
+    if columns:
+        rows = to_rows(batch.select(columns))
         texts = pa.array([json.dumps(list(row.values())).encode() for row in rows], pa.binary())
         keys.put(texts, lay.Rest(), np.arange(count))
     elif "map_key" not in layouts:
@@ -236,7 +236,7 @@ def _hash(batch: pa.RecordBatch, layouts: dict[str, lay.Layout], places: tuple[s
         keys, values = values, keys
     found = Hashes(np.zeros(count, np.int32), np.empty(count, np.uint64), np.empty(count, np.uint64))
     hash_records(found.groups, 0, keys.starts, keys.ends, values.starts, values.ends, found.keys, found.records)
-    names = places or tuple(name for name in layouts if name == "map_key")
+    names = columns or tuple(name for name in layouts if name == "map_key")
     size = int((keys.ends - keys.starts).sum() + (values.ends - values.starts).sum())
     return UnkeyedRecords(batch, names, found, size)
 

@@ -79,9 +79,9 @@ class Differences:
     candidates: tuple[Candidate, ...] = ()
 
 
-def concat_hashes(pieces: Iterable[Hashes]) -> Hashes:
+def concat_hashes(batches: Iterable[Hashes]) -> Hashes:
     """Records of several pieces as one."""
-    held = list(pieces)
+    held = list(batches)
     if not held:
         return Hashes(np.zeros(0, np.int32), np.zeros(0, np.uint64), np.zeros(0, np.uint64))
     return Hashes(
@@ -137,8 +137,8 @@ def join_hashes(one: Hashes, other: Hashes, limit: int) -> Differences:
     # Where the records of a key begin that only this side has.
     rows = np.arange(len(net))
     none = len(net)
-    place_one = np.minimum.reduceat(np.where(net > 0, rows, none), firsts)
-    place_other = np.minimum.reduceat(np.where(net < 0, rows, none), firsts)
+    row_one = np.minimum.reduceat(np.where(net > 0, rows, none), firsts)
+    row_other = np.minimum.reduceat(np.where(net < 0, rows, none), firsts)
     candidates: list[Candidate] = []
     for kind, which in (
         (ExampleKind.CHANGED, changed > 0),
@@ -152,8 +152,8 @@ def join_hashes(one: Hashes, other: Hashes, limit: int) -> Differences:
                 kind,
                 int(groups[firsts[row]]),
                 int(keys[firsts[row]]),
-                int(records[place_one[row]]) if ones[row] else None,
-                int(records[place_other[row]]) if others[row] else None,
+                int(records[row_one[row]]) if ones[row] else None,
+                int(records[row_other[row]]) if others[row] else None,
             )
             for row in found
         )

@@ -67,8 +67,8 @@ def plan_erasure(
     )
     if not requests:
         return ErasurePlan(search, None)
-    place = resolve(target) if target else join(parent(snapshot.location.directory), make_file_name())
-    return ErasurePlan(search, plan_rescale(snapshot, place, RescaleRequest(operators=requests)))
+    location = resolve(target) if target else join(parent(snapshot.location.directory), make_file_name())
+    return ErasurePlan(search, plan_rescale(snapshot, location, RescaleRequest(operators=requests)))
 
 
 def run_erasure(plan: ErasurePlan, run: Runner | None = None) -> RescaleResult | None:

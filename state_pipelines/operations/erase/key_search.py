@@ -16,7 +16,7 @@ from state_pipelines.errors import StateError, UsageError, ValueRangeError, at
 from state_pipelines.keyed.keys.key_filter import TIMESTAMP, KeyFilter, KeySeeks
 from state_pipelines.keyed.keys.key_hashes import find_key_group
 from state_pipelines.keyed.keys.key_values import encode_keys
-from state_pipelines.operations.local_processes import count_kernel_threads, run_pieces
+from state_pipelines.operations.local_processes import count_kernel_threads, run_tasks
 from state_pipelines.serializers.state_meta_info import StateKind
 
 if TYPE_CHECKING:
@@ -159,21 +159,21 @@ def search_keys(
         run: runs the tasks; default one after the other in this process.
     """
     unsearched: list[tuple[str, str]] = []
-    pieces: list[FindKeys] = []
+    tasks: list[FindKeys] = []
     kinds: dict[tuple[str, str], str] = {}
     for operator in snapshot.operators if operators is None else operators:
         label = operator.label
         unsearched += ((label, reason) for reason in _find_unsearched(operator))
         try:
             kinds |= {(label, state.name): state.kind for state in operator.keyed_states}
-            pieces += list(_plan(operator, keys))
+            tasks += list(_plan(operator, keys))
         except StateError as error:
             unsearched.append((label, str(error)))
     found: Counter[tuple[str, str, int]] = Counter()
-    for piece, counted in zip(pieces, (run or run_pieces)(pieces, "keyed state cannot be searched"), strict=True):
-        unsearched += ((piece.operator, reason) for reason in counted.unsearched)
+    for task, counted in zip(tasks, (run or run_tasks)(tasks, "keyed state cannot be searched"), strict=True):
+        unsearched += ((task.operator, reason) for reason in counted.unsearched)
         for (state, key), number in counted.entries.items():
-            found[piece.operator, state, key] += number
+            found[task.operator, state, key] += number
     entries = tuple(
         KeyEntries(operator, state, kind, key, found[operator, state, key])
         for (operator, state), kind in kinds.items()

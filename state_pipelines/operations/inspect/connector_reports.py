@@ -105,12 +105,12 @@ def _report_state(state: ConnectorState) -> ConnectorReport:
 def _summarise(state: ConnectorState, number: int) -> str:
     if state.kind == "committer":
         waiting = Counter(row.get("checkpoint_id") for element in state.rows for row in element)
-        places = [
+        positions = [
             f"{count:,} for checkpoint {checkpoint}" if checkpoint is not None else f"{count:,} of no known checkpoint"
             for checkpoint, count in sorted(waiting.items(), key=lambda each: (each[0] is None, each[0] or 0))
         ]
         text = f"{number:,} committable{'' if number == 1 else 's'} pending"
-        return f"{text}: {', '.join(places)}" if places else text
+        return f"{text}: {', '.join(positions)}" if positions else text
     plural = "" if number == 1 else "s"
     if state.kind == "writer":
         text = f"{number:,} {'entry' if number == 1 else 'entries'} of writers"

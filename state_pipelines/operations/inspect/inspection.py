@@ -265,7 +265,7 @@ def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorR
         with suppress(StateError):
             counted = count_states([state for state in found.states if isinstance(state, KeyedState)])
     states = [_report_state(state, formats, counted, count=count) for state in found.states]
-    front, behind = summarise_in_flight(metadata)
+    front, after = summarise_in_flight(metadata)
     return OperatorReport(
         id=operator.id,
         uid=operator.uid,
@@ -277,7 +277,7 @@ def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorR
         bytes=size,
         coordinator_bytes=len(coordinator.data) if coordinator else 0,
         coordinator=report_coordinator(coordinator.data, chosen) if coordinator else None,
-        in_flight=InFlightReport(front, behind) if front.handles or behind.handles else None,
+        in_flight=InFlightReport(front, after) if front.handles or after.handles else None,
         keyed_formats=formats,
         key_evidence=operator.snapshot.keyed_files.evidence(metadata),
         states=states,

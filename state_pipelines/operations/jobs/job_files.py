@@ -39,7 +39,7 @@ from state_pipelines.codecs.kryo import load_classes
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.javaclasses.classpath import ClassPath, open_class_path
 from state_pipelines.metadata.operator_ids import compute_operator_id, format_operator_id
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Place
+from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
 from state_pipelines.operations.jobs.retyped_job import (
     GENERIC_RECORD,
     extract_types,
@@ -135,7 +135,7 @@ class _Description:
             identity = labelled[0] if labelled else _find_id(str(name))
             named[identity] = self._operator(str(name), identity, body, known.get(identity))
         kept = () if self.is_complete else carried.operators
-        unnamed = (self._place(each, {}, each) for each in kept if each.id not in named)
+        unnamed = (self._replace_states(each, {}, each) for each in kept if each.id not in named)
         notes = list(list_assumed(self.extraction))
         if not self.is_complete:
             notes.append("States that the description does not name are taken from the snapshot")
@@ -160,9 +160,11 @@ class _Description:
         states = tuple(_follow_key(each, key) for each in operator.states)
         if key is None and any(each.kind in _KEYED for each in states):
             raise UsageError("the type of the keys is missing", where=Where(operator=name), hint="Write `key: TYPE`")
-        return self._place(replace(operator, states=states), entries, old)
+        return self._replace_states(replace(operator, states=states), entries, old)
 
-    def _place(self, operator: JobOperator, entries: Mapping[str, Any], old: JobOperator | None) -> JobOperator:
+    def _replace_states(
+        self, operator: JobOperator, entries: Mapping[str, Any], old: JobOperator | None
+    ) -> JobOperator:
         """The operator with its parallelism, which the job or the operator itself may set."""
         parallelism = entries.get("parallelism", self.content.get("parallelism"))
         max_parallelism = entries.get("max_parallelism", self.content.get("max_parallelism"))
@@ -194,9 +196,11 @@ class _Description:
         if kind in _KEYED and _is_on(entries.get("ttl", "false")):
             payload = build.ttl(payload)
         if kind in ("SPLIT_DISTRIBUTE", "UNION"):
-            return JobState(name, kind, {Place.ELEMENT: payload})
+            return JobState(name, kind, {Subject.ELEMENT: payload})
         if kind == "BROADCAST":
-            return JobState(name, kind, {Place.MAP_KEY: self._map_key(entries, old, where), Place.MAP_VALUE: payload})
+            return JobState(
+                name, kind, {Subject.MAP_KEY: self._map_key(entries, old, where), Subject.MAP_VALUE: payload}
+            )
         if kind == "LIST":
             payload = build.list_of(payload)
         elif kind == "MAP":
@@ -205,8 +209,8 @@ class _Description:
         if "namespace" in entries:
             namespace = self._type(entries["namespace"], where)
         elif old is not None:
-            namespace = old.serializers.get(Place.NAMESPACE, namespace)
-        return JobState(name, kind, {Place.NAMESPACE: namespace, Place.VALUE: payload})
+            namespace = old.serializers.get(Subject.NAMESPACE, namespace)
+        return JobState(name, kind, {Subject.NAMESPACE: namespace, Subject.VALUE: payload})
 
     def _payload(self, entries: Mapping[str, Any], kind: str, old: JobState | None, where: Where) -> Serializer:
         if "avro" in entries:
@@ -231,9 +235,9 @@ class _Description:
     def _map_key(self, entries: Mapping[str, Any], old: JobState | None, where: Where) -> Serializer:
         if "key" in entries:
             return self._type(entries["key"], where)
-        if old is not None and Place.MAP_KEY in old.serializers:
-            return old.serializers[Place.MAP_KEY]
-        before = old.serializers.get(Place.VALUE) if old is not None else None
+        if old is not None and Subject.MAP_KEY in old.serializers:
+            return old.serializers[Subject.MAP_KEY]
+        before = old.serializers.get(Subject.VALUE) if old is not None else None
         if isinstance(before, MapOf):
             return before.key
         raise UsageError("`key` is missing", where=where)
@@ -258,10 +262,10 @@ def _is_inner_avro(old: JobState) -> bool:
 
 def _follow_key(state: JobState, key: Serializer | None) -> JobState:
     """Timers hold keys, so their serializer follows that of the keys."""
-    timer = state.serializers.get(Place.TIMER)
+    timer = state.serializers.get(Subject.TIMER)
     if key is None or timer is None or len(timer.nested) != 2:
         return state
-    return replace(state, serializers={Place.TIMER: build.timer(key, timer.nested[1])})
+    return replace(state, serializers={Subject.TIMER: build.timer(key, timer.nested[1])})
 
 
 def _find_kind(entries: Mapping[str, Any], old: JobState | None, where: Where) -> str:

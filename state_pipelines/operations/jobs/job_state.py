@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Operator, Snapshot, State
 
 
-class Place(StrEnum):
+class Subject(StrEnum):
     """Role of a serializer in a state; the rules of a restore differ by role."""
 
     KEY = "key"
@@ -58,7 +58,7 @@ class JobState:
 
     name: str
     kind: str
-    serializers: Mapping[Place, Serializer]
+    serializers: Mapping[Subject, Serializer]
 
     @property
     def group(self) -> StateGroup:
@@ -171,7 +171,7 @@ def replace_state(job: Job, operator: str, info: StateMetaInfo) -> Job:
     """
 
     def change(state: JobState) -> JobState:
-        return replace(state, serializers=list_places(state.kind, info)) if state.name == info.name else state
+        return replace(state, serializers=list_serializers(state.kind, info)) if state.name == info.name else state
 
     operators = (
         replace(each, states=tuple(map(change, each.states))) if each.id == operator else each for each in job.operators
@@ -204,18 +204,18 @@ def _describe_operator(operator: Operator) -> JobOperator:
 def _describe_state(state: State) -> JobState:
     # What Flink compares of a state of a Python function is the list or map that it is in Java.
     kind = (state.info.state_type if state.python_name else None) or state.kind
-    return JobState(state.name, kind, list_places(kind, state.info))
+    return JobState(state.name, kind, list_serializers(kind, state.info))
 
 
-def list_places(kind: str, info: StateMetaInfo) -> dict[Place, Serializer]:
+def list_serializers(kind: str, info: StateMetaInfo) -> dict[Subject, Serializer]:
     """The serializers of a state of a kind (see `JobState`), by place."""
     if kind == TIMER:
-        return {Place.TIMER: info.value_serializer}
+        return {Subject.TIMER: info.value_serializer}
     if info.kind is StateKind.OPERATOR:
-        return {Place.ELEMENT: info.value_serializer}
+        return {Subject.ELEMENT: info.value_serializer}
     if info.kind is StateKind.BROADCAST:
-        return {Place.MAP_KEY: info.key_serializer, Place.MAP_VALUE: info.value_serializer}
-    return {Place.NAMESPACE: info.namespace_serializer, Place.VALUE: info.value_serializer}
+        return {Subject.MAP_KEY: info.key_serializer, Subject.MAP_VALUE: info.value_serializer}
+    return {Subject.NAMESPACE: info.namespace_serializer, Subject.VALUE: info.value_serializer}
 
 
 def _has_state(operator: OperatorState) -> bool:

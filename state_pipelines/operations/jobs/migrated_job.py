@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, StateGroup, list_places
+from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, StateGroup, list_serializers
 from state_pipelines.operations.migration.shapes import StateShape, find_shapes
 from state_pipelines.operations.migration.snapshot_plans import plan_operator
 
@@ -49,4 +49,4 @@ def _migrate_operator(operator: JobOperator, plan: OperatorPlan) -> JobOperator:
 
 
 def _describe(name: str, shape: StateShape) -> JobState:
-    return JobState(name, shape.kind, list_places(shape.kind, shape.info))
+    return JobState(name, shape.kind, list_serializers(shape.kind, shape.info))

@@ -55,11 +55,11 @@ class NewCode:
         else:
             job = load_job(file, old, release, classes)
         for text in self.types:
-            place, kind = _split(text, "--type")
-            job = declare_type(job, place, kind, extraction)
+            name, kind = _split(text, "--type")
+            job = declare_type(job, name, kind, extraction)
         for text in self.schemas:
-            place, path = _split(text, "--avro")
-            job = replace_avro(job, place, read_schema(path))
+            name, path = _split(text, "--avro")
+            job = replace_avro(job, name, read_schema(path))
         notes = () if file is not None and not self.types else tuple(list_assumed(extraction))
         return replace(job, classes=list_fields(classes), notes=tuple(dict.fromkeys((*job.notes, *notes))))
 
@@ -100,7 +100,7 @@ def describe_new_job(
 
 
 def _split(text: str, option: str) -> tuple[str, str]:
-    place, equals, value = text.partition("=")
+    name, equals, value = text.partition("=")
     if not equals or not value:
         raise UsageError(f"{option} {text!r} is not of the form OPERATOR/STATE=…")
-    return place, value
+    return name, value

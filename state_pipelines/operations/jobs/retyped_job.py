@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from state_pipelines.codecs.kryo.field_lists import JavaType, parse_type
 from state_pipelines.errors import NotFoundError, UsageError, Where
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Place
+from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
 from state_pipelines.operations.jobs.type_extraction import TypeExtraction, carry_over
 from state_pipelines.operations.jobs.unresolved_types import Undescribed
 from state_pipelines.operations.migration.step_parser import JAVA_TYPES
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _FLINK_TUPLES = "org.apache.flink.api.java.tuple."
 GENERIC_RECORD = "org.apache.avro.generic.GenericRecord"
 
-_GENERIC_FORMS: dict[str, Callable[..., Serializer]] = {
+_GENERIC_SERIALIZERS: dict[str, Callable[..., Serializer]] = {
     "List": build.list_of,
     "ArrayList": build.array_list_of,
     "Set": build.set_of,
@@ -90,27 +90,27 @@ def replace_classes(job: Job, extraction: TypeExtraction) -> Job:
     return replace(job, operators=tuple(_map_operator(each, change) for each in job.operators))
 
 
-def replace_type(job: Job, place: str, serializer: Serializer) -> Job:
+def replace_type(job: Job, subject: str, serializer: Serializer) -> Job:
     """The job with another type in one state.
 
     Args:
         job: the job.
-        place: `OPERATOR/STATE`; of list and map state the type is that of the element or the value.
+        subject: `OPERATOR/STATE`; of list and map state the type is that of the element or the value.
         serializer: the new one.
 
     Raises:
         NotFoundError: the job has no such operator or state.
-        UsageError: `place` has another form.
+        UsageError: `subject` has another form.
     """
-    return _change_state(job, place, lambda state: replace_state_type(state, serializer))
+    return _change_state(job, subject, lambda state: replace_state_type(state, serializer))
 
 
-def declare_type(job: Job, place: str, text: str, extraction: TypeExtraction) -> Job:
+def declare_type(job: Job, subject: str, text: str, extraction: TypeExtraction) -> Job:
     """The job with another type in one state, as text; of a state of a Python function a type of PyFlink.
 
     Raises:
         NotFoundError: the job has no such operator or state.
-        UsageError: `place` has another form, or the text is no type.
+        UsageError: `subject` has another form, or the text is no type.
     """
 
     def change(state: JobState) -> JobState:
@@ -118,11 +118,11 @@ def declare_type(job: Job, place: str, text: str, extraction: TypeExtraction) ->
             return replace_state_type(state, read_type(text, extraction))
         return _declare_python(state, parse_python_declaration(text).type)
 
-    return _change_state(job, place, change)
+    return _change_state(job, subject, change)
 
 
 def _declare_python(state: JobState, of: PythonType) -> JobState:
-    whole = state.serializers.get(Place.VALUE)
+    whole = state.serializers.get(Subject.VALUE)
     if not isinstance(whole, MapOf):
         return replace_state_type(state, _type_bytes(payload_of(state), of))
     if of.word != "MAP":
@@ -130,7 +130,7 @@ def _declare_python(state: JobState, of: PythonType) -> JobState:
     key, value = of.children
     payload = payload_of(state)
     typed = replace(whole, key=_type_bytes(whole.key, key))
-    changed = replace(state, serializers={**state.serializers, Place.VALUE: typed})
+    changed = replace(state, serializers={**state.serializers, Subject.VALUE: typed})
     return replace_state_type(changed, _type_bytes(payload, value))
 
 
@@ -143,14 +143,14 @@ def _type_bytes(node: Serializer, of: PythonType) -> PythonValue:
     return PythonValue(snapshot_class=stored.snapshot_class, stored=stored, type=of, kind=kind)
 
 
-def replace_avro(job: Job, place: str, schema_json: str) -> Job:
+def replace_avro(job: Job, subject: str, schema_json: str) -> Job:
     """The job with another Avro schema in one state: in its value, or in the one record of that name inside.
 
     Raises:
         NotFoundError: the job has no such operator or state.
         UsageError: nothing in the state is Avro, or several things are and none has the name of the schema.
     """
-    return _change_state(job, place, lambda state: _replace_schema(state, schema_json))
+    return _change_state(job, subject, lambda state: _replace_schema(state, schema_json))
 
 
 def read_schema(path: str | Path) -> str:
@@ -185,9 +185,9 @@ def read_type(text: str, extraction: TypeExtraction) -> Serializer:
     word = JAVA_TYPES.get(head, head)
     if not arguments and word in basics.SNAPSHOT_CLASSES:
         return build.basic(word)
-    if arguments and word in _GENERIC_FORMS:
+    if arguments and word in _GENERIC_SERIALIZERS:
         try:
-            return _GENERIC_FORMS[word](*(read_type(each, extraction) for each in arguments))
+            return _GENERIC_SERIALIZERS[word](*(read_type(each, extraction) for each in arguments))
         except TypeError:
             raise UsageError(f"{word} takes another number of types than {text!r} has") from None
     return extraction.extract(parse_type(text))
@@ -200,8 +200,8 @@ def payload_of(state: JobState) -> Serializer:
 
 def replace_state_type(state: JobState, payload: Serializer) -> JobState:
     """The state with another payload (see `payload_of`); TTL stays on or off."""
-    place, old = _find_payload(state)
-    whole = state.serializers[place]
+    subject, old = _find_payload(state)
+    whole = state.serializers[subject]
     new = _wrap_as(old, payload)
     match state.kind, whole:
         case "LIST", ListOf():
@@ -210,7 +210,7 @@ def replace_state_type(state: JobState, payload: Serializer) -> JobState:
             changed = replace(whole, value=new)
         case _:
             changed = new
-    return replace(state, serializers={**state.serializers, place: changed})
+    return replace(state, serializers={**state.serializers, subject: changed})
 
 
 def list_assumed(extraction: TypeExtraction) -> Iterator[str]:
@@ -249,7 +249,7 @@ def _name_type(node: Serializer) -> str | None:
 
 def _map_operator(operator: JobOperator, change: Callable[[Serializer], Serializer | None]) -> JobOperator:
     states = (
-        replace(state, serializers={place: _map_tree(each, change) for place, each in state.serializers.items()})
+        replace(state, serializers={subject: _map_tree(each, change) for subject, each in state.serializers.items()})
         for state in operator.states
     )
     key = None if operator.key is None else _map_tree(operator.key, change)
@@ -281,10 +281,10 @@ def _map_part(part: Any, change: Callable[[Serializer], Serializer | None]) -> A
     return _map_parts(part, change) if is_dataclass(part) and not isinstance(part, type) else part
 
 
-def _change_state(job: Job, place: str, change: Callable[[JobState], JobState]) -> Job:
-    name, slash, state_name = place.partition("/")
+def _change_state(job: Job, subject: str, change: Callable[[JobState], JobState]) -> Job:
+    name, slash, state_name = subject.partition("/")
     if not slash or not name or not state_name:
-        raise UsageError(f"{place!r} does not name a state", hint="Write OPERATOR/STATE")
+        raise UsageError(f"{subject!r} does not name a state", hint="Write OPERATOR/STATE")
     operator = job.find(name)
     if PREFIX + state_name in (each.name for each in operator.states):
         state_name = PREFIX + state_name
@@ -299,21 +299,21 @@ def _change_state(job: Job, place: str, change: Callable[[JobState], JobState]) 
     return replace(job, operators=tuple(changed if each is operator else each for each in job.operators))
 
 
-def _find_payload(state: JobState) -> tuple[Place, Serializer]:
+def _find_payload(state: JobState) -> tuple[Subject, Serializer]:
     """The role of the payload, and its serializer with TTL around it."""
-    for place in (Place.ELEMENT, Place.MAP_VALUE):
-        if place in state.serializers:
-            return place, state.serializers[place]
-    if Place.VALUE not in state.serializers:
+    for subject in (Subject.ELEMENT, Subject.MAP_VALUE):
+        if subject in state.serializers:
+            return subject, state.serializers[subject]
+    if Subject.VALUE not in state.serializers:
         raise UsageError(f"state {state.name} has no values", hint="Timers follow the key and the namespace")
-    whole = state.serializers[Place.VALUE]
+    whole = state.serializers[Subject.VALUE]
     match state.kind, whole:
         case "LIST", ListOf(element=element):
-            return Place.VALUE, element
+            return Subject.VALUE, element
         case "MAP", MapOf(value=value):
-            return Place.VALUE, value
+            return Subject.VALUE, value
         case _:
-            return Place.VALUE, whole
+            return Subject.VALUE, whole
 
 
 def _unwrap(node: Serializer) -> Serializer:

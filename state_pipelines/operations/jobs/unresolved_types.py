@@ -29,7 +29,7 @@ class Undescribed(Opaque):
 
 
 @describe.register
-def _undescribed(node: Undescribed) -> str:
+def _describe_unresolved(node: Undescribed) -> str:
     return f"Undescribed<{quote(node.unknown_class)}>"
 
 

@@ -34,9 +34,9 @@ def require_equal_classes(before: Iterable[tree.Serializer], after: tree.Seriali
         groups: dict[_Fields, list[str]] = {}
         for path, members in found.items():
             groups.setdefault(members, []).append(path or "the value itself")
-        places = " but not in ".join(", ".join(paths) for paths in groups.values())
+        groups_text = " but not in ".join(", ".join(paths) for paths in groups.values())
         raise MigrationError(
-            f"class {name} changes in {places}; Flink restores by class and would lose values",
+            f"class {name} changes in {groups_text}; Flink restores by class and would lose values",
             hint="Take the same steps on all of them; `[]` reaches elements and map values, such as `addresses[].zip`",
         )
 

@@ -14,7 +14,7 @@ import yaml
 
 from state_pipelines.errors import MigrationError, StateError, UnsupportedError
 from state_pipelines.operations.check.check_report import Action
-from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Place, StateGroup
+from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, StateGroup, Subject
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.operations.migration.drafts import explain_missing
 from state_pipelines.operations.migration.migration_files import (
@@ -180,12 +180,12 @@ def _describe_state(state: JobState) -> StateMetaInfo | None:
     """The meta info that a snapshot of the state would hold; None for timers and for incomplete descriptions."""
     of = state.serializers
     match state.group:
-        case StateGroup.LIST if Place.ELEMENT in of:
-            return operator_list(state.name, of[Place.ELEMENT], state.kind)
-        case StateGroup.BROADCAST if {Place.MAP_KEY, Place.MAP_VALUE} <= of.keys():
-            return broadcast_state(state.name, of[Place.MAP_KEY], of[Place.MAP_VALUE])
-        case StateGroup.KEYED if state.kind in KINDS and Place.NAMESPACE in of:
-            return keyed_state(state.name, state.kind, of[Place.VALUE], of[Place.NAMESPACE])
+        case StateGroup.LIST if Subject.ELEMENT in of:
+            return operator_list(state.name, of[Subject.ELEMENT], state.kind)
+        case StateGroup.BROADCAST if {Subject.MAP_KEY, Subject.MAP_VALUE} <= of.keys():
+            return broadcast_state(state.name, of[Subject.MAP_KEY], of[Subject.MAP_VALUE])
+        case StateGroup.KEYED if state.kind in KINDS and Subject.NAMESPACE in of:
+            return keyed_state(state.name, state.kind, of[Subject.VALUE], of[Subject.NAMESPACE])
     return None
 
 

@@ -62,8 +62,8 @@ def explain_missing(report: CheckReport, new: Job, drafted: Migration, remarks: 
         (operator.label, state.name, path)
         for operator in new.operators
         for state in operator.states
-        for place, node in _list_judged(state)
-        for path, _ in find_kryo(node, place)
+        for subject, node in _list_judged(state)
+        for path, _ in find_kryo(node, subject)
     }
     for check in report.checks:
         label = " / ".join(filter(None, (check.operator, check.state)))
@@ -80,14 +80,14 @@ def explain_missing(report: CheckReport, new: Job, drafted: Migration, remarks: 
 
 def _list_judged(state: JobState) -> Iterator[tuple[str, tree.Serializer]]:
     """Yield the serializers of a state under the names that `check` uses: element, map_key, map_value and others."""
-    for place, node in state.serializers.items():
+    for subject, node in state.serializers.items():
         match state.kind, node:
             case "LIST", tree.ListOf():
                 yield "element", node.element
             case "MAP", tree.MapOf():
                 yield from (("map_key", node.key), ("map_value", node.value))
             case _:
-                yield place.replace(" ", "_"), node
+                yield subject.replace(" ", "_"), node
 
 
 def _sum_up(check: StateCheck) -> str:

@@ -184,8 +184,10 @@ def order_revisions(files: list[Migration]) -> tuple[Migration, ...]:
         line.append(name)
     circle = [each for each in by_name if each not in line]
     if circle:
-        places = ", ".join(f"{each} ({_file(by_name[each])}) revises {parents[each]}" for each in circle)
-        raise MigrationError(f"revisions revise each other in a circle: {places}", hint=f"The first revises {BASE}")
+        revisions_text = ", ".join(f"{each} ({_file(by_name[each])}) revises {parents[each]}" for each in circle)
+        raise MigrationError(
+            f"revisions revise each other in a circle: {revisions_text}", hint=f"The first revises {BASE}"
+        )
     return tuple(by_name[each] for each in line)
 
 

@@ -210,67 +210,67 @@ def parse_migration(content: dict[str, Any], *, fingerprint: str = "", path: str
     )
 
 
-def _parse_change(content: dict[str, Any], directory: Path, place: str) -> Change:
+def _parse_change(content: dict[str, Any], directory: Path, where: str) -> Change:
     if not isinstance(content.get("loss") or [], list):
-        raise MigrationError("`loss` is not a list", where=Where(path=place or None))
+        raise MigrationError("`loss` is not a list", where=Where(path=where or None))
     losses = tuple(
-        Loss(take_text(each, "field", f"{place}loss {number}"), take_text(each, "reason", f"{place}loss {number}"))
+        Loss(take_text(each, "field", f"{where}loss {number}"), take_text(each, "reason", f"{where}loss {number}"))
         for number, each in enumerate(content.get("loss") or (), 1)
     )
-    operator = take_text(content, "operator", f"{place}the file")
-    upgrade = _parse_steps(content, UPGRADE, directory, place)
+    operator = take_text(content, "operator", f"{where}the file")
+    upgrade = _parse_steps(content, UPGRADE, directory, where)
     of_operator = any(isinstance(step, Key) for step in upgrade)
     if of_operator and "state" in content:
         raise MigrationError(
-            "`key` changes a whole operator", where=Where(path=place or None), hint="Leave `state` out of this change"
+            "`key` changes a whole operator", where=Where(path=where or None), hint="Leave `state` out of this change"
         )
-    state = None if of_operator else take_text(content, "state", f"{place}the file")
+    state = None if of_operator else take_text(content, "state", f"{where}the file")
     impossible = ""
     downgrade: tuple[Step, ...] = ()
     given = content.get(DOWNGRADE)
     if isinstance(given, dict) and list(given) == ["impossible"]:
-        impossible = take_text(given, "impossible", f"{place}downgrade")
+        impossible = take_text(given, "impossible", f"{where}downgrade")
     else:
-        downgrade = _parse_steps(content, DOWNGRADE, directory, place)
+        downgrade = _parse_steps(content, DOWNGRADE, directory, where)
     for step in (*upgrade, *downgrade):
         if of_operator and not isinstance(step, Key):
             raise MigrationError(
                 "a change of the operator has `key` steps only",
-                where=Where(path=place or None),
+                where=Where(path=where or None),
                 hint="Put the steps on states into changes of their own (`changes`)",
             )
-    return Change(operator, state, upgrade, downgrade, losses, _parse_expectations(content, place), impossible)
+    return Change(operator, state, upgrade, downgrade, losses, _parse_expectations(content, where), impossible)
 
 
-def _parse_expectations(content: dict[str, Any], place: str) -> tuple[RowExpectation, ...]:
+def _parse_expectations(content: dict[str, Any], where: str) -> tuple[RowExpectation, ...]:
     given = content.get("expect") or []
     if not isinstance(given, list):
-        raise MigrationError("`expect` is not a list", where=Where(path=place or None))
+        raise MigrationError("`expect` is not a list", where=Where(path=where or None))
     found = []
     for number, each in enumerate(given, 1):
-        kind = take_text(each, "type", f"{place}expect {number}")
+        kind = take_text(each, "type", f"{where}expect {number}")
         if not kind.startswith("expect_"):
             hint = "Types are those of Great Expectations, such as expect_column_values_to_not_be_null"
             raise MigrationError(
-                f"{kind} is not an expectation", where=Where(path=f"{place}expect {number}"), hint=hint
+                f"{kind} is not an expectation", where=Where(path=f"{where}expect {number}"), hint=hint
             )
         found.append(RowExpectation(kind, tuple((str(name), value) for name, value in each.items() if name != "type")))
     return tuple(found)
 
 
-def _parse_steps(content: dict[str, Any], direction: str, directory: Path, place: str) -> tuple[Step, ...]:
+def _parse_steps(content: dict[str, Any], direction: str, directory: Path, where: str) -> tuple[Step, ...]:
     steps = content.get(direction)
     if not isinstance(steps, list) or not steps:
-        raise MigrationError(f"`{direction}` is not a list of steps", where=Where(path=place or None))
-    return tuple(parse_step(step, f"{place}{direction} {number}", directory) for number, step in enumerate(steps, 1))
+        raise MigrationError(f"`{direction}` is not a list of steps", where=Where(path=where or None))
+    return tuple(parse_step(step, f"{where}{direction} {number}", directory) for number, step in enumerate(steps, 1))
 
 
-def _allow(content: dict[str, Any], known: tuple[str, ...], place: str) -> None:
+def _allow(content: dict[str, Any], known: tuple[str, ...], where: str) -> None:
     unknown = sorted(str(name) for name in content if name not in known)
     if unknown:
         raise MigrationError(
             f"unknown entries {', '.join(unknown)}",
-            where=Where(path=place or None),
+            where=Where(path=where or None),
             hint=f"Known are {', '.join(sorted(known))}",
         )
 

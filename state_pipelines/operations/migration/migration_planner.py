@@ -168,8 +168,8 @@ class _Planner:
 
     def _change(self, change: Change, direction: str, migration: Migration) -> None:
         subject = find_java_name(find_subject(change, direction), self.states)
-        place = {"operator": change.operator, "state": subject or None, "file": migration.path or None}
-        with at(**place):
+        where = {"operator": change.operator, "state": subject or None, "file": migration.path or None}
+        with at(**where):
             if subject != _ALL:
                 self._find(subject)
             if change.impossible and direction == UPGRADE:

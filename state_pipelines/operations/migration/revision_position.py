@@ -75,31 +75,31 @@ def find_position(revisions: Sequence[Migration], schemas: Schemas, base: str) -
     """
     names = (base, *(each.revision for each in revisions))
     # The next step each way is enough to refuse most places.
-    findings = [_judge(revisions, schemas, place, reach=1) for place in range(len(names))]
+    findings = [_judge(revisions, schemas, index, reach=1) for index in range(len(names))]
     findings = [
-        each if each.refused else _judge(revisions, schemas, place, reach=len(revisions))
-        for place, each in enumerate(findings)
+        each if each.refused else _judge(revisions, schemas, index, reach=len(revisions))
+        for index, each in enumerate(findings)
     ]
-    fitting = [place for place, each in enumerate(findings) if not each.refused]
+    fitting = [index for index, each in enumerate(findings) if not each.refused]
     # A downgrade need not bring back the serializer to the last detail, but one that does is the better witness.
-    fitting = [place for place in fitting if findings[place].exact] or fitting
+    fitting = [index for index in fitting if findings[index].exact] or fitting
     reasons = {
         name: each.refused or "the serializers of another place fit better"
-        for place, (name, each) in enumerate(zip(names, findings, strict=True))
-        if place not in fitting
+        for index, (name, each) in enumerate(zip(names, findings, strict=True))
+        if index not in fitting
     }
     for lower, upper in pairwise(fitting):
         silent = ", ".join(names[lower + 1 : upper + 1])
         reasons[names[upper]] = f"{silent} leaves no trace in the serializers of this snapshot"
-    candidates = tuple(names[place] for place in fitting)
+    candidates = tuple(names[index] for index in fitting)
     return Position(candidates[0] if len(candidates) == 1 else None, candidates, reasons)
 
 
-def _judge(revisions: Sequence[Migration], schemas: Schemas, place: int, reach: int) -> _Finding:
+def _judge(revisions: Sequence[Migration], schemas: Schemas, index: int, reach: int) -> _Finding:
     """Whether the snapshot may be at a place, by as many revisions above and below it."""
     exact = True
     shapes = schemas
-    for migration in revisions[place : place + reach]:
+    for migration in revisions[index : index + reach]:
         before = shapes
         try:
             shapes, back = apply_migration(shapes, migration, UPGRADE)
@@ -109,7 +109,7 @@ def _judge(revisions: Sequence[Migration], schemas: Schemas, place: int, reach: 
         exact = exact and back and not (_changes_types(migration) and shapes.is_like(before))
     shapes = schemas
     lost: set[tuple[str, str]] = set()
-    for migration in reversed(revisions[max(place - reach, 0) : place]):
+    for migration in reversed(revisions[max(index - reach, 0) : index]):
         try:
             found = _find_lost(migration, shapes)
             if found is None:
@@ -163,5 +163,5 @@ def _name_states(change: Change, schemas: Schemas) -> set[tuple[str, str]]:
 
 
 def _say(error: StateError) -> str:
-    place = " / ".join(filter(None, (error.where.operator, error.where.state)))
-    return f"{error.what} ({place})" if place else error.what
+    index = " / ".join(filter(None, (error.where.operator, error.where.state)))
+    return f"{error.what} ({index})" if index else error.what

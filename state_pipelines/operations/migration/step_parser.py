@@ -48,42 +48,42 @@ _GENERIC = re.compile(r"([\w.]+)<(.+)>", re.DOTALL)
 _ALWAYS = "nondeterministic"
 
 
-def parse_step(step: object, place: str, directory: Path) -> st.Step:
+def parse_step(step: object, where: str, directory: Path) -> st.Step:
     """A step of a file.
 
     Args:
         step: as YAML gives it.
-        place: for errors.
+        where: for errors.
         directory: of schema files.
 
     Raises:
         MigrationError: the step is not one.
     """
     if not isinstance(step, dict) or len(step) != 1:
-        raise MigrationError("a step is a mapping with one entry", where=Where(path=place))
+        raise MigrationError("a step is a mapping with one entry", where=Where(path=where))
     (name, body), *_ = step.items()
     if name not in _STEPS:
         raise MigrationError(
-            f"`{name}` is not a step", where=Where(path=place), hint=f"Steps are {', '.join(sorted(_STEPS))}"
+            f"`{name}` is not a step", where=Where(path=where), hint=f"Steps are {', '.join(sorted(_STEPS))}"
         )
     parse_body, kinds = _STEPS[name]
     if not isinstance(body, kinds):
         words: dict[type, str] = {dict: "a mapping", list: "a list", str: "a name"}
-        raise MigrationError(f"`{name}` takes {' or '.join(words[each] for each in kinds)}", where=Where(path=place))
-    return parse_body(_Body(body, name, place, directory))
+        raise MigrationError(f"`{name}` takes {' or '.join(words[each] for each in kinds)}", where=Where(path=where))
+    return parse_body(_Body(body, name, where, directory))
 
 
 class _Body:
     """The entry under the name of a step."""
 
-    def __init__(self, content: Any, name: str, place: str, directory: Path) -> None:
+    def __init__(self, content: Any, name: str, where: str, directory: Path) -> None:
         self.content = content
         self.name = name
-        self.place = place
+        self.where = where
         self.directory = directory
 
     def error(self, what: str, hint: str = "") -> MigrationError:
-        return MigrationError(what, where=Where(path=self.place), hint=hint)
+        return MigrationError(what, where=Where(path=self.where), hint=hint)
 
     def allow(self, *names: str) -> None:
         unknown = sorted(str(name) for name in self.content if name not in names)
@@ -91,7 +91,7 @@ class _Body:
             raise self.error(f"unknown entries {', '.join(unknown)}")
 
     def text(self, name: str) -> str:
-        return take_text(self.content, name, self.place)
+        return take_text(self.content, name, self.where)
 
     def maybe(self, name: str) -> str | None:
         return self.text(name) if self.content.get(name) is not None else None
@@ -109,7 +109,7 @@ class _Body:
         return given
 
     def serializer(self, name: str) -> tree.Serializer:
-        return parse_type(self.text(name), self.place)
+        return parse_type(self.text(name), self.where)
 
     def maybe_serializer(self, name: str) -> tree.Serializer | None:
         return self.serializer(name) if self.content.get(name) is not None else None
@@ -117,7 +117,7 @@ class _Body:
     def inner(self, name: str, content: object) -> _Body:
         if not isinstance(content, dict):
             raise self.error(f"`{name}` is not a mapping")
-        return _Body(content, name, f"{self.place}, {name}", self.directory)
+        return _Body(content, name, f"{self.where}, {name}", self.directory)
 
 
 def _rename(body: _Body) -> st.Step:
@@ -131,9 +131,9 @@ def _add(body: _Body) -> st.Step:
     if ("expression" in body.content) == ("default" in body.content):
         raise body.error("`add` takes either an expression or a default")
     given = "expression" in body.content
-    expression = str(body.content["expression"]) if given else make_literal(body.content["default"], body.place)
+    expression = str(body.content["expression"]) if given else make_literal(body.content["default"], body.where)
     kind = body.text("type")
-    of = parse_field_type(kind, body.place)
+    of = parse_field_type(kind, body.where)
     optional = kind.endswith("?")
     return st.Add(body.text("field"), of, expression, kind in JAVA_PRIMITIVES, optional, body.flag(_ALWAYS))
 
@@ -141,7 +141,7 @@ def _add(body: _Body) -> st.Step:
 def _cast(body: _Body) -> st.Step:
     body.allow("field", "to", "expression", _ALWAYS)
     field, kind = body.text("field"), body.text("to")
-    of = parse_field_type(kind, body.place)
+    of = parse_field_type(kind, body.where)
     required, optional = kind in JAVA_PRIMITIVES, kind.endswith("?")
     return st.Cast(field, of, body.maybe("expression"), required, optional, body.flag(_ALWAYS))
 
@@ -194,7 +194,7 @@ def _collections(body: _Body) -> st.Step:
     if not body.content:
         raise body.error("`collections` names no field")
     return st.Collections(
-        tuple((str(name), parse_type(str(of), body.place, collections=True)) for name, of in body.content.items())
+        tuple((str(name), parse_type(str(of), body.where, collections=True)) for name, of in body.content.items())
     )
 
 
@@ -324,7 +324,7 @@ _STEPS: dict[str, tuple[Callable[[_Body], st.Step], tuple[type, ...]]] = {
 }
 
 
-def take_text(body: object, name: str, place: str) -> str:
+def take_text(body: object, name: str, where: str) -> str:
     """The text under `name`.
 
     Raises:
@@ -332,7 +332,7 @@ def take_text(body: object, name: str, place: str) -> str:
     """
     value = body.get(name) if isinstance(body, Mapping) else None
     if value is None or isinstance(value, dict | list):
-        raise MigrationError(f"`{name}` is missing", where=Where(path=place))
+        raise MigrationError(f"`{name}` is missing", where=Where(path=where))
     return str(value)
 
 
@@ -343,21 +343,21 @@ _PYTHON_TYPE = re.compile(
 """Types of PyFlink (see `serializers.python_types`)."""
 
 
-def parse_field_type(text: str, place: str) -> st.FieldType:
+def parse_field_type(text: str, where: str) -> st.FieldType:
     """The type of a field: a serializer, or a SQL type in capitals."""
     if text.startswith("Types."):
-        return _parse_python(text, place)
+        return _parse_python(text, where)
     if _SQL_WORD.fullmatch(text):
         return st.SqlType(text)
-    return parse_type(text, place)
+    return parse_type(text, where)
 
 
-def parse_type(text: str, place: str, *, collections: bool = False) -> tree.Serializer:
+def parse_type(text: str, where: str, *, collections: bool = False) -> tree.Serializer:
     """A type of a file: Java's word or generic type, the readable form of a serializer, or `Kryo<class>`.
 
     Args:
         text: the type; a `?` after it is ignored here.
-        place: for errors.
+        where: for errors.
         collections: bare `ELEMENT` and `KEY, VALUE` stand for a list and a map of them.
 
     Raises:
@@ -367,9 +367,9 @@ def parse_type(text: str, place: str, *, collections: bool = False) -> tree.Seri
     if kryo := _KRYO.fullmatch(plain):
         return tree.Kryo(type_class=kryo[1])
     if (generic := _GENERIC.fullmatch(plain)) and generic[1] in JAVA_COLLECTIONS:
-        arguments = [parse_type(each, place) for each in _split_arguments(generic[2])]
+        arguments = [parse_type(each, where) for each in _split_arguments(generic[2])]
         if len(arguments) != JAVA_COLLECTIONS[generic[1]]:
-            raise MigrationError(f"{text!r} has {len(arguments)} type arguments", where=Where(path=place))
+            raise MigrationError(f"{text!r} has {len(arguments)} type arguments", where=Where(path=where))
         return make_collection(generic[1], arguments)
     plain = plain.removeprefix("java.lang.") if plain.count(".") == 2 else plain
     word = re.compile(rf"(?<![\w.#`$])({'|'.join(JAVA_TYPES)})(?![\w.:#`$])")
@@ -385,15 +385,15 @@ def parse_type(text: str, place: str, *, collections: bool = False) -> tree.Seri
             return parse(f"Map<{plain}>")
     except StateError as error:
         if _PYTHON_TYPE.match(plain):
-            return _parse_python(plain, place)
-        raise MigrationError(f"{text!r} is not a type: {error.what}", where=Where(path=place)) from None
+            return _parse_python(plain, where)
+        raise MigrationError(f"{text!r} is not a type: {error.what}", where=Where(path=where)) from None
 
 
-def _parse_python(text: str, place: str) -> tree.Serializer:
+def _parse_python(text: str, where: str) -> tree.Serializer:
     try:
         return parse_python_type(text)
     except StateError as error:
-        raise MigrationError(error.what, where=Where(path=place), hint=error.hint) from None
+        raise MigrationError(error.what, where=Where(path=where), hint=error.hint) from None
 
 
 def _split_arguments(text: str) -> list[str]:
@@ -408,7 +408,7 @@ def _split_arguments(text: str) -> list[str]:
     return [each.strip() for each in found]
 
 
-def make_literal(value: object, place: str) -> str:
+def make_literal(value: object, where: str) -> str:
     """A default as Spark SQL.
 
     Raises:
@@ -428,5 +428,5 @@ def make_literal(value: object, place: str) -> str:
             return f"'{escaped}'"
         case _:
             raise MigrationError(
-                "a default is a number, text, true, false or null", where=Where(path=place), hint="Use an expression"
+                "a default is a number, text, true, false or null", where=Where(path=where), hint="Use an expression"
             )

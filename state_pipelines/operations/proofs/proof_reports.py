@@ -304,8 +304,8 @@ class ProofReport:
 
     def to_markdown(self) -> str:
         """Tables for people."""
-        place = f" in {self.key_groups} key groups" if self.key_groups else ""
-        lines = [f"**{escape_markdown(f'{self.operator} / {self.state}')}**: {self.rows:,} records{place}"]
+        groups = f" in {self.key_groups} key groups" if self.key_groups else ""
+        lines = [f"**{escape_markdown(f'{self.operator} / {self.state}')}**: {self.rows:,} records{groups}"]
         if self.checks:
             cells = [
                 (each.name, _mark(each), escape_markdown(each.description), escape_markdown(each.observed))
@@ -385,12 +385,12 @@ def combine_reports(reports: Sequence[ProofReport]) -> ProofReport:
     )
 
 
-def require_proof(report: ProofReport, *, told: Sequence[str] = (), hint: str = "") -> None:
+def require_proof(report: ProofReport, *, differences: Sequence[str] = (), hint: str = "") -> None:
     """Stop a change whose proof failed.
 
     Args:
         report: the proof.
-        told: differences in words, for the error.
+        differences: differences in words, for the error.
         hint: for the error.
 
     Raises:
@@ -401,7 +401,7 @@ def require_proof(report: ProofReport, *, told: Sequence[str] = (), hint: str = 
         return
     names = ", ".join(check.name for check in failed)
     first = next((row for check in failed for row in check.rows), None)
-    shown = [failed[0].observed] if first is None and not told else [*told]
+    shown = [failed[0].observed] if first is None and not differences else [*differences]
     shown += [] if first is None else [f"such as {_show_record(first)}"]
     state = report.state if len(report.state.split(", ")) == 1 else None
     raise ProofError(

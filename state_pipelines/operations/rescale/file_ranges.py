@@ -65,14 +65,14 @@ class Assembler:
         verify: see `FileAssembly`.
 
     Attributes:
-        pieces: the files so far.
+        assemblies: the files so far.
     """
 
     target: Location
     verify: bool = True
-    pieces: list[FileAssembly] = field(default_factory=list)
+    assemblies: list[FileAssembly] = field(default_factory=list)
 
-    def place(self, parts: Sequence[StreamRange]) -> StreamStateHandle:
+    def make_handle(self, parts: Sequence[StreamRange]) -> StreamStateHandle:
         """A handle of new state with this content: small when all of it was inlined, else in a new file."""
         joined = join_ranges(parts)
         size = sum(map(len, joined))
@@ -81,7 +81,7 @@ class Assembler:
             data = b"".join(read_stream_range(part.stream, part.start, part.end) for part in joined)
             return ByteStreamStateHandle(str(uuid.uuid4()), data)
         name = make_file_name()
-        self.pieces.append(FileAssembly(joined, join(self.target, name), self.verify))
+        self.assemblies.append(FileAssembly(joined, join(self.target, name), self.verify))
         return RelativeFileStateHandle(name, size)
 
 

@@ -28,7 +28,7 @@ SAMPLE_PART = 1 << 20
 
 
 def find_key_hasher(
-    operators: Sequence[Operator], key_serializer: Serializer, told: Mapping[str, str]
+    operators: Sequence[Operator], key_serializer: Serializer, declared: Mapping[str, str]
 ) -> tuple[KeyHasher | None, tuple[str, ...]]:
     """The hasher of the keys, and the evidence for the hash of user classes in them.
 
@@ -38,7 +38,7 @@ def find_key_hasher(
     Args:
         operators: with keys of the same type; the first one that has any proves.
         key_serializer: of the keys.
-        told: by class, hash expressions of the user.
+        declared: by class, hash expressions of the user.
 
     Returns:
         None when there are no keys to prove a hash with.
@@ -49,7 +49,7 @@ def find_key_hasher(
         StateError: state cannot be read.
     """
     layouts = operators[0].snapshot.layout_context
-    known = {name: parse_hash_expression(text) for name, text in told.items()}
+    known = {name: parse_hash_expression(text) for name, text in declared.items()}
     if not known and not find_unknown_classes(key_serializer, known):
         return make_key_hasher(key_serializer, layouts), ()
     for operator in operators:

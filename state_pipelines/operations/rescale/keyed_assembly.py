@@ -196,7 +196,7 @@ def _assemble(
         offsets[section.key_group] = position
         ranges.append(StreamRange(file.stream, section.start, section.end))
         position += section.end - section.start
-    return _make_handle(first.handle, groups, tuple(offsets.values()), assembler.place(ranges))
+    return _make_handle(first.handle, groups, tuple(offsets.values()), assembler.make_handle(ranges))
 
 
 def _share(files: Sequence[SectionFile], sections: Sequence[Section]) -> StreamStateHandle | None:

@@ -253,7 +253,7 @@ def _assemble(
         spans = zip(starts[firsts].tolist(), ends[lasts].tolist(), strict=True)
         ranges += [StreamRange(file.stream, start, end) for start, end in spans]
     states = tuple(OperatorStateMetaInfo(*state) for state in _list_states(placed))
-    return OperatorStreamStateHandle(states, assembler.place(ranges))
+    return OperatorStreamStateHandle(states, assembler.make_handle(ranges))
 
 
 def _join_headers(files: Sequence[ElementFile], dropped: Set[str]) -> tuple[bytes, Mapping[str, int]]:

@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 ENTRIES = "entries_kept"
 CONTENTS = "contents_kept"
-PLACES = "key_groups_in_range"
+KEY_GROUPS = "key_groups_in_range"
 HASHES = "key_groups_match_key_hash"
 
 DESCRIPTIONS = {
     ENTRIES: "every state has as many entries as before, less those that were to go",
     CONTENTS: "the bytes of every entry are those that were there",
-    PLACES: "every entry is in a key group of its subtask",
+    KEY_GROUPS: "every entry is in a key group of its subtask",
     HASHES: "every key is in the key group that its hash gives",
 }
 """Description of each check of a rescaling's proof."""
@@ -98,13 +98,13 @@ def report_rescaling(
         check(CONTENTS, changed, counts, rows),
     ]
     for name, chosen, asked in (
-        (PLACES, [row for row in states if row.misplaced], states),
+        (KEY_GROUPS, [row for row in states if row.misplaced], states),
         (HASHES, [row for row in states if row.misfiled], [row for row in states if row.misfiled is not None]),
     ):
         if not asked:
             # No key group is new.
             continue
-        wrong = sum((row.misplaced if name == PLACES else row.misfiled) or 0 for row in chosen)
+        wrong = sum((row.misplaced if name == KEY_GROUPS else row.misfiled) or 0 for row in chosen)
         wrong_rows = [_find_misplaced(row, by_label[row.operator], run, name) for row in chosen]
         checks.append(check(name, chosen, RecordCounts(total, differing=wrong), wrong_rows))
     operators = ", ".join(dict.fromkeys(row.operator for row in states))

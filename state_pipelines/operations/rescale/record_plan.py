@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SPLIT_SIZE = 128 << 20
 """Bytes of an old file that one piece of work sorts for new key groups, unless that would be too many pieces."""
 
-MOST_PIECES = 4096
+MOST_TASKS = 4096
 """Pieces that sort the records of an operator, at most, about; then they are larger.
 
 Every new subtask reads from the spill of each.
@@ -158,7 +158,7 @@ class RecordMove:
         self, operator: Operator, files: Sequence[tuple[KeyedFile, StatePairs]], hasher: KeyHasher | None, size: int
     ) -> Iterator[Shuffle]:
         """The pieces of one source; `size` is bytes of the files of all sources."""
-        split_size, merges = max(SPLIT_SIZE, size // MOST_PIECES), size // BLOCK > MOST_BLOCKS
+        split_size, merges = max(SPLIT_SIZE, size // MOST_TASKS), size // BLOCK > MOST_BLOCKS
         for file, pairs in files:
             for part in file.split(split_size, operator.record_context):
                 yield Shuffle(

@@ -319,26 +319,26 @@ class Collect:
 class _Progress:
     """State of a running `Collect`."""
 
-    def __init__(self, piece: Collect) -> None:
-        self.piece = piece
-        self.names = {number: info.name for number, info in enumerate(piece.header.states)}
-        maps = frozenset(number for number in range(len(self.names)) if _is_map(piece.header, number))
-        self.buffers = [RecordBuffer(piece.context.prefix, maps, piece.batch) for _ in piece.sources]
-        self.first = self.reached = piece.key_groups.start
+    def __init__(self, task: Collect) -> None:
+        self.task = task
+        self.names = {number: info.name for number, info in enumerate(task.header.states)}
+        maps = frozenset(number for number in range(len(self.names)) if _is_map(task.header, number))
+        self.buffers = [RecordBuffer(task.context.prefix, maps, task.batch) for _ in task.sources]
+        self.first = self.reached = task.key_groups.start
         self.dropped: Digests = {name: RecordDigest() for name in self.names.values()}
         self.expected: list[Digests] = []
         self.duplicates: list[Digests] = []
 
     def open(self, output: IO[bytes]) -> None:
         """Write the header."""
-        self.writer = CanonicalWriter(output, self.piece.header, self.piece.key_groups, self.piece.context.prefix)
+        self.writer = CanonicalWriter(output, self.task.header, self.task.key_groups, self.task.context.prefix)
 
     def take(self, source: int, state: int, records: KeyedRecords, *, timers: bool) -> None:
         """Keep what the filter leaves of the records of a new state."""
-        key_filter = self.piece.sources[source].key_filter
+        key_filter = self.task.sources[source].key_filter
         if key_filter is not None:
             kept = key_filter.select(records, timers=timers)
-            is_map = _is_map(self.piece.header, state)
+            is_map = _is_map(self.task.header, state)
             self.dropped[self.names[state]] += _digest_rest(records, kept, is_map=is_map)
             records = records.select(np.flatnonzero(kept))
         self.buffers[source].add(state, records)
@@ -354,7 +354,7 @@ class _Progress:
         key_groups = KeyGroupRange(self.first, key_group - self.first)
         blocks = [(number, buffer.sort(key_groups)) for number, buffer in enumerate(self.buffers)]
         self.expected.append(sum_runs([block.runs for _, block in blocks], self.names))
-        self.duplicates.append(_write_blocks(self.writer, blocks, self.piece.rule, self.piece.context))
+        self.duplicates.append(_write_blocks(self.writer, blocks, self.task.rule, self.task.context))
         self.first = key_group
 
 
@@ -385,7 +385,7 @@ def _write_blocks(
 
 
 def _finish(
-    piece: Gather | Collect, writer: CanonicalWriter, expected: Digests, dropped: Digests, duplicates: Digests
+    task: Gather | Collect, writer: CanonicalWriter, expected: Digests, dropped: Digests, duplicates: Digests
 ) -> WrittenFile:
     """Read what was written again, and tell about it.
 
@@ -393,29 +393,29 @@ def _finish(
         ProofError: it is not what is expected, without the duplicates.
     """
     states = {name: digest - duplicates.get(name, RecordDigest()) for name, digest in expected.items()}
-    counts = tuple((number, states[info.name].records) for number, info in enumerate(piece.header.states))
-    written = WrittenFile(piece.subtask, writer.offsets, writer.size, counts, states, dropped, duplicates)
-    if piece.verify and (
-        wrong := [name for name, digest in _read_again(piece, written).items() if digest != states[name]]
+    counts = tuple((number, states[info.name].records) for number, info in enumerate(task.header.states))
+    written = WrittenFile(task.subtask, writer.offsets, writer.size, counts, states, dropped, duplicates)
+    if task.verify and (
+        wrong := [name for name, digest in _read_again(task, written).items() if digest != states[name]]
     ):
         raise ProofError(
-            f"subtask {piece.subtask}: what was written of {', '.join(sorted(wrong))} is not what should be there",
+            f"subtask {task.subtask}: what was written of {', '.join(sorted(wrong))} is not what should be there",
             hint="Nothing was published; please report this",
         )
     return written
 
 
-def _read_again(piece: Gather | Collect, written: WrittenFile) -> Digests:
-    hasher = piece.hasher if isinstance(piece, Gather) else None
-    stream = StateStream(str(piece.target), written.size, location=piece.target)
-    file = open_canonical(stream, piece.key_groups, written.offsets)
-    totals = {info.name: RecordDigest() for info in piece.header.states}
-    for state, records in file.scan(range(len(piece.header.states)), piece.context, piece.key_groups):
+def _read_again(task: Gather | Collect, written: WrittenFile) -> Digests:
+    hasher = task.hasher if isinstance(task, Gather) else None
+    stream = StateStream(str(task.target), written.size, location=task.target)
+    file = open_canonical(stream, task.key_groups, written.offsets)
+    totals = {info.name: RecordDigest() for info in task.header.states}
+    for state, records in file.scan(range(len(task.header.states)), task.context, task.key_groups):
         info = file.header.states[state]
         totals[info.name] += digest_run(records, is_map=_is_map(file.header, state))
         if hasher is not None:
             hashes = hash_keys(hasher, records, timers=is_timer(info))
-            require_key_groups(piece.operator, file.header, state, piece.context, records, hashes)
+            require_key_groups(task.operator, file.header, state, task.context, records, hashes)
     return totals
 
 

@@ -48,13 +48,13 @@ def move_records(
         digests: digest what is sorted, for the proof.
     """
     shuffles = [
-        (number, source, replace(piece, target=join(scratch, piece.target.name), digests=digests))
+        (number, source, replace(task, target=join(scratch, task.target.name), digests=digests))
         for number, each in enumerate(plan.operators)
         if each.records is not None
-        for source, pieces in enumerate(each.records.shuffles)
-        for piece in pieces
+        for source, tasks in enumerate(each.records.shuffles)
+        for task in tasks
     ]
-    spilled = run([piece for *_, piece in shuffles], "records cannot be sorted for their new key groups")
+    spilled = run([task for *_, task in shuffles], "records cannot be sorted for their new key groups")
     spills: dict[int, dict[int, list[Any]]] = {}
     for (number, source, _), spill in zip(shuffles, spilled, strict=True):
         spills.setdefault(number, {}).setdefault(source, []).append(spill)
@@ -63,11 +63,11 @@ def move_records(
         if each.records is None:
             continue
         if each.records.collects:
-            writing += [(number, piece) for piece in each.records.collects]
+            writing += [(number, task) for task in each.records.collects]
         else:
             found = [spills.get(number, {}).get(source, []) for source in range(len(each.records.shuffles))]
-            writing += [(number, piece) for piece in each.gather(target, found, plan.request, verify=plan.verify)]
-    results = run([piece for _, piece in writing], "keyed state cannot be written")
+            writing += [(number, task) for task in each.gather(target, found, plan.request, verify=plan.verify)]
+    results = run([task for _, task in writing], "keyed state cannot be written")
     moved = [
         MovedRecords(
             files=[],
@@ -76,8 +76,8 @@ def move_records(
         )
         for number, _ in enumerate(plan.operators)
     ]
-    for (number, piece), file in zip(writing, results, strict=True):
-        moved[number].files.append((piece, file))
+    for (number, task), file in zip(writing, results, strict=True):
+        moved[number].files.append((task, file))
         moved[number].dropped += [file.dropped, file.duplicates]
     return moved
 

@@ -12,7 +12,7 @@ from state_pipelines.keyed.digests.record_digests import sum_digests
 from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
 from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
 from state_pipelines.operations.erase.key_search import search_keys
-from state_pipelines.operations.local_processes import choose_runner, run_pieces
+from state_pipelines.operations.local_processes import choose_runner, run_tasks
 from state_pipelines.operations.rescale.operator_edits import edit_operators
 from state_pipelines.operations.rescale.proof_report import report_rescaling
 from state_pipelines.operations.rescale.record_stages import MovedRecords, check_chosen_keys, move_records
@@ -30,8 +30,8 @@ from state_pipelines.operations.write.publication import (
     FileMode,
     choose_properties,
     note_files,
-    place_keyed_state,
     plan_copies,
+    replace_keyed_state,
 )
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.snapshot import Snapshot, open_snapshot
@@ -143,7 +143,7 @@ def plan_rescale(
     plan = RescalePlan(edited, request, target, plans, files, verify, tuple(notes))
     if files is FileMode.LINK:
         # What cannot be linked is refused before anything is written.
-        plan_copies(snapshot, _place(plan, [MovedRecords([], []) for _ in plans]), target, files=files)
+        plan_copies(snapshot, _make_metadata(plan, [MovedRecords([], []) for _ in plans]), target, files=files)
     return plan
 
 
@@ -202,12 +202,12 @@ def run_rescale(
     started = time.monotonic()
     with SnapshotTransaction(plan.target, run, scratch=scratch, is_shared=is_shared) as transaction:
         run = transaction.run
-        pieces = [piece for each in plan.operators for piece in each.pieces]
-        size = sum(run(pieces, "files cannot be put together"))
+        assemblies = [task for each in plan.operators for task in each.assemblies]
+        size = sum(run(assemblies, "files cannot be put together"))
         moved = move_records(plan, transaction.target, transaction.scratch, run, digests=prove)
         transaction.clear()
         size += sum(file.size for each in moved for _, file in each.files)
-        metadata = _place(plan, moved)
+        metadata = _make_metadata(plan, moved)
         result = transaction.stage(
             metadata, plan.edited.snapshot, choose_properties(metadata), files=plan.files, verify=plan.verify
         )
@@ -216,11 +216,11 @@ def run_rescale(
             _require_gone(plan, result, run)
         states, proof = _prove(plan, moved, result, run) if prove else ((), None)
         failures = [failure for each in states for failure in each.failures]
-        transaction.commit(proof, told=failures, hint="Please report this")
+        transaction.commit(proof, differences=failures, hint="Please report this")
     return RescaleResult(
         path=str(plan.target),
         plan=plan,
-        files_written=len(pieces) + sum(len(each.files) for each in moved),
+        files_written=len(assemblies) + sum(len(each.files) for each in moved),
         files_taken=transaction.copied,
         bytes=size + transaction.copied_bytes,
         notes=plan.notes,
@@ -243,13 +243,13 @@ def rehearse(plan: RescalePlan, run: Runner | None = None) -> None:
     Raises:
         StateError: `run_rescale` would raise the same.
     """
-    run = run or run_pieces
-    counts = [piece for each in plan.operators for piece in _plan_rehearsal(each)]
-    for piece, counted in zip(counts, run(counts, "the old records cannot be read"), strict=True):
+    run = run or run_tasks
+    counts = [task for each in plan.operators for task in _plan_rehearsal(each)]
+    for task, counted in zip(counts, run(counts, "the old records cannot be read"), strict=True):
         if counted.unread or sum(counted.misfiled.values()):
             raise UnsupportedError(
                 counted.unread or "keys lie in other key groups than their hash gives",
-                where=Where(file=piece.file.name, operator=piece.operator),
+                where=Where(file=task.file.name, operator=task.operator),
                 hint="" if counted.unread else "Say the hash with --key-hash OPERATOR:CLASS=EXPRESSION",
             )
     operators = [each.change.label for each in plan.operators if each.edited.request.keys or each.edited.merged]
@@ -319,23 +319,23 @@ def rescale(
         parallelism=wanted.parallelism if parallelism is None else parallelism,
         max_parallelism=wanted.max_parallelism if max_parallelism is None else max_parallelism,
     )
-    place, mode = resolve(target), FileMode(files)
-    plan = plan_rescale(ensure_open(snapshot), place, wanted, open_other=open_other, files=mode, verify=not prove)
+    location, mode = resolve(target), FileMode(files)
+    plan = plan_rescale(ensure_open(snapshot), location, wanted, open_other=open_other, files=mode, verify=not prove)
     with choose_runner(run, processes) as runner:
         return run_rescale(plan, runner, prove=prove, scratch=scratch)
 
 
-def _place(plan: RescalePlan, moved: Sequence[MovedRecords]) -> CheckpointMetadata:
+def _make_metadata(plan: RescalePlan, moved: Sequence[MovedRecords]) -> CheckpointMetadata:
     """Metadata of the new snapshot with its new files; others still have their old names."""
     metadata = replace(plan.edited.snapshot.metadata, operator_states=tuple(each.state for each in plan.operators))
     for each, own in zip(plan.operators, moved, strict=True):
         handles = {
             file.subtask: KeyGroupsSavepointStateHandle(
-                piece.key_groups, file.offsets, RelativeFileStateHandle(piece.target.name, file.size)
+                task.key_groups, file.offsets, RelativeFileStateHandle(task.target.name, file.size)
             )
-            for piece, file in own.files
+            for task, file in own.files
         }
-        metadata = place_keyed_state(metadata, each.state.operator_id, handles)
+        metadata = replace_keyed_state(metadata, each.state.operator_id, handles)
     return metadata
 
 

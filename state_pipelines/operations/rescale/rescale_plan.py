@@ -106,7 +106,7 @@ class OperatorPlan:
         edited: the operator before.
         change: for people.
         state: its new metadata, in which keyed state that moves by records is still missing.
-        pieces: new files made of ranges of bytes.
+        assemblies: new files made of ranges of bytes.
         records: how records move; None when they do not.
         dropped: names of states that go.
         notes: what users should know.
@@ -115,7 +115,7 @@ class OperatorPlan:
     edited: EditedOperator
     change: OperatorChange
     state: OperatorState
-    pieces: tuple[FileAssembly, ...] = ()
+    assemblies: tuple[FileAssembly, ...] = ()
     records: RecordsPlan | None = None
     dropped: frozenset[str] = frozenset()
     notes: tuple[str, ...] = field(default=())

@@ -238,7 +238,7 @@ class _Planner:
             keyed_way,
             self._choose_operator(way),
             reason=reason if keyed_way is Way.RECORDS else "",
-            pieces=tuple(assembler.pieces),
+            assemblies=tuple(assembler.assemblies),
             records=records,
             hashes=hashes,
         )
@@ -346,7 +346,7 @@ class _Planner:
         operator_state: Way,
         *,
         reason: str = "",
-        pieces: tuple[FileAssembly, ...] = (),
+        assemblies: tuple[FileAssembly, ...] = (),
         records: RecordsPlan | None = None,
         hashes: tuple[str, ...] = (),
     ) -> OperatorPlan:
@@ -361,4 +361,4 @@ class _Planner:
             hashes=hashes,
             moved=self._find_moved(state),
         )
-        return OperatorPlan(self.edited, change, state, pieces, records, self.dropped, tuple(self.notes))
+        return OperatorPlan(self.edited, change, state, assemblies, records, self.dropped, tuple(self.notes))

@@ -110,9 +110,9 @@ class CountKeyed:
         except UnsupportedError as error:
             if sections is None:
                 raise
-            return Counted({}, self._place_sections(), sections=sections, unread=str(error))
+            return Counted({}, self._count_misplaced(), sections=sections, unread=str(error))
 
-    def _place_sections(self) -> dict[str, int]:
+    def _count_misplaced(self) -> dict[str, int]:
         if self.key_groups is None:
             return {}
         if sections := self.file.stored_sections():
@@ -189,20 +189,20 @@ def compare_sides(sides: Sequence[ProofSide], run: Runner) -> tuple[StateProof, 
     Raises:
         StateError: a side cannot be read.
     """
-    pieces: list[CountKeyed | CountOperatorState] = []
+    tasks: list[CountKeyed | CountOperatorState] = []
     owners: list[tuple[int, bool]] = []
     for number, side in enumerate(sides):
         for is_after, operators in ((False, side.before), (True, (side.after,))):
             for operator in operators:
-                for piece in _plan_counts(operator, side, is_after=is_after):
-                    pieces.append(piece)
+                for task in _plan_counts(operator, side, is_after=is_after):
+                    tasks.append(task)
                     owners.append((number, is_after))
-    counted = run(pieces, "the proof cannot read the state")
+    counted = run(tasks, "the proof cannot read the state")
     rows: list[StateProof] = []
     for number, side in enumerate(sides):
         mine = [
-            (is_after, piece, result)
-            for (owner, is_after), piece, result in zip(owners, pieces, counted, strict=True)
+            (is_after, task, result)
+            for (owner, is_after), task, result in zip(owners, tasks, counted, strict=True)
             if owner == number
         ]
         if side.found is not None:
@@ -292,7 +292,7 @@ def _compare(
     side: ProofSide, counted: Iterable[tuple[bool, CountKeyed | CountOperatorState, Counted]]
 ) -> Iterator[StateProof]:
     results = list(_by_sections(side, list(counted)))
-    keyed_names = {name for _, piece, result in results if isinstance(piece, CountKeyed) for name in result.digests}
+    keyed_names = {name for _, task, result in results if isinstance(task, CountKeyed) for name in result.digests}
     names = dict.fromkeys(name for *_, result in results for name in result.digests)
     label = side.after.label
     for name in names:
@@ -360,12 +360,12 @@ def _by_sections(
     return [
         (
             is_after,
-            piece,
+            task,
             result
             if result.sections is None
             else Counted({KEYED_STATE: result.sections}, {KEYED_STATE: sum(result.misplaced.values())}, forms=forms),
         )
-        for is_after, piece, result in results
+        for is_after, task, result in results
     ]
 
 

@@ -199,28 +199,28 @@ def parse_request(content: object, directory: Path = Path()) -> RescaleRequest:
 
 
 def _parse_operator(name: str, content: object, directory: Path) -> OperatorRequest:
-    place = f"operators.{name}"
-    body = _open(content, _OPERATOR, place)
+    path = f"operators.{name}"
+    body = _open(content, _OPERATOR, path)
     if body.get("drop") not in (None, True, False):
-        raise UsageError(f"{place}.drop is true or false")
+        raise UsageError(f"{path}.drop is true or false")
     if body.get("drop") and len(body) > 1:
-        raise UsageError(f"{place} is dropped, so nothing else can be asked of it")
+        raise UsageError(f"{path} is dropped, so nothing else can be asked of it")
     if body.get("uid") is not None and body.get("operator_id") is not None:
-        raise UsageError(f"{place} gets a uid or an operator_id, not both")
+        raise UsageError(f"{path} gets a uid or an operator_id, not both")
     new_id = body.get("operator_id")
-    with at(path=place):
+    with at(path=path):
         return OperatorRequest(
             operator=name,
-            parallelism=_read_number(body, "parallelism", place),
-            max_parallelism=_read_number(body, "max_parallelism", place),
+            parallelism=_read_number(body, "parallelism", path),
+            max_parallelism=_read_number(body, "max_parallelism", path),
             uid=None if body.get("uid") is None else str(body["uid"]),
             operator_id=None if new_id is None else parse_operator_id(str(new_id)).hex(),
             drop=bool(body.get("drop")),
-            drop_states=_read_texts(body, "drop_states", place),
-            keys=_read_keys(body, place, directory),
+            drop_states=_read_texts(body, "drop_states", path),
+            keys=_read_keys(body, path, directory),
             key_hashes=tuple(
                 (str(class_name), str(text))
-                for class_name, text in _open(body.get("key_hash"), None, f"{place}.key_hash").items()
+                for class_name, text in _open(body.get("key_hash"), None, f"{path}.key_hash").items()
             ),
         )
 
@@ -232,31 +232,31 @@ def _parse_take(uid: str, content: object) -> TakeRequest:
     return TakeRequest(uid=uid, snapshot=str(body["from"]), operator=str(body.get("operator", uid)))
 
 
-def _open(content: object, known: tuple[str, ...] | None, place: str) -> Mapping[str, Any]:
+def _open(content: object, known: tuple[str, ...] | None, path: str) -> Mapping[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise UsageError(f"{place} is not a mapping but {content!r:.60}")
+        raise UsageError(f"{path} is not a mapping but {content!r:.60}")
     if known is not None:
         for name in content:
             if name not in known:
-                raise UsageError(f"{place} does not know {name!r}", hint=f"It knows {', '.join(known)}")
+                raise UsageError(f"{path} does not know {name!r}", hint=f"It knows {', '.join(known)}")
     return content
 
 
-def _read_number(content: Mapping[str, Any], name: str, place: str) -> int | None:
+def _read_number(content: Mapping[str, Any], name: str, path: str) -> int | None:
     value = content.get(name)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise UsageError(f"{name} of {place} is not a whole number but {value!r}")
+        raise UsageError(f"{name} of {path} is not a whole number but {value!r}")
     return value
 
 
-def _read_texts(content: Mapping[str, Any], name: str, place: str) -> tuple[str, ...]:
+def _read_texts(content: Mapping[str, Any], name: str, path: str) -> tuple[str, ...]:
     value = content.get(name) or []
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list):
-        raise UsageError(f"{name} of {place} is not a list but {value!r:.60}")
+        raise UsageError(f"{name} of {path} is not a list but {value!r:.60}")
     return tuple(map(str, value))
 
 
@@ -269,17 +269,17 @@ def _read_rule(merge: Mapping[str, Any]) -> MergeRule:
         raise UsageError(f"on_equal of merge is {value!r}", hint=f"Choose from {known}") from None
 
 
-def _read_keys(content: Mapping[str, Any], place: str, directory: Path) -> KeyChoice | None:
+def _read_keys(content: Mapping[str, Any], path: str, directory: Path) -> KeyChoice | None:
     chosen = [name for name in ("keep_keys", "drop_keys") if content.get(name) is not None]
     if not chosen:
         return None
     if len(chosen) > 1:
-        raise UsageError(f"{place} has keep_keys and drop_keys; one of them says it all")
+        raise UsageError(f"{path} has keep_keys and drop_keys; one of them says it all")
     value = content[chosen[0]]
     if isinstance(value, dict):
-        value = read_keys(directory / str(_open(value, ("file",), f"{place}.{chosen[0]}").get("file", "")))
+        value = read_keys(directory / str(_open(value, ("file",), f"{path}.{chosen[0]}").get("file", "")))
     if not isinstance(value, list):
-        raise UsageError(f"{chosen[0]} of {place} is neither a list nor {{file: ...}}")
+        raise UsageError(f"{chosen[0]} of {path} is neither a list nor {{file: ...}}")
     return KeyChoice(keys=tuple(value), keep=chosen[0] == "keep_keys")
 
 

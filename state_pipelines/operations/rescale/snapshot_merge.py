@@ -182,12 +182,14 @@ def merge_duplicates(
     before = repeated[:-1][rows[repeated[1:]] == rows[repeated[:-1]]]
     twice = records.runs.sources[again] == records.runs.sources[before]
     if twice.any():
-        raise FormatError("one snapshot has this key twice: " + _place(records, int(again[twice][0]), header, context))
+        raise FormatError(
+            "one snapshot has this key twice: " + _show_key(records, int(again[twice][0]), header, context)
+        )
     timers = np.array([is_timer(info) for info in header.states], np.bool_)[records.runs.states]
     if rule is MergeRule.ERROR and not timers[again].all():
         row = int(again[~timers[again]][0])
         raise IncompatibleError(
-            "more than one snapshot has the key " + _place(records, row, header, context),
+            "more than one snapshot has the key " + _show_key(records, row, header, context),
             where=Where(state=header.states[int(records.runs.states[row])].name),
             hint="Say which snapshot counts (first or last), or drop the keys from one of them before",
         )
@@ -268,7 +270,7 @@ def _digest(records: _Records, rows: npt.NDArray[np.bool_], header: KeyedHeader)
     return dropped
 
 
-def _place(records: _Records, row: int, header: KeyedHeader, context: RecordContext) -> str:
+def _show_key(records: _Records, row: int, header: KeyedHeader, context: RecordContext) -> str:
     start, end = int(records.key_starts[row]), int(records.key_ends[row])
     state = int(records.runs.states[row])
     key = show_key(header, state, context, ctypes.string_at(start, end - start))
@@ -304,15 +306,15 @@ def split_records(addresses, sizes, counts, maps, prefix, starts, lengths, key_e
             if size < prefix or at + 8 + size > end:
                 return found
             value = at + 8 + size
-            behind = value + load_i32_big(value - 4)
-            if behind < value or behind > end:
+            stop = value + load_i32_big(value - 4)
+            if stop < value or stop > end:
                 return found
             starts[found] = at
-            lengths[found] = behind - at
+            lengths[found] = stop - at
             key_ends[found] = at + 4 + size
-            value_ends[found] = value + 1 if maps[run] and behind > value and load_u8(value) != 0 else behind
+            value_ends[found] = value + 1 if maps[run] and stop > value and load_u8(value) != 0 else stop
             found += 1
-            at = behind
+            at = stop
         if at != end:
             return found - 1
     return found

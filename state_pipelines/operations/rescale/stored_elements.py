@@ -76,7 +76,7 @@ class StoredElements:
                 copies[state.state_name] = found
             else:
                 lists[state.state_name] = lists.get(state.state_name, RecordDigest()) + found
-        return lists, copies, self._find_forms(data[:first].tobytes())
+        return lists, copies, self._find_state_forms(data[:first].tobytes())
 
     def take(self, name: str) -> Iterator[bytes]:
         """The stored bytes of each element of a list state; broadcast states give none.
@@ -99,18 +99,18 @@ class StoredElements:
         data = np.frombuffer(read_whole_stream(self.stream), np.uint8)
         ranks = {name: rank for rank, name in enumerate(self._order)}
         keys = [_make_keys(state, ranks) for state in self.named]
-        places = np.unique(np.concatenate([np.zeros(0, np.int64), *keys]))
-        first = int(places[0]) // len(ranks) if len(places) else len(data)
-        if len(places) and not 0 <= first <= int(places[-1]) // len(ranks) <= len(data):
-            offset = int(places[-1]) // len(ranks) if first >= 0 else first
+        offsets = np.unique(np.concatenate([np.zeros(0, np.int64), *keys]))
+        first = int(offsets[0]) // len(ranks) if len(offsets) else len(data)
+        if len(offsets) and not 0 <= first <= int(offsets[-1]) // len(ranks) <= len(data):
+            offset = int(offsets[-1]) // len(ranks) if first >= 0 else first
             raise FormatError(
                 f"an element at {offset} is outside its stream of {len(data)} bytes", where=Where(file=self.stream.name)
             )
-        bounds = np.append(places // max(1, len(ranks)), len(data))
+        bounds = np.append(offsets // max(1, len(ranks)), len(data))
         spans = []
         for state in self.states:
             starts = np.array(state.offsets, np.int64)
-            ends = bounds[np.searchsorted(places, _make_keys(state, ranks)) + 1]
+            ends = bounds[np.searchsorted(offsets, _make_keys(state, ranks)) + 1]
             # Of elements at one position all but the last are empty.
             ends = np.where(np.append(starts[1:] == starts[:-1], False)[: len(starts)], starts, ends)
             spans.append((state, starts, ends))
@@ -122,7 +122,7 @@ class StoredElements:
         names = dict.fromkeys(info.name for info in self.infos or ())
         return tuple(names | dict.fromkeys(state.state_name for state in (*self.named, *self.states)))
 
-    def _find_forms(self, header: bytes) -> dict[str, Form]:
+    def _find_state_forms(self, header: bytes) -> dict[str, Form]:
         if self.raw:
             return {}
         if self.infos is None:

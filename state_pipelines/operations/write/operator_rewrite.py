@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 ELEMENT_SCHEMA = pa.schema([("place", pa.int64()), ("element", pa.large_binary())])
 """Rows of an element file: the place of an element among those of its subtask, and its bytes."""
 
-NO_PLACE = -1
+NO_INDEX = -1
 """Entries of a broadcast state have no order."""
 
 
@@ -138,9 +138,9 @@ def _encode(encoder: ElementEncoder, batches: Iterable[pa.RecordBatch]) -> Itera
         bounds = np.append(np.int64(0), elements.stops)
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(np.ascontiguousarray(elements.data))]
         array = pa.Array.from_buffers(pa.large_binary(), len(batch), buffers)
-        has_places = "list_index" in batch.schema.names
-        places = batch.column("list_index") if has_places else pa.array(np.full(len(batch), NO_PLACE))
-        rows = pa.RecordBatch.from_arrays([places.cast(pa.int64()), array], schema=ELEMENT_SCHEMA)
+        has_indexes = "list_index" in batch.schema.names
+        indexes = batch.column("list_index") if has_indexes else pa.array(np.full(len(batch), NO_INDEX))
+        rows = pa.RecordBatch.from_arrays([indexes.cast(pa.int64()), array], schema=ELEMENT_SCHEMA)
         subtasks = np.asarray(batch.column("subtask"))
         edges = [0, *(np.flatnonzero(np.diff(subtasks)) + 1).tolist(), len(batch)]
         for start, end in pairwise(edges):
@@ -155,14 +155,14 @@ def read_elements(files: Iterable[ElementFile]) -> Encoded:
     """
     tables = [pa.ipc.open_stream(read_file(each.location)).read_all() for each in files]
     rows = pa.concat_tables([ELEMENT_SCHEMA.empty_table(), *tables])
-    places = np.asarray(rows.column("place"))
-    if len(places) and places[0] != NO_PLACE and (np.diff(places) <= 0).any():
-        rows = rows.take(pa.array(np.argsort(places, kind="stable")))
+    indexes = np.asarray(rows.column("place"))
+    if len(indexes) and indexes[0] != NO_INDEX and (np.diff(indexes) <= 0).any():
+        rows = rows.take(pa.array(np.argsort(indexes, kind="stable")))
         if (np.diff(np.asarray(rows.column("place"))) == 0).any():
             raise UsageError("several elements have the same list_index", hint="A function keeps that column as it is")
     stops = np.cumsum(pc.binary_length(rows.column("element")).to_numpy(), dtype=np.int64)
-    pieces = [np.zeros(0, np.uint8), *(_flatten(chunk) for chunk in rows.column("element").chunks)]
-    return Encoded(np.concatenate(pieces), stops)
+    arrays = [np.zeros(0, np.uint8), *(_flatten(chunk) for chunk in rows.column("element").chunks)]
+    return Encoded(np.concatenate(arrays), stops)
 
 
 def _flatten(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:

@@ -151,7 +151,7 @@ class NewFile:
     written: WrittenFile
 
 
-def place_rewrites(metadata: CheckpointMetadata, operator_id: bytes, files: Sequence[NewFile]) -> CheckpointMetadata:
+def replace_rewritten(metadata: CheckpointMetadata, operator_id: bytes, files: Sequence[NewFile]) -> CheckpointMetadata:
     """`metadata` with the keyed state of one operator in new files.
 
     Args:
@@ -164,10 +164,10 @@ def place_rewrites(metadata: CheckpointMetadata, operator_id: bytes, files: Sequ
         stream = RelativeFileStateHandle(file.rewrite.target.name, file.written.size)
         keyed = KeyGroupsSavepointStateHandle(file.rewrite.key_groups, file.written.offsets, stream)
         handles[file.rewrite.subtask] = keyed
-    return place_keyed_state(metadata, operator_id, handles)
+    return replace_keyed_state(metadata, operator_id, handles)
 
 
-def place_keyed_state(
+def replace_keyed_state(
     metadata: CheckpointMetadata, operator_id: bytes, handles: Mapping[int, KeyedStateHandle | None]
 ) -> CheckpointMetadata:
     """`metadata` with other handles for the managed keyed state of some subtasks of an operator.
@@ -180,13 +180,13 @@ def place_keyed_state(
     return replace(
         metadata,
         operator_states=tuple(
-            _place(operator, handles) if operator.operator_id == operator_id else operator
+            _with_handles(operator, handles) if operator.operator_id == operator_id else operator
             for operator in metadata.operator_states
         ),
     )
 
 
-def _place(operator: OperatorState, handles: Mapping[int, KeyedStateHandle | None]) -> OperatorState:
+def _with_handles(operator: OperatorState, handles: Mapping[int, KeyedStateHandle | None]) -> OperatorState:
     return replace(
         operator,
         subtasks=tuple(
@@ -202,7 +202,7 @@ def _add_subtasks(operator: OperatorState, indices: Iterable[int]) -> tuple[Subt
     return (*operator.subtasks, *(SubtaskState(index) for index in sorted(indices) if index not in known))
 
 
-def place_operator_state(
+def replace_operator_state(
     metadata: CheckpointMetadata, operator_id: bytes, handles: Mapping[int, OperatorStateHandle | None]
 ) -> CheckpointMetadata:
     """`metadata` with other handles for the managed operator state of some subtasks of an operator.
@@ -213,14 +213,14 @@ def place_operator_state(
         handles: by subtask, None where no operator state is left; a subtask that the metadata do not mention is added.
     """
 
-    def place(operator: OperatorState) -> OperatorState:
+    def with_handles(operator: OperatorState) -> OperatorState:
         subtasks = (
             replace(each, managed_operator_state=handles[each.index]) if each.index in handles else each
             for each in _add_subtasks(operator, handles)
         )
         return replace(operator, subtasks=tuple(subtasks))
 
-    states = (place(each) if each.operator_id == operator_id else each for each in metadata.operator_states)
+    states = (with_handles(each) if each.operator_id == operator_id else each for each in metadata.operator_states)
     return replace(metadata, operator_states=tuple(states))
 
 
@@ -237,7 +237,7 @@ def plan_copies(
 
     Args:
         snapshot: the old snapshot.
-        metadata: its metadata, with new files already in place (see `place_rewrites`).
+        metadata: its metadata, with new files already in place (see `replace_rewritten`).
         target: directory of the new snapshot; handles of new files are relative to it and stay.
         properties: of the new snapshot; by default those of a canonical savepoint.
         files: whether files are copied, linked or referenced. Slices of merged files are copied in any case: the files
@@ -360,10 +360,10 @@ def _find_sizes(metadata: CheckpointMetadata) -> dict[tuple[str, int], int]:
 
 def _reference(handle: FileStateHandle | RelativeFileStateHandle, snapshot: Snapshot) -> FileStateHandle:
     """An absolute handle of the file where it lies now; a path that still holds keeps its form."""
-    place = locate_file(handle, snapshot.location.directory, snapshot.path_mapping)
+    with_handles = locate_file(handle, snapshot.location.directory, snapshot.path_mapping)
     if isinstance(handle, FileStateHandle) and snapshot.path_mapping.apply(handle.path) == handle.path:
         return handle
-    return FileStateHandle(place.url, handle.size)
+    return FileStateHandle(with_handles.url, handle.size)
 
 
 def _require_link(stream: StateStream, target: Location) -> None:

@@ -25,8 +25,8 @@ from state_pipelines.operations.write.operator_rewrite import ElementEncoder, Op
 from state_pipelines.operations.write.publication import (
     FileMode,
     choose_properties,
-    place_keyed_state,
-    place_operator_state,
+    replace_keyed_state,
+    replace_operator_state,
 )
 from state_pipelines.operations.write.state_descriptions import (
     BROADCAST,
@@ -109,13 +109,13 @@ class OperatorWriting:
         """
         label = self.description.operator
         for subtask, file, header in self.files:
-            places = {info.name: state_id for state_id, info in enumerate(header.states)}
-            encoded = {places[name]: parts[label, name] for name in self.layouts}
+            state_ids = {info.name: state_id for state_id, info in enumerate(header.states)}
+            encoded = {state_ids[name]: parts[label, name] for name in self.layouts}
             rewrite = FileRewrite(
                 subtask=subtask,
                 base=file,
                 header=header,
-                copied=tuple((each, each) for each in places.values() if each not in encoded),
+                copied=tuple((each, each) for each in state_ids.values() if each not in encoded),
                 encoded=tuple(encoded.items()),
                 key_groups=self._key_groups(subtask, file),
                 context=self.context,
@@ -194,7 +194,7 @@ class SavepointPlan:
         for each in self.operators:
             results = [next(written) for _ in each.files]
             handles = {result.subtask: result.handle for result in results}
-            metadata = place_keyed_state(metadata, each.metadata.operator_id, handles)
+            metadata = replace_keyed_state(metadata, each.metadata.operator_id, handles)
             for name in each.layouts:
                 first, *rest = (result.states[name] for result in results)
                 digests[each.description.operator, name] = sum(rest, start=first)
@@ -202,7 +202,7 @@ class SavepointPlan:
         done = iter(transaction.run([one for _, found in rewrites for one in found], "the new files cannot be written"))
         for each, found in rewrites:
             states = {result.subtask: result.handle for result in (next(done) for _ in found)}
-            metadata = place_operator_state(metadata, each.metadata.operator_id, states)
+            metadata = replace_operator_state(metadata, each.metadata.operator_id, states)
         return transaction.stage(metadata, self.base, choose_properties(metadata), files=files), digests
 
 
@@ -268,7 +268,7 @@ def _plan_operator(base: Snapshot | None, description: OperatorDescription, cont
                 info = each.make_info(key, known[each.name])
                 layouts[each.name] = derive_keyed_layout(info, key, state.max_parallelism, context)
             infos.append(info)
-        headers = [_place_states(files.get(subtask), key, infos) for subtask in range(state.parallelism)]
+        headers = [_number_states(files.get(subtask), key, infos) for subtask in range(state.parallelism)]
     encoders = {each.name: ElementEncoder(each.make_info(), context, context) for each in description.unkeyed}
     for encoder in encoders.values():
         with at(state=encoder.info.name):
@@ -282,7 +282,7 @@ def _plan_operator(base: Snapshot | None, description: OperatorDescription, cont
         RecordContext(state.max_parallelism, context),
         tuple((subtask, files.get(subtask), header) for subtask, header in enumerate(headers)),
         tuple(
-            (subtask, sources.get(subtask), _place_operator_states(sources.get(subtask), unkeyed))
+            (subtask, sources.get(subtask), _number_operator_states(sources.get(subtask), unkeyed))
             for subtask in (range(state.parallelism) if unkeyed else ())
         ),
     )
@@ -307,7 +307,7 @@ def _find_key(files: Mapping[int, KeyedFile], description: OperatorDescription) 
     return key
 
 
-def _place_states(file: KeyedFile | None, key: Serializer, infos: Sequence[StateMetaInfo]) -> KeyedHeader:
+def _number_states(file: KeyedFile | None, key: Serializer, infos: Sequence[StateMetaInfo]) -> KeyedHeader:
     """The header of a subtask with new states: in the places of those that they replace, or last."""
     if file is None:
         return KeyedHeader(key_serializer=key, states=tuple(infos))
@@ -316,7 +316,7 @@ def _place_states(file: KeyedFile | None, key: Serializer, infos: Sequence[State
     return replace(file.header, states=(*kept, *new.values()))
 
 
-def _place_operator_states(source: OperatorStateSource | None, infos: Sequence[StateMetaInfo]) -> OperatorHeader:
+def _number_operator_states(source: OperatorStateSource | None, infos: Sequence[StateMetaInfo]) -> OperatorHeader:
     header = OperatorHeader() if source is None else source.header
     if header.raw:
         raise UnsupportedError(

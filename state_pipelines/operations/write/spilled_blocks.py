@@ -108,8 +108,8 @@ def find_blocks(location: Location) -> tuple[SpilledBlock, ...]:
     count = int.from_bytes(read_range(location, end, end + TRAILER), "little") if end >= 0 else -1
     if not 0 <= count * _BLOCK_ROW <= end:
         raise FormatError("the file is not a spill", where=Where(file=str(location)))
-    places = np.frombuffer(read_range(location, end - count * _BLOCK_ROW, end), "<i8").reshape(-1, 3)
-    return tuple(SpilledBlock(*place) for place in places.tolist())
+    rows = np.frombuffer(read_range(location, end - count * _BLOCK_ROW, end), "<i8").reshape(-1, 3)
+    return tuple(SpilledBlock(*row) for row in rows.tolist())
 
 
 def read_spill(location: Location, blocks: Sequence[SpilledBlock], key_groups: KeyGroupRange) -> Iterator[SpilledRange]:
@@ -127,8 +127,8 @@ def read_spill(location: Location, blocks: Sequence[SpilledBlock], key_groups: K
 def find_range(location: Location, block: SpilledBlock, key_groups: KeyGroupRange) -> SpilledRange | None:
     """Find the part of a block in some key groups; None when there is none; errors as of `read_spill`."""
     index = block.start + block.size
-    place = index + block.runs * RUN.itemsize + key_groups.start * _DIRECTORY_ROW
-    raw = read_range(location, place, place + (len(key_groups) + 1) * _DIRECTORY_ROW)
+    position = index + block.runs * RUN.itemsize + key_groups.start * _DIRECTORY_ROW
+    raw = read_range(location, position, position + (len(key_groups) + 1) * _DIRECTORY_ROW)
     directory = np.frombuffer(raw, "<i8").reshape(-1, 2).astype(np.int64)
     rows, bounds = directory[:, 0], directory[:, 1]
     inside = 0 <= rows[0] <= rows[-1] <= block.runs and block.start <= bounds[0] <= bounds[-1] <= index
@@ -151,11 +151,11 @@ def _is_index(found: SpilledRange, rows: npt.NDArray[np.int64]) -> bool:
     runs, key_groups = found.runs, found.key_groups
     groups, sizes, lasts = runs["key_group"], runs["size"], runs["last"]
     ordered = np.diff(groups.astype(np.int64) << 32 | runs["state"]) > 0
-    places = np.append(runs["offset"], found.bounds[-1])
+    offsets = np.append(runs["offset"], found.bounds[-1])
     return bool(
         ordered.all()
         and np.array_equal(np.searchsorted(groups, np.arange(key_groups.start, key_groups.end + 2)), rows)
-        and np.array_equal(np.diff(places), sizes)
-        and np.array_equal(places[rows], found.bounds)
+        and np.array_equal(np.diff(offsets), sizes)
+        and np.array_equal(offsets[rows], found.bounds)
         and ((lasts >= 0) & (lasts < sizes)).all()
     )

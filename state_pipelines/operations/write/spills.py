@@ -106,8 +106,8 @@ class BlockWriter:
 
     def finish(self) -> tuple[SpilledBlock, ...]:
         """Write where the blocks lie, and tell it."""
-        places = np.array([(each.start, each.size, each.runs) for each in self._blocks], "<i8").reshape(-1, 3)
-        self.write(places.tobytes() + len(places).to_bytes(TRAILER, "little"))
+        rows = np.array([(each.start, each.size, each.runs) for each in self._blocks], "<i8").reshape(-1, 3)
+        self.write(rows.tobytes() + len(rows).to_bytes(TRAILER, "little"))
         return tuple(self._blocks)
 
 
@@ -130,8 +130,8 @@ class SpillWriter:
     def add(self, state: int, records: KeyedRecords) -> None:
         """Take records of a state, which lie in their new key groups."""
         # Of few key groups, or of compressed ones, a great deal may come at once.
-        pieces = size_of_records(records) // self.buffer.limit + 1
-        rows = len(records) // pieces + 1
+        batches = size_of_records(records) // self.buffer.limit + 1
+        rows = len(records) // batches + 1
         for start in range(0, len(records), rows):
             self.buffer.add(state, records.cut(start, start + rows))
             if self.buffer.is_full:
@@ -150,7 +150,7 @@ class SpillWriter:
 
 @contextmanager
 def create_spill(location: Location, buffer: RecordBuffer, max_parallelism: int) -> Iterator[SpillWriter]:
-    """Write a spill; what an attempt that died has left is replaced.
+    """Write a spill; leftovers of a failed attempt are replaced.
 
     Raises:
         StateError: the storage refuses.
@@ -190,9 +190,9 @@ def merge_blocks(
     """Write a spill again as one block, in which a key group and state has one run.
 
     Args:
-        source: the spill; local, for it is read in many small pieces.
+        source: the spill; local, for it is read in many small ranges.
         blocks: its blocks; those of the first one come first in each run.
-        target: the new spill; what an attempt that died has left is replaced.
+        target: the new spill; leftovers of a failed attempt are replaced.
         max_parallelism: number of the new key groups.
         batch: bytes of records that are joined at once; of a larger key group these are held at a time, too.
 
@@ -214,10 +214,10 @@ def merge_blocks(
             ranges = list(read_spill(source, blocks, key_groups))
             for window, is_large in cut_windows(ranges, batch):
                 if is_large:
-                    for run, pieces in stream_runs(ranges, window.start, batch):
+                    for run, chunks in stream_runs(ranges, window.start, batch):
                         indexes.append(run)
-                        for piece in pieces:
-                            writer.write(piece)
+                        for chunk in chunks:
+                            writer.write(chunk)
                 else:
                     block = join_blocks([each.read(window) for each in ranges])
                     indexes.append(block.runs)
@@ -255,8 +255,8 @@ def open_spills(
         for block in spill.blocks
     ]
 
-    def find(place: tuple[int, Location, SpilledBlock]) -> tuple[int, SpilledRange | None]:
-        source, location, block = place
+    def find(located: tuple[int, Location, SpilledBlock]) -> tuple[int, SpilledRange | None]:
+        source, location, block = located
         return source, find_range(location, block, key_groups)
 
     if all(is_local(location) for _, location, _ in blocks):
@@ -273,16 +273,16 @@ def open_spills(
         yield [(source, each) for (source, _), each in zip(found, fetched, strict=True)]
 
 
-def _fetch(scratch: Location, wanted: SpilledRange, place: int) -> SpilledRange:
+def _fetch(scratch: Location, wanted: SpilledRange, offset: int) -> SpilledRange:
     """The same range, its data at a place of a file that is there already."""
     start, end = int(wanted.bounds[0]), int(wanted.bounds[-1])
     with translating(scratch, "write the file", writes=True), Path(scratch.path).open("r+b") as file:
-        file.seek(place)
+        file.seek(offset)
         for position in range(start, end, BATCH):
             file.write(read_range(wanted.location, position, min(position + BATCH, end)))
     runs = wanted.runs.copy()
-    runs["offset"] += place - start
-    return replace(wanted, location=scratch, runs=runs, bounds=wanted.bounds + (place - start))
+    runs["offset"] += offset - start
+    return replace(wanted, location=scratch, runs=runs, bounds=wanted.bounds + (offset - start))
 
 
 @contextmanager
@@ -347,10 +347,10 @@ def stream_runs(ranges: Sequence[SpilledRange], key_group: int, size: int) -> It
     for number in range(len(merged)):
         run = merged[number : number + 1]
         mine = [each for each in order.tolist() if runs["state"][each] == run["state"][0]]
-        yield run, _read_pieces([(locations[each], runs[each]) for each in mine], size)
+        yield run, _read_chunks([(locations[each], runs[each]) for each in mine], size)
 
 
-def _read_pieces(runs: Sequence[tuple[Location, np.void]], size: int) -> Iterator[bytes]:
+def _read_chunks(runs: Sequence[tuple[Location, np.void]], size: int) -> Iterator[bytes]:
     for location, run in runs:
         start, end = int(run["offset"]), int(run["offset"] + run["size"])
         for position in range(start, end, size):

@@ -72,7 +72,7 @@ class NativeFiles:
             UnsupportedError: a SQL timestamp is null, which Flink cannot restore from this format.
             StateError: the records cannot be read.
         """
-        place = join(self.target, self.name)
+        location = join(self.target, self.name)
         key = self.header.key_serializer
         doubtful = {
             state_id: derive_keyed_layout(info, key, self.context.max_parallelism, self.context.layouts)
@@ -80,13 +80,13 @@ class NativeFiles:
             if may_hold_timestamps(info, key)
         }
         # Remove leftovers of a failed attempt; the name is unique to this task.
-        with create_file(place, replace=True) as output:
+        with create_file(location, replace=True) as output:
             writer = HeapWriter(output, self.header, self.key_groups, self.context)
             for key_group, runs in align_key_groups(self.source, self.context, self.key_groups):
                 if doubtful and runs:
                     self._refuse_null_timestamps(runs, doubtful)
                 writer.write_key_group(key_group, runs)
-        stream = RelativeFileStateHandle(place.name, writer.size)
+        stream = RelativeFileStateHandle(location.name, writer.size)
         handle = KeyGroupsStateHandle(self.key_groups, writer.offsets, stream, state_handle_id=str(uuid.uuid4()))
         return handle, writer.size
 
@@ -112,9 +112,10 @@ class NativeFiles:
             writer.write(self.source, self.key_groups)
             meta = _put(join(self.target, f"{self.name}-meta"), writer.meta)
             paths = writer.files
-            places = [join(self.target, f"{self.name}-{number}") for number in range(len(paths))]
+            locations = [join(self.target, f"{self.name}-{number}") for number in range(len(paths))]
             files = tuple(
-                HandleAndLocalPath(path.name, _upload(path, place)) for path, place in zip(paths, places, strict=True)
+                HandleAndLocalPath(path.name, _upload(path, location))
+                for path, location in zip(paths, locations, strict=True)
             )
         self._remove_rest(len(paths))
         size = meta.size + sum(file.handle.size for file in files if isinstance(file.handle, RelativeFileStateHandle))
@@ -132,16 +133,16 @@ class NativeFiles:
 
     def _remove_rest(self, number: int) -> None:
         """Remove files from `number` on: leftovers of an attempt that made more of them; it wrote them in order."""
-        while exists(place := join(self.target, f"{self.name}-{number}")):
-            remove_file(place)
+        while exists(location := join(self.target, f"{self.name}-{number}")):
+            remove_file(location)
             number += 1
 
 
-def _put(place: Location, data: bytes) -> RelativeFileStateHandle:
-    with create_file(place, replace=True) as output:
+def _put(location: Location, data: bytes) -> RelativeFileStateHandle:
+    with create_file(location, replace=True) as output:
         output.write(data)
-    return RelativeFileStateHandle(place.name, len(data))
+    return RelativeFileStateHandle(location.name, len(data))
 
 
-def _upload(path: Path, place: Location) -> RelativeFileStateHandle:
-    return RelativeFileStateHandle(place.name, copy_file(resolve(str(path)), place, replace=True))
+def _upload(path: Path, location: Location) -> RelativeFileStateHandle:
+    return RelativeFileStateHandle(location.name, copy_file(resolve(str(path)), location, replace=True))

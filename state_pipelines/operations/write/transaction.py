@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from state_pipelines.metadata import CheckpointMetadata, list_references, read_metadata, write_metadata
 from state_pipelines.metadata.stream_handles import FileStateHandle
-from state_pipelines.operations.local_processes import run_pieces
+from state_pipelines.operations.local_processes import run_tasks
 from state_pipelines.operations.proofs.proof_reports import ProofReport, require_proof
 from state_pipelines.operations.write.manifest_files import RecordedWork, make_manifest
 from state_pipelines.operations.write.own_files import require_own_files
@@ -64,7 +64,7 @@ class SnapshotTransaction:
     ) -> None:
         """Nothing is touched before the block is entered."""
         self.target = target
-        self._run = run or run_pieces
+        self._run = run or run_tasks
         self._files: dict[str, RecordedFile] = {}
         self.copied, self.copied_bytes = 0, 0
         self._scratch, self._is_shared = scratch, is_shared
@@ -163,12 +163,12 @@ class SnapshotTransaction:
         """Remove the temporary files."""
         self._temporary.close()
 
-    def commit(self, proof: ProofReport | None = None, *, told: Sequence[str] = (), hint: str = "") -> None:
+    def commit(self, proof: ProofReport | None = None, *, differences: Sequence[str] = (), hint: str = "") -> None:
         """Publish what was staged.
 
         Args:
             proof: of the new snapshot; None where none was asked for.
-            told: see `require_proof`.
+            differences: see `require_proof`.
             hint: see `require_proof`.
 
         Raises:
@@ -179,7 +179,7 @@ class SnapshotTransaction:
         assert self._staged is not None, "nothing was staged"
         metadata, files, beside = self._staged
         if proof is not None:
-            require_proof(proof, told=told, hint=hint)
+            require_proof(proof, differences=differences, hint=hint)
         # Before the snapshot is published, so that a failed commit has published nothing.
         self.clear()
         if files is not FileMode.REFERENCE:

@@ -12,7 +12,7 @@ from state_pipelines.errors import FormatError, ProofError, StateError, UsageErr
 from state_pipelines.operations.bootstrap.bootstrap import BootstrapPlan, plan_bootstrap
 from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetFiles, ParquetRows, RowGroups
-from state_pipelines.operations.local_processes import run_pieces
+from state_pipelines.operations.local_processes import run_tasks
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.storage import resolve
 
@@ -30,7 +30,7 @@ def write(folder: Path, *tables: dict[str, Any]) -> ParquetFiles:
 def bootstrap(tmp_path: Path, *states: NewState, operator: str = "o") -> dict[str, list[dict[str, Any]]]:
     """The rows of each state of a new savepoint, by its name."""
     target = resolve(str(tmp_path / "new"))
-    plan = plan_bootstrap(target, [NewOperator(operator, states, parallelism=2)], ParquetRows(run_pieces))
+    plan = plan_bootstrap(target, [NewOperator(operator, states, parallelism=2)], ParquetRows(run_tasks))
     with SnapshotTransaction(target) as transaction:
         snapshot = plan.run(transaction).snapshot
     (found,) = snapshot.operators

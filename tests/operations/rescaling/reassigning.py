@@ -29,7 +29,7 @@ class Reassigned:
     """An operator at its new parallelism, and its new files."""
 
     operator: OperatorState
-    pieces: tuple[FileAssembly, ...]
+    assemblies: tuple[FileAssembly, ...]
 
 
 def plan_parallelism(
@@ -40,7 +40,7 @@ def plan_parallelism(
     edited = EditedOperator(operator, (), request, operator.label)
     files = FileMode.LINK if narrow else FileMode.COPY
     plan = plan_operator(edited, RescaleRequest(), target, files=files, verify=True)
-    return Reassigned(plan.state, plan.pieces) if plan.records is None else NeedsRecords(plan.change.keyed_text)
+    return Reassigned(plan.state, plan.assemblies) if plan.records is None else NeedsRecords(plan.change.keyed_text)
 
 
 def reassign(
@@ -55,7 +55,7 @@ def reassign(
     """Write the snapshot with another parallelism of some operators (by id; of all), and open the result."""
     with SnapshotWriter(resolve(str(target))) as writer:
         states: list[OperatorState] = []
-        pieces: list[FileAssembly] = []
+        assemblies: list[FileAssembly] = []
         for operator in snapshot.operators:
             plan = Reassigned(operator.metadata, ())
             if operators is None or operator.id in operators:
@@ -63,7 +63,7 @@ def reassign(
                 assert isinstance(planned, Reassigned), planned
                 plan = planned
             states.append(plan.operator)
-            pieces += plan.pieces
+            assemblies += plan.assemblies
         old = snapshot.metadata.properties
         metadata, copies = plan_copies(
             snapshot,
@@ -73,7 +73,7 @@ def reassign(
             files=files,
             verify=True,
         )
-        for piece in pieces:
+        for piece in assemblies:
             piece.run()
         for each in copies:
             each.run()

@@ -70,7 +70,7 @@ def scaled(snapshot: Snapshot) -> set[str]:
 def plan(snapshot: Snapshot, uid: str, parallelism: int, *, narrow: bool = True) -> OperatorState:
     planned = plan_parallelism(snapshot.operator(uid), parallelism, TARGET, narrow=narrow)
     assert isinstance(planned, Reassigned), planned
-    for piece in planned.pieces:
+    for piece in planned.assemblies:
         piece.run()
     return planned.operator
 

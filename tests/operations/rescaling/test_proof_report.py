@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_pipelines.errors import ProofError
-from state_pipelines.operations.local_processes import run_pieces
+from state_pipelines.operations.local_processes import run_tasks
 from state_pipelines.operations.proofs import differing_records
 from state_pipelines.operations.proofs.proof_reports import ProofReport
 from state_pipelines.operations.rescale import parse_request, rescale
@@ -29,7 +29,7 @@ def fail(orders: Snapshot, target: Path, old: bytes, new: bytes, **request: Any)
     """The report after bytes of the new files were changed before the proof."""
 
     def run(pieces: Sequence[Any], what: str) -> list[Any]:
-        done = run_pieces(pieces, what)
+        done = run_tasks(pieces, what)
         if what == "files cannot be copied":
             (directory,) = [each for each in target.parent.iterdir() if each.name.startswith((target.name, "."))]
             changed = [file for file in directory.rglob("*") if file.is_file() and old in file.read_bytes()]

@@ -7,7 +7,7 @@ import pytest
 from state_pipelines.keyed.canonical.reader import CanonicalFile
 from state_pipelines.operations.rescale import parse_request, plan_rescale, record_plan
 from state_pipelines.operations.rescale.found_hashes import SAMPLE_PART
-from state_pipelines.operations.rescale.record_plan import MOST_BLOCKS, MOST_PIECES, SPLIT_SIZE
+from state_pipelines.operations.rescale.record_plan import MOST_BLOCKS, MOST_TASKS, SPLIT_SIZE
 from state_pipelines.operations.write.spilled_blocks import Spill, SpilledBlock
 from state_pipelines.operations.write.spills import BATCH, BLOCK
 from state_pipelines.snapshot.operator import Operator
@@ -39,7 +39,7 @@ def list_shuffles(plans: list[OperatorPlan]) -> list[Shuffle]:
         (1, SPLIT_SIZE, False),
         (FIRST_TO_MERGE - 1, SPLIT_SIZE, False),
         (FIRST_TO_MERGE, SPLIT_SIZE, True),
-        (MOST_PIECES * SPLIT_SIZE, SPLIT_SIZE, True),
+        (MOST_TASKS * SPLIT_SIZE, SPLIT_SIZE, True),
         (4 << 40, 1 << 30, True),
     ],
 )

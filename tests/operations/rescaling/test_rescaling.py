@@ -19,7 +19,7 @@ from state_pipelines.errors import (
 )
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.operations.dump import dump
-from state_pipelines.operations.local_processes import COPY_THREADS, KERNEL_THREADS, Processes, Work, run_pieces
+from state_pipelines.operations.local_processes import COPY_THREADS, KERNEL_THREADS, Processes, Work, run_tasks
 from state_pipelines.operations.rescale import (
     RescaleResult,
     parse_request,
@@ -324,7 +324,7 @@ def test_what_was_lost_fails_the_proof(types: Snapshot, tmp_path: Path) -> None:
             else piece
             for piece in pieces
         ]
-        return run_pieces(fewer, what)
+        return run_tasks(fewer, what)
 
     with pytest.raises(ProofError, match=r"entries of .* bytes where there must be"):
         rescale(types, str(tmp_path / "new"), parse_request({"max_parallelism": 256}), run=lose)
@@ -349,7 +349,7 @@ def test_every_entry_is_there_again_when_blocks_were_merged(
         works = [each.work for each in pieces if isinstance(each, RecordedWork)]
         gathers = [each for each in works if isinstance(each, Gather)]
         found.extend([len(spill.blocks) for source in each.sources for spill in source] for each in gathers)
-        return run_pieces(small, what)
+        return run_tasks(small, what)
 
     target = str(tmp_path / "new") if storage == "local" else f"memory://{tmp_path.name}/new"
     result = rescale(types, target, parse_request({"max_parallelism": 1024}), prove=prove, run=run)

@@ -167,9 +167,9 @@ def list_orders(fields: int, most: int = MOST_ORDERS) -> Orders:
     complete = True
     for size in range(1, fields + 1):
         count = len(found)
-        for place in range(size):
-            count = count if place else 1
-            count *= fields - place
+        for index in range(size):
+            count = count if index else 1
+            count *= fields - index
         if len(found) + count > most:
             complete = False
             break

@@ -311,7 +311,7 @@ class _Search:
         if any(len(each) != rows for each in objects):
             return objects, offset, None
         ones = np.ones(rows, np.int32)
-        scales = [evaluate({place: ones}) - offset for place in range(len(objects))]
+        scales = [evaluate({index: ones}) - offset for index in range(len(objects))]
         random = np.random.default_rng(1)
         codes = [random.integers(-(1 << 31), 1 << 31, rows, np.int32) for _ in objects]
         expected = offset.copy()

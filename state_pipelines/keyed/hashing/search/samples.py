@@ -50,10 +50,10 @@ def gather_keys(
             ).field("key")
             starts, stops = (spans.field(name).to_numpy() for name in ("start", "stop"))
             encoded = take_bytes(part.data, starts, stops).dictionary_encode()
-            places = encoded.indices.to_numpy()
-            _, firsts = np.unique(places, return_index=True)
+            indexes = encoded.indices.to_numpy()
+            _, firsts = np.unique(indexes, return_index=True)
             groups = part.key_groups[firsts]
-            moved = [*encoded.dictionary.take(pa.array(places[groups[places] != part.key_groups])).to_pylist()][:1]
+            moved = [*encoded.dictionary.take(pa.array(indexes[groups[indexes] != part.key_groups])).to_pylist()][:1]
             for key, key_group in zip(encoded.dictionary.to_pylist(), groups.tolist(), strict=True):
                 if found.setdefault(key, key_group) != key_group:
                     moved.append(key)

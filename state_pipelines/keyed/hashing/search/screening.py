@@ -119,11 +119,11 @@ def _join(fields, start, multiplier, mode, prefix, codes):  # type: ignore[no-un
 @njit(cache=True, nogil=True)
 def join_orders(orders, sizes, start, multiplier, mode, prefix, codes, joined):  # type: ignore[no-untyped-def]
     """The codes of objects by every order; as `screen_orders`, but `joined` i32[occurrences, n, keys] is filled."""
-    for place in range(codes.shape[0]):
+    for index in range(codes.shape[0]):
         for order in range(len(sizes)):
             for key in range(codes.shape[2]):
                 fields = orders[order, : sizes[order]]
-                joined[place, order, key] = _join(fields, start, multiplier, mode, prefix, codes[place, :, key])
+                joined[index, order, key] = _join(fields, start, multiplier, mode, prefix, codes[index, :, key])
 
 
 @njit(cache=True, nogil=True)
@@ -156,9 +156,9 @@ def screen_orders(  # type: ignore[no-untyped-def]
         missed = 0
         for key in range(len(key_groups)):
             total = np.int64(offset[key])
-            for place in range(codes.shape[0]):
-                code = _join(orders[order, :size], start, multiplier, mode, prefix, codes[place, :, key])
-                total += code * np.int64(scales[place, key])
+            for index in range(codes.shape[0]):
+                code = _join(orders[order, :size], start, multiplier, mode, prefix, codes[index, :, key])
+                total += code * np.int64(scales[index, key])
             mixed = np.int64(np.int32(_finish(_mix(np.int64(0), total & 0xFFFFFFFF) ^ 4)))
             group = (abs(mixed) if mixed != -2147483648 else 0) % max_parallelism
             if group != key_groups[key]:
