@@ -64,8 +64,8 @@ class StateError(Exception):
         super().__init__(self.what)
 
     def __str__(self) -> str:
-        place = str(self.where)
-        text = f"{self.what} [{place}]" if place else self.what
+        where = str(self.where)
+        text = f"{self.what} [{where}]" if where else self.what
         return f"{text}. {self.hint}" if self.hint else text
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -178,12 +178,12 @@ class ProofError(StateError):
 
 
 @contextmanager
-def at(**place: str | int | None) -> Iterator[None]:
-    """Add parts of the place to a `StateError` that passes through, without replacing what is known already."""
+def at(**where: str | int | None) -> Iterator[None]:
+    """Add a location to a `StateError` that passes through, without replacing what is known already."""
     try:
         yield
     except StateError as error:
         known = error.where
-        missing = {name: value for name, value in place.items() if getattr(known, name) is None}
+        missing = {name: value for name, value in where.items() if getattr(known, name) is None}
         error.where = replace(known, **missing)  # type: ignore[arg-type]
         raise

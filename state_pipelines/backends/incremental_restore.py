@@ -111,15 +111,15 @@ def _locate_table(handle: StreamStateHandle, reader: HandleReader) -> StreamStat
 def _take_files(
     store: RocksStore, handle: IncrementalRemoteKeyedStateHandle, file: KeyedFile, reader: HandleReader
 ) -> None:
-    place = store.directory / "restored"
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir()
-    directory = resolve(str(place))
+    restored = store.directory / "restored"
+    shutil.rmtree(restored, ignore_errors=True)
+    restored.mkdir()
+    directory = resolve(str(restored))
     files = (*handle.shared_state, *handle.private_state)
     with ThreadPoolExecutor(max(1, store.options.transfer_threads)) as pool:
         for _ in pool.map(lambda each: _take_file(each, directory, reader), files):
             pass
-    store.adopt(place, [info.name for info in file.header.states])
+    store.adopt(restored, [info.name for info in file.header.states])
 
 
 def _take_file(file: HandleAndLocalPath, directory: Location, reader: HandleReader) -> None:

@@ -290,8 +290,8 @@ class RocksStore:
         if type(opened) is not Family:
             raise UsageError("records are loaded before a state is opened", where=Where(state=name))
         entries = split_records(records, self._prefix)
-        while piece := list(islice(entries, BATCH)):
-            self.write(opened.handle, piece)
+        while batch := list(islice(entries, BATCH)):
+            self.write(opened.handle, batch)
 
     def records(self, name: str, key_groups: KeyGroupRange) -> Iterator[KeyedRecords]:
         """See `EntryStore`."""
@@ -302,8 +302,8 @@ class RocksStore:
         return self._batch(entries)
 
     def _batch(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[KeyedRecords]:
-        while piece := list(islice(entries, BATCH)):
-            yield make_records(piece, self._prefix)
+        while batch := list(islice(entries, BATCH)):
+            yield make_records(batch, self._prefix)
 
     def drop(self, name: str) -> None:
         """See `EntryStore`."""

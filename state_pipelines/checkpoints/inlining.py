@@ -45,10 +45,10 @@ def inline_small_files(state: SubtaskState, directory: Location, threshold: int)
         handle = reference.handle
         if not isinstance(handle, RelativeFileStateHandle) or handle.size > threshold:
             return handle
-        place = join(directory, handle.relative_path)
-        data = read_file(place)
-        remove_file(place)
-        return ByteStreamStateHandle(place.url, data)
+        location = join(directory, handle.relative_path)
+        data = read_file(location)
+        remove_file(location)
+        return ByteStreamStateHandle(location.url, data)
 
     (operator,) = replace_stream_handles(_wrap(state), inline).operator_states
     return operator.subtasks[0]

@@ -150,18 +150,18 @@ class PendingCheckpoint:
         Raises:
             UsageError: the job has no such operator or subtask, or the subtask is one that had finished.
         """
-        place = task.operator_id, task.state.index
-        if place in self._taken:
+        key = task.operator_id, task.state.index
+        if key in self._taken:
             return Acknowledgement.DUPLICATE
-        if place not in self.awaiting:
+        if key not in self.awaiting:
             known = self._operators.get(task.operator_id)
             raise UsageError(
                 f"checkpoint {self.checkpoint_id} does not wait for subtask {task.state.index}",
                 where=Where(operator=known.label if known else task.operator_id.hex()),
                 hint="Only subtasks that were triggered acknowledge a checkpoint",
             )
-        self.awaiting.discard(place)
-        self._taken[place] = task
+        self.awaiting.discard(key)
+        self._taken[key] = task
         return Acknowledgement.SUCCESS
 
     def make_metadata(self, version: int, master_states: tuple[MasterState, ...]) -> CheckpointMetadata:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.commands import ANSWER_IS_NO, CANNOT_BE_TOLD
+from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import crop, echo, indent, make_console, make_table, plural, shorten_classes
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.errors import TargetExistsError, UsageError, Where
@@ -181,7 +181,7 @@ def command(
         for path in drafted:
             echo(f"drafted: {path}")
     if report.verdict is Verdict.TO_BE_DETERMINED:
-        ctx.exit(CANNOT_BE_TOLD)
+        ctx.exit(UNDETERMINED)
     if not report.ok or (strict and report.verdict is not Verdict.FULLY_COMPATIBLE):
         ctx.exit(ANSWER_IS_NO)
 

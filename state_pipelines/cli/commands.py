@@ -46,7 +46,7 @@ _NEW_OBJECTS = 100_000
 
 ANSWER_IS_NO = 1
 WRONG_USE = 2
-CANNOT_BE_TOLD = 3
+UNDETERMINED = 3
 
 
 class CommandGroup(click.Group):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.commands import ANSWER_IS_NO, CANNOT_BE_TOLD
+from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural, shorten_classes
 from state_pipelines.cli.options import AS_JSON, Source, finish_with_notes, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
@@ -88,9 +88,9 @@ def command(
         show_diff(report, make_console())
     finish_with_notes([], strict=strict, damage=report.damage)
     if strict and not report.is_complete:
-        ctx.exit(CANNOT_BE_TOLD)
+        ctx.exit(UNDETERMINED)
     if not report.same:
-        ctx.exit(ANSWER_IS_NO if report.differs else CANNOT_BE_TOLD)
+        ctx.exit(ANSWER_IS_NO if report.differs else UNDETERMINED)
 
 
 def show_diff(report: SnapshotDiff, console: Console) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.commands import ANSWER_IS_NO, CANNOT_BE_TOLD
+from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural
 from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, Source, discard_left_over, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
@@ -91,7 +91,7 @@ def command(
     every = [*([plan.search] if plan is not None else []), *searches]
     unsearched = any(search.unsearched for search in every)
     if unsearched and (strict or not any(search.found for search in every)):
-        ctx.exit(CANNOT_BE_TOLD)
+        ctx.exit(UNDETERMINED)
     if not any(search.found for search in every) and not any(row.rows for row in rows):
         ctx.exit(ANSWER_IS_NO)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from state_pipelines.cli.commands import CANNOT_BE_TOLD, WRONG_USE, set_debug
+from state_pipelines.cli.commands import UNDETERMINED, WRONG_USE, set_debug
 from state_pipelines.cli.display import echo
 from state_pipelines.errors import UsageError
 from state_pipelines.snapshot import Declarations, Snapshot, declare, open_snapshot
@@ -150,7 +150,7 @@ def finish_with_notes(notes: Sequence[str], *, strict: bool, damage: Sequence[st
         echo(f"error: {' '.join(damage[0].split())}{others}", err=True)
         context.exit(WRONG_USE)
     if notes and strict:
-        context.exit(CANNOT_BE_TOLD)
+        context.exit(UNDETERMINED)
 
 
 def discard_left_over(target: str | None, *, dry_run: bool = False) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.commands import CANNOT_BE_TOLD
+from state_pipelines.cli.commands import UNDETERMINED
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
 from state_pipelines.cli.options import ALLOW_ROOT, AS_JSON, MAP, STORAGE_OPTIONS
 from state_pipelines.cli.retain_apply import (
@@ -188,7 +188,7 @@ def command(
     else:
         show_plan(plan, make_console(), show_all=show_all)
     if strict and plan.stopped:
-        ctx.exit(CANNOT_BE_TOLD)
+        ctx.exit(UNDETERMINED)
 
 
 def _open(roots: Sequence[str], policy: RetentionPolicy) -> tuple[Root, ...]:

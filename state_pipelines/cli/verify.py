@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from state_pipelines.cli.commands import ANSWER_IS_NO, CANNOT_BE_TOLD
+from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import format_bytes, make_console, make_table, plural
 from state_pipelines.cli.options import AS_JSON, Source, source_options
 from state_pipelines.cli.progress import show_progress
@@ -25,7 +25,7 @@ _SHOWN = 5
 
 _STYLES = {"restorable": "bold green", "damaged": "bold red", "undetermined": "bold yellow"}
 _SEVERITY_STYLES = {Severity.ERROR: "red", Severity.UNDETERMINED: "yellow", Severity.WARNING: "yellow"}
-_CODES = {"restorable": 0, "damaged": ANSWER_IS_NO, "undetermined": CANNOT_BE_TOLD}
+_CODES = {"restorable": 0, "damaged": ANSWER_IS_NO, "undetermined": UNDETERMINED}
 
 
 @click.command("verify")

@@ -162,9 +162,9 @@ class BackendOperatorStates(ListStateStore):
         """Return the state of the same descriptor; None if it is new."""
         if not isinstance(descriptor, kind):
             raise UsageError(f"{descriptor!r:.80} is no {kind.__name__}")
-        place = Where(state=descriptor.name)
+        where = Where(state=descriptor.name)
         if descriptor.ttl_config is not None:
-            raise UsageError("operator state does not expire", where=place, hint="Only keyed state has TTL")
+            raise UsageError("operator state does not expire", where=where, hint="Only keyed state has TTL")
         known = self._states.get(descriptor.name)
         if known is None:
             return None
@@ -172,7 +172,7 @@ class BackendOperatorStates(ListStateStore):
             raise UsageError(
                 f"the name is in use for {known[0]} state of {known[1].type_info}, and cannot be used for {mode} state "
                 f"of {descriptor.type_info}",
-                where=place,
+                where=where,
                 hint="Names of states are unique in an operator",
             )
         return known[2]

@@ -77,11 +77,11 @@ class WindowOperator(KeyedOperator):
         **options: Any,
     ) -> None:
         super().__init__(function, key_type, **options)
-        place = Where(state=contents.name)
+        where = Where(state=contents.name)
         if contents.state_type not in ("LIST", "REDUCING", "AGGREGATING") or contents.ttl_config is not None:
-            raise UsageError("contents of windows are list, reducing or aggregating state without TTL", where=place)
+            raise UsageError("contents of windows are list, reducing or aggregating state without TTL", where=where)
         if contents.name != WINDOW_CONTENTS:
-            raise UsageError(f"the state of the contents of windows is named {WINDOW_CONTENTS}", where=place)
+            raise UsageError(f"the state of the contents of windows is named {WINDOW_CONTENTS}", where=where)
         self._lateness = to_millis(allowed_lateness)
         if self._lateness < 0:
             raise UsageError("The allowed lateness cannot be negative.")

@@ -58,7 +58,7 @@ __all__ = [
     "write_state",
 ]
 
-_PLACES = {
+_MODULES = {
     "BootstrapResult": "state_pipelines.operations.bootstrap.bootstrap",
     "NewOperator": "state_pipelines.operations.bootstrap.new_states",
     "NewState": "state_pipelines.operations.bootstrap.new_states",
@@ -86,8 +86,8 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(_PLACES[name]), name)
+    found = getattr(import_module(_MODULES[name]), name)
     globals()[name] = found
     return found

@@ -22,7 +22,7 @@ from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.migration.snapshot_plans import describe_copied, plan_operator
 from state_pipelines.operations.proofs.proof_reports import ProofReport, combine_reports
 from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operations.write.keyed_rewrite import FileRewrite, PartFile, complete_rewrites
+from state_pipelines.operations.write.keyed_rewrite import FileRewrite, SpillTask, complete_rewrites
 from state_pipelines.operations.write.publication import NewFile, replace_operator_state, replace_rewritten
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.operations.write.whole_sources import check_source_whole
@@ -36,7 +36,7 @@ from state_pipelines.spark.local_copies import copy_operators
 from state_pipelines.spark.migration_permissions import require_permitted
 from state_pipelines.spark.operator_state import OperatorStateWork
 from state_pipelines.spark.proof import prove_plan
-from state_pipelines.spark.record_encoding import PartWriter
+from state_pipelines.spark.record_encoding import RecordSpillWriter
 from state_pipelines.spark.session import create_session
 from state_pipelines.spark.state_encoding import encode_state
 from state_pipelines.spark.suites import check_suites, run_suites
@@ -297,13 +297,13 @@ def _write(
     return transaction.stage(metadata, snapshot, declarations=redeclare(snapshot.declarations, shapes)), rows
 
 
-def _encode(work: _Work, name: str, directory: Location) -> tuple[PartFile, ...]:
+def _encode(work: _Work, name: str, directory: Location) -> tuple[SpillTask, ...]:
     flow = work.plan.changed[name]
     operator = work.operator
     assert flow.shape.key is not None
     layouts = work.plan.row_layouts
     layout = derive_keyed_layout(flow.shape.info, flow.shape.key, operator.max_parallelism, layouts)
-    writer = PartWriter(RecordEncoder(layout, name), directory, operator.label)
+    writer = RecordSpillWriter(RecordEncoder(layout, name), directory, operator.label)
     with at(operator=operator.label, state=name):
         encoded = encode_state(work.reader, work.plan, name, writer, prove=work.prove)
     if encoded.expected is not None:
@@ -311,7 +311,7 @@ def _encode(work: _Work, name: str, directory: Location) -> tuple[PartFile, ...]
     return encoded.parts
 
 
-def _plan_files(work: _Work, parts: dict[str, tuple[PartFile, ...]], target: Location) -> list[FileRewrite]:
+def _plan_files(work: _Work, parts: dict[str, tuple[SpillTask, ...]], target: Location) -> list[FileRewrite]:
     """The new file of every subtask that has a state which changes."""
     operator, plan = work.operator, work.plan
     files: dict[int, KeyedFile] = {subtask: file for subtask, file in operator.keyed_files if not file.holds_raw_timers}
@@ -324,7 +324,7 @@ def _plan_files(work: _Work, parts: dict[str, tuple[PartFile, ...]], target: Loc
         held = {info.name: number for number, info in enumerate(file.header.states)} if file is not None else {}
         infos: list[StateMetaInfo] = []
         copied: list[tuple[int, int]] = []
-        encoded: list[tuple[int, tuple[PartFile, ...]]] = []
+        encoded: list[tuple[int, tuple[SpillTask, ...]]] = []
         for name, flow in plan.states.items():
             present = rekeyed or any(source in held for source in flowing.find_reads(flow))
             if not present or (isinstance(flow, Read) and flow.state not in held):

@@ -123,9 +123,9 @@ class _Prover:
             own = [ProofReport("", name, 0, 0, each) for name in changed if (each := self._judge_own(name))]
             found = self._find_rows(results)
             hashes = self._check_hashes([each for each in results if each.records is not None])
-        told = list(dict.fromkeys(self.notes.values()))
-        if len(self.notes) < len(changed) or len(told) > 1:
-            told = [f"{state}: {note}" if len(changed) > 1 else note for state, note in self.notes.items()]
+        texts = list(dict.fromkeys(self.notes.values()))
+        if len(self.notes) < len(changed) or len(texts) > 1:
+            texts = [f"{state}: {note}" if len(changed) > 1 else note for state, note in self.notes.items()]
         judged = [name for name in COMPARED if name != ROUND_TRIP or self._has_returns]
         made = {
             name: make_check(
@@ -134,7 +134,7 @@ class _Prover:
                 found.get(name),
                 unit=self.states.unit,
                 description=self._describe(name),
-                notes=told if name == ROUND_TRIP else (),
+                notes=texts if name == ROUND_TRIP else (),
             )
             for name in judged
         }
@@ -143,7 +143,7 @@ class _Prover:
         checks = (*(made[name] for name in order if name in made), *(combine_reports(own).checks if own else ()))
         total = sum(each.records or 0 for each in results)
         groups = len({each.group for each in results if each.records}) if self.states.is_keyed else 0
-        reason = "; ".join(told) or "there is no way back"
+        reason = "; ".join(texts) or "there is no way back"
         notes = () if self._has_returns else (f"{ROUND_TRIP} is not judged: {reason}",)
         seconds = time.monotonic() - started
         return ProofReport(self.before.label, ", ".join(changed), total, groups, checks, seconds, notes=notes)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from state_pipelines.errors import at
 from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operations.write.keyed_rewrite import PartFile, write_part
+from state_pipelines.operations.write.keyed_rewrite import SpillTask, write_spill
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, run_on_rows
 from state_pipelines.spark.row_digests import Digested, RowDigests, WrittenDigest, find_types
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PartWriter:
+class RecordSpillWriter:
     """Writes the rows of one task into one part file.
 
     Attributes:
@@ -46,10 +46,10 @@ class PartWriter:
         """Description of the task for errors."""
         return f"state {self.encoder.state} of operator {self.operator} cannot be written"
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> PartFile:
+    def write(self, batches: Iterator[pa.RecordBatch]) -> SpillTask:
         """Encode batches."""
         with at(operator=self.operator, state=self.encoder.state):
-            return write_part(self.encoder, batches, join(self.directory, make_file_name()))
+            return write_spill(self.encoder, batches, join(self.directory, make_file_name()))
 
 
 @dataclass(frozen=True)
@@ -62,17 +62,17 @@ class Written:
         old: of the rows that it came from.
     """
 
-    parts: tuple[PartFile, ...]
+    parts: tuple[SpillTask, ...]
     expected: Digested
     old: Digested
 
 
-def _pack(part: PartFile | None, digest: WrittenDigest) -> Written:
+def _pack(part: SpillTask | None, digest: WrittenDigest) -> Written:
     return Written(() if part is None else (part,), *digest.results)
 
 
 def _combine(found: Iterable[Written]) -> Written:
-    parts: list[PartFile] = []
+    parts: list[SpillTask] = []
     expected, old = Digested(), Digested()
     for each in found:
         parts += each.parts
@@ -81,7 +81,7 @@ def _combine(found: Iterable[Written]) -> Written:
     return Written(tuple(parts), expected, old)
 
 
-def encode_frame(frame: DataFrame, writer: PartWriter, digests: RowDigests | None = None) -> Written:
+def encode_frame(frame: DataFrame, writer: RecordSpillWriter, digests: RowDigests | None = None) -> Written:
     """Encode a DataFrame; one part file per task that has rows.
 
     Args:
@@ -116,7 +116,7 @@ class EncodeRows:
         digests: columns to digest while writing.
     """
 
-    writer: PartWriter
+    writer: RecordSpillWriter
     digests: RowDigests | None
 
     def run(self, rows: Iterator[Rows]) -> Written:
@@ -137,7 +137,7 @@ def encode_fieldwise(
     spark: SparkSession,
     rows: FieldwiseRows,
     splits: Sequence[KeyedSplit],
-    writer: PartWriter,
+    writer: RecordSpillWriter,
     digests: RowDigests | None = None,
 ) -> Written:
     """Encode the rows of a field-wise flow; arguments as of `encode_frame`.

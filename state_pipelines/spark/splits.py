@@ -401,7 +401,7 @@ def split_state(state: KeyedState, options: StateOptions) -> Iterator[KeyedSplit
     cut it is found by reading its bytes once, here.
     """
     layout, reason = state.find_layout()
-    place = (state.operator.label, state.name)
+    labels = (state.operator.label, state.name)
     size, context = options.split_size, state.context
     key_groups = _narrow_to_key(state, options)
     if key_groups is not None and not key_groups:
@@ -412,7 +412,7 @@ def split_state(state: KeyedState, options: StateOptions) -> Iterator[KeyedSplit
     for part in parts:
         for file, state_id in part.file.split_records(part.state_id, size, least, context, key_groups):
             split = replace(part, file=file, state_id=state_id)
-            yield KeyedSplit(split, layout, reason, options.table, state.context, place)
+            yield KeyedSplit(split, layout, reason, options.table, state.context, labels)
 
 
 def split_bytes(state: BytesState, options: StateOptions) -> Iterator[BytesSplit]:

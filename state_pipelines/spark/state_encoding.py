@@ -24,7 +24,7 @@ from state_pipelines.spark.fieldwise_rows import FieldwiseRows, split_rows
 from state_pipelines.spark.flow_columns import EQUAL_KEYS, NULL_KEY, STORED
 from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
 from state_pipelines.spark.opaque_values import compares_bytes, reinterpret_column
-from state_pipelines.spark.record_encoding import PartWriter, Written, encode_fieldwise, encode_frame
+from state_pipelines.spark.record_encoding import RecordSpillWriter, Written, encode_fieldwise, encode_frame
 from state_pipelines.spark.row_digests import RowDigests, choose_columns
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.migration.flows import Flow
     from state_pipelines.operations.migration.migration_plan import OperatorPlan
     from state_pipelines.operations.migration.round_trips import Return
-    from state_pipelines.operations.write.keyed_rewrite import PartFile
+    from state_pipelines.operations.write.keyed_rewrite import SpillTask
     from state_pipelines.spark.row_digests import RowColumns
 
 
@@ -53,12 +53,12 @@ class EncodedState:
         expected: for the proof; None where none was asked for.
     """
 
-    parts: tuple[PartFile, ...]
+    parts: tuple[SpillTask, ...]
     expected: ExpectedDigests | None
 
 
 def encode_state(
-    reader: StateReader, plan: OperatorPlan, name: str, writer: PartWriter, *, prove: bool
+    reader: StateReader, plan: OperatorPlan, name: str, writer: RecordSpillWriter, *, prove: bool
 ) -> EncodedState:
     """Write what becomes of the states that a new one comes from.
 
@@ -85,7 +85,7 @@ class _Encoder:
     reader: StateReader
     plan: OperatorPlan
     name: str
-    writer: PartWriter
+    writer: RecordSpillWriter
     trip: RoundTrip | None
 
     def encode_frame(self) -> EncodedState:

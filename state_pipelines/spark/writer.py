@@ -20,7 +20,7 @@ from state_pipelines.operations.write.state_descriptions import OperatorDescript
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.text import parse
-from state_pipelines.spark.record_encoding import PartWriter, encode_frame
+from state_pipelines.spark.record_encoding import RecordSpillWriter, encode_frame
 from state_pipelines.spark.splits import open_with
 from state_pipelines.spark.tasks import run_tasks, uses_other_machines
 from state_pipelines.storage import resolve
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from state_pipelines.operations.write.keyed_rewrite import PartFile
+    from state_pipelines.operations.write.keyed_rewrite import SpillTask
     from state_pipelines.storage import Location
 
 
 @dataclass
-class PartMessage(WriterCommitMessage):
+class SpillMessage(WriterCommitMessage):
     """Spills of a task; none without rows."""
 
-    part: PartFile | None
+    part: SpillTask | None
 
 
 class StateWriter(DataSourceArrowWriter):
@@ -77,15 +77,15 @@ class StateWriter(DataSourceArrowWriter):
         batches = (batch for batch in iterator if len(batch))
         first = next(batches, None)
         if first is None:
-            return PartMessage(None)
-        return PartMessage(self.writer.write(chain([first], batches)))
+            return SpillMessage(None)
+        return SpillMessage(self.writer.write(chain([first], batches)))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Merge and publish, on the driver; see `write_state` for doing that in tasks."""
-        found = (each.part for each in messages if isinstance(each, PartMessage))
+        found = (each.part for each in messages if isinstance(each, SpillMessage))
         parts = tuple(part for part in found if part is not None)
         with SnapshotTransaction(self.target) as transaction:
-            self.plan.write(transaction, _name_parts(self.plan, parts))
+            self.plan.write(transaction, _name_spills(self.plan, parts))
             # Before the savepoint is published, so that a failed commit has published nothing; `abort` tries again.
             remove_directory(self.parts)
             transaction.commit()
@@ -114,7 +114,7 @@ def write_state(frame: DataFrame, target: str, **options: str) -> str:
     is_shared, run = uses_other_machines(spark), partial(run_tasks, spark)
     with SnapshotTransaction(resolve(target), run, scratch=options.get("scratch"), is_shared=is_shared) as transaction:
         parts = encode_frame(frame, _make_writer(plan, transaction.scratch)).parts
-        plan.write(transaction, _name_parts(plan, parts))
+        plan.write(transaction, _name_spills(plan, parts))
         transaction.commit()
     return target
 
@@ -126,14 +126,14 @@ def plan_options(options: Mapping[str, str]) -> SavepointPlan:
     return plan_savepoint(snapshot, [parse_description(options)])
 
 
-def _make_writer(plan: SavepointPlan, directory: Location) -> PartWriter:
+def _make_writer(plan: SavepointPlan, directory: Location) -> RecordSpillWriter:
     """The writer of the one state of a plan."""
     (writing,) = plan.operators
     ((name, layout),) = writing.layouts.items()
-    return PartWriter(RecordEncoder(layout, name), directory, writing.description.operator)
+    return RecordSpillWriter(RecordEncoder(layout, name), directory, writing.description.operator)
 
 
-def _name_parts(plan: SavepointPlan, parts: tuple[PartFile, ...]) -> EncodedStates:
+def _name_spills(plan: SavepointPlan, parts: tuple[SpillTask, ...]) -> EncodedStates:
     """The parts of the one state of a plan."""
     (writing,) = plan.operators
     (name,) = writing.layouts

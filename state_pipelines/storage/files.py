@@ -258,9 +258,9 @@ def copy_file(source: Location, target: Location, *, replace: bool = False) -> i
     """
     size = 0
     with open_file(source) as content, create_file(target, replace=replace) as file:
-        while piece := content.read(COPY_SIZE):
-            size += len(piece)
-            file.write(piece)
+        while chunk := content.read(COPY_SIZE):
+            size += len(chunk)
+            file.write(chunk)
     return size
 
 

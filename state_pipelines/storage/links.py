@@ -22,11 +22,11 @@ def can_link(source: Location, directory: Location) -> bool:
     """
     if not (is_local(source) and is_local(directory)):
         return False
-    place = Path(directory.path).absolute()
-    while not place.exists():
-        place = place.parent
+    path = Path(directory.path).absolute()
+    while not path.exists():
+        path = path.parent
     try:
-        return Path(source.path).stat().st_dev == place.stat().st_dev
+        return Path(source.path).stat().st_dev == path.stat().st_dev
     except OSError as error:
         raise translate(source, "open the file", error) from None
 

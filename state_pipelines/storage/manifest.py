@@ -126,14 +126,16 @@ def find_manifest(directory: Location, path_mapping: PathMapping) -> Manifest | 
         StorageError: the storage does not answer.
         UnsupportedError: a later release wrote it.
     """
-    place = locate_named(MANIFEST_FILE, directory, path_mapping, relative=True, handle="manifest")
+    location = locate_named(MANIFEST_FILE, directory, path_mapping, relative=True, handle="manifest")
     try:
-        size = file_size(place)
+        size = file_size(location)
         if size > _LARGEST:
-            raise FormatError(f"the manifest has {size:,} bytes, more than one can have", where=Where(file=str(place)))
-        data = read_file(place)
+            raise FormatError(
+                f"the manifest has {size:,} bytes, more than one can have", where=Where(file=str(location))
+            )
+        data = read_file(location)
     except MissingFileError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             return None
         raise
-    return read_manifest(data, str(place))
+    return read_manifest(data, str(location))

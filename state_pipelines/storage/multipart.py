@@ -98,7 +98,7 @@ def plan_parts(ranges: Sequence[FileRange | bytes], target: Location) -> list[Pa
                 if missing:
                     pending.append(each.cut(0, missing))
                 flush()
-                parts += [Part((piece,), is_copied=True) for piece in _divide(each, missing)]
+                parts += [Part((copied,), is_copied=True) for copied in _divide(each, missing)]
                 continue
         while start < len(each):
             end = min(len(each), start + sent_size - size)

@@ -204,11 +204,11 @@ def read_ranges(ranges: Iterable[tuple[Location, int, int]], size: int) -> Itera
         MissingFileError: no such file.
         StorageError: the storage fails.
     """
-    pieces = [
+    reads = [
         (location, position, min(position + size, end))
         for location, start, end in ranges
         for position in range(start, end, size)
     ]
-    remote = next((location for location, _, _ in pieces if not is_local(location)), None)
-    for _, data in read_ahead(pieces, lambda piece: read_range(*piece), remote, lambda piece: piece[2] - piece[1]):
+    remote = next((location for location, _, _ in reads if not is_local(location)), None)
+    for _, data in read_ahead(reads, lambda each: read_range(*each), remote, lambda each: each[2] - each[1]):
         yield data

@@ -134,12 +134,12 @@ class SnapshotWriter:
         Raises:
             TargetExistsError: somebody else has published into the target meanwhile.
         """
-        place = self.locate(METADATA_FILE)
-        if has_directories(place.filesystem):
+        location = self.locate(METADATA_FILE)
+        if has_directories(location.filesystem):
             replace_file(self._pending, metadata)
-            if exists(place):
+            if exists(location):
                 raise _target_exists(self.target)
-            request(place, "publish the snapshot", self._rename, writes=True)
+            request(location, "publish the snapshot", self._rename, writes=True)
         else:
             # An object is there as a whole or not at all.
             try:
@@ -151,15 +151,15 @@ class SnapshotWriter:
             with suppress(StateError):
                 remove_file(self._pending)
         self.published = True
-        return SnapshotLocation(self.target, place)
+        return SnapshotLocation(self.target, location)
 
     def _rename(self) -> None:
-        pending, place = self._pending, self.locate(METADATA_FILE)
+        pending, location = self._pending, self.locate(METADATA_FILE)
         try:
-            place.filesystem.mv(pending.path, place.path)
+            location.filesystem.mv(pending.path, location.path)
         except FileNotFoundError:
             # An attempt before this one may have done it, and its response was lost.
-            if exists(pending) or not exists(place):
+            if exists(pending) or not exists(location):
                 raise
 
     def _remove(self) -> None:

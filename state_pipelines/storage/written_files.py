@@ -122,9 +122,9 @@ class _Checksummed(io.BufferedIOBase):
         return self._file.fileno()
 
 
-def compute_checksum(pieces: Iterable[bytes]) -> str:
+def compute_checksum(chunks: Iterable[bytes]) -> str:
     """XXH3-128 of bytes as 32 hexadecimal digits."""
     digest = xxhash.xxh3_128()
-    for piece in pieces:
-        digest.update(piece)
+    for chunk in chunks:
+        digest.update(chunk)
     return digest.hexdigest()

@@ -8,7 +8,7 @@ import pytest
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.heap.block_ends import find_block_end
-from state_pipelines.keyed.heap.entries import make_forms
+from state_pipelines.keyed.heap.entries import make_entry_codecs
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
 from state_pipelines.serializers.state_meta_info import keyed_state
@@ -22,7 +22,7 @@ HEADER = KeyedHeader(
         for name, value in (("unknown", UNKNOWN), ("ints", basic("Int")), ("longs", basic("Long")))
     ),
 )
-FORMS = make_forms(HEADER, RecordContext(128, LayoutContext()))
+FORMS = make_entry_codecs(HEADER, RecordContext(128, LayoutContext()))
 INTS = bytes.fromhex("0001 00000001 00 00000007 00000063")
 LONGS = bytes.fromhex("0002 00000001 00 00000007 0000000000000063")
 NO_LONGS = bytes.fromhex("0002 00000000")

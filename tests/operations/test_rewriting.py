@@ -20,12 +20,12 @@ from state_pipelines.metadata.streams import StateStream
 from state_pipelines.operations.write.keyed_rewrite import (
     LARGE,
     FileRewrite,
-    PartFile,
+    SpillTask,
     WrittenFile,
     align_key_groups,
     copy_states,
-    merge_parts,
-    write_part,
+    merge_spills,
+    write_spill,
 )
 from state_pipelines.operations.write.spilled_blocks import find_blocks
 from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
@@ -74,11 +74,11 @@ def find(operator: str, name: str) -> KeyedState:
     return state
 
 
-def encode(state: KeyedState, table: pa.Table, target: Path) -> PartFile:
-    return write_part(RecordEncoder(state.layout, state.name), table.to_batches(), resolve(str(target)))
+def encode(state: KeyedState, table: pa.Table, target: Path) -> SpillTask:
+    return write_spill(RecordEncoder(state.layout, state.name), table.to_batches(), resolve(str(target)))
 
 
-def plan(state: KeyedState, part: KeyedPart, parts: tuple[PartFile, ...], directory: Path) -> FileRewrite:
+def plan(state: KeyedState, part: KeyedPart, parts: tuple[SpillTask, ...], directory: Path) -> FileRewrite:
     states = range(len(part.file.header.states))
     return FileRewrite(
         subtask=part.subtask,
@@ -97,12 +97,12 @@ def open_written(rewrite: FileRewrite, written: WrittenFile) -> CanonicalFile:
     return open_canonical(stream, rewrite.key_groups, written.offsets)
 
 
-def rewrite_state(state: KeyedState, parts: tuple[PartFile, ...], directory: Path) -> KeyedState:
+def rewrite_state(state: KeyedState, parts: tuple[SpillTask, ...], directory: Path) -> KeyedState:
     """The state as it is in the new files."""
     found = []
     for part in state.parts:
         rewrite = plan(state, part, parts, directory)
-        written = merge_parts(rewrite)
+        written = merge_spills(rewrite)
         assert Path(rewrite.target.path).stat().st_size == written.size
         found.append(replace(part, file=open_written(rewrite, written)))
     return KeyedState(state.operator, tuple(found))
@@ -163,7 +163,7 @@ def test_a_file_in_disorder_is_not_rewritten(tmp_path: Path) -> None:
     part = state.parts[0]
     file = Disordered(part.file, (3, 2))
     with pytest.raises(FormatError, match="key group 2 comes twice, out of order"):
-        merge_parts(copy_states(0, file, file.header, state.context, join(resolve(str(tmp_path)), "new")))
+        merge_spills(copy_states(0, file, file.header, state.context, join(resolve(str(tmp_path)), "new")))
 
 
 def raw_rows(state: KeyedState) -> list[tuple[object, ...]]:
@@ -244,7 +244,7 @@ def test_a_state_without_rows_goes(tmp_path: Path) -> None:
 def test_written_files_tell_the_records_of_every_state(tmp_path: Path) -> None:
     state = find("ttl-states", "sum")
     part = encode(state, state.to_arrow(), tmp_path / "part")
-    written = [merge_parts(plan(state, each, (part,), tmp_path)) for each in state.parts]
+    written = [merge_spills(plan(state, each, (part,), tmp_path)) for each in state.parts]
     counts = {
         each.parts[0].state_id: each.count().entries for each in load_states(types()) if each.operator is state.operator
     }
@@ -259,7 +259,7 @@ def test_a_file_without_a_base_holds_the_encoded_state_alone(tmp_path: Path) -> 
     rewrite = replace(
         plan(state, first, (part,), tmp_path), base=None, header=header, copied=(), encoded=((0, (part,)),)
     )
-    file = open_written(rewrite, merge_parts(rewrite))
+    file = open_written(rewrite, merge_spills(rewrite))
     alone = KeyedState(state.operator, (KeyedPart(first.subtask, file, 0),))
     assert raw_rows(alone) == raw_rows(KeyedState(state.operator, (first,)))
 
@@ -274,7 +274,7 @@ def test_states_may_get_other_ids(tmp_path: Path) -> None:
         copied=tuple((count - 1 - each, each) for each in range(count)),
         encoded=(),
     )
-    file = open_written(rewrite, merge_parts(rewrite))
+    file = open_written(rewrite, merge_spills(rewrite))
     moved = KeyedState(state.operator, (KeyedPart(first.subtask, file, count - 1 - first.state_id),))
     assert raw_rows(moved) == raw_rows(KeyedState(state.operator, (first,)))
 
@@ -283,9 +283,9 @@ def test_a_broken_part_file_is_told(tmp_path: Path) -> None:
     path = tmp_path / "part"
     path.write_bytes(b"\xff" * 20)
     state = find("ttl-states", "sum")
-    part = PartFile(resolve(str(path)), 1, KeyGroupRange(0, 128))
+    part = SpillTask(resolve(str(path)), 1, KeyGroupRange(0, 128))
     with pytest.raises(FormatError, match="not a spill"):
-        merge_parts(plan(state, state.parts[0], (part,), tmp_path))
+        merge_spills(plan(state, state.parts[0], (part,), tmp_path))
 
 
 def test_orders_keep_their_files_byte_for_byte(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from state_pipelines.codecs.kryo.field_lists import JavaType, parse_type
 from state_pipelines.javaclasses.classpath import ClassPath, GivenClass, open_class_path
 from state_pipelines.javaclasses.javaclass import JavaClass, JavaField, JavaMethod
 from state_pipelines.operations.jobs.type_extraction import TypeExtraction, carry_over
-from state_pipelines.operations.jobs.unresolved_types import Undescribed
+from state_pipelines.operations.jobs.unresolved_types import UnresolvedType
 from state_pipelines.serializers.text import describe, parse
 from state_pipelines.serializers.tree import Kryo, Pojo
 
@@ -130,7 +130,7 @@ def test_a_class_in_a_list_of_its_own_is_nothing_that_flink_2_extracts() -> None
 
 def test_a_class_with_type_parameters_needs_arguments() -> None:
     found = declare("Box<T>: [content: T]").extract(JavaType("Box"))
-    assert isinstance(found, Undescribed)
+    assert isinstance(found, UnresolvedType)
     assert "Box<" in found.remedy
     assert extract("Box<T>: [content: T]", "Box<String>") == "Pojo<Box>(content: String)"
 
@@ -149,7 +149,7 @@ def test_registered_subclasses_come_from_the_snapshot() -> None:
 
 
 def test_factories_of_the_configuration() -> None:
-    assert isinstance(declare("P: [a: int]", factories=frozenset({"P"})).extract(JavaType("P")), Undescribed)
+    assert isinstance(declare("P: [a: int]", factories=frozenset({"P"})).extract(JavaType("P")), UnresolvedType)
 
 
 def test_kryo_keeps_the_registrations_of_the_snapshot() -> None:

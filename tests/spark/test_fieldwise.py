@@ -18,7 +18,7 @@ from state_pipelines.spark.flow_columns import hidden
 from state_pipelines.spark.flows import FlowRunner, StateReader, to_rows
 from state_pipelines.spark.migration_run import plan_snapshot
 from state_pipelines.spark.proof import prove_plan
-from state_pipelines.spark.record_encoding import PartWriter
+from state_pipelines.spark.record_encoding import RecordSpillWriter
 from state_pipelines.spark.row_digests import find_types, restore_types
 from state_pipelines.spark.state_encoding import encode_state
 from state_pipelines.storage import resolve
@@ -285,7 +285,7 @@ def prove(spark: SparkSession, before: Snapshot, after: Snapshot, migration: Mig
     flow, layouts = found.changed["profile"], found.context.layouts
     assert flow.shape.key is not None
     layout = derive_keyed_layout(flow.shape.info, flow.shape.key, operator.max_parallelism, layouts)
-    writer = PartWriter(RecordEncoder(layout, "profile"), resolve(str(scratch)), operator.label)
+    writer = RecordSpillWriter(RecordEncoder(layout, "profile"), resolve(str(scratch)), operator.label)
     meant = encode_state(StateReader(spark, operator), found, "profile", writer, prove=True).expected
     assert meant is not None
     return prove_plan(spark, operator, after.operator("users"), found, {"profile": meant})

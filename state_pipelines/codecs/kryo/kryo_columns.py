@@ -163,8 +163,8 @@ class _FormFinder:
         return Form(layout, read_array, lambda items: ArrayValue(name, tuple(write(item) for item in items)))
 
     def _collection(self, of: JavaType, kind: str, above: tuple[str, ...]) -> Form:
-        forms = [self.find(each, above) for each in of.arguments]
-        changes = [(_nullable(each.read), _nullable(each.write)) for each in forms]
+        children = [self.find(each, above) for each in of.arguments]
+        changes = [(_nullable(each.read), _nullable(each.write)) for each in children]
         open_class = of.name in _INTERFACES
 
         def check(value: Any, expected: type[MapValue | CollectionValue]) -> None:
@@ -179,7 +179,7 @@ class _FormFinder:
                 hint="Declare the class that the values have (`ArrayList<String>`) in the field lists",
             )
 
-        if kind == "map" and len(forms) == 2:
+        if kind == "map" and len(children) == 2:
 
             def read_map(value: Any) -> Any:
                 check(value, MapValue)
@@ -188,7 +188,7 @@ class _FormFinder:
             def write_map(entries: Any) -> Any:
                 return MapValue(of.name, tuple((changes[0][1](key), changes[1][1](item)) for key, item in entries))
 
-            layout = lay.Mapping(lay.Optional(forms[0].layout), lay.Optional(forms[1].layout))
+            layout = lay.Mapping(lay.Optional(children[0].layout), lay.Optional(children[1].layout))
             return Form(layout, read_map, refuse if open_class else write_map)
 
         def read_items(value: Any) -> Any:
@@ -199,7 +199,7 @@ class _FormFinder:
             values = tuple(changes[0][1](item) for item in items)
             return CollectionValue(of.name, "set" if kind == "set" else "list", values)
 
-        return Form(lay.Sequence(lay.Optional(forms[0].layout)), read_items, refuse if open_class else write_items)
+        return Form(lay.Sequence(lay.Optional(children[0].layout)), read_items, refuse if open_class else write_items)
 
     def _object(self, of: JavaType, above: tuple[str, ...]) -> Form:
         declared = self.table.find(of.name)
@@ -209,13 +209,13 @@ class _FormFinder:
         if of.name == OBJECT.name:
             return _as_json(of.name)
         bindings = self.table.bind(declared, of.arguments)
-        forms = {name: self.find(resolve(each, bindings), (*above, of.name)) for name, each in declared.fields}
+        children = {name: self.find(resolve(each, bindings), (*above, of.name)) for name, each in declared.fields}
         plain = {name for name, each in declared.fields if each.name in PRIMITIVES}
         fields = tuple(
-            (name, each.layout if name in plain else lay.Optional(each.layout)) for name, each in forms.items()
+            (name, each.layout if name in plain else lay.Optional(each.layout)) for name, each in children.items()
         )
-        reads = {name: _nullable(each.read) for name, each in forms.items()}
-        writes = {name: _nullable(each.write) for name, each in forms.items()}
+        reads = {name: _nullable(each.read) for name, each in children.items()}
+        writes = {name: _nullable(each.write) for name, each in children.items()}
 
         def read(value: Any) -> Any:
             if not isinstance(value, ObjectValue) or value.class_name != of.name:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from state_pipelines.serializers import tree
 
 GENERIC = "org.apache.avro.generic.GenericRecord"
-FORMS = {
+PHYSICAL_TYPES = {
     "avro()": (True, 1),
     "avro_classic()": (False, 0),
     "avro_bounded()": (True, 0),
@@ -97,7 +97,7 @@ def hash_generic_record(node: tree.Avro, array: pa.Array) -> HashCodes:
         if node.runtime_class == GENERIC
         else f"the hashCode of {node.runtime_class} is not in the snapshot"
     )
-    raise UnsupportedError(what, hint=f"It can be found from the snapshot, or given: {', '.join(FORMS)}")
+    raise UnsupportedError(what, hint=f"It can be found from the snapshot, or given: {', '.join(PHYSICAL_TYPES)}")
 
 
 def hash_records(node: tree.Avro, array: pa.Array, form: str) -> HashCodes:
@@ -106,13 +106,13 @@ def hash_records(node: tree.Avro, array: pa.Array, form: str) -> HashCodes:
     Args:
         node: serializer of the records.
         array: the records.
-        form: one of `FORMS`.
+        form: one of `PHYSICAL_TYPES`.
 
     Raises:
         UsageError: a part has no hash that is the same in every JVM.
     """
     schema = parse_avro_schema(node.schema_json)
-    bounded, start = FORMS[form]
+    bounded, start = PHYSICAL_TYPES[form]
     return _Records(schema, bounded, start, node.runtime_class != GENERIC).hash_object(schema.root, array)
 
 

@@ -276,7 +276,7 @@ class Hasher:
         return codes
 
     def _evaluate(self, node: tree.Serializer, expression: HashExpression, array: pa.Array) -> HashCodes:
-        if isinstance(node, tree.Avro) and expression.text in avro.FORMS:
+        if isinstance(node, tree.Avro) and expression.text in avro.PHYSICAL_TYPES:
             return avro.hash_records(node, array, expression.text)
 
         def field_codes(name: str, how: How) -> tuple[HashCodes, pa.Array]:

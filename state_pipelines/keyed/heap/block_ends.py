@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from state_pipelines.keyed.heap.entries import EntryForm
+    from state_pipelines.keyed.heap.entries import EntryCodec
 
 HEAD = 6
 """Size in bytes of the head of a block: a state id and a number of entries."""
@@ -29,7 +29,7 @@ MAX_ATTEMPTS = 10_000
 
 
 def find_block_end(
-    data: npt.NDArray[np.uint8], start: int, end: int, left: frozenset[int], forms: Sequence[EntryForm]
+    data: npt.NDArray[np.uint8], start: int, end: int, left: frozenset[int], codecs: Sequence[EntryCodec]
 ) -> int | None:
     """The end of a block whose entries begin at `start`; None where it cannot be proven.
 
@@ -38,7 +38,7 @@ def find_block_end(
         start: first byte of the entries.
         end: of the section.
         left: states whose blocks come after it.
-        forms: of all states.
+        codecs: of all states.
     """
     if not left:
         return end
@@ -46,7 +46,7 @@ def find_block_end(
     for attempts, head in enumerate(_find_heads(data, start, end, left)):
         if attempts == MAX_ATTEMPTS:
             return None
-        if _fits(data, head, end, left, forms):
+        if _fits(data, head, end, left, codecs):
             if found is not None:
                 return None
             found = head
@@ -73,7 +73,7 @@ def _find_heads(data: npt.NDArray[np.uint8], start: int, end: int, left: frozens
 
 
 def _fits(
-    data: npt.NDArray[np.uint8], position: int, end: int, left: frozenset[int], forms: Sequence[EntryForm]
+    data: npt.NDArray[np.uint8], position: int, end: int, left: frozenset[int], codecs: Sequence[EntryCodec]
 ) -> bool:
     """Return whether the blocks of all `left` states fill the bytes from `position` to `end`."""
     missing = set(left)
@@ -88,7 +88,7 @@ def _fits(
         position += HEAD
         if count:
             try:
-                _, position = forms[state_id].read(data, position, end, count, 0, "")
+                _, position = codecs[state_id].read(data, position, end, count, 0, "")
             except FormatError:
                 return False
             except UnsupportedError:

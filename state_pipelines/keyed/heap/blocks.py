@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from state_pipelines.errors import FormatError, UnsupportedError, Where, at
 from state_pipelines.keyed.heap.block_ends import HEAD, find_block_end, make_block_record
-from state_pipelines.keyed.heap.entries import make_forms
+from state_pipelines.keyed.heap.entries import make_entry_codecs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.heap.entries import EntryForm
+    from state_pipelines.keyed.heap.entries import EntryCodec
     from state_pipelines.keyed.keyed_file import RecordContext, Runs
     from state_pipelines.metadata.key_groups import KeyGroupRange
 
@@ -41,7 +41,7 @@ class BlockIndex:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._forms: tuple[RecordContext, list[EntryForm]] | None = None
+        self._codecs: tuple[RecordContext, list[EntryCodec]] | None = None
         self._first = 0
         self._known = np.zeros(0, np.int64)
         self._blocks = np.zeros((0, 4, 0), np.int64)
@@ -56,11 +56,11 @@ class BlockIndex:
                 self._blocks = np.zeros((states, 4, len(key_groups)), np.int64)
                 self._known = np.zeros(len(key_groups), np.int64)
 
-    def form_states(self, header: KeyedHeader, context: RecordContext) -> list[EntryForm]:
+    def find_entry_codecs(self, header: KeyedHeader, context: RecordContext) -> list[EntryCodec]:
         """Return the forms of all states of the file."""
-        if self._forms is None or self._forms[0] != context:
-            self._forms = context, make_forms(header, context)
-        return self._forms[1]
+        if self._codecs is None or self._codecs[0] != context:
+            self._codecs = context, make_entry_codecs(header, context)
+        return self._codecs[1]
 
     def count(self, key_groups: npt.NDArray[np.int32]) -> Positions:
         """Return how many blocks are known of each key group, i64[n]."""
@@ -119,14 +119,14 @@ class BlockReader:
 
     Attributes:
         header: of the file.
-        forms: of all states.
+        codecs: of all states.
         index: blocks that are known.
         wanted: states whose records are wanted.
         by_block: entries without a known length are returned as one record per block.
     """
 
     header: KeyedHeader
-    forms: Sequence[EntryForm]
+    codecs: Sequence[EntryCodec]
     index: BlockIndex
     wanted: frozenset[int]
     by_block: bool
@@ -202,10 +202,10 @@ class BlockReader:
             (i64[n] ends of the blocks, relative to the first block of the section; the records if they are wanted).
         """
         state_id = int(blocks[_STATE, 0])
-        form, starts, name = self.forms[state_id], sections.starts[rows], sections.name
+        codec, starts, name = self.codecs[state_id], sections.starts[rows], sections.name
         with at(state=self.header.states[state_id].name):
             try:
-                entries, stops = form.read_blocks(
+                entries, stops = codec.read_blocks(
                     sections.data,
                     starts + blocks[_START],
                     sections.ends[rows],
@@ -224,7 +224,7 @@ class BlockReader:
             if state_id not in self.wanted:
                 return stops - starts, []
             groups = np.repeat(sections.key_groups[rows], blocks[_COUNT])
-            records = entries.to_records(groups, form, sections.data, int(sections.offsets[0]), name)
+            records = entries.to_records(groups, codec, sections.data, int(sections.offsets[0]), name)
             return stops - starts, [(state_id, records)] if len(records) else []
 
     def _read_unmeasured(
@@ -237,7 +237,7 @@ class BlockReader:
             stop = self._find_end(sections, row, state_id, first + start, seen, error) - first
         runs: Runs = []
         if state_id in self.wanted:
-            if not self.forms[state_id].is_opaque:
+            if not self.codecs[state_id].is_opaque:
                 raise error
             if not self.by_block:
                 raise UnsupportedError(
@@ -263,7 +263,7 @@ class BlockReader:
         """Find the end of a block whose entries have no known length, if the blocks after it prove it."""
         others = frozenset(np.flatnonzero(~seen).tolist()) - {state_id}
         end = int(sections.ends[row])
-        found = None if sections.is_open else find_block_end(sections.data, start, end, others, self.forms)
+        found = None if sections.is_open else find_block_end(sections.data, start, end, others, self.codecs)
         if found is None:
             raise UnsupportedError(
                 f"the end of the entries of state {self.header.states[state_id].name} in key group "

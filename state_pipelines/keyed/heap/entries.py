@@ -59,21 +59,21 @@ class Entries:
     items: Spans
 
     def to_records(
-        self, key_groups: npt.NDArray[np.int32], form: EntryForm, data: npt.NDArray[np.uint8], offset: int, name: str
+        self, key_groups: npt.NDArray[np.int32], codec: EntryCodec, data: npt.NDArray[np.uint8], offset: int, name: str
     ) -> KeyedRecords:
         """The entries as records of the canonical form; lists and maps without anything in them give none.
 
         Args:
             key_groups: i32[n], of each entry.
-            form: of the state.
+            codec: of the state.
             data: u8, holds the entries.
             offset: position of `data` in the file, for errors.
             name: of the file, for errors.
         """
-        if form.is_timer:
+        if codec.is_timer:
             starts, ends = self.items
             return KeyedRecords(key_groups, data, starts, ends, ends, ends, offset, name)
-        measured = form.measured
+        measured = codec.measured
         repeats: npt.NDArray[np.int64] | int = 1
         if self.kind != kernels.ONE:
             # As Flink does (`HeapKeyValueStateIterator`): elsewhere an empty list would be a value without bytes.
@@ -125,7 +125,7 @@ def _size(spans: Spans) -> int:
     return int((spans[1] - spans[0]).sum())
 
 
-class EntryForm:
+class EntryCodec:
     """Layout of the entries of one state, and of its records in the canonical form.
 
     Args:
@@ -219,7 +219,7 @@ class EntryForm:
         return Entries(self.kind, keys[:, heads], namespaces[:, heads], offsets, user_keys[:, order], values[:, order])
 
 
-class UnmeasuredForm(EntryForm):
+class UnmeasuredCodec(EntryCodec):
     """Form of a state whose entries have no known length.
 
     Args:
@@ -263,17 +263,17 @@ def find_unread_class(part: lay.Layout) -> Opaque | None:
     return node if isinstance(node, Opaque) and not isinstance(node, Declared) else None
 
 
-def make_forms(header: KeyedHeader, context: RecordContext) -> list[EntryForm]:
+def make_entry_codecs(header: KeyedHeader, context: RecordContext) -> list[EntryCodec]:
     """The forms of all states of a header."""
-    forms: list[EntryForm] = []
+    codecs: list[EntryCodec] = []
     for info in header.states:
         try:
             with at(state=info.name):
                 layout = derive_keyed_layout(info, header.key_serializer, context.max_parallelism, context.layouts)
-                forms.append(EntryForm(layout))
+                codecs.append(EntryCodec(layout))
         except UnsupportedError as error:
-            forms.append(UnmeasuredForm(error))
-    return forms
+            codecs.append(UnmeasuredCodec(error))
+    return codecs
 
 
 def _entry_layout(layout: KeyedLayout) -> lay.Layout:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.heap.entries import EntryForm
+    from state_pipelines.keyed.heap.entries import EntryCodec
     from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.metadata.streams import StateStream
 
@@ -31,7 +31,7 @@ _HEAD = 6
 
 
 def find_runs(
-    stream: StateStream, header: KeyedHeader, section: Section, head: int, forms: Sequence[EntryForm], step: int
+    stream: StateStream, header: KeyedHeader, section: Section, head: int, codecs: Sequence[EntryCodec], step: int
 ) -> tuple[StateRun, ...]:
     """Walk over a section; see `pieces`. States without entries have no run.
 
@@ -40,7 +40,7 @@ def find_runs(
         header: of the file.
         section: all that there is of a key group.
         head: bytes of its number.
-        forms: of all states, in kernels.
+        codecs: of all states, in kernels.
         step: bytes of data between two places, about.
 
     Raises:
@@ -60,7 +60,7 @@ def find_runs(
         reader.advance(_HEAD, WINDOW)
         if count:
             with at(file=stream.name, state=header.states[state_id].name):
-                runs.append(_find_run(reader, section, state_id, count, forms[state_id], step))
+                runs.append(_find_run(reader, section, state_id, count, codecs[state_id], step))
     reader.advance(0, 1)
     if reader.data and not section.is_open:
         what = f"bytes are left over after the states of key group {section.key_group}"
@@ -69,18 +69,18 @@ def find_runs(
 
 
 def _find_run(
-    reader: SectionReader, section: Section, state_id: int, count: int, form: EntryForm, step: int
+    reader: SectionReader, section: Section, state_id: int, count: int, codec: EntryCodec, step: int
 ) -> StateRun:
     positions: list[RecordPosition] = []
     counts: list[int] = []
     done, size, due = 0, WINDOW, reader.position
     while done < count:
         data = np.frombuffer(reader.data, np.uint8)
-        stops = form.entries.stops(data, min(_ENTRIES, count - done))
+        stops = codec.entries.stops(data, min(_ENTRIES, count - done))
         if not len(stops):
             if reader.complete:
                 # Raises: it is not cut off here, but where the section ends.
-                form.read(data, 0, len(data), count - done, section.start + reader.position, reader.name)
+                codec.read(data, 0, len(data), count - done, section.start + reader.position, reader.name)
                 raise FormatError(f"{count - done} entries are missing", where=Where(file=reader.name))
             # An entry that is larger than the window.
             size *= 2
@@ -101,7 +101,7 @@ def _find_run(
     return StateRun(state_id, tuple(positions), end, (*counts, count))
 
 
-def read_span(stream: StateStream, header: KeyedHeader, section: Section, form: EntryForm) -> Iterator[KeyedRecords]:
+def read_span(stream: StateStream, header: KeyedHeader, section: Section, codec: EntryCodec) -> Iterator[KeyedRecords]:
     """The records of a piece, whose bytes are all held.
 
     Raises:
@@ -116,9 +116,9 @@ def read_span(stream: StateStream, header: KeyedHeader, section: Section, form: 
     with at(file=stream.name, state=header.states[span.state_id].name):
         while left:
             count = min(left, _ENTRIES)
-            entries, position = form.read(data, position, len(data), count, offset, stream.name)
+            entries, position = codec.read(data, position, len(data), count, offset, stream.name)
             groups = np.full(count, section.key_group, np.int32)
-            records = entries.to_records(groups, form, data, offset, stream.name)
+            records = entries.to_records(groups, codec, data, offset, stream.name)
             if len(records):
                 yield records
             left -= count

@@ -71,8 +71,8 @@ class HeapFile(SectionFile):
         for group, raw in read_ahead(group_sections(ordered, WINDOW), read, self.stream.location, _measure):
             if (span := group[0].span) is not None:
                 if span.state_id in state_ids:
-                    form = self.blocks.form_states(self.header, context)[span.state_id]
-                    for records in read_span(self.stream, self.header, group[0], form):
+                    codec = self.blocks.find_entry_codecs(self.header, context)[span.state_id]
+                    for records in read_span(self.stream, self.header, group[0], codec):
                         yield span.state_id, records
                 continue
             found: dict[int, list[KeyedRecords]] = {}
@@ -110,10 +110,10 @@ class HeapFile(SectionFile):
 
     def find_runs(self, context: RecordContext) -> RunFinder | None:
         """See `SectionFile`; None where the scalar codec would have to find the entries."""
-        forms = self.blocks.form_states(self.header, context)
-        if not all(form.entries.is_compiled for form in forms):
+        codecs = self.blocks.find_entry_codecs(self.header, context)
+        if not all(codec.entries.is_compiled for codec in codecs):
             return None
-        return lambda section, step: find_runs(self.stream, self.header, section, KEY_GROUP, forms, step)
+        return lambda section, step: find_runs(self.stream, self.header, section, KEY_GROUP, codecs, step)
 
     def digest_stored_bytes(self, context: RecordContext, key_groups: KeyGroupRange) -> RecordDigest | None:
         """See `KeyedFile`."""
@@ -127,8 +127,8 @@ class HeapFile(SectionFile):
     ) -> Iterator[tuple[tuple[Section, ...], Runs]]:
         """Read the sections of a window, some at a time: those, and the runs of wanted states in them."""
         self.blocks.prepare(self.key_groups, len(self.header.states))
-        forms, wanted = self.blocks.form_states(self.header, context), frozenset(state_ids)
-        reader = BlockReader(self.header, forms, self.blocks, wanted, context.by_block)
+        codecs, wanted = self.blocks.find_entry_codecs(self.header, context), frozenset(state_ids)
+        reader = BlockReader(self.header, codecs, self.blocks, wanted, context.by_block)
         for part in group_sections(group, _BATCH):
             with at(file=self.name):
                 yield part, reader.read(self._unpack(part, raw, group[0].start))

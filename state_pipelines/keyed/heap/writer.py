@@ -12,7 +12,7 @@ from state_pipelines.binary.snappy_frames import compress
 from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import at
 from state_pipelines.keyed.header import KeyedHeader, write_keyed_header
-from state_pipelines.keyed.heap.entries import make_forms
+from state_pipelines.keyed.heap.entries import make_entry_codecs
 from state_pipelines.keyed.heap.reader import KEY_GROUP
 from state_pipelines.keyed.record_layout import KeyedRecords, concat_records
 
@@ -42,7 +42,7 @@ class HeapWriter:
         write_keyed_header(writer, self.header)
         self.size = self.output.write(writer.getvalue())
         self._offsets: list[int] = []
-        self._forms = make_forms(self.header, self.context)
+        self._codecs = make_entry_codecs(self.header, self.context)
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -66,12 +66,12 @@ class HeapWriter:
         by_state: dict[int, list[KeyedRecords]] = {}
         for state_id, records in runs:
             by_state.setdefault(state_id, []).append(records)
-        for state_id, (info, form) in enumerate(zip(self.header.states, self._forms, strict=True)):
+        for state_id, (info, codec) in enumerate(zip(self.header.states, self._codecs, strict=True)):
             count, entries = 0, b""
             if state_id in by_state:
                 records = concat_records(by_state[state_id])
                 with at(state=info.name):
-                    made = form.gather(records)
+                    made = codec.gather(records)
                 count, entries = made.count, made.to_bytes(records.data)
             head = state_id.to_bytes(2, "big") + count.to_bytes(4, "big")
             for part in (compress(head + entries),) if self.header.compressed else (head, entries):

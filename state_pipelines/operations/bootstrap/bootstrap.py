@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from state_pipelines.connectors.kafka_source import KafkaSplit
     from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
     from state_pipelines.operations.proofs.proof_reports import ProofReport
-    from state_pipelines.operations.write.keyed_rewrite import PartFile
+    from state_pipelines.operations.write.keyed_rewrite import SpillTask
     from state_pipelines.operations.write.operator_rewrite import ElementFile
     from state_pipelines.operations.write.savepoint_plan import OperatorWriting, SavepointPlan
     from state_pipelines.operations.write.transaction import SnapshotTransaction
@@ -132,7 +132,7 @@ class BootstrapPlan:
             StateError: rows cannot be read or encoded, or the storage refuses.
         """
         started = time.monotonic()
-        parts: dict[StateName, tuple[PartFile, ...]] = {}
+        parts: dict[StateName, tuple[SpillTask, ...]] = {}
         elements: dict[StateName, tuple[ElementFile, ...]] = {}
         expected = ExpectedRows()
         counts: dict[StateName, int] = {}
@@ -142,21 +142,21 @@ class BootstrapPlan:
             [(state, self._encode_keyed(writing, state, transaction.scratch)) for _, writing, state in wanted]
         )
         for (new, _, state), (rows, found) in zip(wanted, encoded, strict=True):
-            place = new.uid, state.stored_name
-            parts[place] = tuple(part for each in found for part in each.parts)
-            expected.keyed[place] = combine_digests(each.digests for each in found)
-            expected.given[place] = rows, sum(each.rows for each in found)
-            counts[place] = sum(part.records for part in parts[place])
+            key = new.uid, state.stored_name
+            parts[key] = tuple(part for each in found for part in each.parts)
+            expected.keyed[key] = combine_digests(each.digests for each in found)
+            expected.given[key] = rows, sum(each.rows for each in found)
+            counts[key] = sum(part.records for part in parts[key])
         for new, writing in pairs:
             for state in new.unkeyed:
-                place = new.uid, state.stored_name
+                key = new.uid, state.stored_name
                 rows, written = self._write_elements(new, writing, state, transaction.scratch)
-                elements[place] = tuple(file for task in written for file in task.files)
-                expected.elements[place] = {}
+                elements[key] = tuple(file for task in written for file in task.files)
+                expected.elements[key] = {}
                 for task in written:
-                    add_sums(expected.elements[place], task.sums)
-                expected.given[place] = rows, sum(each.rows for each in written)
-                counts[place] = sum(file.records for file in elements[place])
+                    add_sums(expected.elements[key], task.sums)
+                expected.given[key] = rows, sum(each.rows for each in written)
+                counts[key] = sum(file.records for file in elements[key])
         snapshot, digests = self.plan.write(transaction, EncodedStates(parts, elements), self.files)
         proof = None
         if self.prove:
@@ -184,8 +184,8 @@ class BootstrapPlan:
             notes.append("the native format restores with state.backend.type: hashmap and Flink 1.15 or newer only")
         if self.plan.format is Format.ROCKSDB:
             notes.append("the native format restores with state.backend.type: rocksdb and Flink 1.15 or newer only")
-        told = note_files(self.files) if self.plan.base is not None else None
-        return (*notes, *([told] if told else []))
+        file_note = note_files(self.files) if self.plan.base is not None else None
+        return (*notes, *([file_note] if file_note else []))
 
     def check_types(self) -> None:
         """Refuse columns whose types do not fit their serializers, and keys without a known key group.

@@ -18,7 +18,7 @@ from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, SUBTASK
 from state_pipelines.operations.bootstrap.row_shapes import RowShape, conform_number, name_fields, require_kind
 from state_pipelines.operations.bootstrap.state_digests import StateDigester, StateDigests, digest_elements
 from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operations.write.keyed_rewrite import PartFile, create_part
+from state_pipelines.operations.write.keyed_rewrite import SpillTask, create_state_spill
 from state_pipelines.operations.write.operator_rewrite import ElementEncoder, ElementFile, write_elements
 from state_pipelines.operations.write.spills import BLOCK
 from state_pipelines.serializers.state_meta_info import StateKind
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from state_pipelines.keyed.tables.row_encoding import RecordEncoder
-    from state_pipelines.operations.write.keyed_rewrite import PartWriter
+    from state_pipelines.operations.write.keyed_rewrite import SpillTaskWriter
 
 DEALT_ROWS = 1 << 16
 """Rows of list state that are encoded at once."""
@@ -52,7 +52,7 @@ class EncodedPart:
         empty: rows with an empty list, which Flink does not store.
     """
 
-    parts: tuple[PartFile, ...] = ()
+    parts: tuple[SpillTask, ...] = ()
     digests: StateDigests = field(default_factory=StateDigests)
     empty: int = 0
 
@@ -132,7 +132,7 @@ class _Writing:
     def __init__(self, encoding: KeyedEncoding, files: ExitStack, limit: int) -> None:
         self._encoding, self._files, self._limit = encoding, files, limit
         self._digester = StateDigester(encoding.shape.layout) if encoding.digests else None
-        self._writer: PartWriter | None = None
+        self._writer: SpillTaskWriter | None = None
         self._empty = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -146,7 +146,7 @@ class _Writing:
             for rows in encoder.encode([shaped]):
                 if self._writer is None:
                     target = join(encoding.directory, make_file_name())
-                    self._writer = self._files.enter_context(create_part(encoder, target, self._limit))
+                    self._writer = self._files.enter_context(create_state_spill(encoder, target, self._limit))
                 self._writer.add(rows)
                 if self._digester is not None:
                     keys, values = encoder.read_keys(rows.batch), encoder.read_values(rows.batch)
@@ -154,7 +154,7 @@ class _Writing:
 
     def finish(self) -> EncodedPart:
         """The file; after it is closed."""
-        parts = () if self._writer is None else (self._writer.part,)
+        parts = () if self._writer is None else (self._writer.written,)
         digests = StateDigests() if self._digester is None else StateDigests(self._digester.sums)
         return EncodedPart(parts, digests, self._empty)
 
@@ -224,7 +224,7 @@ class ElementEncoding:
         def shape() -> Iterator[pa.RecordBatch]:
             seen: set[bytes] = set()
             for batch in batches:
-                rows = pa.RecordBatch.from_pydict(self._shape(batch) | self._place(batch))
+                rows = pa.RecordBatch.from_pydict(self._shape(batch) | self._make_columns(batch))
                 if self.is_broadcast:
                     self._require_new_keys(rows, seen)
                 if self.digests and len(rows):
@@ -248,7 +248,7 @@ class ElementEncoding:
             columns[name] = conform(array, kind, name)
         return columns
 
-    def _place(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    def _make_columns(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         """The columns that say where each row goes."""
         if self.is_broadcast:
             return {SUBTASK: pa.array(np.zeros(len(batch), np.int32))}

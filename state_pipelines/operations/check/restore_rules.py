@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.operations.check.check_report import StateCheck
 from state_pipelines.operations.jobs.job_state import JobOperator, JobState, StateGroup, Subject
-from state_pipelines.operations.jobs.unresolved_types import Undescribed
+from state_pipelines.operations.jobs.unresolved_types import UnresolvedType
 from state_pipelines.serializers.compatibility import Compatibility, Outcome, combine, resolve, wrap_ttl_aware
 from state_pipelines.serializers.compatibility.kryo import find_kryo, refuse_other_kryo
 from state_pipelines.serializers.compatibility.outcome import single
@@ -179,8 +179,8 @@ def _explain_unresolved(compatibility: Compatibility, new: Serializer) -> Compat
     return Compatibility(compatibility.outcome, tuple(findings)) if unknown else compatibility
 
 
-def _list_unresolved(node: Serializer) -> Iterator[Undescribed]:
-    if isinstance(node, Undescribed):
+def _list_unresolved(node: Serializer) -> Iterator[UnresolvedType]:
+    if isinstance(node, UnresolvedType):
         yield node
     for each in node.nested:
         yield from _list_unresolved(each)

@@ -38,13 +38,13 @@ def find_obstacle(one: State, other: State) -> str:
     if None not in layouts and layouts[0] == layouts[1]:
         return ""
     kryo = [state.operator.snapshot.kryo_version for state in (one, other)]
-    forms = _list_forms(one), _list_forms(other)
-    if kryo[0] == kryo[1] and (forms[0] == forms[1] or _can_be_joined((*forms[0], *forms[1]))):
+    stored = _list_stored_forms(one), _list_stored_forms(other)
+    if kryo[0] == kryo[1] and (stored[0] == stored[1] or _can_be_joined((*stored[0], *stored[1]))):
         return ""
     what = _find_difference(one, other)
     if what:
         return f"not compared: the {what} differs"
-    several = [name for name, found in (("one", forms[0]), ("other", forms[1])) if not _can_be_joined(found)]
+    several = [name for name, found in (("one", stored[0]), ("other", stored[1])) if not _can_be_joined(found)]
     if several:
         return f"not compared: subtasks of the {several[0]} hold the state with different serializers"
     if kryo[0] != kryo[1]:
@@ -68,7 +68,7 @@ def _find_layouts(state: State) -> tuple[lay.Layout, ...] | None:
     return None
 
 
-def _list_forms(state: State) -> frozenset[Form]:
+def _list_stored_forms(state: State) -> frozenset[Form]:
     if isinstance(state, KeyedState):
         # Subtasks mostly share one header.
         headers = {(id(part.file.header), part.state_id): part for part in state.parts}
@@ -79,8 +79,8 @@ def _list_forms(state: State) -> frozenset[Form]:
     return frozenset((None, info) for info in state.infos)
 
 
-def _can_be_joined(forms: Iterable[Form]) -> bool:
-    (key, info), *others = sorted(forms, key=repr)
+def _can_be_joined(stored: Iterable[Form]) -> bool:
+    (key, info), *others = sorted(stored, key=repr)
     for other_key, other_info in others:
         joined = join_infos(info, other_info)
         if joined is None:

@@ -14,7 +14,7 @@ from state_pipelines.codecs.kryo.field_lists import JavaType, parse_type
 from state_pipelines.errors import NotFoundError, UsageError, Where
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
 from state_pipelines.operations.jobs.type_extraction import TypeExtraction, carry_over
-from state_pipelines.operations.jobs.unresolved_types import Undescribed
+from state_pipelines.operations.jobs.unresolved_types import UnresolvedType
 from state_pipelines.operations.migration.step_parser import JAVA_TYPES
 from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import build
@@ -328,7 +328,7 @@ def _replace_schema(state: JobState, schema_json: str) -> JobState:
     payload = payload_of(state)
     wanted = _name_record(schema_json)
     # A class that Avro generated, whose schema its class file does not give away.
-    unknown = [node for node in _walk(payload) if isinstance(node, Undescribed) and _simple_name(node) == wanted]
+    unknown = [node for node in _walk(payload) if isinstance(node, UnresolvedType) and _simple_name(node) == wanted]
     if unknown:
         made = build.avro(unknown[0].unknown_class, schema_json)
         return replace_state_type(state, _map_tree(payload, lambda node: made if node == unknown[0] else None))
@@ -347,7 +347,7 @@ def _replace_schema(state: JobState, schema_json: str) -> JobState:
     )
 
 
-def _simple_name(node: Undescribed) -> str:
+def _simple_name(node: UnresolvedType) -> str:
     return node.unknown_class.rpartition(".")[2]
 
 

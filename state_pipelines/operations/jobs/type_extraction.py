@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.codecs.kryo.field_lists import ARRAY, OBJECT_NAME, PRIMITIVES, JavaType
 from state_pipelines.javaclasses.javaclass import BOXES, RECORD_NAME, JavaClass, JavaField, JavaMethod, name_class
 from state_pipelines.operations.jobs.unresolved_types import (
-    Undescribed,
+    UnresolvedType,
     generated_by_avro,
     made_by_factory,
     unknown_arguments,
@@ -98,7 +98,7 @@ class TypeExtraction:
         try:
             return self._start(of)
         except _InvalidTypeError as error:
-            return Undescribed(
+            return UnresolvedType(
                 unknown_class=name_class(of), reason=f"Flink does not extract the type {of.name}: {error}"
             )
 
@@ -107,7 +107,7 @@ class TypeExtraction:
 
     def _start(self, of: JavaType) -> Serializer:
         if of in self._active:
-            return Undescribed(
+            return UnresolvedType(
                 unknown_class=name_class(of),
                 reason=f"{of.name} contains itself in a collection, which Flink 2 does not extract (it recurses)",
                 remedy="Name the type by a factory (`@TypeInfo`)",
@@ -235,7 +235,7 @@ class TypeExtraction:
             if last.name.startswith(_JDK):
                 # The classes of the JDK that are worth extending have private fields.
                 return self._kryo(found.name)
-            return Undescribed(
+            return UnresolvedType(
                 unknown_class=found.name,
                 reason=f"{last.name}, a super class of {found.name}, is not among the given classes",
                 remedy=f"Give the jar with {last.name} too",
@@ -337,7 +337,7 @@ class TypeExtraction:
         if name in self.carried:
             self.assumed.add(name)
             return self.carried[name]
-        return Undescribed(
+        return UnresolvedType(
             unknown_class=name,
             reason=f"the class {name} is not among the given classes",
             remedy=f"Give the jar or the directory with {name}, or declare the class",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Undescribed(Opaque):
+class UnresolvedType(Opaque):
     """A serializer that the classes do not tell; compares as undetermined.
 
     Attributes:
@@ -29,23 +29,23 @@ class Undescribed(Opaque):
 
 
 @describe.register
-def _describe_unresolved(node: Undescribed) -> str:
+def _describe_unresolved(node: UnresolvedType) -> str:
     return f"Undescribed<{quote(node.unknown_class)}>"
 
 
-def unknown_arguments(found: JavaClass) -> Undescribed:
+def unknown_arguments(found: JavaClass) -> UnresolvedType:
     """A generic class without type arguments."""
     parameters = ", ".join(found.parameters)
-    return Undescribed(
+    return UnresolvedType(
         unknown_class=found.name,
         reason=f"{found.name} has unbound type parameters ({parameters})",
         remedy=f"Name the type with its arguments: {found.name}<…>",
     )
 
 
-def made_by_factory(what: str) -> Undescribed:
+def made_by_factory(what: str) -> UnresolvedType:
     """A class or field whose serializer a factory makes."""
-    return Undescribed(
+    return UnresolvedType(
         unknown_class=what,
         reason="a factory (`@TypeInfo` or the configuration) makes its serializer, which only Java can run",
         remedy="Name its type in readable form in a description of the job",
@@ -56,7 +56,7 @@ def generated_by_avro(found: JavaClass) -> Serializer:
     """The serializer of a class that Avro generated, if its schema can be read."""
     if found.schema_json:
         return build.avro(found.name, found.schema_json)
-    return Undescribed(
+    return UnresolvedType(
         unknown_class=found.name,
         reason=f"the Avro schema of {found.name} cannot be read from its class file",
         remedy="Give the schema as a file",

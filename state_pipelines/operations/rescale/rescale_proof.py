@@ -59,7 +59,7 @@ class Counted:
         misplaced: entries in key groups of other subtasks.
         misfiled: entries whose hash gives another key group.
         copies: of broadcast state the copy of each subtask.
-        forms: descriptions of the states.
+        infos: descriptions of the states.
         sections: of heap native and changelog state the stored bytes of all key groups.
         unread: why the records of such state cannot be found; empty when they were.
     """
@@ -68,7 +68,7 @@ class Counted:
     misplaced: Mapping[str, int] = field(default_factory=dict)
     misfiled: Mapping[str, int] = field(default_factory=dict)
     copies: Mapping[str, Mapping[int, RecordDigest]] = field(default_factory=dict)
-    forms: Mapping[str, frozenset[Form]] = field(default_factory=dict)
+    infos: Mapping[str, frozenset[Form]] = field(default_factory=dict)
     sections: RecordDigest | None = None
     unread: str = ""
 
@@ -136,8 +136,8 @@ class CountKeyed:
                     codes = self.hasher.hash_keys(records, skip=TIMESTAMP if is_timer(info) else 0)
                     wrong = assign_key_groups(codes, self.context.max_parallelism) != records.key_groups
                     misfiled[info.name] = misfiled.get(info.name, 0) + int(wrong.sum())
-            forms = {info.name: frozenset([info]) for info in states}
-        return Counted(digests, misplaced, misfiled, forms=forms)
+            infos = {info.name: frozenset([info]) for info in states}
+        return Counted(digests, misplaced, misfiled, infos=infos)
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class CountOperatorState:
         """Read them."""
         digests: dict[str, RecordDigest] = {}
         copies: dict[str, dict[int, RecordDigest]] = {}
-        forms: dict[str, set[Form]] = {}
+        infos: dict[str, set[Form]] = {}
         with at(operator=self.operator):
             for each in self.elements:
                 lists, broadcasts, found = each.digest()
@@ -171,12 +171,12 @@ class CountOperatorState:
                 for name, digest in broadcasts.items():
                     copies.setdefault(name, {})[each.subtask] = digest
                 for name, form in found.items():
-                    forms.setdefault(name, set()).add(form)
+                    infos.setdefault(name, set()).add(form)
             if self.sections:
                 digests[RAW_KEYED_NAME] = sum(
                     (digest_sections(part.stream, part.sections) for part in self.sections), RecordDigest()
                 )
-        return Counted(digests, copies=copies, forms={name: frozenset(each) for name, each in forms.items()})
+        return Counted(digests, copies=copies, infos={name: frozenset(each) for name, each in infos.items()})
 
 
 def compare_sides(sides: Sequence[ProofSide], run: Runner) -> tuple[StateProof, ...]:
@@ -356,14 +356,14 @@ def _by_sections(
         return results
     if side.moved:
         raise UnsupportedError(f"the proof cannot find the records: {unread}", where=Where(operator=side.after.label))
-    forms = {KEYED_STATE: frozenset[Form]()}
+    infos = {KEYED_STATE: frozenset[Form]()}
     return [
         (
             is_after,
             task,
             result
             if result.sections is None
-            else Counted({KEYED_STATE: result.sections}, {KEYED_STATE: sum(result.misplaced.values())}, forms=forms),
+            else Counted({KEYED_STATE: result.sections}, {KEYED_STATE: sum(result.misplaced.values())}, infos=infos),
         )
         for is_after, task, result in results
     ]
@@ -371,7 +371,7 @@ def _by_sections(
 
 def _is_reformed(name: str, before: Iterable[Counted], after: Iterable[Counted]) -> bool:
     """Whether what is there has another form than what was there; subclasses of POJOs may be listed together."""
-    old, new = ({info for each in found for info in each.forms.get(name, ())} for found in (before, after))
+    old, new = ({info for each in found for info in each.infos.get(name, ())} for found in (before, after))
     if new <= old:
         return False
     infos = sorted((info for info in new if isinstance(info, StateMetaInfo)), key=repr)

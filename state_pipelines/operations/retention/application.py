@@ -298,10 +298,10 @@ def describe_changes(planned: Sequence[PlannedPath], plan: RetentionPlan) -> lis
 
 def _require_outside(log: AuditLog, plan: RetentionPlan, roots: Sequence[Root], key: Callable[[str], str]) -> None:
     """Refuse an audit log in a directory whose files the plan deletes."""
-    place = key(log.directory.url) + "/"
+    prefix = key(log.directory.url) + "/"
     tops = [key(root.path) + "/" for root in roots]
     for directory in {key(each.path.rpartition("/")[0]) + "/" for each in plan.delete}:
-        if place.startswith(directory) and not any(top.startswith(directory) for top in tops):
+        if prefix.startswith(directory) and not any(top.startswith(directory) for top in tops):
             raise UsageError(
                 "the audit log is in a directory whose files are to be deleted",
                 where=Where(file=str(log.directory)),

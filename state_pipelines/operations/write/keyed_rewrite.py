@@ -1,7 +1,7 @@
 """New files of keyed state: some states encoded again, all others copied as bytes.
 
-Two steps, each of which any number of tasks can share. `write_part` encodes rows of one state into a part file (a
-spill), in whatever order they come; `merge_parts` writes the final file of one subtask from parts and from the old
+Two steps, each of which any number of tasks can share. `write_spill` encodes rows of one state into a part file (a
+spill), in whatever order they come; `merge_spills` writes the final file of one subtask from parts and from the old
 file. One block of records is held in memory. Of an old file that is not canonical a key group is held whole where that
 is larger.
 """
@@ -56,7 +56,7 @@ LARGE = 2 * BATCH
 
 
 @dataclass(frozen=True)
-class PartFile:
+class SpillTask:
     """Encoded records of one state that wait to be merged.
 
     Attributes:
@@ -90,7 +90,7 @@ class FileRewrite:
     base: KeyedFile | None
     header: KeyedHeader
     copied: tuple[tuple[int, int], ...]
-    encoded: tuple[tuple[int, tuple[PartFile, ...]], ...]
+    encoded: tuple[tuple[int, tuple[SpillTask, ...]], ...]
     key_groups: KeyGroupRange
     context: RecordContext
     target: Location
@@ -98,7 +98,7 @@ class FileRewrite:
 
     def run(self) -> WrittenFile:
         """Write it."""
-        return merge_parts(self)
+        return merge_spills(self)
 
 
 def copy_states(
@@ -159,8 +159,8 @@ class WrittenFile:
 
 
 @dataclass
-class PartWriter:
-    """Writes records of one state into a part file; see `create_part`.
+class SpillTaskWriter:
+    """Writes records of one state into a part file; see `create_state_spill`.
 
     Attributes:
         encoder: knows the layouts.
@@ -187,13 +187,13 @@ class PartWriter:
         self.records += len(rows.key_groups)
 
     @property
-    def part(self) -> PartFile:
+    def written(self) -> SpillTask:
         """The file, once it is written."""
-        return PartFile(self.target, self.records, KeyGroupRange(self.first, self.last - self.first + 1))
+        return SpillTask(self.target, self.records, KeyGroupRange(self.first, self.last - self.first + 1))
 
 
 @contextmanager
-def create_part(encoder: RecordEncoder, target: Location, limit: int = BLOCK) -> Iterator[PartWriter]:
+def create_state_spill(encoder: RecordEncoder, target: Location, limit: int = BLOCK) -> Iterator[SpillTaskWriter]:
     """Write a part file; what an attempt that died has left is replaced.
 
     Args:
@@ -207,10 +207,10 @@ def create_part(encoder: RecordEncoder, target: Location, limit: int = BLOCK) ->
     maps = frozenset([0] if encoder.layout.state_type == "MAP" else [])
     buffer = RecordBuffer(encoder.prefix, maps, limit)
     with create_spill(target, buffer, encoder.layout.max_parallelism) as spill:
-        yield PartWriter(encoder, target, spill)
+        yield SpillTaskWriter(encoder, target, spill)
 
 
-def write_part(encoder: RecordEncoder, batches: Iterable[pa.RecordBatch], target: Location) -> PartFile:
+def write_spill(encoder: RecordEncoder, batches: Iterable[pa.RecordBatch], target: Location) -> SpillTask:
     """Encode rows of one state into a part file.
 
     Args:
@@ -221,13 +221,13 @@ def write_part(encoder: RecordEncoder, batches: Iterable[pa.RecordBatch], target
     Raises:
         ValueRangeError: a value has no place in the state's serializer.
     """
-    with create_part(encoder, target) as writer:
+    with create_state_spill(encoder, target) as writer:
         for rows in encoder.encode(batches):
             writer.add(rows)
-    return writer.part
+    return writer.written
 
 
-def merge_parts(rewrite: FileRewrite) -> WrittenFile:
+def merge_spills(rewrite: FileRewrite) -> WrittenFile:
     """Write the file of one subtask, some key groups at a time.
 
     Raises:
@@ -292,17 +292,17 @@ class Merging:
         self.names = {number: info.name for number, info in enumerate(rewrite.header.states)}
         maps = frozenset(number for number, info in enumerate(rewrite.header.states) if info.state_type == "MAP")
         self.buffer = RecordBuffer(rewrite.context.prefix, maps, BATCH)
-        self.parts = [
+        self.spills = [
             (state_id, each)
-            for state_id, parts in rewrite.encoded
-            for part in parts
-            if part.key_groups.intersect(rewrite.key_groups)
-            for each in read_spill(part.location, find_blocks(part.location), rewrite.key_groups)
+            for state_id, spills in rewrite.encoded
+            for spill in spills
+            if spill.key_groups.intersect(rewrite.key_groups)
+            for each in read_spill(spill.location, find_blocks(spill.location), rewrite.key_groups)
         ]
         self.start = rewrite.key_groups.start
         # Bytes of all parts in front of each key group.
         self.bounds = np.zeros(len(rewrite.key_groups) + 1, np.int64)
-        for _, each in self.parts:
+        for _, each in self.spills:
             self.bounds += each.bounds - each.bounds[0]
         self.sizes = np.diff(self.bounds)
         if self.copied and rewrite.base is not None and not rewrite.base.lacks_lengths:
@@ -324,7 +324,7 @@ class Merging:
         yield self._join(KeyGroupRange(first, key_groups.end + 1 - first))
 
     def _join(self, key_groups: KeyGroupRange) -> Sections:
-        blocks = [self.buffer.sort(key_groups), *self._read_parts(key_groups)]
+        blocks = [self.buffer.sort(key_groups), *self._read_spills(key_groups)]
         self._count(blocks)
         runs = gather_runs([(0, block) for block in blocks])
         if self.rewrite.distinct:
@@ -375,7 +375,7 @@ class Merging:
             for old_id, records in found:
                 self.buffer.add(self.copied[old_id], records)
                 yield self.buffer.sort(key_groups)
-        for block in self._read_parts(key_groups):
+        for block in self._read_spills(key_groups):
             if self.rewrite.distinct and len(block.runs):
                 self._require_new(block, encoded)
             yield block
@@ -384,7 +384,7 @@ class Merging:
         """Make sure that the keys of a block of one key group and state differ from those `known` by state."""
         state_id = int(block.runs["state"][0])
         if state_id not in known:
-            ranges = (each for number, each in self.parts if number == state_id)
+            ranges = (each for number, each in self.spills if number == state_id)
             rows = (each.runs[each.runs["key_group"] == block.runs["key_group"][0]] for each in ranges)
             known[state_id] = KeySet(sum(int(runs["records"].sum()) for runs in rows))
         addresses = block.runs["offset"].astype(np.int64) + block.data.ctypes.data
@@ -402,9 +402,9 @@ class Merging:
             ends = following is None or following.runs["state"][0] != state
             yield state, block.data.data, last if ends else -1
 
-    def _read_parts(self, key_groups: KeyGroupRange) -> Iterator[Block]:
-        for state_id, part in self.parts:
-            block = part.read(key_groups)
+    def _read_spills(self, key_groups: KeyGroupRange) -> Iterator[Block]:
+        for state_id, spill in self.spills:
+            block = spill.read(key_groups)
             block.runs["state"] = state_id
             yield block
 

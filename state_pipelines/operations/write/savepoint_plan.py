@@ -1,6 +1,6 @@
 """Writing new state of some operators into one savepoint: beside the states of a base snapshot, or alone.
 
-`plan_savepoint` decides what is written where; tasks encode rows into parts (`keyed_rewrite.write_part`) and element
+`plan_savepoint` decides what is written where; tasks encode rows into parts (`keyed_rewrite.write_spill`) and element
 files (`operator_rewrite.write_elements`), then `SavepointPlan.write` merges them into the files of the subtasks.
 """
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.digests.record_digests import RecordDigest
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.operations.write.keyed_rewrite import PartFile
+    from state_pipelines.operations.write.keyed_rewrite import SpillTask
     from state_pipelines.operations.write.operator_rewrite import ElementFile
     from state_pipelines.operations.write.transaction import SnapshotTransaction
     from state_pipelines.operatorstate.unread_state import OperatorStateSource
@@ -70,7 +70,7 @@ class EncodedStates:
         elements: of list and broadcast states.
     """
 
-    parts: Mapping[StateName, tuple[PartFile, ...]] = field(default_factory=dict)
+    parts: Mapping[StateName, tuple[SpillTask, ...]] = field(default_factory=dict)
     elements: Mapping[StateName, tuple[ElementFile, ...]] = field(default_factory=dict)
 
 
@@ -97,7 +97,7 @@ class OperatorWriting:
     sources: tuple[tuple[int, OperatorStateSource | None, OperatorHeader], ...]
 
     def plan_files(
-        self, format: Format, parts: Mapping[StateName, tuple[PartFile, ...]], target: Location, checkpoint_id: int
+        self, format: Format, parts: Mapping[StateName, tuple[SpillTask, ...]], target: Location, checkpoint_id: int
     ) -> Iterator[SubtaskWriting]:
         """The new file, or database, of every subtask.
 

@@ -1,6 +1,6 @@
 """Native formats of keyed state: the files of one subtask, as Flink's backends write them.
 
-Canonical files are written by `keyed_rewrite.merge_parts`, which joins framed records; here records go one key group
+Canonical files are written by `keyed_rewrite.merge_spills`, which joins framed records; here records go one key group
 after the other into the formats of the heap and the RocksDB backend.
 """
 

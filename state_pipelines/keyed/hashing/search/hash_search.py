@@ -18,7 +18,7 @@ import pyarrow as pa
 from state_pipelines.codecs.columns import plan_columns
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import UnsupportedError, UsageError
-from state_pipelines.keyed.hashing.avro import FORMS, GENERIC
+from state_pipelines.keyed.hashing.avro import GENERIC, PHYSICAL_TYPES
 from state_pipelines.keyed.hashing.hash_expressions import HashExpression, How, parse_hash_expression
 from state_pipelines.keyed.hashing.search.candidates import (
     COMMON_FAMILIES,
@@ -266,7 +266,7 @@ class _Search:
         """Candidates of a class beside the one that is searched, the likely first."""
         node = self.unknown[name]
         if isinstance(node, tree.Avro):
-            yield from map(parse_hash_expression, FORMS)
+            yield from map(parse_hash_expression, PHYSICAL_TYPES)
             return
         calls, _, _ = self._probe(name, {other: None for other in self.unknown if other != name})
         if not calls:
@@ -330,7 +330,7 @@ class _Search:
     ) -> Iterator[_Fit]:
         node = self.unknown[target]
         if isinstance(node, tree.Avro):
-            yield from self._try_slowly(target, others, misses, map(parse_hash_expression, FORMS))
+            yield from self._try_slowly(target, others, misses, map(parse_hash_expression, PHYSICAL_TYPES))
             if node.runtime_class == GENERIC:
                 return
         names = field_nodes(node)
