@@ -283,9 +283,8 @@ def _take_found(
     digests = {name: digest.without_key_groups for name, digest in found.items()}
     for file in files[:1]:
         infos = {info for each in files for info in each.header.states}
-        forms = {name: frozenset[Form](info for info in infos if info.name == name) for name in digests}
-        piece = CountKeyed(operator.label, file, operator.record_context)
-        yield False, piece, Counted(digests, forms=forms)
+        named = {name: frozenset[Form](info for info in infos if info.name == name) for name in digests}
+        yield False, CountKeyed(operator.label, file, operator.record_context), Counted(digests, infos=named)
 
 
 def _compare(
