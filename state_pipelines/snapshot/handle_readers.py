@@ -50,7 +50,7 @@ _LONG_HEADER = 1 << 20
 """If the first section begins after this offset, other sections are likely to be stored before it."""
 
 
-_READERS = 16
+_READERS = 32
 """Headers that are read at a time from a storage that is not local."""
 
 

@@ -101,10 +101,11 @@ class OperatorFiles:
         return self.snapshot.keyed_files.open_stored(self.metadata, self.snapshot.layout_context)
 
     def scan_ahead(
-        self, items: Iterable[Item], scan: Callable[[Item], Iterator[Result]], size: int | None = None
+        self, items: Iterable[Item], scan: Callable[[Item], Iterator[Result]], most: int | None = None
     ) -> Iterator[tuple[Item, Iterator[Result]]]:
-        """Scan files of its keyed state, or parts of about `size` bytes; see `storage.reading.scan_ahead`."""
-        return scan_ahead(items, scan, self.snapshot.location.directory, size or self._mean_size)
+        """Scan files of its keyed state, or parts of them of `most` bytes; see `storage.reading.scan_ahead`."""
+        size = self._mean_size if most is None else min(most, self._mean_size)
+        return scan_ahead(items, scan, self.snapshot.location.directory, size)
 
     @property
     def scans_in_flight(self) -> int:

@@ -27,11 +27,14 @@ COMMANDS = {
     "read all states": ("read", ONE, *UID, "--operator", OPERATOR, "--json"),
     "diff": ("diff", ONE, OTHER, "--json"),
     "check": ("check", ONE, OTHER, "--json"),
+    "balance": ("inspect", ONE, "--balance", "--json"),
+    "profile": ("inspect", ONE, "--profile", "--json"),
+    "find a key": ("erase", ONE, *UID, "--key", "user-9", "--json"),
     "verify": ("verify", ONE, "--depth", "whole", "--json"),
     "verify all": ("verify", "counted:///job", "--json"),
     "retain": ("retain", "counted:///job", "--json"),
 }
-REPORTS = ("verify", "verify all", "retain")
+REPORTS = ("verify", "verify all", "retain", "find a key")
 """Commands that report state they cannot read, instead of ending."""
 FAULTS: tuple[Fault, ...] = (
     TimeoutError("timed out"),
@@ -66,7 +69,7 @@ def run(name: str) -> tuple[int, str, str]:
     result = CliRunner().invoke(main, COMMANDS[name])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    return result.exit_code, re.sub(r'"(seconds|made|now|time|created)": [^,\n}]*', "", result.stdout), result.stderr
+    return result.exit_code, re.sub(r'"(seconds|made|now|at|time|created)": [^,\n}]*', "", result.stdout), result.stderr
 
 
 def choose_requests(name: str) -> range:

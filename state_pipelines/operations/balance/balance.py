@@ -18,7 +18,7 @@ from state_pipelines.codecs.columns import explain
 from state_pipelines.codecs.json.json_lines import to_json
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
-from state_pipelines.errors import StateError, UnsupportedError, UsageError, at
+from state_pipelines.errors import StateError, StorageError, UnsupportedError, UsageError, at
 from state_pipelines.keyed.canonical.sections import measure_sections
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range, compute_operator_index
 from state_pipelines.keyed.stats.key_group_stats import (
@@ -158,6 +158,8 @@ def _measure(operator: Operator, wish: _Wish) -> OperatorBalance:
     try:
         with at(operator=operator.label):
             return _judge(operator, blank, _read(operator, wish), wish)
+    except StorageError:
+        raise
     except StateError as error:
         return replace(blank, error=str(error))
 
