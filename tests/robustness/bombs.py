@@ -1,0 +1,207 @@
+"""Small input that stands for far more than it is: unpacked, nested, shared many times, or told to be long.
+
+    python -m tests.robustness.bombs
+
+Each is read within the seconds and the memory of the contract, or refused.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import resource
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cramjam
+
+from state_pipelines.binary.snappy_frames import STREAM_ID
+from state_pipelines.errors import StateError
+from state_pipelines.metadata import read_metadata
+from state_pipelines.serializers.text import parse
+from tests.javaclasses.test_classfile import GENERIC
+from tests.robustness.__main__ import write
+from tests.robustness.guarded_runs import MOST_BYTES, MOST_SECONDS
+from tests.robustness.readers import make_reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LEVELS = 20_000
+DOUBLINGS = 40
+"""Each level holds the one below twice: more than 10^12 values in all."""
+
+ENTRIES = 100_000
+
+
+def double_yaml(anchor: str = "a") -> bytes:
+    """Aliases of which each stands for two of the one before."""
+    lines = [f"{anchor}0: &{anchor}0 [x, x]"]
+    lines += [f"{anchor}{n}: &{anchor}{n} [*{anchor}{n - 1}, *{anchor}{n - 1}]" for n in range(1, DOUBLINGS)]
+    return "\n".join(lines).encode()
+
+
+def double_pickle() -> bytes:
+    """A list of two times the list of two times …"""
+    value: list[object] = []
+    for _ in range(DOUBLINGS):
+        value = [value, value]
+    return pickle.dumps(value, 4)
+
+
+def double_java() -> bytes:
+    """An array of two times the array of two times …; the second one is a reference to the first."""
+    description = b"\x72" + b"\x00\x13[Ljava.lang.Object;" + bytes(8) + b"\x02\x00\x00\x78\x70"
+    content = b"\x70\x70"
+    for level in range(DOUBLINGS, 0, -1):
+        head = b"\x75" + (description if level == 1 else b"\x71\x00\x7e\x00\x00") + b"\x00\x00\x00\x02"
+        inner = b"" if level == DOUBLINGS else b"\x71" + (0x7E0000 + level + 1).to_bytes(4, "big")
+        content = head + content + inner
+    return b"\xac\xed\x00\x05" + content
+
+
+def cycle_pickle() -> bytes:
+    """A list that holds itself."""
+    value: list[object] = []
+    value.append(value)
+    return pickle.dumps(value, 4)
+
+
+def cycle_java() -> bytes:
+    """An array that holds itself."""
+    description = b"\x72" + b"\x00\x13[Ljava.lang.Object;" + bytes(8) + b"\x02\x00\x00\x78\x70"
+    return b"\xac\xed\x00\x05" + b"\x75" + description + b"\x00\x00\x00\x01" + b"\x71\x00\x7e\x00\x01"
+
+
+def jar(fill: Callable[[zipfile.ZipFile], None]) -> bytes:
+    """A deflated jar."""
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as opened:
+        fill(opened)
+    return target.getvalue()
+
+
+def jar_of_zeros() -> bytes:
+    """A jar of one class of 512 MiB, which is 0.5 MB when it is packed."""
+
+    def fill(opened: zipfile.ZipFile) -> None:
+        with opened.open("A.class", "w", force_zip64=True) as file:
+            for _ in range(512):
+                file.write(bytes(1 << 20))
+
+    return jar(fill)
+
+
+def jar_of_many() -> bytes:
+    """A jar of very many classes."""
+    return jar(lambda opened: [opened.writestr(f"C{n}.class", b"") for n in range(ENTRIES)] and None)
+
+
+def lie_in_jar() -> bytes:
+    """A jar whose directory says that a class has 4 GiB."""
+    data = bytearray(jar(lambda opened: opened.writestr("A.class", GENERIC)))
+    at = data.index(b"PK\x01\x02") + 24
+    data[at : at + 4] = b"\xff\xff\xff\xfe"
+    return bytes(data)
+
+
+def lie_in_snappy(length: bytes) -> bytes:
+    """A frame whose block says that it unpacks to a length."""
+    block = length + bytes(cramjam.snappy.compress_raw(bytes(100)))[1:]
+    return STREAM_ID + b"\x00" + (len(block) + 4).to_bytes(3, "little") + bytes(4) + block
+
+
+def nest_thrift() -> bytes:
+    """A list of lists of lists …"""
+    return b"struct A { 1: " + b"list<" * LEVELS + b"i32" + b">" * LEVELS + b" a }"
+
+
+def count_metadata() -> bytes:
+    """Counts at the end of their type behind the head of `_metadata`."""
+    return bytes.fromhex("4960672d 00000006") + b"\x7f\xff\xff\xff" * 64
+
+
+TEXTS = {"YAML of field lists": "field-lists", "YAML of migrations": "migration-files", "YAML of jobs": "job-files"}
+TEXTS |= {"requests": "requests", "bootstraps": "bootstrap-files", "configuration of Flink": "flink-configs"}
+
+BOMBS: dict[str, tuple[str, Callable[[], bytes]]] = {
+    **{f"{each}: aliases": (name, double_yaml) for each, name in TEXTS.items()},
+    **{f"{each}: nested": (name, lambda: b"a: " + b"[" * LEVELS + b"]" * LEVELS) for each, name in TEXTS.items()},
+    **{f"{each}: an alias of itself": (name, lambda: b"a: &a [*a]\nb: *a\n") for each, name in TEXTS.items()},
+    "type of a serializer: nested": ("serializer-texts", lambda: b"List<" * LEVELS + b"Int" + b">" * LEVELS),
+    "type of PyFlink: nested": ("python-types", lambda: b"ARRAY<" * LEVELS + b"INT" + b">" * LEVELS),
+    "schema of Avro: nested": (
+        "avro-schemas",
+        lambda: b'{"type":"array","items":' * LEVELS + b'"int"' + b"}" * LEVELS,
+    ),
+    "Thrift file: nested": (
+        "thrift-files",
+        lambda: b"struct A { 1: " + b"list<" * LEVELS + b"i32" + b">" * LEVELS + b" a }",
+    ),
+    "Thrift: nested": ("thrift", lambda: b"\x0c\x00\x63" * LEVELS),
+    "Protobuf: groups nested": ("protobuf", lambda: b"\x9b\x06" * LEVELS),
+    "pickle: nested": ("pickles", lambda: b"\x80\x04" + b"]" * LEVELS + b"a" * (LEVELS - 1) + b"."),
+    "pickle: shared": ("pickles", double_pickle),
+    "pickle: itself": ("pickles", cycle_pickle),
+    "pickle: a number of a gigabyte": ("pickles", lambda: b"\x80\x04\x8b\xff\xff\xff\x3f\x01."),
+    "Java serialization: shared": ("java-serialization", double_java),
+    "Java serialization: itself": ("java-serialization", cycle_java),
+    "jar: a class of 512 MiB": ("jars", jar_of_zeros),
+    "jar: 100,000 classes": ("jars", jar_of_many),
+    "jar: a size that is not true": ("jars", lie_in_jar),
+    "snappy: a block of 4 GiB": ("snappy-frames", lambda: lie_in_snappy(b"\xff\xff\xff\xff\x0f")),
+    "snappy: a length without end": ("snappy-frames", lambda: lie_in_snappy(b"\xff" * 40)),
+    "snappy: many empty frames": ("snappy-frames", lambda: STREAM_ID * ENTRIES),
+    "_metadata: counts": ("metadata", count_metadata),
+    "MANIFEST: a length of 4 GiB": ("rocksdb-manifest", lambda: b"\x64\x00\x00\x00\x06\xff\xff\xff\xff\x0f"),
+    "Kryo: a text of 2 GiB": ("kryo", lambda: b"\x00" + b"\xff\xff\xff\xff\x0f" * 4),
+}
+"""By name: the reader (`READERS`), and what makes the bomb."""
+
+
+def find_reader(name: str) -> Callable[[bytes], object]:
+    """The reader of a name; for two of them without the sound input, which takes longer than all bombs."""
+    if name == "metadata":
+        return lambda data: read_metadata(data, "_metadata")
+    if name == "serializer-texts":
+        return lambda data: parse(data.decode())
+    reader: Any = make_reader(name)
+    read: Callable[[bytes], object] = reader.read
+    return read
+
+
+def light(name: str) -> tuple[str, float]:
+    """Read a bomb; returns how it ended, and how many seconds of this process it took."""
+    reader, make = BOMBS[name]
+    data, read = make(), find_reader(reader)
+    started = time.process_time()
+    try:
+        read(data)
+        ended = "read"
+    except StateError as error:
+        ended = f"refused: {str(error)[:100]}"
+    except Exception as error:  # noqa: BLE001 - any other error is what is looked for
+        ended = f"{type(error).__name__}: {str(error)[:100]}"
+    return ended, time.process_time() - started
+
+
+def main() -> int:
+    """Read all bombs, and print how they ended; returns 1 where one was not read or refused in time and memory."""
+    for reader in sorted({reader for reader, _ in BOMBS.values()}):
+        find_reader(reader)
+    size = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + MOST_BYTES, size + MOST_BYTES))
+    found = False
+    for name in BOMBS:
+        ended, seconds = light(name)
+        wrong = not ended.startswith(("read", "refused")) or seconds > MOST_SECONDS
+        found |= wrong
+        write(f"{name:45} {'FOUND ' if wrong else ''}{ended}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
