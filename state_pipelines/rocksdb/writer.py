@@ -7,8 +7,6 @@ format that the RocksDB of Flink 1.20 (6.20.3) and of Flink 2.2 (8.10.0) both re
 from __future__ import annotations
 
 import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocksdict import (
@@ -24,9 +22,11 @@ from rocksdict import (
 from state_pipelines.errors import TargetExistsError, UsageError, Where
 from state_pipelines.rocksdb.kernels import find_disorder
 from state_pipelines.rocksdb.manifest import CURRENT
+from state_pipelines.storage.scratch import open_local_scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
@@ -169,9 +169,9 @@ def list_files(directory: Path) -> list[Path]:
 
 def load_flink_options() -> Options:
     """Options with the merge operator of Flink's list state, by which databases of Flink open."""
-    with tempfile.TemporaryDirectory() as directory:
-        Path(directory, "OPTIONS-000001").write_text(_TEMPLATE)
-        _, families = Options.load_latest(directory)
+    with open_local_scratch() as directory:
+        (directory / "OPTIONS-000001").write_text(_TEMPLATE)
+        _, families = Options.load_latest(str(directory))
     return families[DEFAULT_FAMILY]
 
 

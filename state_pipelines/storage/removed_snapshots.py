@@ -36,7 +36,8 @@ def is_removed(directory: Location) -> bool:
     """
     metadata = join(directory, METADATA_FILE)
     if not exists(metadata):
-        return True
+        # One that is not published yet is read for its proof.
+        return not exists(join(directory, f"{METADATA_FILE}.pending"))
     if not _is_just_replaced(directory):
         return False
     until = time.monotonic() + _LONGEST_WAIT

@@ -2,18 +2,71 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
+import tempfile
 import uuid
-from contextlib import contextmanager
-from tempfile import TemporaryDirectory
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import StateError
+from state_pipelines.storage.faults import translating
 from state_pipelines.storage.files import remove_directory
 from state_pipelines.storage.locations import Location, is_local, join, parent
 from state_pipelines.storage.resolution import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+_PREFIX = "state-pipelines-scratch-"
+_LOCK = ".lock"
+"""File that the process locks to which a directory belongs; the lock ends with the process, however that ends."""
+
+
+@contextmanager
+def open_local_scratch() -> Iterator[Path]:
+    """Make a directory for temporary files of this machine, below `TMPDIR`; it is removed at the end.
+
+    Those that processes have left that were killed are removed first.
+
+    Raises:
+        StorageError: this machine does not let the directory be made, or files be written in the block.
+    """
+    with translating(resolve(tempfile.gettempdir()), "write temporary files", writes=True):
+        _remove_abandoned(Path(tempfile.gettempdir()))
+        directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        try:
+            lock = os.open(directory / _LOCK, os.O_CREAT | os.O_RDWR)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield directory
+            finally:
+                os.close(lock)
+        finally:
+            _remove(directory)
+
+
+def _remove(directory: Path) -> None:
+    try:
+        shutil.rmtree(directory, ignore_errors=True)
+    except KeyboardInterrupt:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for directory in parent.glob(f"{_PREFIX}*"):
+        # Those of other users stay, and those of processes that run.
+        with suppress(OSError):
+            lock = os.open(directory / _LOCK, os.O_RDWR)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(directory, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def name_scratch(target: Location, directory: str | None = None) -> Location:
@@ -39,8 +92,8 @@ def open_scratch(target: Location, directory: str | None = None, *, is_shared: b
         StateError: the directory cannot be removed.
     """
     if directory is None and not is_shared and not is_local(target):
-        with TemporaryDirectory(prefix="state-pipelines-", ignore_cleanup_errors=True) as made:
-            yield resolve(made)
+        with open_local_scratch() as made:
+            yield resolve(str(made))
         return
     scratch = name_scratch(target, directory)
     try:

@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -149,6 +150,9 @@ class Attempt:
                 run_command(list(arguments))
             except SystemExit as end:
                 code = end.code if isinstance(end.code, int) else 1
+            except BaseException:
+                traceback.print_exc()
+                raise
             count = heard.count
             sys.stderr.flush()
             fd = os.open(os.fsencode(calls).replace(b"/tmp.calls", b"/./tmp.calls"), os.O_CREAT | os.O_WRONLY)

@@ -26,6 +26,11 @@ def test_without_metadata_it_is_gone(tmp_path: Path) -> None:
     assert is_removed(resolve(str(tmp_path / "chk-3")))
 
 
+def test_one_that_is_not_published_yet_is_not_gone(tmp_path: Path) -> None:
+    (tmp_path / "_metadata.pending").touch()
+    assert not is_removed(resolve(str(tmp_path)))
+
+
 @pytest.mark.parametrize(
     "numbers",
     [{"chk-3": 0}, {"chk-3": 0, "chk-2": 0}, {"chk-3": 900, "chk-4": 600}, {"chk-3": 0, "savepoint-1": 0}],

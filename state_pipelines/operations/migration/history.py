@@ -10,7 +10,6 @@ import hashlib
 import re
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from fsspec.implementations.local import LocalFileSystem
@@ -21,6 +20,7 @@ from state_pipelines.operations.migration.revision_position import Position, fin
 from state_pipelines.operations.migration.schemas import Schemas, read_schemas
 from state_pipelines.operations.migration.steps import DOWNGRADE, UPGRADE
 from state_pipelines.storage import FileEntry, Location, is_directory, list_directory, read_file, resolve
+from state_pipelines.storage.scratch import open_local_scratch
 
 if TYPE_CHECKING:
     from state_pipelines.snapshot import Snapshot
@@ -212,7 +212,7 @@ def _load(directory: Location, *, allow_python: bool) -> list[Migration]:
         revisions = (str(each.location) for each in filter(_is_revision, entries))
         return [load_migration(each, allow_python=allow_python) for each in revisions]
     # Schemas and Python modules that revisions name are files of the same directory, on this machine.
-    with TemporaryDirectory(prefix="state-pipelines-") as local:
+    with open_local_scratch() as local:
         for each in entries:
             Path(local, each.location.name).write_bytes(read_file(each.location))
         return [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -37,6 +36,7 @@ from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.storage import Location, resolve
+from state_pipelines.storage.scratch import open_local_scratch
 from state_pipelines.storage.snapshot_writer import require_free
 
 if TYPE_CHECKING:
@@ -255,8 +255,8 @@ def rehearse(plan: RescalePlan, run: Runner | None = None) -> None:
     operators = [each.change.label for each in plan.operators if each.edited.request.keys or each.edited.merged]
     if not operators:
         return
-    with tempfile.TemporaryDirectory() as directory:
-        target = resolve(directory)
+    with open_local_scratch() as directory:
+        target = resolve(str(directory))
         plans = tuple(
             plan_operator(each.edited, plan.request, target, files=plan.files, verify=False)
             for each in plan.operators

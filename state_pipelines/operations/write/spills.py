@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
@@ -46,6 +45,7 @@ from state_pipelines.operations.write.spilled_blocks import (
 from state_pipelines.storage import Location, create_file, join, read_range, resolve
 from state_pipelines.storage.faults import translating
 from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.scratch import open_local_scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -288,8 +288,8 @@ def _fetch(scratch: Location, wanted: SpilledRange, offset: int) -> SpilledRange
 @contextmanager
 def _make_scratch() -> Iterator[Location]:
     """A file that is not there yet, in a directory that is gone afterwards."""
-    with TemporaryDirectory(prefix="state-pipelines-") as directory:
-        yield join(resolve(directory), "spill")
+    with open_local_scratch() as directory:
+        yield join(resolve(str(directory)), "spill")
 
 
 def choose_batch(blocks: int) -> int:

@@ -6,11 +6,9 @@ after the other into the formats of the heap and the RocksDB backend.
 
 from __future__ import annotations
 
-import tempfile
 import uuid
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UnsupportedError, Where
@@ -23,9 +21,11 @@ from state_pipelines.metadata.stream_handles import KeyGroupsStateHandle, Relati
 from state_pipelines.operations.write.keyed_rewrite import align_key_groups
 from state_pipelines.storage import Location, create_file, exists, join, resolve
 from state_pipelines.storage.files import copy_file, remove_file
+from state_pipelines.storage.scratch import open_local_scratch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import KeyGroupSource, RecordContext, Runs
@@ -107,8 +107,8 @@ class NativeFiles:
             FormatError: a key comes twice.
             StateError: the records cannot be read.
         """
-        with tempfile.TemporaryDirectory() as directory:
-            writer = RocksWriter(Path(directory, "db"), self.header, self.context)
+        with open_local_scratch() as directory:
+            writer = RocksWriter(directory / "db", self.header, self.context)
             writer.write(self.source, self.key_groups)
             meta = _put(join(self.target, f"{self.name}-meta"), writer.meta)
             paths = writer.files

@@ -1,0 +1,64 @@
+"""Temporary files of this machine."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import signal
+import tempfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state_pipelines.errors import StorageError
+from state_pipelines.storage.scratch import open_local_scratch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_files_are_gone_at_the_end(temporary: Path) -> None:
+    with open_local_scratch() as directory:
+        (directory / "spill").touch()
+        assert directory.parent == temporary
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_full_disk_is_an_error_of_the_storage() -> None:
+    with pytest.raises(StorageError, match="No space left on device"), open_local_scratch():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def die(temporary: str) -> None:
+    tempfile.tempdir = temporary
+    with open_local_scratch() as directory:
+        (directory / "spill").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_the_next_one_removes_what_a_killed_process_has_left(temporary: Path) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=die, args=(str(temporary),))
+    process.start()
+    process.join()
+    assert len(list(temporary.iterdir())) == 1
+    with open_local_scratch() as directory:
+        assert list(temporary.iterdir()) == [directory]
+
+
+def test_what_another_process_uses_stays(temporary: Path) -> None:
+    with open_local_scratch() as one, open_local_scratch() as other:
+        assert sorted(temporary.iterdir()) == sorted((one, other))
+
+
+def test_directories_of_others_stay(temporary: Path) -> None:
+    (temporary / "state-pipelines-scratch-mine").mkdir()
+    with open_local_scratch():
+        pass
+    assert [each.name for each in temporary.iterdir()] == ["state-pipelines-scratch-mine"]
