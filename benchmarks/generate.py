@@ -30,9 +30,10 @@ from state_pipelines.keyed.tables.row_encoding import RecordEncoder
 from state_pipelines.metadata import CheckpointMetadata, OperatorState, compute_operator_id
 from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operations.write.keyed_rewrite import FileRewrite, SpillTask, write_spill
+from state_pipelines.operations.write.keyed_rewrite import FileRewrite
 from state_pipelines.operations.write.publication import NewFile, replace_rewritten
 from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.state_spills import StateSpill, write_state_spill
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.storage import join, resolve
 
@@ -99,11 +100,11 @@ def write_canonical(
         for subtask in range(shape.parallelism)
     ]
     with SnapshotTransaction(resolve(target)) as transaction:
-        parts: list[tuple[int, tuple[SpillTask, ...]]] = []
+        parts: list[tuple[int, tuple[StateSpill, ...]]] = []
         for state_id, (info, batches) in enumerate(states):
             layout = derive_keyed_layout(info, key, shape.max_parallelism, LayoutContext())
             encoder = RecordEncoder(layout, info.name, tuple(HASHES.items()))
-            part = write_spill(encoder, batches, join(transaction.scratch, make_file_name()))
+            part = write_state_spill(encoder, batches, join(transaction.scratch, make_file_name()))
             parts.append((state_id, (part,)))
         files = []
         context = RecordContext(shape.max_parallelism, LayoutContext())

@@ -47,7 +47,7 @@ class _Own(str):
 
 
 Source = str | Sequence[str] | Mapping[str, str]
-"""Where a column of a state comes from: an expression, or those of the fields of a struct; or an `_Own`."""
+"""Source of a column of a state: an expression, those of the fields of a struct, or an `_Own`."""
 
 
 def bootstrap(
@@ -197,7 +197,7 @@ def _run_tasks(
 
 
 def _find_sources(state: NewState, frame: DataFrame) -> dict[str, Source]:
-    """Where each column of a state comes from."""
+    """Find the source of each column of a state."""
     found: dict[str, Source] = {}
     for name in (*state.wanted, *state.optional):
         if name in state.columns:

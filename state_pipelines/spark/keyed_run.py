@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from state_pipelines.backends.local_backup import LocalBackup
+from state_pipelines.checkpoints.failure_reasons import FailureReason
 from state_pipelines.checkpoints.properties import is_full
 from state_pipelines.checkpoints.shared_files import list_subtask_files
 from state_pipelines.checkpoints.task_checkpoint import read_task_checkpoint
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from state_pipelines.checkpoints.requests import CheckpointRequest
     from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint
     from state_pipelines.snapshot import Snapshot
+
+_DECLINES = (FailureReason.CHECKPOINT_ASYNC_EXCEPTION, FailureReason.CHECKPOINT_DECLINED)
+"""Reasons for which a task cannot take its snapshot."""
 
 _NATIVE = {"hashmap": Format.HEAP, "rocksdb": Format.ROCKSDB}
 
@@ -183,7 +187,12 @@ class KeyedRun:
                 self._deliver(self._rows)
         except StateError as error:
             self._error = error
-            self.coordinator.fail_tasks(str(error))
+            declined = next((each for each in _DECLINES if error.what.startswith(each.message)), None)
+            if declined is None:
+                self.coordinator.fail_tasks(str(error))
+            else:
+                detail = str(error).removeprefix(declined.message).strip()
+                self.coordinator.decline(trigger.checkpoint_id, declined, detail)
             return
         except BaseException:
             self.coordinator.fail_tasks("the output failed, or the driver was interrupted")

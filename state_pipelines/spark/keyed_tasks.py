@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+import traceback
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,11 @@ from pyspark import TaskContext
 
 from state_pipelines.backends.heap_store import HeapStore
 from state_pipelines.backends.rocksdb_store import RocksStore
+from state_pipelines.checkpoints.failure_reasons import FailureReason
 from state_pipelines.checkpoints.inlining import inline_small_files, measure_state
 from state_pipelines.checkpoints.task_checkpoint import TaskCheckpoint, write_task_checkpoint
 from state_pipelines.datastream import KeyedCoProcessFunction, KeyedProcessOperator, Row, TaskInfo
-from state_pipelines.errors import StateError, UsageError, ValueRangeError, Where, at
+from state_pipelines.errors import StateError, StorageError, UsageError, ValueRangeError, Where, at
 from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.spark.connected_inputs import INPUT, ConnectedOperator
@@ -157,7 +159,7 @@ class KeyedTask:
                 running.open(self.restored)
                 yield from self._process(running, subtask, batches)
                 if self.snapshot is not None:
-                    yield self._acknowledge(self._take_snapshot(running, subtask, self.snapshot))
+                    yield self._acknowledge(self._take_snapshot(running, self.snapshot))
             finally:
                 running.close()
 
@@ -238,8 +240,26 @@ class KeyedTask:
         names = [*self.output.names, ACKNOWLEDGEMENT]
         return pa.RecordBatch.from_arrays([*arrays, pa.array(acknowledgements, pa.binary())], names=names)
 
-    def _take_snapshot(
-        self, running: KeyedProcessOperator | ConnectedOperator, subtask: int, wanted: TaskSnapshot
+    def _take_snapshot(self, running: KeyedProcessOperator | ConnectedOperator, wanted: TaskSnapshot) -> TaskCheckpoint:
+        """Take the snapshot; the text of an error begins with the message of Flink's reason."""
+        try:
+            return self._write_snapshot(running, wanted)
+        except StorageError as error:
+            error.what = f"{FailureReason.CHECKPOINT_ASYNC_EXCEPTION.message} {error.what}"
+            raise
+        except StateError as error:
+            error.what = f"{FailureReason.CHECKPOINT_DECLINED.message} {error.what}"
+            raise
+        except Exception as error:
+            # `snapshot_state` is code of the user, which may raise anything.
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            raise StateError(
+                f"{FailureReason.CHECKPOINT_DECLINED.message} {type(error).__name__}: {' '.join(str(error).split())} "
+                f'(File "{place.filename}", line {place.lineno}, in {place.name})'
+            ) from error
+
+    def _write_snapshot(
+        self, running: KeyedProcessOperator | ConnectedOperator, wanted: TaskSnapshot
     ) -> TaskCheckpoint:
         started = time.monotonic_ns()
         # Unique to this attempt: another one of the same subtask may run at the same time.

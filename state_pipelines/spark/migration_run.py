@@ -22,7 +22,7 @@ from state_pipelines.operations.migration.shapes import find_shapes
 from state_pipelines.operations.migration.snapshot_plans import describe_copied, plan_operator
 from state_pipelines.operations.proofs.proof_reports import ProofReport, combine_reports
 from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operations.write.keyed_rewrite import FileRewrite, SpillTask, complete_rewrites
+from state_pipelines.operations.write.keyed_rewrite import FileRewrite, complete_rewrites
 from state_pipelines.operations.write.publication import NewFile, replace_operator_state, replace_rewritten
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.operations.write.whole_sources import check_source_whole
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.local_processes import Runner
     from state_pipelines.operations.migration.migration_plan import OperatorPlan
     from state_pipelines.operations.migration.migration_planner import Chain
+    from state_pipelines.operations.write.state_spills import StateSpill
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.spark.expected_digests import ExpectedDigests
     from state_pipelines.spark.suites import Suite
@@ -297,7 +298,7 @@ def _write(
     return transaction.stage(metadata, snapshot, declarations=redeclare(snapshot.declarations, shapes)), rows
 
 
-def _encode(work: _Work, name: str, directory: Location) -> tuple[SpillTask, ...]:
+def _encode(work: _Work, name: str, directory: Location) -> tuple[StateSpill, ...]:
     flow = work.plan.changed[name]
     operator = work.operator
     assert flow.shape.key is not None
@@ -311,7 +312,7 @@ def _encode(work: _Work, name: str, directory: Location) -> tuple[SpillTask, ...
     return encoded.parts
 
 
-def _plan_files(work: _Work, parts: dict[str, tuple[SpillTask, ...]], target: Location) -> list[FileRewrite]:
+def _plan_files(work: _Work, parts: dict[str, tuple[StateSpill, ...]], target: Location) -> list[FileRewrite]:
     """The new file of every subtask that has a state which changes."""
     operator, plan = work.operator, work.plan
     files: dict[int, KeyedFile] = {subtask: file for subtask, file in operator.keyed_files if not file.holds_raw_timers}
@@ -324,7 +325,7 @@ def _plan_files(work: _Work, parts: dict[str, tuple[SpillTask, ...]], target: Lo
         held = {info.name: number for number, info in enumerate(file.header.states)} if file is not None else {}
         infos: list[StateMetaInfo] = []
         copied: list[tuple[int, int]] = []
-        encoded: list[tuple[int, tuple[SpillTask, ...]]] = []
+        encoded: list[tuple[int, tuple[StateSpill, ...]]] = []
         for name, flow in plan.states.items():
             present = rekeyed or any(source in held for source in flowing.find_reads(flow))
             if not present or (isinstance(flow, Read) and flow.state not in held):

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from state_pipelines.errors import at
 from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operations.write.keyed_rewrite import SpillTask, write_spill
+from state_pipelines.operations.write.state_spills import StateSpill, write_state_spill
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.fieldwise_rows import FieldwiseRows, run_on_rows
 from state_pipelines.spark.row_digests import Digested, RowDigests, WrittenDigest, find_types
@@ -46,10 +46,10 @@ class RecordSpillWriter:
         """Description of the task for errors."""
         return f"state {self.encoder.state} of operator {self.operator} cannot be written"
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> SpillTask:
+    def write(self, batches: Iterator[pa.RecordBatch]) -> StateSpill:
         """Encode batches."""
         with at(operator=self.operator, state=self.encoder.state):
-            return write_spill(self.encoder, batches, join(self.directory, make_file_name()))
+            return write_state_spill(self.encoder, batches, join(self.directory, make_file_name()))
 
 
 @dataclass(frozen=True)
@@ -62,17 +62,17 @@ class Written:
         old: of the rows that it came from.
     """
 
-    parts: tuple[SpillTask, ...]
+    parts: tuple[StateSpill, ...]
     expected: Digested
     old: Digested
 
 
-def _pack(part: SpillTask | None, digest: WrittenDigest) -> Written:
+def _pack(part: StateSpill | None, digest: WrittenDigest) -> Written:
     return Written(() if part is None else (part,), *digest.results)
 
 
 def _combine(found: Iterable[Written]) -> Written:
-    parts: list[SpillTask] = []
+    parts: list[StateSpill] = []
     expected, old = Digested(), Digested()
     for each in found:
         parts += each.parts

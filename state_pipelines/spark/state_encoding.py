@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.migration.flows import Flow
     from state_pipelines.operations.migration.migration_plan import OperatorPlan
     from state_pipelines.operations.migration.round_trips import Return
-    from state_pipelines.operations.write.keyed_rewrite import SpillTask
+    from state_pipelines.operations.write.state_spills import StateSpill
     from state_pipelines.spark.row_digests import RowColumns
 
 
@@ -53,7 +53,7 @@ class EncodedState:
         expected: for the proof; None where none was asked for.
     """
 
-    parts: tuple[SpillTask, ...]
+    parts: tuple[StateSpill, ...]
     expected: ExpectedDigests | None
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from state_pipelines.operations.write.keyed_rewrite import SpillTask
+    from state_pipelines.operations.write.state_spills import StateSpill
     from state_pipelines.storage import Location
 
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 class SpillMessage(WriterCommitMessage):
     """Spills of a task; none without rows."""
 
-    part: SpillTask | None
+    part: StateSpill | None
 
 
 class StateWriter(DataSourceArrowWriter):
@@ -133,7 +133,7 @@ def _make_writer(plan: SavepointPlan, directory: Location) -> RecordSpillWriter:
     return RecordSpillWriter(RecordEncoder(layout, name), directory, writing.description.operator)
 
 
-def _name_spills(plan: SavepointPlan, parts: tuple[SpillTask, ...]) -> EncodedStates:
+def _name_spills(plan: SavepointPlan, parts: tuple[StateSpill, ...]) -> EncodedStates:
     """The parts of the one state of a plan."""
     (writing,) = plan.operators
     (name,) = writing.layouts

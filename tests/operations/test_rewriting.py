@@ -20,14 +20,13 @@ from state_pipelines.metadata.streams import StateStream
 from state_pipelines.operations.write.keyed_rewrite import (
     LARGE,
     FileRewrite,
-    SpillTask,
     WrittenFile,
     align_key_groups,
     copy_states,
     merge_spills,
-    write_spill,
 )
 from state_pipelines.operations.write.spilled_blocks import find_blocks
+from state_pipelines.operations.write.state_spills import StateSpill, write_state_spill
 from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
 from state_pipelines.storage import join, resolve
 from tests.snapshot.savepoints import ALL_TYPES, Savepoint, orders, types
@@ -74,11 +73,11 @@ def find(operator: str, name: str) -> KeyedState:
     return state
 
 
-def encode(state: KeyedState, table: pa.Table, target: Path) -> SpillTask:
-    return write_spill(RecordEncoder(state.layout, state.name), table.to_batches(), resolve(str(target)))
+def encode(state: KeyedState, table: pa.Table, target: Path) -> StateSpill:
+    return write_state_spill(RecordEncoder(state.layout, state.name), table.to_batches(), resolve(str(target)))
 
 
-def plan(state: KeyedState, part: KeyedPart, parts: tuple[SpillTask, ...], directory: Path) -> FileRewrite:
+def plan(state: KeyedState, part: KeyedPart, parts: tuple[StateSpill, ...], directory: Path) -> FileRewrite:
     states = range(len(part.file.header.states))
     return FileRewrite(
         subtask=part.subtask,
@@ -97,7 +96,7 @@ def open_written(rewrite: FileRewrite, written: WrittenFile) -> CanonicalFile:
     return open_canonical(stream, rewrite.key_groups, written.offsets)
 
 
-def rewrite_state(state: KeyedState, parts: tuple[SpillTask, ...], directory: Path) -> KeyedState:
+def rewrite_state(state: KeyedState, parts: tuple[StateSpill, ...], directory: Path) -> KeyedState:
     """The state as it is in the new files."""
     found = []
     for part in state.parts:
@@ -216,7 +215,7 @@ def test_rows_may_come_in_any_order_and_in_many_parts(operator: str, name: str, 
 def test_a_key_group_may_have_many_runs_in_one_part(
     operator: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("state_pipelines.operations.write.keyed_rewrite.BLOCK", 1)
+    monkeypatch.setattr("state_pipelines.operations.write.state_spills.BLOCK", 1)
     monkeypatch.setattr("state_pipelines.operations.write.keyed_rewrite.BATCH", 100)
     state = find(operator, name)
     table = state.to_arrow(TableOptions(flatten=False))
@@ -283,7 +282,7 @@ def test_a_broken_part_file_is_told(tmp_path: Path) -> None:
     path = tmp_path / "part"
     path.write_bytes(b"\xff" * 20)
     state = find("ttl-states", "sum")
-    part = SpillTask(resolve(str(path)), 1, KeyGroupRange(0, 128))
+    part = StateSpill(resolve(str(path)), 1, KeyGroupRange(0, 128))
     with pytest.raises(FormatError, match="not a spill"):
         merge_spills(plan(state, state.parts[0], (part,), tmp_path))
 

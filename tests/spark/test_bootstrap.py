@@ -19,6 +19,7 @@ from state_pipelines.errors import (
     ValueRangeError,
 )
 from state_pipelines.operations.bootstrap import bootstrap as bootstrapping
+from state_pipelines.operations.bootstrap.encoding import write_together
 from state_pipelines.operations.bootstrap.state_digests import combine_digests
 from state_pipelines.operations.dump import dump
 from state_pipelines.snapshot import open_snapshot
@@ -127,7 +128,8 @@ def values(result: BootstrapResult, state: str) -> dict[str, Any]:
 
 
 def total(people: DataFrame, **changes: Any) -> NewState:
-    return NewState(**({"name": "total", "rows": people, "columns": {"state_key": "id", "value": "total"}} | changes))
+    given: dict[str, Any] = {"name": "total", "rows": people, "columns": {"state_key": "id", "value": "total"}}
+    return NewState(**(given | changes))
 
 
 def test_the_proof_holds_and_counts_every_entry(written: BootstrapResult) -> None:
@@ -402,10 +404,8 @@ def test_numbers_that_contradict_are_refused(people: DataFrame, tmp_path: Path) 
 def test_rows_that_are_lost_before_they_are_encoded_are_seen(
     people: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = bootstrap_run.write_together
-
     def lose(encodings: Any, batches: Any) -> Any:
-        return write(encodings, ([rows[0], *(each.slice(1) for each in rows[1:])] for rows in batches))
+        return write_together(encodings, ([rows[0], *(each.slice(1) for each in rows[1:])] for rows in batches))
 
     monkeypatch.setattr(bootstrap_run, "write_together", lose)
     states = [total(people), total(people, name="other")]

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import state_pipelines as sp
-from state_pipelines.datastream import KeyedProcessFunction, ListStateDescriptor, Types, ValueStateDescriptor
+from state_pipelines.datastream import (
+    CheckpointedFunction,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    Types,
+    ValueStateDescriptor,
+)
 from state_pipelines.errors import IncompatibleError, StateError, UsageError
 from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.properties import SavepointFormatType
@@ -465,3 +471,25 @@ def test_what_the_function_raises_is_named_with_its_line(frames: dict[str, DataF
     # The checkpoint failed with it, for Flink's reason.
     assert caught.value.facts["reason"] == "TASK_FAILURE"
     assert caught.value.facts["message"] == f"Task has failed. {text}"
+
+
+class NoSnapshot(CountClicks, CheckpointedFunction):
+    """Code of a user with a mistake in its snapshot."""
+
+    def initialize_state(self, context: Any) -> None:
+        pass
+
+    def snapshot_state(self, context: Any) -> None:
+        raise ZeroDivisionError("no\nclicks")
+
+
+def test_a_function_that_takes_no_snapshot_declines_the_checkpoint(
+    frames: dict[str, DataFrame], tmp_path: Path
+) -> None:
+    with pytest.raises(StateError) as caught:
+        run(frames["first"], NoSnapshot(), checkpoint=str(tmp_path))
+    assert caught.value.facts["reason"] == "CHECKPOINT_DECLINED"
+    assert re.match(
+        r'Checkpoint was declined\. ZeroDivisionError: no clicks \(File ".*test_keyed_process.py", line \d+, in snapsh',
+        caught.value.facts["message"],
+    )

@@ -11,6 +11,7 @@ import pytest
 
 import state_pipelines as sp
 from benchmarks.s3_server import S3Server, start_objects
+from state_pipelines.checkpoints.failure_reasons import FailureReason
 from state_pipelines.checkpoints.shared_files import list_files
 from state_pipelines.errors import StateError
 from state_pipelines.spark.micro_batches import keyed_batches
@@ -114,18 +115,23 @@ def test_a_stopped_batch_is_repeated(spark: SparkSession, server: S3Server, back
 
 
 @pytest.mark.parametrize(
-    ("backend", "refused"),
-    [("incremental", re.compile("/shared/")), ("changelog", re.compile(rf"/{METADATA_FILE}$"))],
+    ("backend", "refused", "reason"),
+    [
+        ("incremental", re.compile("/shared/"), FailureReason.CHECKPOINT_ASYNC_EXCEPTION),
+        ("changelog", re.compile(rf"/{METADATA_FILE}$"), FailureReason.FINALIZE_CHECKPOINT_FAILURE),
+    ],
     ids=["a table", "the metadata"],
 )
 def test_a_store_that_refuses_a_file_of_a_batch_loses_nothing(
-    spark: SparkSession, server: S3Server, backend: str, refused: re.Pattern[str]
+    spark: SparkSession, server: S3Server, backend: str, refused: re.Pattern[str], reason: FailureReason
 ) -> None:
     stream = Stream(spark, backend)
     stream.run(0)
     server.rule = lambda method, path: 403 if method == "PUT" and refused.search(path.partition("?")[0]) else None
-    with pytest.raises(StateError, match=r"cannot (write|publish|copy|upload)"):
+    with pytest.raises(StateError, match=r"cannot (write|publish|copy|upload)") as caught:
         stream.run(1)
+    assert caught.value.facts["reason"] == reason.name
+    assert caught.value.facts["message"].startswith(reason.message)
     server.rule = None
     stream.run(1)
     assert_whole(2)

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from state_pipelines.connectors.kafka_source import KafkaSplit
     from state_pipelines.operations.bootstrap.new_states import NewOperator, NewState
     from state_pipelines.operations.proofs.proof_reports import ProofReport
-    from state_pipelines.operations.write.keyed_rewrite import SpillTask
     from state_pipelines.operations.write.operator_rewrite import ElementFile
     from state_pipelines.operations.write.savepoint_plan import OperatorWriting, SavepointPlan
+    from state_pipelines.operations.write.state_spills import StateSpill
     from state_pipelines.operations.write.transaction import SnapshotTransaction
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot import Snapshot
@@ -132,7 +132,7 @@ class BootstrapPlan:
             StateError: rows cannot be read or encoded, or the storage refuses.
         """
         started = time.monotonic()
-        parts: dict[StateName, tuple[SpillTask, ...]] = {}
+        parts: dict[StateName, tuple[StateSpill, ...]] = {}
         elements: dict[StateName, tuple[ElementFile, ...]] = {}
         expected = ExpectedRows()
         counts: dict[StateName, int] = {}

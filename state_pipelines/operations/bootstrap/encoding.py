@@ -18,9 +18,9 @@ from state_pipelines.operations.bootstrap.new_states import LIST_INDEX, SUBTASK
 from state_pipelines.operations.bootstrap.row_shapes import RowShape, conform_number, name_fields, require_kind
 from state_pipelines.operations.bootstrap.state_digests import StateDigester, StateDigests, digest_elements
 from state_pipelines.operations.write.file_names import make_file_name
-from state_pipelines.operations.write.keyed_rewrite import SpillTask, create_state_spill
 from state_pipelines.operations.write.operator_rewrite import ElementEncoder, ElementFile, write_elements
 from state_pipelines.operations.write.spills import BLOCK
+from state_pipelines.operations.write.state_spills import StateSpill, create_state_spill
 from state_pipelines.serializers.state_meta_info import StateKind
 from state_pipelines.storage import Location, join
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from state_pipelines.keyed.tables.row_encoding import RecordEncoder
-    from state_pipelines.operations.write.keyed_rewrite import SpillTaskWriter
+    from state_pipelines.operations.write.state_spills import StateSpillWriter
 
 DEALT_ROWS = 1 << 16
 """Rows of list state that are encoded at once."""
@@ -52,7 +52,7 @@ class EncodedPart:
         empty: rows with an empty list, which Flink does not store.
     """
 
-    parts: tuple[SpillTask, ...] = ()
+    parts: tuple[StateSpill, ...] = ()
     digests: StateDigests = field(default_factory=StateDigests)
     empty: int = 0
 
@@ -132,7 +132,7 @@ class _Writing:
     def __init__(self, encoding: KeyedEncoding, files: ExitStack, limit: int) -> None:
         self._encoding, self._files, self._limit = encoding, files, limit
         self._digester = StateDigester(encoding.shape.layout) if encoding.digests else None
-        self._writer: SpillTaskWriter | None = None
+        self._writer: StateSpillWriter | None = None
         self._empty = 0
 
     def add(self, batch: pa.RecordBatch) -> None:

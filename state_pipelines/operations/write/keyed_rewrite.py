@@ -1,14 +1,13 @@
 """New files of keyed state: some states encoded again, all others copied as bytes.
 
-Two steps, each of which any number of tasks can share. `write_spill` encodes rows of one state into a part file (a
-spill), in whatever order they come; `merge_spills` writes the final file of one subtask from parts and from the old
+Two steps, each of which any number of tasks can share. `state_spills.write_state_spill` encodes rows of one state into a
+spill, in whatever order they come; `merge_spills` writes the final file of one subtask from spills and from the old
 file. One block of records is held in memory. Of an old file that is not canonical a key group is held whole where that
 is larger.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
@@ -25,7 +24,6 @@ from state_pipelines.keyed.canonical.sorted_runs import (
     RecordBuffer,
     gather_runs,
     join_runs,
-    join_sides,
     sum_runs,
 )
 from state_pipelines.keyed.canonical.writer import CanonicalWriter, frame_section
@@ -35,39 +33,22 @@ from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.spilled_blocks import find_blocks, read_spill
-from state_pipelines.operations.write.spills import BATCH, BLOCK, create_spill
+from state_pipelines.operations.write.spills import BATCH
 from state_pipelines.storage import Location, create_file, join
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
-    import pyarrow as pa
 
     from state_pipelines.keyed.header import KeyedHeader
     from state_pipelines.keyed.keyed_file import KeyedFile, KeyGroupSource, RecordContext, Runs
-    from state_pipelines.keyed.tables.row_encoding import EncodedRows, RecordEncoder
-    from state_pipelines.operations.write.spills import SpillWriter
+    from state_pipelines.operations.write.state_spills import StateSpill
     from state_pipelines.snapshot import Operator
 
 
 LARGE = 2 * BATCH
 """Bytes of a key group from which on it is written block after block."""
-
-
-@dataclass(frozen=True)
-class SpillTask:
-    """Encoded records of one state that wait to be merged.
-
-    Attributes:
-        location: the file, a spill in which the state has the id 0.
-        records: how many.
-        key_groups: range outside of which none of them lies.
-    """
-
-    location: Location
-    records: int
-    key_groups: KeyGroupRange
 
 
 @dataclass(frozen=True)
@@ -90,7 +71,7 @@ class FileRewrite:
     base: KeyedFile | None
     header: KeyedHeader
     copied: tuple[tuple[int, int], ...]
-    encoded: tuple[tuple[int, tuple[SpillTask, ...]], ...]
+    encoded: tuple[tuple[int, tuple[StateSpill, ...]], ...]
     key_groups: KeyGroupRange
     context: RecordContext
     target: Location
@@ -156,75 +137,6 @@ class WrittenFile:
     states: dict[str, RecordDigest] = field(default_factory=dict)
     dropped: dict[str, RecordDigest] = field(default_factory=dict)
     duplicates: dict[str, RecordDigest] = field(default_factory=dict)
-
-
-@dataclass
-class SpillTaskWriter:
-    """Writes records of one state into a part file; see `create_state_spill`.
-
-    Attributes:
-        encoder: knows the layouts.
-        target: the file.
-        spill: takes the records.
-        records: their number.
-        first: lowest key group.
-        last: highest key group.
-    """
-
-    encoder: RecordEncoder
-    target: Location
-    spill: SpillWriter
-    records: int = 0
-    first: int = 0
-    last: int = -1
-
-    def add(self, rows: EncodedRows) -> None:
-        """Take encoded rows, at least one."""
-        self.spill.add(0, join_sides(rows.key_groups, rows.keys, rows.values))
-        lowest, highest = int(rows.key_groups.min()), int(rows.key_groups.max())
-        self.first = min(self.first, lowest) if self.records else lowest
-        self.last = max(self.last, highest)
-        self.records += len(rows.key_groups)
-
-    @property
-    def written(self) -> SpillTask:
-        """The file, once it is written."""
-        return SpillTask(self.target, self.records, KeyGroupRange(self.first, self.last - self.first + 1))
-
-
-@contextmanager
-def create_state_spill(encoder: RecordEncoder, target: Location, limit: int = BLOCK) -> Iterator[SpillTaskWriter]:
-    """Write a part file; what an attempt that died has left is replaced.
-
-    Args:
-        encoder: knows the layouts.
-        target: the file.
-        limit: bytes of records that are held in memory.
-
-    Raises:
-        StateError: the storage refuses.
-    """
-    maps = frozenset([0] if encoder.layout.state_type == "MAP" else [])
-    buffer = RecordBuffer(encoder.prefix, maps, limit)
-    with create_spill(target, buffer, encoder.layout.max_parallelism) as spill:
-        yield SpillTaskWriter(encoder, target, spill)
-
-
-def write_spill(encoder: RecordEncoder, batches: Iterable[pa.RecordBatch], target: Location) -> SpillTask:
-    """Encode rows of one state into a part file.
-
-    Args:
-        encoder: knows the layouts.
-        batches: rows in any order; the rows of one list follow each other inside one task.
-        target: the file; what an attempt that died has left is replaced.
-
-    Raises:
-        ValueRangeError: a value has no place in the state's serializer.
-    """
-    with create_state_spill(encoder, target) as writer:
-        for rows in encoder.encode(batches):
-            writer.add(rows)
-    return writer.written
 
 
 def merge_spills(rewrite: FileRewrite) -> WrittenFile:

@@ -1,7 +1,7 @@
 """Writing new state of some operators into one savepoint: beside the states of a base snapshot, or alone.
 
-`plan_savepoint` decides what is written where; tasks encode rows into parts (`keyed_rewrite.write_spill`) and element
-files (`operator_rewrite.write_elements`), then `SavepointPlan.write` merges them into the files of the subtasks.
+`plan_savepoint` decides what is written where; tasks encode rows into spills (`state_spills.write_state_spill`) and
+element files (`operator_rewrite.write_elements`), then `SavepointPlan.write` merges them into the files of the subtasks.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.digests.record_digests import RecordDigest
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.operations.write.keyed_rewrite import SpillTask
     from state_pipelines.operations.write.operator_rewrite import ElementFile
+    from state_pipelines.operations.write.state_spills import StateSpill
     from state_pipelines.operations.write.transaction import SnapshotTransaction
     from state_pipelines.operatorstate.unread_state import OperatorStateSource
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
@@ -70,7 +70,7 @@ class EncodedStates:
         elements: of list and broadcast states.
     """
 
-    parts: Mapping[StateName, tuple[SpillTask, ...]] = field(default_factory=dict)
+    parts: Mapping[StateName, tuple[StateSpill, ...]] = field(default_factory=dict)
     elements: Mapping[StateName, tuple[ElementFile, ...]] = field(default_factory=dict)
 
 
@@ -97,7 +97,7 @@ class OperatorWriting:
     sources: tuple[tuple[int, OperatorStateSource | None, OperatorHeader], ...]
 
     def plan_files(
-        self, format: Format, parts: Mapping[StateName, tuple[SpillTask, ...]], target: Location, checkpoint_id: int
+        self, format: Format, parts: Mapping[StateName, tuple[StateSpill, ...]], target: Location, checkpoint_id: int
     ) -> Iterator[SubtaskWriting]:
         """The new file, or database, of every subtask.
 

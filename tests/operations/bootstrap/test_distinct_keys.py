@@ -10,9 +10,9 @@ import pytest
 from state_pipelines.errors import IncompatibleError
 from state_pipelines.keyed.tables.row_encoding import RecordEncoder
 from state_pipelines.operations.write import keyed_rewrite
-from state_pipelines.operations.write.keyed_rewrite import write_spill
 from state_pipelines.operations.write.savepoint_plan import EncodedStates, plan_savepoint
 from state_pipelines.operations.write.state_formats import Format
+from state_pipelines.operations.write.state_spills import write_state_spill
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.serializers.text import parse
 from state_pipelines.storage import join, resolve
@@ -41,7 +41,7 @@ def write(target: Path, parts: Sequence[Sequence[str]], kind: str = "VALUE", for
         for number, keys in enumerate(parts):
             columns = {"state_key": keys} if kind == "VALUE" else {"state_key": ["k"] * len(keys), "map_key": keys}
             table = pa.table(columns | {column: pa.array([number] * len(keys), column_type)})
-            files.append(write_spill(encoder, table.to_batches(), join(transaction.scratch, str(number))))
+            files.append(write_state_spill(encoder, table.to_batches(), join(transaction.scratch, str(number))))
         snapshot, _ = plan.write(transaction, EncodedStates({("o", "s"): tuple(files)}))
         transaction.commit()
     return snapshot

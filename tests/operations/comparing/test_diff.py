@@ -24,8 +24,8 @@ from state_pipelines.operations.diff import Presence, SnapshotDiff, StateDiff, d
 from state_pipelines.operations.diff.diff_report import ContentsDiff, ExampleKind
 from state_pipelines.operations.local_processes import Processes
 from state_pipelines.operations.rescale.rescale_request import parse_request
-from state_pipelines.operations.write.keyed_rewrite import write_spill
 from state_pipelines.operations.write.savepoint_plan import EncodedStates, plan_savepoint
+from state_pipelines.operations.write.state_spills import write_state_spill
 from state_pipelines.operations.write.transaction import SnapshotTransaction
 from state_pipelines.operatorstate.header import OperatorHeader
 from state_pipelines.operatorstate.state_files import write_operator_file
@@ -58,7 +58,7 @@ def write(target: Path, table: pa.Table, description: OneState, base: Snapshot |
     layout = plan.operators[0].layouts[description.name]
     with SnapshotTransaction(resolve(str(target))) as transaction, TemporaryDirectory() as directory:
         encoder = RecordEncoder(layout, description.name)
-        part = write_spill(encoder, table.to_batches(), resolve(str(Path(directory, "part"))))
+        part = write_state_spill(encoder, table.to_batches(), resolve(str(Path(directory, "part"))))
         plan.write(transaction, EncodedStates({(description.operator, description.name): (part,)}))
         transaction.commit()
     return sp.open_snapshot(str(target), uids=[description.operator])
