@@ -17,7 +17,12 @@ from state_pipelines.keyed.tables.row_encoding import RecordEncoder
 from state_pipelines.metadata import find_operator_id
 from state_pipelines.operations.bootstrap.bootstrap_proof import ExpectedRows, prove_bootstrap
 from state_pipelines.operations.bootstrap.encoding import ElementEncoding, EncodedElements, EncodedPart, KeyedEncoding
-from state_pipelines.operations.bootstrap.kafka_offsets import assign_splits, make_coordinator, read_offsets
+from state_pipelines.operations.bootstrap.kafka_offsets import (
+    assign_splits,
+    make_coordinator,
+    read_offsets,
+    require_splits,
+)
 from state_pipelines.operations.bootstrap.new_states import KAFKA
 from state_pipelines.operations.bootstrap.row_shapes import KEY_GROUP, RowShape
 from state_pipelines.operations.bootstrap.state_digests import combine_digests
@@ -188,10 +193,10 @@ class BootstrapPlan:
         return (*notes, *([file_note] if file_note else []))
 
     def check_types(self) -> None:
-        """Refuse columns whose types do not fit their serializers, and keys without a known key group.
+        """Refuse columns whose types do not fit their serializers, keys without a known key group, and idle sources.
 
         Raises:
-            UsageError: a column is missing.
+            UsageError: a column is missing, or a source has more subtasks than partitions.
             ValueRangeError: a type does not fit.
             UnsupportedError: the hash of a class is not known.
         """
@@ -205,7 +210,10 @@ class BootstrapPlan:
                         key = encoding.encoder.layout.key_serializer
                         make_key_hasher(key, self.plan.context, dict(writing.description.hashes))
             for state in new.unkeyed:
-                if state.kind != KAFKA:
+                if state.kind == KAFKA:
+                    with at(operator=new.uid, state=state.stored_name):
+                        require_splits(self.offsets[new.uid], writing.metadata.parallelism)
+                else:
                     encoder = self._encode_elements(writing, state, self.target)
                     encoder.check_types(self.schemas[new.uid, state.stored_name])
 

@@ -77,6 +77,21 @@ def read_offsets(rows: pa.Table) -> list[KafkaSplit]:
     return list(splits.values())
 
 
+def require_splits(splits: Sequence[KafkaSplit], parallelism: int) -> None:
+    """Refuse a source with more subtasks than partitions.
+
+    Raises:
+        UsageError: says how many there are.
+    """
+    if parallelism > len(splits):
+        known, idle = len(splits), parallelism - len(splits)
+        raise UsageError(
+            f"the source knows {known} partition{'' if known == 1 else 's'}, so that of its {parallelism} subtasks "
+            f"{idle} would have nothing to read, for whose watermark Flink waits",
+            hint=f"Choose at most {known} subtasks, or give the offsets of all partitions: -2 is the earliest record",
+        )
+
+
 def assign_splits(splits: Sequence[KafkaSplit], parallelism: int) -> pa.RecordBatch:
     """Rows of the readers' state: `subtask`, `list_index`, `value`, by the rule of the enumerator."""
     hashes = hash_strings(pa.array([each.topic for each in splits], pa.string())).tolist()

@@ -7,8 +7,13 @@ import pytest
 
 from state_pipelines.connectors.connector_state import ConnectorState
 from state_pipelines.connectors.detection import read_coordinator
-from state_pipelines.errors import StateError
-from state_pipelines.operations.bootstrap.kafka_offsets import assign_splits, make_coordinator, read_offsets
+from state_pipelines.errors import StateError, UsageError
+from state_pipelines.operations.bootstrap.kafka_offsets import (
+    assign_splits,
+    make_coordinator,
+    read_offsets,
+    require_splits,
+)
 
 
 def offsets(**columns: Any) -> pa.Table:
@@ -69,3 +74,10 @@ def test_no_offsets_are_refused() -> None:
         read_offsets(offsets().slice(2))
     with pytest.raises(StateError, match="no column offset"):
         read_offsets(offsets().drop_columns(["offset"]))
+
+
+def test_a_source_with_more_subtasks_than_partitions_is_refused() -> None:
+    splits = read_offsets(pa.table({"topic": ["orders"] * 3, "partition": [0, 1, 2], "offset": [5, 6, -2]}))
+    require_splits(splits, 3)
+    with pytest.raises(UsageError, match=r"knows 3 partitions, so that of its 5 subtasks 2 would have nothing to read"):
+        require_splits(splits, 5)
