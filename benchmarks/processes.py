@@ -326,7 +326,7 @@ def _look_at_descendants() -> Cpu:
 
 @dataclass
 class Clock:
-    """CPU and wall seconds of named pieces of work, of this process and its descendants."""
+    """CPU and wall seconds of named tasks, of this process and its descendants."""
 
     seconds: dict[str, tuple[Cpu, float]] = field(default_factory=dict)
 

@@ -20,7 +20,7 @@ RESULTS = Path(__file__).with_name("results") / "results.jsonl"
 COLD, WARM = "cold", "warm"
 
 NOISE = 0.05
-"""Net seconds that cannot be told from none; a ratio takes it in place of anything less."""
+"""Net seconds that cannot be determined from none; a ratio takes it in place of anything less."""
 
 
 @dataclass(frozen=True)

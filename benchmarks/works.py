@@ -19,7 +19,7 @@ _MIGRATE = ("migrate", "{snapshot}", "--migration", UPGRADE, "--out", "{target}"
 
 @dataclass(frozen=True)
 class Work:
-    """A piece of work that a process of its own does.
+    """A task that a process of its own does.
 
     Attributes:
         name: for results and for choosing.

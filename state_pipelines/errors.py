@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Where:
-    """The place in a snapshot that an error speaks of; every part may be unknown.
+    """The location in a snapshot that an error is about; every part may be unknown.
 
     Attributes:
         file: path or URL of the file (or the name of an inlined handle), without secrets.
@@ -50,7 +50,7 @@ class StateError(Exception):
 
     Attributes:
         what: what is wrong, one sentence.
-        where: the place (see `Where`).
+        where: the location (see `Where`).
         hint: what to do about it; empty when nothing helps.
         facts: further parts for reports, by name, such as Flink's reason of a failed checkpoint.
     """
@@ -146,11 +146,11 @@ class UsageError(StateError):
 
 
 class ValueRangeError(StateError):
-    """A value has no place in the wanted type or format (overflow, null where the format has none)."""
+    """A value does not fit in the wanted type or format (overflow, null where the format has none)."""
 
 
 class TargetExistsError(StateError):
-    """The place to write to already holds something; a snapshot is never overwritten."""
+    """The target already holds something; a snapshot is never overwritten."""
 
 
 class MigrationError(StateError):

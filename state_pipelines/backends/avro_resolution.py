@@ -45,7 +45,7 @@ class AvroResolution:
         """A value of the old schema as one of the new schema.
 
         Raises:
-            ValueRangeError: the new schema has no place for it, such as a constant of an enum that is gone.
+            ValueRangeError: the new schema cannot store it, such as a constant of an enum that is gone.
         """
         return self._convert(self.writer.root, self.reader.root, value)
 

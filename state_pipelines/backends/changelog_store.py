@@ -80,7 +80,7 @@ class ChangelogStore:
         store: the other store.
         is_heap: as of the other store.
         unlogged: number of times that entries changed otherwise than through logged entries, as by loading records or
-            by registering restored state anew; only a new base has such changes.
+            by registering restored state again; only a new base has such changes.
         without_log: names of the states whose changes are never logged: with TTL, whose settings a log would have to
             repeat as a serialized Java object, and those of Python functions, whose values nothing separates.
     """

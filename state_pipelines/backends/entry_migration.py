@@ -52,7 +52,7 @@ def rewrite_values(
     Raises:
         UnsupportedError: no conversion is known.
         FormatError: a value is not one of the old serializer.
-        ValueRangeError: a value has no place in the new serializer.
+        ValueRangeError: a value does not fit the new serializer.
     """
     name, prefix = new[0].name, new[1].prefix
     rewrite = _make_rewrite(old, new, ValueConversion(layouts, now))

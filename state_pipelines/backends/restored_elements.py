@@ -114,7 +114,7 @@ def _take(file: OperatorStateFile, handle: OperatorStateHandle, share: Share) ->
         chosen = [rows[offset] for offset in share.offsets]
     else:
         raise UnsupportedError(
-            "elements without bytes are at one offset, so that they cannot be told apart",
+            "elements without bytes are at one offset, so that they cannot be distinguished",
             where=Where(file=file.name, state=share.state_name),
             hint="Restore with the old parallelism",
         )

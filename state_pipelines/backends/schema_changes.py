@@ -37,7 +37,7 @@ def check_keys(old: Serializer, new: Serializer) -> None:
 
     Raises:
         StateMigrationError: they are not compatible.
-        UnsupportedError: it cannot be told, or Flink would reconfigure the serializer.
+        UnsupportedError: it cannot be determined, or Flink would reconfigure the serializer.
     """
     outcome = _judge(old, new, "key")
     if outcome is not Outcome.AS_IS:
@@ -59,7 +59,7 @@ def resolve_keyed(old: StateMetaInfo, new: StateMetaInfo, *, is_heap: bool) -> C
     Raises:
         UsageError: the state is of another kind or type.
         StateMigrationError: the serializers are not compatible; in Flink's words.
-        UnsupportedError: it cannot be told, or Flink would reconfigure a serializer of keys or namespaces.
+        UnsupportedError: it cannot be determined, or Flink would reconfigure a serializer of keys or namespaces.
     """
     if old == new:
         return Change.NONE
@@ -108,7 +108,7 @@ def resolve_operator(old: StateMetaInfo, new: StateMetaInfo) -> Change:
     Raises:
         UsageError: the state is of another kind, or its distribution mode differs.
         StateMigrationError: the serializers are not compatible; in Flink's words.
-        UnsupportedError: it cannot be told.
+        UnsupportedError: it cannot be determined.
     """
     if old == new:
         return Change.NONE

@@ -90,7 +90,7 @@ class ValueConversion:
             case tree.Avro(), tree.Avro():
                 return make_resolution(old.schema_json, new.schema_json).convert
             case (tree.Enum(), tree.Enum()) | (tree.Kryo(), tree.Kryo()):
-                # The values are the same; a constant that is gone has no place in the new serializer.
+                # The values are the same; a constant that is gone does not fit the new serializer.
                 return _keep
             case _ if derive_layout(old, self._layouts) == derive_layout(new, self._layouts):
                 return _keep
@@ -117,7 +117,7 @@ class ValueConversion:
                 return None
             change = classes.get(value["class"])
             if change is None:
-                raise ValueRangeError(f"an object of {value['class']} has no place in {new.pojo_class}")
+                raise ValueRangeError(f"an object of {value['class']} does not fit {new.pojo_class}")
             return {"class": value["class"]} | change(value)
 
         return convert

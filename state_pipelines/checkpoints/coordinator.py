@@ -191,7 +191,7 @@ class CheckpointCoordinator:
     def trigger_checkpoint(
         self, kind: CheckpointKind = CheckpointKind.CONFIGURED, *, is_periodic: bool = False
     ) -> CheckpointRequest:
-        """Ask for a checkpoint; the request says what became of it."""
+        """Ask for a checkpoint; the request says what happened to it."""
         properties = make_properties(self.options.retention, kind)
         return self._submit(CheckpointRequest(properties, self._clock(), is_periodic))
 

@@ -80,7 +80,7 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
         ),
         parse_int,
         4096,
-        "files are written in pieces of the storage's own size",
+        "files are written in chunks of the storage's own size",
     ),
     ForeignOption(
         TTL,

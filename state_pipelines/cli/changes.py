@@ -53,7 +53,7 @@ class StateChange:
         operator: label.
         state: its name now; empty when it is dropped.
         origins: states of the old snapshot that it comes from.
-        fields: what became of its fields, or of the state as a whole.
+        fields: what happened to its fields, or of the state as a whole.
     """
 
     operator: str
@@ -118,7 +118,7 @@ def trace_fields(
 
 
 def show_states(changes: Sequence[StateChange], console: Console) -> None:
-    """Print what became of every state; a title for each when there are several."""
+    """Print what happened to every state; a title for each when there are several."""
     for each in changes:
         if len(changes) > 1:
             name = each.state or each.origins[0]
@@ -167,7 +167,7 @@ def _trace_state(
         try:
             return trace_fields(before[0].payload, after.payload, steps, context)
         except MigrationError:
-            pass  # told as a whole
+            pass  # reported as a whole
     words = list(dict.fromkeys(_name_step(step) for step in steps or ()))
     if tuple(each.name for each in before) != (after.name,):
         words.insert(0, f"from {', '.join(each.name for each in before)}")

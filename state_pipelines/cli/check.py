@@ -135,7 +135,7 @@ def command(
     job is the old one with the classes, types and schemas of the options, or with --target alone the old one on that
     release of Flink.
 
-    Exit code 0: it does. 1: it does not. 2: wrong use, or unreadable. 3: it cannot be told.
+    Exit code 0: it does. 1: it does not. 2: wrong use, or unreadable. 3: it cannot be determined.
     """
     if as_json and markdown == _STDOUT:
         raise UsageError("--json and --markdown - both want the standard output")
@@ -206,7 +206,7 @@ def show_check(report: CheckReport, console: Console) -> None:
         console.print(f"  {note}", style="dim")
     remarkable = [each for each in report.checks if is_remarkable(each)]
     if remarkable:
-        table = make_table("operator", "state", "kind", "place", "outcome", "to do")
+        table = make_table("operator", "state", "kind", "subject", "outcome", "to do")
         for each in remarkable:
             cells = (each.operator or "", each.state or "", each.kind, str(each.subject), str(each.outcome))
             table.add_row(*cells, str(each.action))
@@ -216,7 +216,7 @@ def show_check(report: CheckReport, console: Console) -> None:
         show_group(group, console)
     same = len(report.checks) - len(remarkable)
     if same:
-        console.print(f"  {plural(same, 'place')} restored as they are" if same > 1 else "  1 place restored as it is")
+        console.print(f"  {plural(same, 'serializer')} restored as {'they are' if same > 1 else 'it is'}")
 
 
 def show_matches(matches: Sequence[OperatorMatch], request: str | None, console: Console) -> None:

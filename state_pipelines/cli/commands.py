@@ -30,7 +30,7 @@ COMMANDS = {
     "current": ("current", "Tell which revision a snapshot is at."),
     "revision": ("revision", "Write a new revision file, empty or drafted."),
     "bootstrap": ("bootstrap", "Write a savepoint out of Parquet files."),
-    "convert": ("convert", "Write a snapshot in another format, or at another place."),
+    "convert": ("convert", "Write a snapshot in another format, or in another location."),
     "rescale": ("rescale", "Write a snapshot for other parallelism, key groups or operators."),
     "erase": ("erase", "Write a snapshot without some keys, or tell where they are."),
     "retain": ("retain", "Show which snapshots and files can go, and why."),
@@ -102,7 +102,7 @@ class CommandGroup(click.Group):
 
 
 def set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    """Remember that tracebacks are wanted; the option may stand before or behind the name of the command."""
+    """Remember that tracebacks are wanted; the option may stand before or after the name of the command."""
     if value:
         ctx.meta["debug"] = True
 

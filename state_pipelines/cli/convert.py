@@ -1,4 +1,4 @@
-"""`convert`: the same state in another format, or at another place."""
+"""`convert`: the same state in another format, or in another location."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     type=click.Choice([each.value for each in InFlight]),
     default=InFlight.REFUSE.value,
     show_default=True,
-    help="What becomes of the in-flight data of an unaligned checkpoint.",
+    help="What happens to the in-flight data of an unaligned checkpoint.",
 )
 @click.option(
     "--files",
@@ -87,10 +87,10 @@ def command(
     as_json: bool,
     source: Source,
 ) -> None:
-    """Write a snapshot like SNAPSHOT in another format, or at another place.
+    """Write a snapshot like SNAPSHOT in another format, or in another location.
 
-    What the format cannot carry is told before anything is written. The result holds all its files, can be moved, and
-    is read back and compared before it is published. Files can be linked or referenced instead of copied.
+    What the format cannot carry is reported before anything is written. The result holds all its files, can be moved,
+    and is read back and compared before it is published. Files can be linked or referenced instead of copied.
     """
     if apply and not move:
         raise UsageError("--apply belongs to --move", hint="Without --move nothing is removed: leave --apply out")

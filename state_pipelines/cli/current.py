@@ -25,7 +25,7 @@ def command(
 ) -> None:
     """Tell which revision in DIRECTORY the states of SNAPSHOT are at; their serializers say so, no data are read.
 
-    Exit code 1: it cannot be told, because no revision fits, or because several do.
+    Exit code 1: it cannot be determined, because no revision fits, or because several do.
     """
     revisions = RevisionDirectory(directory, allow_python=allow_python)
     position = revisions.current(source.open(snapshot))

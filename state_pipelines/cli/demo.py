@@ -80,7 +80,7 @@ class Home:
 
 @click.command("demo")
 @click.option("--target", metavar="DIR", help="Where results go; by default .cache/demo in the source tree.")
-@click.option("--keep", is_flag=True, help="Keep the results of an earlier demo in the same place.")
+@click.option("--keep", is_flag=True, help="Keep the results of an earlier demo in the same location.")
 @click.pass_context
 def command(ctx: click.Context, *, target: str | None, keep: bool) -> None:
     """Run the orders example: a savepoint of a real Flink job is shown, judged, migrated, proven and written.

@@ -89,7 +89,7 @@ class _Unread:
 
 
 def write_lines(lines: Iterable[str], output: BinaryIO) -> None:
-    """Write lines in large pieces; those before an error are written too."""
+    """Write lines in large chunks; those before an error are written too."""
     pending: list[str] = []
     try:
         for line in lines:

@@ -31,7 +31,7 @@ def command(
 ) -> None:
     """List the revisions in DIRECTORY from the first to the last; with SNAPSHOT, mark the one that it is at.
 
-    Exit code 1: it cannot be told where the snapshot is.
+    Exit code 1: it cannot be determined where the snapshot is.
     """
     revisions = RevisionDirectory(directory, allow_python=allow_python)
     position = None if snapshot is None else revisions.current(source.open(snapshot))

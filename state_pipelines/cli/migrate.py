@@ -161,7 +161,7 @@ def find_route(directory: RevisionDirectory, snapshot: Snapshot, end: str, start
     """The way of a snapshot to a revision.
 
     Raises:
-        MigrationError: it cannot be told where the snapshot is.
+        MigrationError: it cannot be determined where the snapshot is.
         NotFoundError, UsageError: as `RevisionDirectory.between`.
     """
     report_path = directory.current(snapshot).require() if start is None else directory.name(directory.locate(start))
@@ -171,7 +171,7 @@ def find_route(directory: RevisionDirectory, snapshot: Snapshot, end: str, start
 
 
 def find_report(path: str, *, proven: bool) -> Path:
-    """The file of a report, which must be one that can be written; told before any work is done.
+    """The file of a report, which must be one that can be written; reported before any work is done.
 
     Raises:
         UsageError: it cannot.

@@ -1,4 +1,4 @@
-"""Running pieces of work under a bar."""
+"""Running tasks under a bar."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROCESSES = click.option(
 
 
 def run_with_bar(processes: Processes, console: Console, tasks: Sequence[Work[Result]], what: str) -> list[Result]:
-    """Run pieces of work under a bar, when somebody looks; as `Processes.run`."""
+    """Run tasks under a bar, when somebody looks; as `Processes.run`."""
     with _make_bar(console) as bar:
         task = bar.add_task(what, total=len(tasks))
         return processes.run(tasks, what, report=lambda done, total: bar.update(task, completed=done, total=total))
@@ -40,7 +40,7 @@ def _make_bar(console: Console) -> Progress:
 
 @contextmanager
 def show_progress(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar when stderr is a terminal; yields what receives the number of finished pieces, and of all."""
+    """Show a bar when stderr is a terminal; yields what receives the number of finished tasks, and of all."""
     with _make_bar(console) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

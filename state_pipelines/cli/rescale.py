@@ -51,14 +51,14 @@ def _several(name: str, metavar: str, help: str) -> Callable[..., Any]:
 @click.option(
     "--on-equal",
     type=click.Choice([each.value for each in MergeRule]),
-    help="What becomes of entries that several merged snapshots have; error by default.",
+    help="What happens to entries that several merged snapshots have; error by default.",
 )
 @click.option(
     "--files",
     type=click.Choice([each.value for each in FileMode]),
     default=FileMode.COPY.value,
     show_default=True,
-    help="What becomes of files that stay as they are.",
+    help="What happens to files that stay as they are.",
 )
 @click.option("--allow-idle-sources", is_flag=True, help="A named source may get more subtasks than it knows splits.")
 @click.option("--no-proof", is_flag=True, help="Do not read both sides and compare before it is published.")
@@ -168,7 +168,7 @@ def _add_wishes(content: dict[str, Any], wishes: dict[str, tuple[str, ...]], on_
 
 
 def _open(content: dict[str, Any], name: str) -> dict[str, Any]:
-    """The mapping of a name, to add to; a new one where there is none, or nothing behind the name."""
+    """The mapping of a name, to add to; a new one where there is none, or nothing after the name."""
     # In YAML a name may be a number, and one mapping may have several names (aliases): a copy belongs to this one.
     key = next((each for each in content if str(each) == name), name)
     content[key] = inner = dict(content.get(key) or {})

@@ -2,7 +2,7 @@
 
 Callers need not know which: `plan_columns` gives the type, and a batch of records goes through `decode` and `encode`.
 A value that cannot be decoded (a class without field list, a POJO subclass that no serializer lists, a timestamp that
-Arrow has no place for) is an error unless the caller is lenient: then it is null in the array, and `Decoded` gives
+Arrow cannot store) is an error unless the caller is lenient: then it is null in the array, and `Decoded` gives
 which it is and why.
 """
 

@@ -3,7 +3,7 @@
 A custom serializer family has two halves. `serializers.registry.register` reads and writes its snapshot as a custom
 node; `register_layout` gives the data layout of such a node, in the public layouts of `codecs.layout`. From
 then on scalar codec, columns, tables, `dump` and migrations know them. `register_class_layout` does the second half for
-classes that write themselves behind a serializer of Flink's (`Value`, `CopyableValue`, Hadoop `Writable`).
+classes that write themselves under a serializer of Flink's (`Value`, `CopyableValue`, Hadoop `Writable`).
 `codecs.json.json_lines.register_json` adds a form for `dump` where that of the value itself does not do.
 """
 

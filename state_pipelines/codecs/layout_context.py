@@ -31,7 +31,7 @@ class LayoutContext:
         opaque_values: the values that are kept as bytes.
         subclasses: non-registered POJO subclasses by POJO class, as far as any serializer of the snapshot lists them.
             The heap backend writes objects of such classes without listing the class in the state's own serializer.
-        classes: declarations of classes that the snapshot does not describe: fields of classes behind Kryo, and
+        classes: declarations of classes that the snapshot does not describe: fields of classes that Kryo writes, and
             subclasses of POJOs.
         messages: declared messages of Protobuf and Thrift inside Kryo.
     """

@@ -296,7 +296,7 @@ class FlinkJob(dg.Model):
 
     @property
     def reach(self) -> PathMapping:
-        """Current places of moved directories, and the directories that snapshots may name files in."""
+        """Current locations of moved directories, and the directories that snapshots may name files in."""
         return parse_path_mapping(self.path_mapping).allow((*self.all_roots, self.results, *self.allow_roots))
 
     @property

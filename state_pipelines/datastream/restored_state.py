@@ -105,7 +105,7 @@ class RestoredState:
 
 
 def _find_changelogs(operator: Operator) -> tuple[ChangelogStateBackendHandle, ...]:
-    """The changelogs of an operator; none where files were moved, since the handles name their old places."""
+    """The changelogs of an operator; none where files were moved, since the handles name their old locations."""
     if operator.snapshot.path_mapping != PathMapping():
         return ()
     handles = (each.managed_keyed_state for each in operator.metadata.subtasks)

@@ -1,6 +1,6 @@
 """Pieces of a key group, so that a large one can be read by several tasks.
 
-Only a walk over a section finds where records begin. It notes a place every so many bytes, for each state where its
+Only a walk over a section finds where records begin. It notes a position every so many bytes, for each state where its
 records lie: they are side by side in every format.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.canonical.section_data import RecordPosition
 
 _SHARES = 8
-"""Places per wanted piece that a walk notes, so that pieces can be even."""
+"""Positions per wanted span that a walk notes, so that spans can be even."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class StateRun:
     Attributes:
         state_id: the state.
         positions: where some of its records begin, the first one too.
-        end: behind the last record.
-        counts: how many records there are in front of each place, and all; none where records say how long they are.
+        end: after the last record.
+        counts: how many records there are in front of each position, and all; none where records say how long they are.
     """
 
     state_id: int
@@ -52,7 +52,7 @@ class RunIndex:
     def find(
         self, section: Section, step: int, walk: Callable[[Section, int], tuple[StateRun, ...]]
     ) -> tuple[StateRun, ...]:
-        """The runs of a section with places about `step` bytes apart, by `walk` unless they are known."""
+        """The runs of a section with positions about `step` bytes apart, by `walk` unless they are known."""
         if (section, step) not in self._runs:
             self._runs[section, step] = walk(section, step)
         return self._runs[section, step]
@@ -62,12 +62,12 @@ class RunIndex:
 
 
 def choose_step(size: int) -> int:
-    """Bytes of data between the places that a walk notes, for pieces of about `size` bytes."""
+    """Bytes of data between the positions that a walk notes, for spans of about `size` bytes."""
     return max(1, size // _SHARES)
 
 
 def cut_run(section: Section, run: StateRun, size: int) -> Iterator[Section]:
-    """The records of a state in even pieces of at most about `size` bytes of file, in their order."""
+    """The records of a state in even spans of at most about `size` bytes of file, in their order."""
     shares = np.array([position.share for position in run.positions], np.int64)
     total = run.end.share - int(shares[0])
     parts = max(1, -(-total // size))
@@ -79,4 +79,4 @@ def cut_run(section: Section, run: StateRun, size: int) -> Iterator[Section]:
         start, end = positions[first], positions[last]
         count = run.counts[last] - run.counts[first] if run.counts else -1
         span = RecordSpan(run.state_id, start.position - start.base, end.position - start.base, count)
-        yield Section(section.key_group, start.start, end.behind, span=span)
+        yield Section(section.key_group, start.start, end.after, span=span)

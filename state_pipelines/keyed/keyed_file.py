@@ -80,7 +80,7 @@ class KeyGroupSource(Protocol):
         """Name for errors."""
 
     def scan_key_groups(self, context: RecordContext, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
-        """All records, one key group after the other, ascending; a state may come in several pieces.
+        """All records, one key group after the other, ascending; a state may come in several batches.
 
         A key group comes whole: all its records are held at once, those of every state.
         """

@@ -118,7 +118,7 @@ class KeyedRecords:
 
 
 def concat_records(batches: Sequence[KeyedRecords]) -> KeyedRecords:
-    """Records of one state from several places as one.
+    """Records of one state from several batches as one.
 
     Records in one buffer stay there. Records of several buffers are copied, and their file offsets are lost.
     """

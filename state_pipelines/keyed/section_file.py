@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.streams import StateStream
 
 RunFinder: TypeAlias = Callable[[Section, int], tuple[StateRun, ...]]
-"""Finds the spans of the states in a section, given the bytes between places where they can be cut."""
+"""Finds the spans of the states in a section, given the bytes between positions where they can be cut."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Running pieces of work in processes, or threads, of this machine."""
+"""Running tasks in processes, or threads, of this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Runner = Callable[["Sequence[Work[Any]]", str], list[Any]]
 """Function that runs tasks and returns their results in order; the text is the error message for a failed task."""
 
 Report = Callable[[int, int], None]
-"""Is told how many pieces are done, and how many there are."""
+"""Receives how many tasks are done, and how many there are."""
 
 SMALL = 64 << 20
 """Bytes of state below which starting processes takes longer than the work."""
@@ -38,10 +38,10 @@ KERNEL_THREADS = 4
 
 
 class Work(Protocol[Result]):
-    """A piece of work that can be sent to another process.
+    """A task that can be sent to another process.
 
-    One with an attribute `in_flight` says how many such pieces threads of one process had better run at a time, because
-    they wait for a storage. One with an attribute `threads` says of how many such pieces at a time each can be done by
+    One with an attribute `in_flight` says how many such tasks threads of one process had better run at a time, because
+    they wait for a storage. One with an attribute `threads` says of how many such tasks at a time each can be done by
     a thread as well, which needs no time to start; without it Python would hold the others up.
     """
 
@@ -60,7 +60,7 @@ def choose_processes(size: int) -> int:
 
 
 class Processes:
-    """Processes that share pieces of work: started when they are first needed, ended with the block.
+    """Processes that share tasks: started when they are first needed, ended with the block.
 
     Starting one takes about two seconds, so that work in stages had better keep them, and work for which threads do
     needs none. They are started from scratch (`spawn`), so that the main module of a script must be guarded by
@@ -83,15 +83,15 @@ class Processes:
             self._pool = None
 
     def run(self, tasks: Sequence[Work[Result]], what: str, *, report: Report | None = None) -> list[Result]:
-        """Run pieces of work; results in the order of the pieces.
+        """Run tasks; results in the order of the tasks.
 
         Args:
             tasks: the work.
             what: says what failed, when a process dies.
-            report: is told of the progress.
+            report: receives the progress.
 
         Raises:
-            StateError: a piece failed; the others are not begun any more.
+            StateError: a task failed; the others are not begun any more.
         """
         count = min(self._count, len(tasks))
         in_flight = min((getattr(task, "in_flight", 1) for task in tasks), default=1)
@@ -124,7 +124,7 @@ class Processes:
 def run_tasks(
     tasks: Sequence[Work[Result]], what: str, *, processes: int = 1, report: Report | None = None
 ) -> list[Result]:
-    """Run pieces of work in processes that end with it; as `Processes.run`."""
+    """Run tasks in processes that end with it; as `Processes.run`."""
     with Processes(processes) as runner:
         return runner.run(tasks, what, report=report)
 

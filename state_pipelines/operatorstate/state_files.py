@@ -314,7 +314,7 @@ def write_raw_partitions(partitions: list[bytes]) -> tuple[bytes, tuple[Operator
 
 
 def gather_elements(data: Bytes, starts: Offsets, ends: Offsets) -> Encoded:
-    """Return the elements from anywhere in `data`, one behind the other, for `write_operator_file`."""
+    """Return the elements from anywhere in `data`, one after the other, for `write_operator_file`."""
     sizes = ends - starts
     stops = np.cumsum(sizes, dtype=np.int64)
     if len(starts) and np.array_equal(starts[1:], ends[:-1]):
@@ -367,7 +367,7 @@ def _bound(offsets: dict[str, Offsets], size: int) -> dict[str, Spans]:
 
 
 def _decompress(data: bytes, start: int, name: str) -> tuple[bytes, Spans]:
-    """Return the stream behind the header, and where its chunks begin in it and in the file."""
+    """Return the stream after the header, and where its chunks begin in it and in the file."""
     if data[start : start + len(STREAM_ID)] != STREAM_ID:
         raise FormatError("no snappy framed stream follows the header", where=Where(file=name, offset=start))
     chunks, plain, framed = [], [], []

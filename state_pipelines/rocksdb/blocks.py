@@ -79,7 +79,7 @@ def decode_blocks(
 
     Args:
         form: of the table.
-        data: u8, a piece of the file.
+        data: u8, a range of the file.
         offset: position of `data` in the file.
         offsets: i64[b] positions of the blocks in the file; with their trailers they lie inside `data`.
         sizes: i64[b] their sizes without the trailers.
@@ -185,7 +185,7 @@ def read_plain_sizes(base, ends, kinds, sizes, sources):  # type: ignore[no-unty
         ends: i64[b] of the blocks, relative to `base`.
         kinds: u8[b] how each block is compressed.
         sizes: i64[b], the sizes of the blocks as they are; replaced where a block is compressed, by -1 if it has none.
-        sources: i64[b], the starts of the blocks; moved behind the sizes, but for snappy, which has them itself.
+        sources: i64[b], the starts of the blocks; moved after the sizes, but for snappy, which has them itself.
     """
     for block in range(len(ends)):
         if kinds[block] == _NONE:

@@ -24,7 +24,7 @@ XXH3 = 4
 CHECKSUM_TYPES = (NO_CHECKSUM, CRC32C, XXHASH32, XXHASH64, XXH3)
 
 TRAILER_SIZE = 5
-"""Bytes behind every block: the compression type and the checksum."""
+"""Bytes after every block: the compression type and the checksum."""
 
 _POLYNOMIAL = 0x82F63B78
 _LAST_BYTE_FACTOR = 0x6B9083D9
@@ -87,7 +87,7 @@ def find_wrong_crc32c(base, starts, sizes, modifiers):  # type: ignore[no-untype
         base: address of the data.
         starts: i64[b] first byte of each block, relative to `base`; `sizes` + `TRAILER_SIZE` bytes are there.
         sizes: i64[b] bytes of each block without its trailer.
-        modifiers: i64[b] what the place of the block adds to its checksum.
+        modifiers: i64[b] what the offset of the block adds to its checksum.
 
     Returns:
         The first block that does not match; -1 if all do.

@@ -36,7 +36,7 @@ _SIGN = -(1 << 63)
 
 @njit(cache=True, nogil=True)
 def load_varint(at, end):  # type: ignore[no-untyped-def]
-    """A varint of at most 63 bits: value and the position behind it, which is -1 when there is none."""
+    """A varint of at most 63 bits: value and the position after it, which is -1 when there is none."""
     value = 0
     shift = 0
     while at < end and shift < 63:
@@ -122,7 +122,7 @@ def count_entries(base, starts, ends, entries_ends):  # type: ignore[no-untyped-
 
 @njit(cache=True, nogil=True)
 def parse_entries(base, starts, entries_ends, sequence, target, key_starts, key_ends, value_starts, value_ends):  # type: ignore[no-untyped-def]
-    """Write keys and values out in full; behind a key stay the eight bytes of its sequence and type.
+    """Write keys and values out in full; after a key stay the eight bytes of its sequence and type.
 
     Args:
         base: address of the blocks that `count_entries` has checked.
@@ -131,7 +131,7 @@ def parse_entries(base, starts, entries_ends, sequence, target, key_starts, key_
         sequence: the one of all entries of an ingested table; -1 to take each entry's own.
         target: address of the output.
         key_starts: i64[n], filled, relative to `target`; so are the other three.
-        key_ends: i64[n], behind the user key.
+        key_ends: i64[n], after the user key.
         value_starts: i64[n].
         value_ends: i64[n].
 
@@ -199,8 +199,8 @@ def parse_index(base, entries_end, delta, trailer_size, target, key_starts, key_
     Args:
         base: address of the block.
         entries_end: where its restart points start.
-        delta: values have no size, and only the sizes' differences stand behind keys that share bytes.
-        trailer_size: bytes behind the user key of a separator, 0 or 8.
+        delta: values have no size, and only the sizes' differences stand after keys that share bytes.
+        trailer_size: bytes after the user key of a separator, 0 or 8.
         target: address of the keys, or 0 to count only.
         key_starts: i64[n], filled, relative to `target`; so are the others.
         key_ends: i64[n].

@@ -75,7 +75,7 @@ class Entries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """Entries of one table, in order; the trailer of a key stands behind it."""
+    """Entries of one table, in order; the trailer of a key stands after it."""
 
     table: Table
     entries: Entries
@@ -97,7 +97,7 @@ def scan(
     Args:
         family: the column family.
         start: first key.
-        end: behind the last key; None: to the last.
+        end: after the last key; None: to the last.
         window: bytes of keys and values that are held at once; a single larger entry is held all the same.
         tables: keeps the opened tables for later scans.
 
@@ -192,7 +192,7 @@ def split_keys(family: ColumnFamily, start: bytes, end: bytes | None, size: int)
     Args:
         family: the column family.
         start: first key of the range.
-        end: behind its last key; None: to the last.
+        end: after its last key; None: to the last.
         size: bytes per part, at least 1.
 
     Returns:

@@ -10,7 +10,7 @@ from state_pipelines.binary.compiled import njit
 from state_pipelines.binary.memory import copy, load_i64, load_u8, load_u32, store_8, store_64
 from state_pipelines.rocksdb.kernels import load_varint
 
-# Lengths of literals up to here stand in the tag; above, in as many bytes behind it.
+# Lengths of literals up to here stand in the tag; above, in as many bytes after it.
 _LONGEST_SHORT = 60
 
 

@@ -1,7 +1,7 @@
 """Tables while they are scanned: opened, and their blocks read in the order in which scans need them.
 
-On this machine a table is opened, and a piece of it is read, when a scan needs it. On another storage a plan follows
-from the bounds in the MANIFEST and the indexes of the tables: all pieces of all tables by their first key. They are
+On this machine a table is opened, and a range of it is read, when a scan needs it. On another storage a plan follows
+from the bounds in the MANIFEST and the indexes of the tables: all ranges of all tables by their first key. They are
 fetched along this plan, some of them ahead (`storage.reading`).
 """
 
@@ -59,7 +59,7 @@ class TableRange(NamedTuple):
         number: of the column family among those that are scanned.
         table: the table.
         start: first byte in the file.
-        end: behind the last byte.
+        end: after the last byte.
     """
 
     number: int
@@ -69,7 +69,7 @@ class TableRange(NamedTuple):
 
 
 class TableSource(ABC):
-    """A table that is being scanned, and a piece of it that was read."""
+    """A table that is being scanned, and a range of it that was read."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -81,7 +81,7 @@ class TableSource(ABC):
 
         Args:
             start: first byte.
-            end: behind the last byte.
+            end: after the last byte.
             size: bytes that are read at least, where something has to be read.
 
         Raises:
@@ -95,21 +95,21 @@ class TableSource(ABC):
                 found.append(memoryview(self._raw)[start - self._start : stop - self._start])
                 start = stop
             if start >= end:
-                # Of the piece before only the little that goes with these blocks is copied.
+                # Of the range before only the little that goes with these blocks is copied.
                 return found[0] if len(found) == 1 else memoryview(b"".join(found))
             self._start, self._raw = self._fetch(start, end, size)
 
     @abstractmethod
     def _fetch(self, start: int, end: int, size: int) -> tuple[int, bytes]:
-        """Fetch the next piece: where it begins, and its bytes."""
+        """Fetch the next range: where it begins, and its bytes."""
 
 
 class DirectSource(TableSource):
-    """A table whose pieces are read when they are wanted.
+    """A table whose ranges are read when they are wanted.
 
     Args:
         table: the table.
-        limit: behind the last byte that the scan may want.
+        limit: after the last byte that the scan may want.
     """
 
     def __init__(self, table: Table, limit: int) -> None:
@@ -134,12 +134,12 @@ def make_direct_source(table: Table, wanted: KeyRange) -> DirectSource:
 
 
 class PlannedSource(TableSource):
-    """A table whose pieces come by a plan.
+    """A table whose ranges come by a plan.
 
     Args:
         table: the table.
         number: of the column family among those that are scanned.
-        tables: gives the pieces.
+        tables: gives the ranges.
     """
 
     def __init__(self, table: Table, number: int, tables: PlannedTables) -> None:
@@ -201,11 +201,11 @@ class PlannedTables:
             raise table
         if table.content:
             return make_direct_source(table, wanted)
-        # Ranges of keys may share a piece.
+        # Ranges of keys may share a range.
         return self._sources.setdefault(key, PlannedSource(table, number, self))
 
     def take_range(self, number: int, table: Table) -> tuple[int, bytes]:
-        """Take the next piece of a table: where it begins, and its bytes."""
+        """Take the next range of a table: where it begins, and its bytes."""
         key = number, table.file.number
         while not self._ranges.get(key) and self._advance():
             pass
@@ -227,7 +227,7 @@ class PlannedTables:
         self._opening.close()
 
     def _advance(self) -> bool:
-        """Take the next piece of the plan, which opens tables as it goes; return whether there was one."""
+        """Take the next range of the plan, which opens tables as it goes; return whether there was one."""
         for table_range, data in self._reading:
             self._ranges.setdefault((table_range.number, table_range.table.file.number), []).append(
                 (table_range.start, data)
@@ -249,7 +249,7 @@ class PlannedTables:
             return error
 
     def _plan(self) -> Iterator[TableRange]:
-        """Plan the pieces of all column families by their first keys: scans need them in about this order."""
+        """Plan the ranges of all column families by their first keys: scans need them in about this order."""
         for number, each in enumerate(self._wanted):
             heads: list[tuple[bytes, int, TableRange, Iterator[tuple[bytes, TableRange]]]] = []
             for order, file in enumerate(find_all_files(each)):
@@ -268,7 +268,7 @@ class PlannedTables:
 
 
 def _advance_first(heads: list[tuple[bytes, int, TableRange, Iterator[tuple[bytes, TableRange]]]]) -> TableRange:
-    """Take the first of the next pieces of some tables, and put the piece after it in its place."""
+    """Take the first of the next ranges of some tables, and put the range after it instead."""
     _, order, first, table_ranges = heads[0]
     for key, table_range in table_ranges:
         heapq.heapreplace(heads, (key, order, table_range, table_ranges))
@@ -278,10 +278,10 @@ def _advance_first(heads: list[tuple[bytes, int, TableRange, Iterator[tuple[byte
 
 
 def plan_ranges(number: int, table: Table, ranges: Sequence[KeyRange], size: int) -> Iterator[tuple[bytes, TableRange]]:
-    """Plan the pieces of about `size` bytes in which the blocks for some keys are read.
+    """Plan the ranges of about `size` bytes in which the blocks for some keys are read.
 
     Yields:
-        (a key that no key of the piece is below, the piece), ascending.
+        (a key that no key of the range is below, the range), ascending.
     """
     index = table.index
     starts, ends = index.offsets, index.offsets + index.sizes + TRAILER_SIZE
@@ -335,5 +335,5 @@ def find_all_files(wanted: FamilyRanges) -> list[TableFile]:
 
 
 def find_blocks_end(table: Table, blocks: range) -> int:
-    """The position in the file behind blocks and their trailers."""
+    """The position in the file after blocks and their trailers."""
     return int(table.index.offsets[blocks[-1]] + table.index.sizes[blocks[-1]]) + TRAILER_SIZE

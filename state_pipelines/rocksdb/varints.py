@@ -6,7 +6,7 @@ from state_pipelines.errors import FormatError, Where
 
 
 class Cursor:
-    """A place in bytes; every read checks its bounds and moves on.
+    """A cursor over bytes; every read checks its bounds and moves on.
 
     Args:
         data: the bytes.

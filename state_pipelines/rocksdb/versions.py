@@ -25,7 +25,7 @@ def merge_runs(starts, ends, bounds, order):  # type: ignore[no-untyped-def]
     """Merge runs of entries: by key, the newest version of a key first.
 
     Args:
-        starts: i64[n] addresses of the keys, each run in order; their trailers stand behind them.
+        starts: i64[n] addresses of the keys, each run in order; their trailers stand after them.
         ends: i64[n].
         bounds: i64[r + 1] where each run starts; no run is empty.
         order: i64[n], filled: positions in `starts`.
@@ -67,7 +67,7 @@ def resolve_versions(key_starts, key_ends, value_starts, value_ends, order, eras
     """Find what is left of each user key: the newest put, or merge operands down to the first put or deletion.
 
     Args:
-        key_starts: i64[n] addresses, as are the other three; trailers stand behind the keys.
+        key_starts: i64[n] addresses, as are the other three; trailers stand after the keys.
         key_ends: i64[n].
         value_starts: i64[n].
         value_ends: i64[n].

@@ -1,7 +1,7 @@
 """Forms around serializer snapshots: outer, versioned, composite header, linked optional map.
 
 A snapshot body has no length: only the class that wrote it knows where it ends. Frames with a length exist in one
-place, the linked optional maps of POJO and Kryo snapshots.
+position, the linked optional maps of POJO and Kryo snapshots.
 Source: `TypeSerializerSnapshotSerializationUtil`, `TypeSerializerSnapshot.writeVersionedSnapshot`,
 `CompositeTypeSerializerSnapshot`, `NestedSerializersSnapshotDelegate`, `LinkedOptionalMapSerializer`.
 """

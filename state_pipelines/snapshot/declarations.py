@@ -214,7 +214,7 @@ def _read_python_types(path: str) -> dict[str, dict[str, PythonDeclaration]]:
 
     from state_pipelines.storage.yaml_documents import parse_yaml
 
-    hint = "Write operators, below each its states, and behind each its type, such as {py-op: {typed: 'ROW<n BIGINT>'}}"
+    hint = "Write operators, below each its states, and after each its type, such as {py-op: {typed: 'ROW<n BIGINT>'}}"
     with at(file=path):
         try:
             content = parse_yaml(read_file(resolve(path)).decode())

@@ -1,4 +1,4 @@
-"""Texts of snapshots in the places where people read them: terminals, Markdown and HTML.
+"""Texts of snapshots where people read them: terminals, Markdown and HTML.
 
 Uids, names of states and classes, keys and paths are whatever somebody has written into `_metadata`. None of them may
 move the cursor of a terminal, end a cell or a line, or become a tag.

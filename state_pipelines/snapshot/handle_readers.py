@@ -87,7 +87,7 @@ class HandleReader:
         self._operator_states: dict[OperatorStateHandle, OperatorStateSource] = {}
 
     def open_stream(self, handle: StreamStateHandle) -> StateStream:
-        """The bytes behind a handle."""
+        """The bytes of a handle."""
         stream = open_stream(handle, self.directory, self.path_mapping)
         copy = self.copies.get(stream.location.url) if self.copies and stream.location is not None else None
         return stream if copy is None else replace(stream, location=copy)
@@ -99,7 +99,7 @@ class HandleReader:
         *,
         narrowed: bool = False,
     ) -> KeyedFile | None:
-        """The managed keyed state behind a handle; None when there is none.
+        """The managed keyed state of a handle; None when there is none.
 
         Args:
             handle: the handle.
@@ -173,7 +173,7 @@ class HandleReader:
         if handle is None:
             return None
         if not isinstance(handle, KeyGroupsStateHandle | KeyGroupsSavepointStateHandle):
-            raise UnsupportedError(f"raw keyed state behind a {type(handle).__name__} is not read")
+            raise UnsupportedError(f"raw keyed state of a {type(handle).__name__} is not read")
         return open_raw_timers(self.open_stream(handle.delegate), handle.key_groups, handle.offsets, context)
 
     def open_raw_bytes(self, handle: KeyedStateHandle | None, subtask: int, reason: str) -> RawKeyedPart:
@@ -184,7 +184,7 @@ class HandleReader:
             FormatError: it says so wrongly.
         """
         if not isinstance(handle, KeyGroupsStateHandle | KeyGroupsSavepointStateHandle):
-            raise UnsupportedError(f"raw keyed state behind a {type(handle).__name__} is not read")
+            raise UnsupportedError(f"raw keyed state of a {type(handle).__name__} is not read")
         stream = self.open_stream(handle.delegate)
         sections = find_raw_sections(stream, handle.key_groups, handle.offsets)
         return RawKeyedPart(subtask, stream, handle.key_groups, sections, reason)
@@ -200,7 +200,7 @@ class HandleReader:
         )
 
     def open_operator(self, handle: OperatorStateHandle | None) -> OperatorStateSource | None:
-        """The operator state behind a handle, of which only the header is read, once; None when there is none.
+        """The operator state of a handle, of which only the header is read, once; None when there is none.
 
         Raises:
             StateError: the header cannot be read.
@@ -332,7 +332,7 @@ def _leaves_out_sections(stream: StateStream, offsets: Sequence[int], reading: H
 def _is_heap_native(
     stream: StateStream, handle: KeyGroupsStateHandle, reading: HeaderReading, *, narrowed: bool
 ) -> bool:
-    """Tell the native format of the heap backend from the canonical one behind the same handle.
+    """Tell the native format of the heap backend from the canonical one with the same handle.
 
     A native section begins with its key group as i32. Read as a canonical one, that is state 0 and a first key of at
     least 64 KiB times the key group; only key group 0 leaves a doubt, which the whole section settles.

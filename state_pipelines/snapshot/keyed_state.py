@@ -362,8 +362,8 @@ class KeyedState(State):
         try:
             _require_known(header for _, header in self._distinct_headers())
         except UnsupportedError as error:
-            return f"the entries of a key group cannot be told apart: {explain(error)}"
-        return "the entries of a key group cannot be told apart"
+            return f"the entries of a key group cannot be distinguished: {explain(error)}"
+        return "the entries of a key group cannot be distinguished"
 
     @cached_property
     def table_layout(self) -> StateLayout:

@@ -122,7 +122,7 @@ class InFlightPart:
         subtask: index of the subtask.
         stream: the stream of the handle.
         handle: of one channel, or of several.
-        direction: in front of the subtask or behind it.
+        direction: in front of the subtask or after it.
     """
 
     subtask: int

@@ -107,7 +107,7 @@ class SnapshotFiles:
 
     @property
     def kryo_version(self) -> int:
-        """Major version of Kryo behind generic types: 2 for Flink 1.x, 5 from 2.0."""
+        """Major version of Kryo of generic types: 2 for Flink 1.x, 5 from 2.0."""
         return 5 if self.metadata.version >= FIRST_VERSION_OF_FLINK_2 else 2
 
     @cached_property

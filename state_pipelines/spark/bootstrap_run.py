@@ -77,7 +77,7 @@ def bootstrap(
 
     Raises:
         UsageError: a description lacks something, or contradicts the base or another one.
-        ValueRangeError: a value or type has no place in its serializer, or a key is null.
+        ValueRangeError: a value or type does not fit its serializer, or a key is null.
         IncompatibleError: several rows have one key.
         UnsupportedError: a serializer has no layout, or the hash of a key is not known.
         ProofError: the new files do not hold the rows; nothing is left at the target.

@@ -29,7 +29,7 @@ COMPARED = (ROW_COUNTS, KEY_SETS, ROUND_TRIP, READ_BACK)
 
 @dataclass(frozen=True)
 class GroupResult:
-    """One comparison in one place.
+    """One comparison in one group.
 
     Attributes:
         state: its name.

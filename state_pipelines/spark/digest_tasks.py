@@ -101,7 +101,7 @@ def digest_frame(frame: DataFrame, types: Mapping[str, pa.DataType], columns: Ro
         columns: the digested columns.
 
     Raises:
-        StateError: a row cannot be computed, or has no place in its type.
+        StateError: a row cannot be computed, or does not fit its type.
     """
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -137,7 +137,7 @@ def judge(
 
 
 def _make_context() -> EphemeralDataContext:
-    """A place for sources that lives in memory and shows nothing."""
+    """A store for sources that lives in memory and shows nothing."""
     import_expectations()
     import great_expectations as gx
     from great_expectations.data_context.types.base import ProgressBarsConfig

@@ -31,7 +31,7 @@ class ExpectedDigests:
     Attributes:
         columns: what was digested of them.
         digested: their digests.
-        source: the old state whose rows, which they came of, were digested too; empty where none were.
+        source: the old state whose rows, which they result from, were digested too; empty where none were.
         old: the digests of those.
         carried: old and new name of digests that are the same, since these values stay.
     """
@@ -44,7 +44,7 @@ class ExpectedDigests:
 
     @cached_property
     def old_sums(self) -> Sums:
-        """Digests of the rows that these came of."""
+        """Digests of the rows that these result from."""
         expected = self.digested.sums
         return {
             group: {old: expected[group][new] for old, new in self.carried} | sums

@@ -5,7 +5,7 @@ pyarrow, numba and this package again, which takes longer than most tasks. With 
 fork of a process in which all of that is there already; `state_pipelines.spark.daemon` asks for it.
 
 A fork copies the thread that forks and no other, so a process may only be forked as long as it has a single thread.
-What is imported here starts none when it is told so before (`SINGLE_THREADED`); the server counts them, and where
+What is imported here starts none if that is set before (`SINGLE_THREADED`); the server counts them, and where
 there is more than one it says so and serves nobody. Spark's daemons then start as they do without it.
 """
 

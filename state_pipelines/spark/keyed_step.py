@@ -75,7 +75,7 @@ def keyed_process(
         df: the rows.
         key: column of the key; several are the fields of a tuple.
         function: a `KeyedProcessFunction`, as one writes it for PyFlink; or a `KeyedCoProcessFunction`, where the rows
-            are those of two inputs (see `connect`). If it is a `CheckpointListener` too, it is told on the driver.
+            are those of two inputs (see `connect`). If it is a `CheckpointListener` too, it is notified on the driver.
         uid: of the operator, by which state is found.
         output: columns of what the function emits, as a schema or its DDL; default none, what it emits is dropped.
         key_type: type of the keys (see `Types.of`); default that of the snapshot, else that of the columns.

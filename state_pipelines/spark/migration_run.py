@@ -68,7 +68,7 @@ class MigrationResult:
         path: the new savepoint.
         snapshot: the new savepoint, opened.
         rows: rewritten records.
-        plans: by label of the operator, what became of its states.
+        plans: by label of the operator, what happened to its states.
         proof: of all states together; None when it was not asked for.
         proofs: one per operator; of its keyed state and of its operator state, where both change.
         seconds: wall time.

@@ -1,7 +1,7 @@
 """Migrating list and broadcast state: the flows of `flows`, over the elements of subtasks in place of keys.
 
 A task reads one subtask's file. Broadcast state is read from one subtask, once all copies are found to be equal, and
-every subtask gets what becomes of it.
+every subtask gets the result.
 """
 
 from __future__ import annotations

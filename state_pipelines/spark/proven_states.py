@@ -72,7 +72,7 @@ class KeyedStates:
         return StateReader(self.spark, operator, opaque_values=opaque_values)
 
     def spread(self, name: str, shape: StateShape, sums: Sums) -> Sums:
-        """Return what every place must hold of these digests."""
+        """Return what every group must hold of these digests."""
         del name, shape
         return sums
 
@@ -167,7 +167,7 @@ class OperatorStates:
         return OperatorStateReader(self.spark, operator, all_copies=True, opaque_values=opaque_values)
 
     def spread(self, name: str, shape: StateShape, sums: Sums) -> Sums:
-        """Return what every place must hold: of broadcast state one copy was migrated, and every subtask gets it."""
+        """Return what every group must hold: of broadcast state one copy was migrated, and every subtask gets it."""
         if shape.kind != BROADCAST:
             return sums
         (copy,) = sums.values() or [None]

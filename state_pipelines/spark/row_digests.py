@@ -38,7 +38,7 @@ VALUES = "# values"
 """Names of digests that no field has; `VALUES` is that of a payload without fields."""
 
 BUCKETS = 128
-"""Rows are compared in so many heaps of keys where they have no key groups."""
+"""Rows are compared in so many buckets of keys where they have no key groups."""
 
 HASHED = "hashed_key_group"
 
@@ -117,7 +117,7 @@ class Digested:
     """Digests and counts of rows.
 
     Attributes:
-        sums: digests by key group, or by heap of keys.
+        sums: digests by key group, or by bucket of keys.
         misplaced: by the same, records whose hash gives another key group.
         unhashed: by the same, records whose hash is not known.
     """
@@ -127,7 +127,7 @@ class Digested:
     unhashed: Counter[int] = field(default_factory=Counter)
 
     def add(self, other: Digested) -> None:
-        """Add what there is in another place."""
+        """Add what there is in another batch."""
         add_sums(self.sums, other.sums)
         self.misplaced.update(other.misplaced)
         self.unhashed.update(other.unhashed)
@@ -278,7 +278,7 @@ def restore_types(rows: pa.RecordBatch, types: Mapping[str, pa.DataType]) -> pa.
     """Rows from Spark in the types of `find_types`.
 
     Raises:
-        ValueRangeError: a value has no place in its type.
+        ValueRangeError: a value does not fit its type.
     """
     columns = [
         conform(from_spark(column, types[name]), types[name], name) if name in types else column

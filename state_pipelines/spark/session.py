@@ -112,7 +112,7 @@ _JAVA_OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:MetaspaceSize=256m -XX:Tier4InvocationThreshold=50000 "
     "-XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
-# Rows live for a moment: with a small place for new objects, which grows where they live longer, it is the same memory
+# Rows live for a moment: with a small space for new objects, which grows where they live longer, it is the same memory
 # that is written again and again. Spark does not start with a heap that is smaller than three times this.
 _NEW = "-XX:NewSize=150m"
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")

@@ -144,7 +144,7 @@ class KeyedSplit(InputPartition):
     """Some key groups of one subtask, or records of one key group; all that a task needs.
 
     Attributes:
-        part: the subtask's file, or only some key groups of it, or a piece of one.
+        part: the subtask's file, or only some key groups of it, or a span of one.
         layout: layouts of the records; None when `reason` says why there are none.
         context: what finding records takes.
         labels: operator and state, for errors.
@@ -381,7 +381,7 @@ def split_operator(operator: Operator, options: StateOptions) -> Iterator[Operat
     """Tasks over all keyed states: whole key groups, about `split_size` bytes of file each.
 
     A key group is never cut here, whatever its size. The states of a key are stored apart in a key group, and only the
-    RocksDB backend writes them in the order of their keys, so that no place in the file has all of a key on one side.
+    RocksDB backend writes them in the order of their keys, so that no cut has all of a key on one side.
     """
     wanted = options.operator_table
     states, context = tuple(choose_states(operator, operator.keyed_states, wanted)), operator.record_context

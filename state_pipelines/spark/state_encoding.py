@@ -60,11 +60,11 @@ class EncodedState:
 def encode_state(
     reader: StateReader, plan: OperatorPlan, name: str, writer: RecordSpillWriter, *, prove: bool
 ) -> EncodedState:
-    """Write what becomes of the states that a new one comes from.
+    """Write what happens to the states that a new one comes from.
 
     Args:
         reader: of the old states.
-        plan: what becomes of the states of the operator.
+        plan: what happens to the states of the operator.
         name: of the new state.
         writer: writes its rows.
         prove: digest the expected rows.
@@ -126,7 +126,7 @@ class _Encoder:
             rows = [json.dumps(row, ensure_ascii=False) for row in runner.find_unfit_keys(flow, EXAMPLES)]
             null = error.what == NULL_KEY
             way_out = "let the expression give a key, or leave these entries out (`filter`)"
-            hint = way_out if null else "say what becomes of them (`on_equal`)"
+            hint = way_out if null else "say what happens to them (`on_equal`)"
             step = next(
                 each.step for each in walk_flow(flow) if isinstance(each, Apply) and isinstance(each.stage, Rekey)
             )

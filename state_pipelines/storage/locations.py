@@ -67,12 +67,12 @@ def protocols(filesystem: AbstractFileSystem) -> tuple[str, ...]:
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name means itself on every file system: letters, digits, `_`, and behind the first `.` and `-`."""
+    """Whether a name means itself on every file system: letters, digits, `_`, and after the first `.` and `-`."""
     return _PLAIN_NAME.fullmatch(name) is not None
 
 
 def complete_scheme(path: str) -> str:
-    """Return a path with two slashes behind its scheme: Flink writes `file:/a` for `file:///a`."""
+    """Return a path with two slashes after its scheme: Flink writes `file:/a` for `file:///a`."""
     match = _SINGLE_SLASH.match(path)
     return path if match is None else f"{match[1]}:///{path[match.end() :]}"
 

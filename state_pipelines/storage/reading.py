@@ -197,7 +197,7 @@ def _resume(results: Iterator[Result], begun: Future[Result | _End]) -> Iterator
 
 
 def read_ranges(ranges: Iterable[tuple[Location, int, int]], size: int) -> Iterator[bytes]:
-    """Read ranges of files, one after the other, in pieces of at most `size` bytes; see `read_ahead`.
+    """Read ranges of files, one after the other, in chunks of at most `size` bytes; see `read_ahead`.
 
     Raises:
         FormatError: a range is not inside its file.

@@ -83,7 +83,7 @@ def find_scheme(path: str) -> str:
 
 
 def normalize(path: str) -> str:
-    """A path or URL in the form that fsspec understands: two slashes behind a scheme, the scheme one of its own."""
+    """A path or URL in the form that fsspec understands: two slashes after a scheme, the scheme one of its own."""
     scheme, separator, rest = complete_scheme(path).partition("://")
     if scheme == "file" and rest.startswith("localhost/"):
         rest = rest.removeprefix("localhost")

@@ -24,7 +24,7 @@ from tests.keyed.key_group_lines import EXPRESSIONS, TypedKeys, expressions_of, 
 
 FOUND = {
     **{name.partition("$")[2]: text for name, text in EXPRESSIONS.items()},
-    # What cannot be told apart on the keys goes by the more frequent name.
+    # What cannot be distinguished on the keys goes by the more frequent name.
     "KotlinKey": "record(region, number, flag, id)",
     "LombokBoxedKey": "lombok(flag, boxed(sure), region, array(parts))",
     "SumKey": "hash(number) + hash(region)",

@@ -1,4 +1,4 @@
-"""`check`: what becomes of operators and states, and the report."""
+"""`check`: what happens to operators and states, and the report."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from tests.snapshots import OWN
 
 
 def copy(savepoint: Savepoint, target: Path | str, files: FileMode = FileMode.COPY) -> int:
-    """Publish the savepoint as it is at another place; how many files were copied."""
+    """Publish the savepoint as it is in another location; how many files were copied."""
     snapshot = savepoint.open()
     with SnapshotWriter(resolve(str(target))) as writer:
         metadata, copies = plan_copies(snapshot, snapshot.metadata, writer.target, files=files, verify=True)

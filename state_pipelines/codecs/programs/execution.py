@@ -171,7 +171,7 @@ def _measure_spans(data: Bytes, starts: Offsets, ends: Offsets) -> int:
 
 
 def _make_error(program: Program, status: int, record: int, position: int, where: int, *, offset: int) -> StateError:
-    """The error of a status of the kernel, with its place in the file and the path of the field."""
+    """The error of a status of the kernel, with its offset in the file and the path of the field."""
     if status in (op.BAD_SUBCLASS, op.BAD_KIND):
         return UnsupportedError(
             f"record {record}: {op.MESSAGES[status]}",

@@ -148,7 +148,7 @@ def find_record_starts(base, size, key_group, complete, prefix, states, step, cu
         prefix: bytes of the key-group prefix, 1 or 2.
         states: number of states in the header.
         step: bytes, at least 1.
-        cursor: i64[3], updated: position (-1 at the start of the section), state id, position of the last place.
+        cursor: i64[3], updated: position (-1 at the start of the section), state id, position of the last record start.
         starts: i64[2, r], filled: position, state id.
 
     Returns:
@@ -227,7 +227,7 @@ def sort_records(  # type: ignore[no-untyped-def]
     totals,
     target,
 ):
-    """Frame records of one state, each at the next free place of its run.
+    """Frame records of one state, each at the next free position of its run.
 
     Args:
         key_groups: i32[n], from `first` on; goes into the prefix.
@@ -242,7 +242,7 @@ def sort_records(  # type: ignore[no-untyped-def]
         value_ends: i64[n].
         counted_ends: i64[n], ends of the values for the digest.
         positions: i64[key groups * states], next free offset from `target`; advanced.
-        lasts: like `positions`, gets the place of the last record's first key byte.
+        lasts: like `positions`, gets the position of the last record's first key byte.
         totals: u64[key groups * states, 4], records, bytes, digest and content; added to.
         target: address of the output.
     """

@@ -172,7 +172,7 @@ def _make_window(file: CanonicalFile, group: tuple[Section, ...], raw: bytes) ->
 def _scan_large(
     file: CanonicalFile, section: Section, wanted: npt.NDArray[np.bool_], prefix: int, window: int
 ) -> Iterator[tuple[int, KeyedRecords]]:
-    """A section, or piece of one, that is read in several windows, each from the first record not in the last one."""
+    """A section, or a span of one, that is read in several windows, each from the first record not in the last one."""
     reader = SectionReader(file.stream, section, compressed=file.header.compressed, block=window)
     span, exact = section.span, not section.is_open
     cursor = _begin() if span is None else np.array([0, 0, span.state_id, 0], np.int64)

@@ -20,14 +20,14 @@ _CHUNK_HEADER = 4
 
 @dataclass(frozen=True, slots=True)
 class RecordPosition:
-    """A place in the data of a section, and where in the file it is.
+    """A position in the data of a section, and where in the file it is.
 
     Attributes:
         position: in the data.
         start: position in the stream of the byte, or of the chunk that holds it.
         base: position in the data that corresponds to `start`.
-        after: position in the stream behind the byte in front of the place, or behind the chunk that holds that.
-        share: position in the stream if a chunk were spread evenly over its data, to tell how much lies between places.
+        after: position in the stream after the byte in front of it, or after the chunk that holds that byte.
+        share: position in the stream if a chunk were spread evenly over its data; differences are stored sizes.
     """
 
     position: int
@@ -45,7 +45,7 @@ class _Chunk(NamedTuple):
 
 
 class SectionReader:
-    """Sequential reader of a section, or of its piece; on a remote storage it reads ahead (`storage.reading`).
+    """Sequential reader of a section, or of its span; on a remote storage it reads ahead (`storage.reading`).
 
     Memory: what `advance` is asked for, a block of the file, and what is read ahead; of a compressed section as many
     bytes of chunks beside that.

@@ -1,7 +1,7 @@
 """Framed records sorted into runs, one per key group and state, ready for a canonical file.
 
 Records come in any order and leave in blocks. Inside a block runs ascend by key group, then by state, so that any range
-of key groups is one range of bytes. Nothing is compared for that: a run's place follows from how much comes
+of key groups is one range of bytes. Nothing is compared for that: a run's position follows from how much comes
 before it.
 """
 

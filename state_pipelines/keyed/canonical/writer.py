@@ -83,7 +83,7 @@ class CanonicalWriter:
 
         Args:
             key_group: inside the range, and not written before.
-            chunks: the section one piece after the other, as `write_sections` takes it.
+            chunks: the section one chunk after the other, as `write_sections` takes it.
         """
         self._offsets[key_group] = self._position
         if self.header.compressed:

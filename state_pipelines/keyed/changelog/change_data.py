@@ -97,7 +97,7 @@ class ChangeData:
 
 
 class Lookahead:
-    """Reads data mostly forward, some of it ahead, so that places near each other take one read.
+    """Reads data mostly forward, some of it ahead, so that positions near each other take one read.
 
     Args:
         read: gives bytes from a position up to another one.

@@ -36,7 +36,7 @@ def read_groups(ahead: Lookahead, data: ChangeData, offset: int) -> Iterator[Pos
         offset: position of the change set.
 
     Yields:
-        i64[g, 5]: pieces, with the columns `GROUP` to `COUNT`; the change set is left 0.
+        i64[g, 5]: entries, with the columns `GROUP` to `COUNT`; the change set is left 0.
 
     Raises:
         FormatError: the bytes are not a change set.

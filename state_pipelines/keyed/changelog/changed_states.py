@@ -226,7 +226,7 @@ def require_ends(state: ChangedState, changes: Changes, starts: npt.NDArray[np.i
 
 
 def measure(layout: lay.Layout, changes: Changes, start: npt.NDArray[np.int64] | int, state: ChangedState) -> pa.Array:
-    """Measure what every change holds from `start` on: `HEAD` behind its first byte, or positions."""
+    """Measure what every change holds from `start` on: `HEAD` after its first byte, or positions."""
     starts = changes.starts + start if isinstance(start, int) else start
     return Measure(layout).spans(changes.data, starts, changes.ends, offset=0, name=state.file)
 

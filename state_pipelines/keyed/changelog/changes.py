@@ -1,7 +1,7 @@
 """The bytes of logged changes: what the changelog state backend appends, and the files that it uploads.
 
 A change is an operation, a state id and the key, namespace and value of the operation; metadata changes name the
-state behind an id. Changes lie in change sets, grouped by key group, the metadata (key group -1) first; change sets lie
+state after an id. Changes lie in change sets, grouped by key group, the metadata (key group -1) first; change sets lie
 in streams, whose first byte says whether the rest is one snappy framed stream.
 Source: `AbstractStateChangeLogger`, `KvStateChangeLoggerImpl`, `ChangelogBackendLogApplier`, `StateChangeFormat`,
 `StateChangeFsUploader`, `ChangelogStreamWrapper`.

@@ -275,7 +275,7 @@ def _measure_changes(state: ChangedState, changes: Changes, operation: int) -> p
         try:
             checked = Measure(layout).spans(changes.data, starts[:rows], changes.ends[:rows], offset=0, name=state.file)
         except UnsupportedError:
-            # A value of an undescribed class is no evidence about the key.
+            # A value of a class without a declaration is no evidence about the key.
             rows = 0
     rest = Measure(lay.Struct((*state.scope, ("payload", REST)))).spans(
         changes.data, starts[rows:], changes.ends[rows:], offset=0, name=state.file

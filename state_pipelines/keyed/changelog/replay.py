@@ -164,6 +164,6 @@ def _last(keys: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Array]:
     """(the last row of each key, ascending; the distinct keys)."""
     encoded = keys.dictionary_encode()
     last = np.empty(len(encoded.dictionary), np.int64)
-    # Of several assignments to one place the last one stays.
+    # Of several assignments to one position the last one stays.
     last[encoded.indices.to_numpy()] = np.arange(len(keys))
     return np.sort(last), encoded.dictionary

@@ -1,7 +1,7 @@
 """Digests of the columns of a state by key group, which do not depend on the order of the rows.
 
 Two tables of the same keys hold the same in a column of a key group, or their digests differ. Every value counts
-together with the identity of its row, so that no two rows can change places unseen.
+together with the identity of its row, so that no two rows can be exchanged unnoticed.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ColumnDigest:
 
 
 def add_sums(total: Sums, more: Sums) -> None:
-    """Add the digests of another place to `total`."""
+    """Add the digests of another file to `total`."""
     for group, values in more.items():
         sums = total.setdefault(group, {})
         for name, value in values.items():

@@ -63,7 +63,7 @@ class RecordDigest:
 
 
 def sum_digests(digests: Iterable[Mapping[str, RecordDigest]]) -> dict[str, RecordDigest]:
-    """The digests of states, by name, of several places together."""
+    """The digests of states, by name, of several files together."""
     totals: dict[str, RecordDigest] = {}
     for each in digests:
         for name, digest in each.items():

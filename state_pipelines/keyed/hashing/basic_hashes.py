@@ -59,7 +59,7 @@ def without_nulls(codes: HashCodes, array: pa.Array) -> HashCodes:
 
 
 def conform_basic(kind: str, array: pa.Array) -> pa.Array:
-    """An array in the Arrow form of a basic type; ValueRangeError when a value has no place there."""
+    """An array in the Arrow form of a basic type; ValueRangeError when a value does not fit it."""
     try:
         return conform(array, arrow_type(BASIC_LAYOUTS[kind]))
     except ValueRangeError as error:

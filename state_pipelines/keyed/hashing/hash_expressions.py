@@ -225,7 +225,7 @@ def _parse(node: ast.expr, text: str, depth: int) -> Term:
             return Operation(_OPERATORS[type(operator)], *sides)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
             return _parse_call(name, [_parse(each, text, depth - 1) for each in arguments])
-    raise UsageError(f"{ast.unparse(node)!r:.80} has no place in a hash expression", hint=_HINT)
+    raise UsageError(f"{ast.unparse(node)!r:.80} is not allowed in a hash expression", hint=_HINT)
 
 
 def _parse_call(name: str, arguments: list[Term]) -> Term:

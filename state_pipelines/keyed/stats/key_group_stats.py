@@ -131,7 +131,7 @@ class Move:
 
 @dataclass(frozen=True)
 class KeyGroupMeasurement:
-    """Some key groups of one subtask, to be measured: one piece of work, which any process can do.
+    """Some key groups of one subtask, to be measured: one task, which any process can run.
 
     Attributes:
         operator: label of the operator, for errors.
@@ -180,7 +180,7 @@ def measure_key_groups(
 
     Raises:
         FormatError: the bytes are not what the format says.
-        UnsupportedError: the states cannot be told apart without a serializer that is not known.
+        UnsupportedError: the states cannot be distinguished without a serializer that is not known.
     """
     counting = _Counting(files, context, key_groups, top, move)
     for part, groups in split_files(files, PART, context, key_groups):

@@ -64,7 +64,7 @@ class StateRows:
     """The records of one state in a window, and their rows.
 
     Attributes:
-        batches: the records; those of one piece follow those of the one before.
+        batches: the records; those of one batch follow those of the one before.
         rows: i64[n], row of each record, ascending.
         order: i64[n], the record of each of `rows`; records of one row in the order of the file.
     """
@@ -74,7 +74,7 @@ class StateRows:
     order: Positions
 
     def between(self, first: int, stop: int) -> slice:
-        """The places in `rows` of rows from `first` up to `stop`."""
+        """The indexes in `rows` of rows from `first` up to `stop`."""
         low, high = np.searchsorted(self.rows, (first, stop))
         return slice(int(low), int(high))
 
@@ -262,7 +262,7 @@ def require_one(state: StateRows, name: str, layout: lay.Struct) -> None:
 def decode_keys(
     columns: Columns, batches: Sequence[RecordRows], indexes: Positions, *, lenient: bool = False
 ) -> Decoded:
-    """Decode the whole keys of some records, counted over all pieces, in the order of `indexes`.
+    """Decode the whole keys of some records, counted over all batches, in the order of `indexes`.
 
     Raises:
         FormatError: the bytes do not fit the serializers.
@@ -326,7 +326,7 @@ def _decode(
 
 
 def _by_batch(batches: Sequence[RecordRows], indexes: Positions) -> Iterator[tuple[Positions, RecordRows, Positions]]:
-    """The `indexes` inside each piece: their indices, the piece, and their numbers in it."""
+    """The `indexes` inside each batch: their indices, the batch, and their numbers in it."""
     if len(batches) == 1:
         yield np.arange(len(indexes), dtype=np.int64), batches[0], indexes
         return

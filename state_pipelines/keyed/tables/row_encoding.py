@@ -73,7 +73,7 @@ class RecordEncoder:
 
         Raises:
             UsageError: a column is missing, or the elements of a list are not together or not in order.
-            ValueRangeError: a value has no place in its serializer.
+            ValueRangeError: a value does not fit its serializer.
         """
         if self.layout.state_type == "LIST":
             batches = self._gather_lists(batches)
@@ -161,7 +161,7 @@ class RecordEncoder:
 
         Raises:
             UsageError: a column is missing.
-            ValueRangeError: a key is null or has no place in its serializer.
+            ValueRangeError: a key is null or does not fit its serializer.
         """
         target = plan_columns(self.layout.key).type
         columns = []
@@ -183,7 +183,7 @@ class RecordEncoder:
 
         Raises:
             UsageError: a column is missing.
-            ValueRangeError: a value has no place in its serializer.
+            ValueRangeError: a value does not fit its serializer.
         """
         target = plan_columns(self.layout.value).type
         if self.layout.state_type == "TIMER":

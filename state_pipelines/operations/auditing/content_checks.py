@@ -84,7 +84,7 @@ class _Subject:
 
 
 Task = tuple[_Subject, "Callable[[], Iterable[Finding]]"]
-"""A piece of the audit that can run beside others."""
+"""A task of the audit that can run beside others."""
 
 
 def audit_contents(snapshot: Snapshot, depth: Depth, findings: Findings) -> ReadAmounts:

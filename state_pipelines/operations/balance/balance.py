@@ -62,7 +62,7 @@ Run = Callable[[Sequence[Work[KeyGroupSizes]], str], list[KeyGroupSizes]]
 """Runs tasks; the text is part of the error when a process dies."""
 
 TASK_SIZE = 256 << 20
-"""Bytes of file in one piece of work."""
+"""Bytes of file in one task."""
 
 
 def measure_balance(

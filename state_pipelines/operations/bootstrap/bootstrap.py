@@ -109,7 +109,7 @@ class BootstrapPlan:
         engine: gives the rows.
         target: directory of the new savepoint.
         prove: whether the result is read back before it is published.
-        files: what becomes of the files of the base.
+        files: what happens to the files of the base.
         schemas: types of the rows of each state.
         offsets: splits of Kafka, by uid of the source.
         accessed: time of the last access of values with TTL whose rows have none, in milliseconds since 1970.
@@ -252,7 +252,7 @@ def plan_bootstrap(
         engine: gives the rows.
         base: snapshot that all other state is taken from.
         format: of keyed state.
-        files: what becomes of the files of the base.
+        files: what happens to the files of the base.
         prove: read the result back before it is published.
 
     Raises:

@@ -63,7 +63,7 @@ class RowShape:
 
         Raises:
             UsageError: a column is missing, or two fields of a struct have one name.
-            ValueRangeError: a value has no place in its serializer, or a list or key group is null.
+            ValueRangeError: a value does not fit its serializer, or a list or key group is null.
         """
         columns: dict[str, pa.Array] = {}
         batch = to_plain_rows(batch)

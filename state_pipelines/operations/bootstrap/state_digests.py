@@ -104,7 +104,7 @@ class StateDigester:
 
 @dataclass(frozen=True)
 class FileDigests:
-    """Reads some states of one file and digests them; one piece of work.
+    """Reads some states of one file and digests them; one task.
 
     Attributes:
         operator: label, for errors.
@@ -175,7 +175,7 @@ def digest_elements(subtasks: npt.NDArray[np.int32], keys: pa.Array | None, valu
 
 @dataclass(frozen=True)
 class PartDigests:
-    """Reads what one subtask has of a list or broadcast state and digests it; one piece of work.
+    """Reads what one subtask has of a list or broadcast state and digests it; one task.
 
     Attributes:
         operator: label, for errors.

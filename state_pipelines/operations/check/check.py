@@ -200,7 +200,7 @@ def check_serializers(
     Args:
         operator: label of the operator.
         state: state name.
-        old: serializers of the snapshot by place; `VALUE` of LIST and MAP state holds the whole list or map.
+        old: serializers of the snapshot by subject; `VALUE` of LIST and MAP state holds the whole list or map.
         new: serializers of the new job.
         kind: VALUE, LIST, MAP, REDUCING, AGGREGATING, TIMER, SPLIT_DISTRIBUTE, UNION or BROADCAST.
         target: release of Flink.
@@ -209,11 +209,11 @@ def check_serializers(
         row_names: as of `check`.
 
     Raises:
-        UsageError: no such release or backend, or the two sides do not have the same places.
+        UsageError: no such release or backend, or the two sides do not have the same subjects.
     """
     if old.keys() != new.keys():
         names = ", ".join(sorted(old.keys() ^ new.keys()))
-        raise UsageError(f"both sides need the same places, only one has {names}")
+        raise UsageError(f"both sides need the same subjects, only one has {names}")
     restore = replace(_plan_restore(target, backend, kryo_version), row_names=row_names)
     return tuple(judge_subjects(operator, JobState(state, kind, old), JobState(state, kind, new), restore))
 

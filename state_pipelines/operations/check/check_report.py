@@ -1,4 +1,4 @@
-"""The answer of `check`: one entry per operator, state and place, and a verdict for the whole."""
+"""The answer of `check`: one entry per operator, state and serializer, and a verdict for the whole."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class StateCheck:
         error: what Flink raises; empty when it raises nothing, or something that is not known. Serializers are
             in readable form, where Flink prints Java objects.
         partial: state is dropped or starts empty although the restore succeeds.
-        old: the serializer of the snapshot at this place, in readable form; empty where there is none.
+        old: the serializer of the snapshot at this position, in readable form; empty where there is none.
         new: that of the new job.
     """
 
@@ -263,7 +263,7 @@ class MigrationCheckReport:
         )
 
 
-_HEAD = ("| operator | state | kind | place | outcome | to do |", "| --- | --- | --- | --- | --- | --- |")
+_HEAD = ("| operator | state | kind | subject | outcome | to do |", "| --- | --- | --- | --- | --- | --- |")
 
 
 def _row(check: StateCheck) -> str:

@@ -79,7 +79,7 @@ class Restore:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two serializers at one place, and what their comparison gives."""
+    """Two serializers of one subject, and what their comparison gives."""
 
     subject: Subject
     old: Serializer

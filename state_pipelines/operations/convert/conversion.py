@@ -1,6 +1,6 @@
-"""`convert`: the same state in another format, at another place, in files of its own.
+"""`convert`: the same state in another format, in another location, in files of its own.
 
-What a format cannot carry is said before anything is written. Each subtask is one piece of work, so that any number of
+What a format cannot carry is said before anything is written. Each subtask is one task, so that any number of
 processes can share it; what was written is read again and compared with what was there before `_metadata` is written.
 """
 

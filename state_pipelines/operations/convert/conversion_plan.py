@@ -106,7 +106,7 @@ def plan_conversion(
         target: directory of the new one.
         format: of keyed state; with `KEEP` every file is copied as it is.
         compress: snappy compression of canonical and heap files; None keeps what each subtask has.
-        in_flight: what becomes of in-flight data, which savepoints do not carry.
+        in_flight: what happens to in-flight data, which savepoints do not carry.
         verify: read what was written again.
         files: see `convert`.
         checksums: see `convert`.

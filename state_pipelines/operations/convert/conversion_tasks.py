@@ -1,4 +1,4 @@
-"""The keyed state of one subtask in another format: one piece of work, which any process can do."""
+"""The keyed state of one subtask in another format: one task, which any process can run."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ Result = TypeVar("Result")
 
 
 class Runner(Protocol):
-    """Runs pieces of work and gives their results in order; the text says what failed."""
+    """Runs tasks and gives their results in order; the text says what failed."""
 
     def __call__(self, tasks: Sequence[Work[Result]], what: str, /) -> list[Result]:
         """Run them."""

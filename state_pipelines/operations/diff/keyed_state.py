@@ -1,6 +1,6 @@
 """Records of keyed state on both sides: digests per key group first, then only the key groups that differ.
 
-Key groups that differ are read once more, as hashes, and a last time for the examples. Each step is pieces of work that
+Key groups that differ are read once more, as hashes, and a last time for the examples. Each step is tasks that
 processes or threads share; none holds more than a window of records, or the hashes of `BUDGET` records of either side.
 """
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
 
 SPLIT_SIZE = 32 << 20
-"""Bytes of a file that one piece of work digests."""
+"""Bytes of a file that one task digests."""
 
 BUDGET = 2 << 20
-"""Records of a side whose hashes a piece of work holds; a key group with more is read several times, in shares."""
+"""Records of a side whose hashes a task holds; a key group with more is read several times, in shares."""
 
 _GAP = 8
-"""Key groups between two that differ which are rather read in vain than left out by another piece of work."""
+"""Key groups between two that differ which are rather read in vain than left out by another task."""
 
 _KEY_COLUMNS = ("key_group", "timestamp", "state_key", "state_namespace", "map_key", "key_bytes")
 
@@ -290,7 +290,7 @@ def make_side(state: KeyedState, unread: Sequence[Unread] = ()) -> KeyedSide:
 
 
 def plan_digests(states: Sequence[KeyedState]) -> list[DigestFile]:
-    """The pieces of work that digest some states of one operator, each file read once."""
+    """The tasks that digest some states of one operator, each file read once."""
     if not states:
         return []
     operator = states[0].operator
@@ -330,14 +330,14 @@ def plan_comparison(
     *,
     budget: int = BUDGET,
 ) -> list[CompareGroups]:
-    """The pieces of work that compare the key groups whose digests differ.
+    """The tasks that compare the key groups whose digests differ.
 
     Args:
         one: the state in the one.
         other: the state in the other.
         sums: of both sides, as `add_up` gives them.
         limit: see `CompareGroups`.
-        budget: how many records of a side a piece holds.
+        budget: how many records of a side a task holds.
     """
     differing = np.flatnonzero((sums[0] != sums[1]).any(axis=1))
     records = np.maximum(sums[0][:, 0], sums[1][:, 0]).astype(np.int64)

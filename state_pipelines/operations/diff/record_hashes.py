@@ -80,7 +80,7 @@ class Differences:
 
 
 def concat_hashes(batches: Iterable[Hashes]) -> Hashes:
-    """Records of several pieces as one."""
+    """Records of several batches as one."""
     held = list(batches)
     if not held:
         return Hashes(np.zeros(0, np.int32), np.zeros(0, np.uint64), np.zeros(0, np.uint64))

@@ -1,7 +1,7 @@
 """Registered state of a job: operators, states and their serializers, as far as a restore needs them.
 
 A job is described by a snapshot that it took (`describe_job`), by a file (`jobfile`), or by classes and schemas that
-take the place of those in another description (`newtypes`).
+take the place of those in another description (`new_types`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class JobState:
 
     Attributes:
         kind: VALUE, LIST, MAP, REDUCING, AGGREGATING, TIMER, SPLIT_DISTRIBUTE, UNION or BROADCAST.
-        serializers: by place; `VALUE` of list and map state holds the serializer of the whole list or map.
+        serializers: by subject; `VALUE` of list and map state holds the serializer of the whole list or map.
     """
 
     name: str
@@ -208,7 +208,7 @@ def _describe_state(state: State) -> JobState:
 
 
 def list_serializers(kind: str, info: StateMetaInfo) -> dict[Subject, Serializer]:
-    """The serializers of a state of a kind (see `JobState`), by place."""
+    """The serializers of a state of a kind (see `JobState`), by subject."""
     if kind == TIMER:
         return {Subject.TIMER: info.value_serializer}
     if info.kind is StateKind.OPERATOR:

@@ -105,8 +105,8 @@ def _render(node: Any, done: dict[str, Any]) -> Any:
             if name in done:
                 if done[name] != node:
                     raise MigrationError(
-                        f"the Avro type {name} is used in several places and would change in one of them only",
-                        hint="Do the same steps on the other places, or give the type another name",
+                        f"the Avro type {name} is used several times and would change in one of them only",
+                        hint="Do the same steps on the other uses, or give the type another name",
                     )
                 return name
             done[name] = node

@@ -1,4 +1,4 @@
-"""Steps on the fields of a payload: what becomes of its serializer, and the SQL of the new columns."""
+"""Steps on the fields of a payload: what happens to its serializer, and the SQL of the new columns."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _rename(struct: Struct, names: tuple[tuple[str, str], ...], context: PlanCon
     for old in here:
         struct.find(old)
     if here and not struct.named:
-        raise MigrationError("fields of this family go by their places and have no names", hint="`reorder` moves them")
+        raise MigrationError("fields of this family go by position and have no names", hint="`reorder` moves them")
     renamed = tuple(
         replace(slot, name=here[slot.name], member=here[slot.name]) if slot.name in here else slot for slot in slots
     )

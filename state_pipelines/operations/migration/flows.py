@@ -31,7 +31,7 @@ class Project:
 
 @dataclass(frozen=True)
 class Replace:
-    """Another payload. `over_null`: the SQL says what becomes of null, else null stays null."""
+    """Another payload. `over_null`: the SQL says what happens to null, else null stays null."""
 
     sql: str
     over_null: bool = False
@@ -65,7 +65,7 @@ class Regroup:
 
 @dataclass(frozen=True)
 class Rekey:
-    """Another key; `rule` says what becomes of payloads that get the same."""
+    """Another key; `rule` says what happens to payloads that get the same."""
 
     sql: str
     rule: str = ERROR

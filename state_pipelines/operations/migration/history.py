@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Snapshot
 
 HEAD, BASE = "head", "base"
-"""The last revision, and the place before the first."""
+"""The last revision, and the point before the first."""
 
 _SUFFIXES = (".yaml", ".yml", ".py")
 _RELATIVE = re.compile(r"[+-]\d{1,6}")

@@ -149,7 +149,7 @@ def load_migration(path: str | Path, *, allow_python: bool = False) -> Migration
 
     Raises:
         MigrationError: the file is not a migration, or it is Python and that is not allowed; names the file and the
-            place in it.
+            position in it.
     """
     where = Where(file=str(path))
     is_python = Path(path).suffix == ".py"
@@ -182,7 +182,7 @@ def parse_migration(content: dict[str, Any], *, fingerprint: str = "", path: str
         path: the file; schema files are looked for beside it.
 
     Raises:
-        MigrationError: names the place.
+        MigrationError: names the position.
     """
     several = "changes" in content
     _allow(content, _FILE if several else (*_FILE, *_CHANGE), "")

@@ -326,7 +326,7 @@ class _Planner:
         hidden = sorted(set(lost) - set(step.discard))
         if hidden:
             raise MigrationError(
-                f"{describe(new)} has no place for {', '.join(hidden)}", hint="List them in `discard` if they may go"
+                f"{describe(new)} cannot store {', '.join(hidden)}", hint="List them in `discard` if they may go"
             )
         unknown = sorted(set(step.discard) - set(lost))
         if unknown:

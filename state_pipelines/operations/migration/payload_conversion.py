@@ -290,7 +290,7 @@ def _translate_pojo(sql: str, old: tree.Pojo, new: tree.Pojo, contexts: _Context
     columns = []
     same = True
     for before in befores.slots:
-        # The same field of the same class; places in the list of classes may differ, since it is sorted by name.
+        # The same field of the same class; positions in the list of classes may differ, since it is sorted by name.
         after = next(
             slot
             for slot in afters.slots

@@ -379,7 +379,7 @@ def _unwrap_collection(of: object) -> tree.Serializer | None:
 
 
 def _renamed_classes(old: object, new: object) -> Iterator[tuple[str, str]]:
-    """Classes of the same place and family under different names."""
+    """Classes at the same position and family under different names."""
     pairs = _renamed_classes
     match old, new:
         case tree.Pojo(), tree.Pojo():

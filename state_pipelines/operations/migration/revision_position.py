@@ -74,7 +74,7 @@ def find_position(revisions: Sequence[Migration], schemas: Schemas, base: str) -
         base: name of the position before the first revision.
     """
     names = (base, *(each.revision for each in revisions))
-    # The next step each way is enough to refuse most places.
+    # The next step each way is enough to refuse most positions.
     findings = [_judge(revisions, schemas, index, reach=1) for index in range(len(names))]
     findings = [
         each if each.refused else _judge(revisions, schemas, index, reach=len(revisions))
@@ -84,7 +84,7 @@ def find_position(revisions: Sequence[Migration], schemas: Schemas, base: str) -
     # A downgrade need not bring back the serializer to the last detail, but one that does is the better witness.
     fitting = [index for index in fitting if findings[index].exact] or fitting
     reasons = {
-        name: each.refused or "the serializers of another place fit better"
+        name: each.refused or "the serializers of another position fit better"
         for index, (name, each) in enumerate(zip(names, findings, strict=True))
         if index not in fitting
     }
@@ -96,7 +96,7 @@ def find_position(revisions: Sequence[Migration], schemas: Schemas, base: str) -
 
 
 def _judge(revisions: Sequence[Migration], schemas: Schemas, index: int, reach: int) -> _Finding:
-    """Whether the snapshot may be at a place, by as many revisions above and below it."""
+    """Whether the snapshot may be at a position, by as many revisions above and below it."""
     exact = True
     shapes = schemas
     for migration in revisions[index : index + reach]:

@@ -94,7 +94,7 @@ def _plan(plan: OperatorPlan, name: str, flow: Flow, judged: set[str]) -> RoundT
         way = plan.back.states.get(sources[0])
         alone = way is not None and len(sources) == 1 and find_reads(way) == (name,)
         if way is None or not alone or not (is_aligned(flow) and is_aligned(way) and keeps_rows(way)):
-            return RoundTrip(note="not judged, since rows were left out before other rows came of them")
+            return RoundTrip(note="not judged, since rows were left out before other rows were made from them")
     shapes = {each.state: each.shape for each in walk_flow(flow) if isinstance(each, Read)}
     found = [
         Return(old, shapes[old], way, find_losses(plan, old, way) | losses, kept)

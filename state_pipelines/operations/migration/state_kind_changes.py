@@ -39,7 +39,7 @@ def plan_kind(flow: Flow, step: st.Kind, context: PlanContext) -> Flow:
     if step.to == "VALUE" and before != "VALUE" and step.expression is None:
         column = "values" if before == "LIST" else "entries"
         raise MigrationError(
-            f"what becomes of the many values of a {before} state is not said",
+            f"what happens to the many values of a {before} state is not said",
             hint=f"Give an expression over `{column}`",
         )
     map_key = None if step.key_type is None else resolve_type(step.key_type, context)

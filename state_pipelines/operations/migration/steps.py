@@ -246,7 +246,7 @@ class Key:
     Attributes:
         type: of the new key.
         expression: over `state_key` and its fields.
-        on_equal: by state, what becomes of values that get the same key: error, first, last, or a SQL aggregate.
+        on_equal: by state, what happens to values that get the same key: error, first, last, or a SQL aggregate.
     """
 
     type: Serializer

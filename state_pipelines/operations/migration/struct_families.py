@@ -193,7 +193,7 @@ class _Pojo(Struct):
 
 
 def _choose(sources: dict[str, list[str]]) -> str:
-    """One SQL, or one per class where subclasses have it from different places."""
+    """One SQL, or one per class where subclasses have it from different fields."""
     if len(sources) == 1:
         return next(iter(sources))
     cases = (

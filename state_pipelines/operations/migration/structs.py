@@ -84,7 +84,7 @@ class Struct(ABC):
         extra: columns beside the fields.
         class_names: of POJOs, the class and its subclasses.
         ordered: whether the order of the fields is part of the serializer.
-        named: whether fields have names of their own, not those of their places.
+        named: whether fields have names of their own, not those of their positions.
     """
 
     slots: tuple[Slot, ...]
@@ -109,7 +109,8 @@ class Struct(ABC):
         """A new slot."""
         if not self.named and name != f"f{len(self.slots)}":
             raise MigrationError(
-                f"a new field goes by its place, f{len(self.slots)}, not {name}", hint="`reorder` moves it afterwards"
+                f"a new field goes by its position, f{len(self.slots)}, not {name}",
+                hint="`reorder` moves it afterwards",
             )
         return Slot(name, of, sql, name)
 

@@ -48,7 +48,7 @@ class StateProfile:
         value: serializer of the value; empty for raw state.
         entries: rows of keyed state (elements of a list, entries of a map, timers); None when it could not be read.
         bytes: of keys and values without framing; None when they could not be measured.
-        keys: distinct keys; None for operator state, and when they could not be told apart.
+        keys: distinct keys; None for operator state, and when they could not be distinguished.
         columns: the columns; none of raw state.
         omitted: columns that are too many.
         ttl: None without TTL.

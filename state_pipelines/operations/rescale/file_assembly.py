@@ -1,4 +1,4 @@
-"""Keyed state of an operator at another parallelism: handed on or copied as bytes, nothing is decoded."""
+"""Keyed state of an operator at another parallelism: reused or copied as bytes, nothing is decoded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def hand_on_keyed(
         operator: the operator.
         parallelism: the new number of subtasks, at most the max parallelism.
         assembler: takes the new files.
-        narrow: hand on files of which a new subtask needs a part, which is best where files are linked or referenced;
+        narrow: reuse files of which a new subtask needs a range, which is best where files are linked or referenced;
             otherwise that part is copied into a file of its own, so that no copy holds more than is needed.
 
     Raises:

@@ -26,7 +26,7 @@ INLINE_LIMIT = 20 << 10
 
 @dataclass(frozen=True)
 class FileAssembly:
-    """A new file: parts of old ones, one behind the other.
+    """A new file: parts of old ones, one after the other.
 
     Attributes:
         parts: the parts.

@@ -45,7 +45,7 @@ def find_key_hasher(
 
     Raises:
         UnsupportedError: the hash of a class is not proven.
-        UsageError: values of the type cannot be keys, or what is told is no expression.
+        UsageError: values of the type cannot be keys, or what is declared is no expression.
         StateError: state cannot be read.
     """
     layouts = operators[0].snapshot.layout_context

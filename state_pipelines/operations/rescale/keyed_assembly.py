@@ -1,4 +1,4 @@
-"""Keyed state at another parallelism: key-group sections are handed on or copied, never decoded."""
+"""Keyed state at another parallelism: key-group sections are reused or copied, never decoded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SectionHandle = KeyGroupsStateHandle | KeyGroupsSavepointStateHandle
 
 @dataclass(frozen=True)
 class NeedsRecords:
-    """An operator whose state cannot be handed on as bytes; its records must be moved.
+    """An operator whose state cannot be reused as bytes; its records must be moved.
 
     Attributes:
         reason: why, for reports.
@@ -94,7 +94,7 @@ def assemble_keyed(
         reader: of the old snapshot.
         assembler: takes the new files.
         raw: the state is raw keyed state.
-        narrow: hand on files of which a new subtask needs a part; otherwise that part is copied into a new file.
+        narrow: reuse files of which a new subtask needs a range; otherwise that part is copied into a new file.
 
     Returns:
         The handle of each new subtask, None where it has no state; or why that is not possible.

@@ -1,4 +1,4 @@
-"""Operator state at another parallelism: elements are handed on or copied, never decoded."""
+"""Operator state at another parallelism: elements are reused or copied, never decoded."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ElementFile:
 
     @cached_property
     def parsed(self) -> tuple[OperatorHeader, int]:
-        """The header and where it ends, with the stream id of compressed elements behind it.
+        """The header and where it ends, with the stream id of compressed elements after it.
 
         Raises:
             StateError: it cannot be read.
@@ -100,7 +100,7 @@ class ElementFile:
 
     @cached_property
     def _starts(self) -> npt.NDArray[np.int64]:
-        """Sorted positions of elements with the rank of their state; of several at one place the last has bytes."""
+        """Sorted positions of elements with the rank of their state; of several at one offset the last has bytes."""
         keys = [self._keys(state.state_name, state.offsets) for state in self.states]
         return np.unique(np.concatenate([np.zeros(0, np.int64), *keys]))
 
@@ -128,12 +128,12 @@ def assemble_operator(
     dropped: Set[str] = frozenset(),
     left_out: Set[tuple[int, str]] = frozenset(),
 ) -> list[OperatorStateHandle | None]:
-    """Operator state of one operator for new subtasks, handed out as `redistribute` says.
+    """Operator state of one operator for new subtasks, distributed as `redistribute` says.
 
     Shares in one old file become a handle over it with fewer elements, as long as no other new subtask has elements of
     the same state in that file: Flink, when it redistributes state, puts the handles of a subtask together by stream
     and state, and would lose all but the last (`RoundRobinOperatorStateRepartitioner.repartitionSplitState`). Other
-    shares are copied into a new file behind a header.
+    shares are copied into a new file after a header.
 
     Args:
         handles: (old subtask, its handle), ascending.
@@ -142,7 +142,7 @@ def assemble_operator(
         reader: of the old snapshot.
         assembler: takes the new files.
         raw: the state is raw operator state.
-        narrow: hand on files of which a new subtask needs a part; otherwise that part is copied into a new file.
+        narrow: reuse files of which a new subtask needs a range; otherwise that part is copied into a new file.
         dropped: names of states that go, also out of headers.
         left_out: (old subtask, name) of states of which another file has all.
 

@@ -41,7 +41,7 @@ class EditedOperator:
     Attributes:
         operator: of the edited snapshot.
         merged: the same operator in the snapshots that are merged, those of them that have it.
-        request: what becomes of it.
+        request: what happens to it.
         former: how it was called.
     """
 

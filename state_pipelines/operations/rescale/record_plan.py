@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from state_pipelines.storage import Location
 
 SPLIT_SIZE = 128 << 20
-"""Bytes of an old file that one piece of work sorts for new key groups, unless that would be too many pieces."""
+"""Bytes of an old file that one task sorts for new key groups, unless that would be too many tasks."""
 
 MOST_TASKS = 4096
 """Pieces that sort the records of an operator, at most, about; then they are larger.
@@ -71,7 +71,7 @@ class RecordMove:
     verify: bool
 
     def plan(self, reason: str) -> tuple[RecordsPlan, tuple[str, ...]]:
-        """The pieces of work, and which hash codes of user classes were found.
+        """The tasks, and which hash codes of user classes were found.
 
         Args:
             reason: why records must move, for errors.
@@ -157,7 +157,7 @@ class RecordMove:
     def _shuffle(
         self, operator: Operator, files: Sequence[tuple[KeyedFile, StatePairs]], hasher: KeyHasher | None, size: int
     ) -> Iterator[Shuffle]:
-        """The pieces of one source; `size` is bytes of the files of all sources."""
+        """The tasks of one source; `size` is bytes of the files of all sources."""
         split_size, merges = max(SPLIT_SIZE, size // MOST_TASKS), size // BLOCK > MOST_BLOCKS
         for file, pairs in files:
             for part in file.split(split_size, operator.record_context):

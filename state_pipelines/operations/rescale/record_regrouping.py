@@ -2,7 +2,7 @@
 
 Under a new max parallelism any record can come to lie in any file. `Shuffle` sorts a part of an old file into a spill,
 `Gather` writes the file of one new subtask from all spills. Where key groups stay, `Collect` writes that file from the
-old ones at once. Each is a piece of work that any thread or process can do, and that can be done again.
+old ones at once. Each is a task that any thread or process can do, and that can be done again.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Gather:
         sources: the spills of each snapshot that is merged, in their order.
         context: of the operator as it will be.
         target: the new file.
-        rule: what becomes of keys that several snapshots have.
+        rule: what happens to keys that several snapshots have.
         hasher: knows the hash codes, for the proof; None: key groups have stayed.
         verify: read the new file again.
         batch: bytes of records that are joined at once.
@@ -236,7 +236,7 @@ class Collect:
         sources: the snapshots that are merged, in their order.
         context: of the operator as it will be.
         target: the new file.
-        rule: what becomes of keys that several snapshots have.
+        rule: what happens to keys that several snapshots have.
         verify: read the old files once more, and the new file again.
         batch: bytes of records that are joined at once.
     """

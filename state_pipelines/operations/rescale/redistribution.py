@@ -44,7 +44,7 @@ class Share:
 def redistribute(
     handles: Sequence[tuple[int, OperatorStateHandle]], parallelism: int, *, old_parallelism: int
 ) -> tuple[tuple[Share, ...], ...]:
-    """Hand operator state to new subtasks; managed and raw state are handed out separately.
+    """Distribute operator state over new subtasks; managed and raw state are distributed separately.
 
     Args:
         handles: (old subtask, its handle), ascending by subtask; subtasks without state may be missing.
@@ -83,7 +83,7 @@ def redistribute(
 
 
 def _split(groups: Iterable[Sequence[Share]], shares: list[list[Share]]) -> None:
-    """Deal out the elements of each state in pieces of equal size; where one state stops, the next one begins."""
+    """Deal out the elements of each state in shares of equal size; where one state stops, the next one begins."""
     parallelism, first = len(shares), 0
     for locations in groups:
         base, rest = divmod(sum(len(each.offsets) for each in locations), parallelism)

@@ -115,7 +115,7 @@ def plan_rescale(
         target: directory of the new one.
         request: what it is to be.
         open_other: opens the snapshots that the request takes from or merges.
-        files: what becomes of files that stay as they are.
+        files: what happens to files that stay as they are.
         verify: every new file is read again and compared; the proof of `run_rescale` does more.
 
     Raises:
@@ -128,7 +128,7 @@ def plan_rescale(
     """
     if request.is_empty:
         raise UsageError(
-            "nothing is asked for", hint="Say a parallelism, a max parallelism, or what becomes of operators"
+            "nothing is asked for", hint="Say a parallelism, a max parallelism, or what happens to operators"
         )
     require_free(target)
     paths = dict.fromkeys([*(each.snapshot for each in request.take), *request.merge])
@@ -188,7 +188,7 @@ def run_rescale(
 
     Args:
         plan: from `plan_rescale`.
-        run: runs the pieces of work; default one after the other in this process.
+        run: runs the tasks; default one after the other in this process.
         prove: read both sides and compare before the result is published.
         scratch: directory (path or URL) of temporary files; see `open_scratch` for the default.
         is_shared: `run` uses other machines, which must reach the temporary files.

@@ -84,10 +84,10 @@ class RecordsPlan:
     """Plan of the move of the records of one operator.
 
     Attributes:
-        shuffles: by source, the pieces of the first stage; empty where key groups stay.
+        shuffles: by source, the tasks of the first stage; empty where key groups stay.
         header: of the new files.
         context: of the new key groups.
-        collects: the pieces where key groups stay.
+        collects: the tasks where key groups stay.
         hasher: where they do not.
     """
 
@@ -123,7 +123,7 @@ class OperatorPlan:
     def gather(
         self, target: Location, spills: Sequence[Sequence[Spill]], request: RescaleRequest, *, verify: bool
     ) -> list[Gather]:
-        """The pieces of the second stage, from the spills of each source."""
+        """The tasks of the second stage, from the spills of each source."""
         assert self.records is not None
         batch = choose_batch(sum(len(spill.blocks) for source in spills for spill in source))
         return [
@@ -153,7 +153,7 @@ class RescalePlan:
         request: what was asked for.
         target: directory of the new snapshot.
         operators: one per operator of the new snapshot.
-        files: what becomes of files that stay as they are.
+        files: what happens to files that stay as they are.
         verify: all copied state is read again and compared.
         notes: what users should know.
     """

@@ -1,6 +1,6 @@
 """Planning of the change of each operator; everything impossible is refused here, before anything is written.
 
-State whose key groups stay and whose files fit together is handed on, or copied as ranges of bytes (`assembly`). Other
+State whose key groups stay and whose files fit together is reused, or copied as ranges of bytes (`assembly`). Other
 keyed state is moved record by record (`regrouping`).
 """
 
@@ -49,7 +49,7 @@ def plan_operator(
         edited: the operator, and the same one in merged snapshots.
         request: the whole request.
         target: directory of the new snapshot.
-        files: what becomes of files that stay as they are.
+        files: what happens to files that stay as they are.
         verify: new files are read again.
 
     Raises:
@@ -205,7 +205,7 @@ class _Planner:
         reason: str,
         hashes: tuple[str, ...],
     ) -> OperatorPlan:
-        """The operator with its keyed state, as far as it is handed on, and the operator state of all sources."""
+        """The operator with its keyed state, as far as it is reused, and the operator state of all sources."""
         self._check_broadcasts()
         managed = self._hand_out(assembler, raw=False)
         raw = self._hand_out(assembler, raw=True)

@@ -47,7 +47,7 @@ KEYED_STATE = "keyed state"
 """Name of the row for keyed state that is compared by the bytes of its key groups, all states together."""
 
 SPLIT_SIZE = 32 << 20
-"""Bytes of a file that one piece of work reads."""
+"""Bytes of a file that one task reads."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def compare_sides(sides: Sequence[ProofSide], run: Runner) -> tuple[StateProof, 
 
     Args:
         sides: one per operator of the new snapshot.
-        run: runs pieces of work and gives their results in order.
+        run: runs tasks and gives their results in order.
 
     Raises:
         StateError: a side cannot be read.

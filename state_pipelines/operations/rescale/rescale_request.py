@@ -17,7 +17,7 @@
       enriched: {from: s3://bucket/other-savepoint, operator: enricher}
     merge:
       with: [s3://bucket/eu-savepoint]
-      on_equal: error                 # or first, or last: what becomes of keys that several have
+      on_equal: error                 # or first, or last: what happens to keys that several have
     allow_idle_sources: true          # sources may get more subtasks than they know splits
     union_limit: 1073741824           # bytes of union state that a restored job may hold in all its subtasks together
 
@@ -111,7 +111,7 @@ class RescaleRequest:
         operators: by operator.
         take: operators out of other snapshots.
         merge: paths of snapshots of the same job whose state comes in.
-        on_equal: what becomes of entries that several of them have.
+        on_equal: what happens to entries that several of them have.
         union_limit: bytes of union state that a restored job may hold altogether; every subtask gets all of it.
         allow_idle_sources: sources that are named may get more subtasks than they know splits.
     """

@@ -124,7 +124,7 @@ def _tell_apart(first: Serializer, second: Serializer | None) -> tuple[str, str]
 
 
 def is_timer(info: StateMetaInfo) -> bool:
-    """Whether the keys of a state stand behind timestamps."""
+    """Whether the keys of a state stand after timestamps."""
     return info.kind is StateKind.PRIORITY_QUEUE
 
 
@@ -210,9 +210,9 @@ class _Records:
 
     Attributes:
         runs: the records.
-        key_starts: i64[n], addresses behind the prefixes.
+        key_starts: i64[n], addresses after the prefixes.
         key_ends: i64[n], addresses; the length of the value follows.
-        value_ends: i64[n], addresses; of a null in a map behind its flag.
+        value_ends: i64[n], addresses; of a null in a map after its flag.
     """
 
     runs: FramedRuns
@@ -285,12 +285,12 @@ def split_records(addresses, sizes, counts, maps, prefix, starts, lengths, key_e
         addresses: i64[r].
         sizes: i64[r], bytes.
         counts: i64[r], records.
-        maps: bool[r], the values are those of a map, whose nulls end behind their flag.
+        maps: bool[r], the values are those of a map, whose nulls end after their flag.
         prefix: bytes of the key-group prefix.
         starts: i64[n], gets the address of each record; n is the sum of `counts`.
         lengths: i64[n], gets its bytes.
-        key_ends: i64[n], gets the address behind its key.
-        value_ends: i64[n], gets the address behind its value.
+        key_ends: i64[n], gets the address after its key.
+        value_ends: i64[n], gets the address after its value.
 
     Returns:
         Records found; fewer than n when a run does not hold what it should.

@@ -1,7 +1,7 @@
 """New files of keyed state: some states encoded again, all others copied as bytes.
 
-Two steps, each of which any number of tasks can share. `state_spills.write_state_spill` encodes rows of one state into a
-spill, in whatever order they come; `merge_spills` writes the final file of one subtask from spills and from the old
+Two steps, each of which any number of tasks can share. `state_spills.write_state_spill` encodes rows of one state into
+a spill, in whatever order they come; `merge_spills` writes the final file of one subtask from spills and from the old
 file. One block of records is held in memory. Of an old file that is not canonical a key group is held whole where that
 is larger.
 """

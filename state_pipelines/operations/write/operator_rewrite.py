@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from state_pipelines.operatorstate.unread_state import OperatorStateSource
     from state_pipelines.snapshot.list_state import OperatorPart
 
-ELEMENT_SCHEMA = pa.schema([("place", pa.int64()), ("element", pa.large_binary())])
-"""Rows of an element file: the place of an element among those of its subtask, and its bytes."""
+ELEMENT_SCHEMA = pa.schema([("index", pa.int64()), ("element", pa.large_binary())])
+"""Rows of an element file: the index of an element among those of its subtask, and its bytes."""
 
 NO_INDEX = -1
 """Entries of a broadcast state have no order."""
@@ -93,7 +93,7 @@ class ElementEncoder:
         """The elements, or entries, of a batch.
 
         Raises:
-            ValueRangeError: a value has no place in its serializer.
+            ValueRangeError: a value does not fit its serializer.
         """
         arrays = [conform(batch.column(name), kind, name) for name, kind in self.types.items()]
         if self.info.kind is StateKind.BROADCAST:
@@ -113,7 +113,7 @@ def write_elements(
         directory: of the files.
 
     Raises:
-        ValueRangeError: a value has no place in its serializer.
+        ValueRangeError: a value does not fit its serializer.
     """
     found: list[ElementFile] = []
     with ExitStack() as open_file:
@@ -151,14 +151,14 @@ def read_elements(files: Iterable[ElementFile]) -> Encoded:
     """Read the elements that `write_elements` wrote for one subtask, in the order of their indexes.
 
     Raises:
-        UsageError: a place is taken twice.
+        UsageError: an index is taken twice.
     """
     tables = [pa.ipc.open_stream(read_file(each.location)).read_all() for each in files]
     rows = pa.concat_tables([ELEMENT_SCHEMA.empty_table(), *tables])
-    indexes = np.asarray(rows.column("place"))
+    indexes = np.asarray(rows.column("index"))
     if len(indexes) and indexes[0] != NO_INDEX and (np.diff(indexes) <= 0).any():
         rows = rows.take(pa.array(np.argsort(indexes, kind="stable")))
-        if (np.diff(np.asarray(rows.column("place"))) == 0).any():
+        if (np.diff(np.asarray(rows.column("index"))) == 0).any():
             raise UsageError("several elements have the same list_index", hint="A function keeps that column as it is")
     stops = np.cumsum(pc.binary_length(rows.column("element")).to_numpy(), dtype=np.int64)
     arrays = [np.zeros(0, np.uint8), *(_flatten(chunk) for chunk in rows.column("element").chunks)]
@@ -166,7 +166,7 @@ def read_elements(files: Iterable[ElementFile]) -> Encoded:
 
 
 def _flatten(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """All bytes of a binary array, one value behind the other."""
+    """All bytes of a binary array, one value after the other."""
     if not len(array):
         return np.zeros(0, np.uint8)
     _, offsets, data = array.buffers()

@@ -1,7 +1,7 @@
 """Writing new state of some operators into one savepoint: beside the states of a base snapshot, or alone.
 
 `plan_savepoint` decides what is written where; tasks encode rows into spills (`state_spills.write_state_spill`) and
-element files (`operator_rewrite.write_elements`), then `SavepointPlan.write` merges them into the files of the subtasks.
+element files (`operator_rewrite.write_elements`), then `SavepointPlan.write` merges them into files of subtasks.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class SavepointPlan:
         Args:
             transaction: of the new savepoint.
             encoded: the new states.
-            files: what becomes of the files of the base.
+            files: what happens to the files of the base.
 
         Returns:
             (the new savepoint, which is not published yet; the records of each new keyed state).
@@ -308,7 +308,7 @@ def _find_key(files: Mapping[int, KeyedFile], description: OperatorDescription) 
 
 
 def _number_states(file: KeyedFile | None, key: Serializer, infos: Sequence[StateMetaInfo]) -> KeyedHeader:
-    """The header of a subtask with new states: in the places of those that they replace, or last."""
+    """The header of a subtask with new states: at the ids of those that they replace, or last."""
     if file is None:
         return KeyedHeader(key_serializer=key, states=tuple(infos))
     new = {info.name: info for info in infos}

@@ -88,7 +88,7 @@ class BlockWriter:
         self._position += self.output.write(data)
 
     def end_block(self, runs: Index) -> None:
-        """Write what stands behind the data of a block.
+        """Write what stands after the data of a block.
 
         Args:
             runs: `RUN`[r], at least one; offsets are set.
@@ -274,7 +274,7 @@ def open_spills(
 
 
 def _fetch(scratch: Location, wanted: SpilledRange, offset: int) -> SpilledRange:
-    """The same range, its data at a place of a file that is there already."""
+    """The same range, its data at an offset of a file that is there already."""
     start, end = int(wanted.bounds[0]), int(wanted.bounds[-1])
     with translating(scratch, "write the file", writes=True), Path(scratch.path).open("r+b") as file:
         file.seek(offset)
@@ -338,7 +338,7 @@ def stream_runs(ranges: Sequence[SpilledRange], key_group: int, size: int) -> It
         size: bytes that are held at once.
 
     Yields:
-        (`RUN`[1], ascending by state, and its bytes in pieces, which are taken before the next run).
+        (`RUN`[1], ascending by state, and its bytes in chunks, which are taken before the next run).
     """
     found = [each.runs[each.runs["key_group"] == key_group] for each in ranges]
     locations = [each.location for each, runs in zip(ranges, found, strict=True) for _ in runs]

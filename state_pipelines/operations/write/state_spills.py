@@ -99,7 +99,7 @@ def write_state_spill(encoder: RecordEncoder, batches: Iterable[pa.RecordBatch],
         target: the file; what an attempt that died has left is replaced.
 
     Raises:
-        ValueRangeError: a value has no place in the state's serializer.
+        ValueRangeError: a value does not fit the state's serializer.
     """
     with create_state_spill(encoder, target, BLOCK) as writer:
         for rows in encoder.encode(batches):

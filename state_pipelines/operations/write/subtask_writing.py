@@ -1,4 +1,4 @@
-"""New keyed state of one subtask, in any format: one piece of work."""
+"""New keyed state of one subtask, in any format: one task."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class SnapshotTransaction:
         mapping = mapping.allow(each.url for each in beside)
         self._staged = metadata, files, beside
         location = SnapshotLocation(self.target, self._writer.locate(METADATA_FILE))
-        # What a reader will find, not what was meant.
+        # What a reader will find, not the plan.
         metadata = read_metadata(write_metadata(metadata), str(location.metadata))
         return Snapshot(location, metadata, mapping, declarations)
 

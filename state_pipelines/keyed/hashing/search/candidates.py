@@ -117,7 +117,7 @@ FAMILIES = (
         for start, prime in product(_NETBEANS_STARTS, _NETBEANS_PRIMES)
     ),
 )
-"""The likely ones first: of those that cannot be told apart the first is named."""
+"""The likely ones first: of those that cannot be distinguished the first is named."""
 
 COMMON_FAMILIES = tuple(family for family in FAMILIES if family.common)
 """Those that are tried for several classes at once."""
@@ -221,11 +221,11 @@ class Trial:
 def list_trials(
     node: tree.Serializer, occurrences: Sequence[pa.Array], hasher: Hasher, families: Sequence[Family] = FAMILIES
 ) -> Iterator[Trial]:
-    """Families and variants for a class; those that cannot be told apart on these keys come once.
+    """Families and variants for a class; those that cannot be distinguished on these keys come once.
 
     Args:
         node: serializer of the class.
-        occurrences: its objects in the keys, one array per place in the key.
+        occurrences: its objects in the keys, one array per position in the key.
         hasher: knows the classes of its fields.
         families: the families.
 

@@ -28,7 +28,7 @@ def screen(
 ) -> list[tuple[int, int]]:
     """The orders that give the key groups of all keys, or all but a few.
 
-    The hash of a key is `offset + Σ scale * code` over the places of the class in the key.
+    The hash of a key is `offset + Σ scale * code` over the positions of the class in the key.
 
     Args:
         trial: what is tried.
