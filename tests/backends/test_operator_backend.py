@@ -190,7 +190,7 @@ def test_elements_without_bytes_are_not_guessed(tmp_path: Path) -> None:
     backend.register_list(info).update([{"f0": None}] * 4)
     old = save([backend], tmp_path)
     assert len(restore(old, 1)[0].register_list(info).get()) == 4
-    with pytest.raises(UnsupportedError, match="told apart"):
+    with pytest.raises(UnsupportedError, match="distinguished"):
         restore(old, 2)
 
 
