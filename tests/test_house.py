@@ -3,8 +3,10 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import tokenize
 import tomllib
 from graphlib import CycleError, TopologicalSorter
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,16 @@ MACHINE_PATH = re.compile(rb"(?<![\w.$}>])/(?:hom[e]/\w|roo[t]/|User[s]/\w|wor[k
 PACKAGES = ("state_pipelines", "resources", "assets")
 # A first line that only says what the reader does not know yet.
 CLAUSE = re.compile(r"\s*\"\"\"(?:What|Which|Where|How|Whose|Who|When|That) ")
+# Words that the glossary has terms for: batch, task, span, position, subject, location, chunk.
+BANNED_NAMES = {
+    *("place", "places", "piece", "pieces", "told", "meant", "behind", "standin", "undescribed", "anew", "newtypes"),
+    *("joining", "practices", "recognised"),
+}
+BANNED_PROSE = re.compile(
+    r"\b(?:pieces?|told|meant|standin|undescribed|anew|hand(?:s|ed)? (?:on|out)|came of|what (?:became|becomes) of)\b",
+    re.IGNORECASE,
+)
+WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 MOST_LINES = 450
 # Kernels are longer: numba compiles them faster as few functions.
 KERNELS = ("state_pipelines.codecs.kernels.decoding", "state_pipelines.codecs.kernels.encoding")
@@ -155,3 +167,45 @@ def test_docstrings_begin_with_a_noun_or_an_imperative() -> None:
         if CLAUSE.match(line)
     ]
     assert not clauses
+
+
+def list_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Names that a module defines, with their lines."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name, lineno=line) | ast.ClassDef(name=name, lineno=line):
+                yield line, name
+            case ast.arg(arg=name, lineno=line) | ast.Name(id=name, ctx=ast.Store(), lineno=line):
+                yield line, name
+            case ast.Attribute(attr=name, ctx=ast.Store(), lineno=line):
+                yield line, name
+
+
+def find_banned_words(text: str) -> Iterator[tuple[int, str]]:
+    """Lines and words of names, and of strings and comments, that the glossary has other terms for."""
+    for line, name in list_names(ast.parse(text)):
+        if banned := BANNED_NAMES.intersection(word.lower() for word in WORD.findall(name)):
+            yield line, f"{name}: {', '.join(banned)}"
+    for token in tokenize.generate_tokens(StringIO(text).readline):
+        if token.type in (tokenize.STRING, tokenize.COMMENT):
+            yield from ((token.start[0], match[0]) for match in BANNED_PROSE.finditer(token.string))
+
+
+def test_names_and_docstrings_use_the_words_of_the_glossary() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {word}"
+        for path in list_modules().values()
+        for line, word in find_banned_words(path.read_text())
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "text", ["read_piece = 1", "def f(place): ...", "class PlaceFinder: ...", '"What became of it."', "# Told later."]
+)
+def test_a_banned_word_is_found(text: str) -> None:
+    assert list(find_banned_words(text))
+
+
+def test_a_word_within_another_one_is_not_banned() -> None:
+    assert not list(find_banned_words("replaced = placeholder = None  # retold"))

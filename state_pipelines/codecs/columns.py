@@ -105,7 +105,7 @@ class Columns(ABC):
     def decode_sequence(
         self, data: Bytes, start: int, end: int, count: int, *, offset: int = 0
     ) -> tuple[pa.Array, Offsets]:
-        """Decode records that follow each other; as `columnar.decode_sequence`.
+        """Decode records that follow each other; as `execution.decode_sequence`.
 
         Raises:
             UnsupportedError: a record cannot be decoded, so that the next one cannot be found.
@@ -113,7 +113,7 @@ class Columns(ABC):
 
     @abstractmethod
     def encode(self, array: pa.Array) -> Encoded:
-        """Encode every value; as `columnar.encode_array`.
+        """Encode every value; as `execution.encode_array`.
 
         Raises:
             ValueRangeError: a value does not fit the layout.

@@ -1,4 +1,4 @@
-"""Pieces of a key group, so that a large one can be read by several tasks.
+"""Spans of a key group, so that a large one can be read by several tasks.
 
 Only a walk over a section finds where records begin. It notes a position every so many bytes, for each state where its
 records lie: they are side by side in every format.

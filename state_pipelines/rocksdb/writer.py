@@ -189,6 +189,6 @@ def _make_options(compression: str) -> Options:
     options.set_compression_type(getattr(DBCompressionType, compression)())
     options.create_if_missing(True)
     options.create_missing_column_families(True)
-    # No compaction: what is ingested is in its final place.
+    # No compaction: what is ingested is in its final position.
     options.set_disable_auto_compactions(True)
     return options

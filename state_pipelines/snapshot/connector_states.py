@@ -88,7 +88,7 @@ def find_connector(
     context: LayoutContext,
     chosen: str | None = None,
 ) -> Detected:
-    """Detect the state that all subtasks together have; see `connectors.detect`.
+    """Detect the state that all subtasks together have; see `detection.detect`.
 
     Args:
         state_name: name of the state.

@@ -95,7 +95,7 @@ def _session_options(cores: int, memory: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
-        # Two rounds of tasks level out skew; Spark's default of 200 is meant for clusters.
+        # Two rounds of tasks level out skew; Spark's default of 200 is for clusters.
         "spark.sql.shuffle.partitions": str(2 * cores),
         # Spark creates this directory with its first table; by default that is below the current one.
         "spark.sql.warehouse.dir": Path(tempfile.gettempdir(), f"spark-warehouse-{os.getpid()}").as_uri(),

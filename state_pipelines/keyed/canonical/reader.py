@@ -249,7 +249,7 @@ def _find_runs(file: CanonicalFile, section: Section, prefix: int, step: int) ->
 
 
 def _begin() -> npt.NDArray[np.int64]:
-    """The cursor of `framing.scan_records` in front of the first section."""
+    """The cursor of `kernels.scan_records` in front of the first section."""
     return np.array([0, -1, 0, 0], np.int64)
 
 

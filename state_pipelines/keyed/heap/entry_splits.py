@@ -1,4 +1,4 @@
-"""Pieces of a key group of the heap backend: where entries begin, and reading some of them.
+"""Spans of a key group of the heap backend: where entries begin, and reading some of them.
 
 Entries are measured to find where the next one begins; layouts that only the scalar codec reads (Kryo) would take as
 long to measure as to read, so that their key groups stay whole.
@@ -33,7 +33,7 @@ _HEAD = 6
 def find_runs(
     stream: StateStream, header: KeyedHeader, section: Section, head: int, codecs: Sequence[EntryCodec], step: int
 ) -> tuple[StateRun, ...]:
-    """Walk over a section; see `pieces`. States without entries have no run.
+    """Walk over a section; see `key_group_splits`. States without entries have no run.
 
     Args:
         stream: of the file.
@@ -41,7 +41,7 @@ def find_runs(
         section: all that there is of a key group.
         head: bytes of its number.
         codecs: of all states, in kernels.
-        step: bytes of data between two places, about.
+        step: bytes of data between two positions, about.
 
     Raises:
         FormatError: the bytes do not have the format.
@@ -102,7 +102,7 @@ def _find_run(
 
 
 def read_span(stream: StateStream, header: KeyedHeader, section: Section, codec: EntryCodec) -> Iterator[KeyedRecords]:
-    """The records of a piece, whose bytes are all held.
+    """The records of a span, whose bytes are all held.
 
     Raises:
         FormatError: the bytes do not have the format.

@@ -1,7 +1,7 @@
 """Null SQL timestamps, with which Flink cannot restore native state of the heap backend.
 
 `SqlTimestampSerializer` writes 12 bytes for null and reads 8. Formats that say where a record ends get over that; heap
-native state does not, and Flink loses its place.
+native state does not, and Flink loses its position.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ _BATCH = 1 << 20
 
 
 def _measure(group: tuple[Section, ...]) -> int:
-    """Bytes of adjacent sections that are read at once; none of a piece, which is read as its entries are."""
+    """Bytes of adjacent sections that are read at once; none of a span, which is read as its entries are."""
     return 0 if group[0].span is not None else group[-1].end - group[0].start
 
 

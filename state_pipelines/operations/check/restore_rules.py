@@ -30,7 +30,7 @@ _FIXED_SUBJECTS = {
     Subject.TIMER: "timers cannot be migrated, they consist of a key and a namespace",
 }
 _WITHIN_VALUE = frozenset({Subject.VALUE, Subject.ELEMENT, Subject.MAP_KEY, Subject.MAP_VALUE})
-"""Places that Flink's messages name by the serializer of the whole value."""
+"""Subjects that Flink's messages name by the serializer of the whole value."""
 _MAP_KEY_ERROR = (
     "The new serializer for a MapState requires state migration in order for the job to proceed, since the key schema "
     "has changed. However, migration for MapState currently only allows value schema evolutions."

@@ -65,7 +65,7 @@ class RecordScan:
 
     @property
     def threads(self) -> int:
-        """See `processes.Work`."""
+        """See `local_processes.Work`."""
         return count_kernel_threads([self.file])
 
     def run(self) -> ScanResult:

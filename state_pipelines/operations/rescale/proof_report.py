@@ -205,7 +205,7 @@ class _FindMisplaced:
 
     @property
     def threads(self) -> int:
-        """See `processes.Work`."""
+        """See `local_processes.Work`."""
         return count_threads(self.hasher, [self.file])
 
     def run(self) -> list[DifferingRecord]:

@@ -36,7 +36,7 @@ SPLIT_SIZE = 128 << 20
 """Bytes of an old file that one task sorts for new key groups, unless that would be too many tasks."""
 
 MOST_TASKS = 4096
-"""Pieces that sort the records of an operator, at most, about; then they are larger.
+"""Tasks that sort the records of an operator, at most, about; then they are larger.
 
 Every new subtask reads from the spill of each.
 """

@@ -73,7 +73,7 @@ def find_area(parents: tuple[str, ...]) -> tuple[Area, int] | None:
 
 
 def is_flink_directory(parents: tuple[str, ...]) -> bool:
-    """Whether Flink makes directories of this name at this place; `parents` ends with the directory itself."""
+    """Whether Flink makes directories of this name there; `parents` ends with the directory itself."""
     name = parents[-1]
     return (
         name in (SHARED, TASK_OWNED)

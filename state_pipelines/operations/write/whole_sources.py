@@ -41,7 +41,7 @@ class CountStates:
 
     @property
     def threads(self) -> int:
-        """See `processes.Work`."""
+        """See `local_processes.Work`."""
         return count_kernel_threads([self.file])
 
     def run(self) -> dict[str, RecordDigest]:
