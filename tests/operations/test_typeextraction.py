@@ -96,7 +96,7 @@ def test_records_are_kryo_before_1_19() -> None:
         ({"methods": (JavaMethod("<init>", (), "void", is_public=False),)}, "Kryo<P>"),
         ({"fields": (JavaField("a", JavaType("int"), "int", is_public=False),)}, "Kryo<P>"),
         ({"fields": (JavaField("a", JavaType("int"), "int", is_kept=False),)}, "Kryo<P>"),
-        ({"has_factory": True}, "Undescribed<P>"),
+        ({"has_factory": True}, "Unresolved<P>"),
     ],
 )
 def test_what_makes_a_pojo(change: dict[str, object], expected: str) -> None:
@@ -118,13 +118,13 @@ def test_a_class_that_is_not_there_is_taken_over_with_a_note() -> None:
     old = parse("Pojo<P>(q: Pojo<Q>(a: Int))")
     carried, subclasses = carry_over(iter([old]))
     extraction = declare("P: [q: Q, r: R]", carried=carried, subclasses=subclasses)
-    assert describe(extraction.extract(JavaType("P"))) == "Pojo<P>(q: Pojo<Q>(a: Int), r: Undescribed<R>)"
+    assert describe(extraction.extract(JavaType("P"))) == "Pojo<P>(q: Pojo<Q>(a: Int), r: Unresolved<R>)"
     assert extraction.assumed == {"Q"}
 
 
 def test_a_class_in_a_list_of_its_own_is_nothing_that_flink_2_extracts() -> None:
     text = "Node: [kids: List<Node>]"
-    assert "Undescribed<Node>" in extract(text, "Node")
+    assert "Unresolved<Node>" in extract(text, "Node")
     assert extract(text, "Node", "1.20") == "Pojo<Node>(kids: Kryo<java.util.List>)"
 
 

@@ -30,7 +30,7 @@ class UnresolvedType(Opaque):
 
 @describe.register
 def _describe_unresolved(node: UnresolvedType) -> str:
-    return f"Undescribed<{quote(node.unknown_class)}>"
+    return f"Unresolved<{quote(node.unknown_class)}>"
 
 
 def unknown_arguments(found: JavaClass) -> UnresolvedType:
