@@ -299,13 +299,13 @@ def test_types_in_readable_form_and_java(text: str, expected: str) -> None:
     assert describe(read_type(text, extraction)) == expected
 
 
-@pytest.mark.parametrize("place", ["orders", "/order", "orders/"])
+@pytest.mark.parametrize("subject", ["orders", "/order", "orders/"])
 def test_a_place_that_is_none(subject: str) -> None:
     with pytest.raises(UsageError, match="does not name a state"):
         replace_type(OLD, subject, parse("Int"))
 
 
-@pytest.mark.parametrize("place", ["late/order", "orders/late"])
+@pytest.mark.parametrize("subject", ["late/order", "orders/late"])
 def test_a_state_that_is_not_there(subject: str) -> None:
     with pytest.raises(NotFoundError, match="'late'"):
         replace_type(OLD, subject, parse("Int"))

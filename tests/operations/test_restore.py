@@ -35,7 +35,7 @@ def test_keys_namespaces_and_timers_cannot_migrate(kind: str, subject: Subject, 
     assert "cannot be migrated" in found.reason
 
 
-@pytest.mark.parametrize("place", [Subject.KEY, Subject.NAMESPACE])
+@pytest.mark.parametrize("subject", [Subject.KEY, Subject.NAMESPACE])
 def test_keys_and_namespaces_may_be_reconfigured(subject: Subject) -> None:
     assert check_place("VALUE", subject, ORDERED, REORDERED)[subject].outcome is Outcome.RECONFIGURED
 

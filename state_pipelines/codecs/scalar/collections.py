@@ -1,4 +1,4 @@
-"""Scalar codec of lists, maps and rows with a null mask."""
+"""Scalar codec of lists and maps."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from state_pipelines.binary.reader import Reader
 from state_pipelines.binary.writer import Writer
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.layout import ROW_KINDS
-from state_pipelines.codecs.scalar.dispatch import expect_fields, locate, read, read_fields, write, write_fields
+from state_pipelines.codecs.scalar.dispatch import locate, read, write
 from state_pipelines.codecs.scalar.leaves import Value, expect
+from state_pipelines.codecs.scalar.null_masks import read_mask, write_mask
 from state_pipelines.errors import StateError, ValueRangeError
 
 if TYPE_CHECKING:
@@ -93,28 +93,15 @@ def _(layout: lay.Runs, writer: Writer, value: Value) -> None:
 @read.register
 def _(layout: lay.NullMasked, reader: Reader, tail: bool) -> Value:
     count = _count(reader)
-    return _read_elements(layout.element, reader, count, _read_mask(reader, count) if layout.mask else ())
+    return _read_elements(layout.element, reader, count, read_mask(reader, count) if layout.mask else ())
 
 
 @write.register
 def _(layout: lay.NullMasked, writer: Writer, value: Value) -> None:
     writer.i32(len(expect(value, (list, tuple), "a list")))
     if layout.mask:
-        _write_mask(writer, [each is None for each in value])
+        write_mask(writer, [each is None for each in value])
     _write_elements(layout.element, writer, (each for each in value if each is not None or not layout.mask))
-
-
-def _read_mask(reader: Reader, size: int) -> list[bool]:
-    """Read bits packed into bytes, the first in the top bit (`MaskUtils`)."""
-    raw = reader.take((size + 7) // 8)
-    return [bool(raw[index >> 3] & 0x80 >> (index & 7)) for index in range(size)]
-
-
-def _write_mask(writer: Writer, bits: Sequence[bool]) -> None:
-    raw = bytearray((len(bits) + 7) // 8)
-    for index, bit in enumerate(bits):
-        raw[index >> 3] |= 0x80 >> (index & 7) if bit else 0
-    writer.take(bytes(raw))
 
 
 @read.register
@@ -148,24 +135,3 @@ def _(layout: lay.Mapping, writer: Writer, value: Value) -> None:
         raise
     except (TypeError, ValueError):
         raise ValueRangeError(f"{value!r:.80} is not a list of (key, value)") from None
-
-
-@read.register
-def _(layout: lay.Masked, reader: Reader, tail: bool) -> Value:
-    first = 2 if layout.kind else 0
-    mask = _read_mask(reader, first + len(layout.fields))
-    present = tuple(each for null, each in zip(mask[first:], layout.fields, strict=True) if not null)
-    values = read_fields(present, reader, tail)
-    kind = ROW_KINDS[mask[0] | mask[1] << 1] if layout.kind else None
-    return {"row_kind": kind, **{name: values.get(name) for name, _ in layout.fields}}
-
-
-@write.register
-def _(layout: lay.Masked, writer: Writer, value: Value) -> None:
-    kind = expect_fields(layout.fields, value, "row_kind").get("row_kind") or ROW_KINDS[0]
-    if kind not in ROW_KINDS or (kind != ROW_KINDS[0] and not layout.kind):
-        raise ValueRangeError(f"{kind!r} is not a known row kind")
-    number = ROW_KINDS.index(kind)
-    kinds = [bool(number & 1), bool(number & 2)] if layout.kind else []
-    _write_mask(writer, [*kinds, *(value[name] is None for name, _ in layout.fields)])
-    write_fields(tuple(each for each in layout.fields if value[each[0]] is not None), writer, value)
