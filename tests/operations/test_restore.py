@@ -26,7 +26,7 @@ def check_place(
 
 @pytest.mark.parametrize("backend", [None, "hashmap", "rocksdb"])
 @pytest.mark.parametrize(
-    ("kind", "place"),
+    ("kind", "subject"),
     [("VALUE", Subject.KEY), ("VALUE", Subject.NAMESPACE), ("TIMER", Subject.TIMER)],
 )
 def test_keys_namespaces_and_timers_cannot_migrate(kind: str, subject: Subject, backend: str | None) -> None:
@@ -41,7 +41,7 @@ def test_keys_and_namespaces_may_be_reconfigured(subject: Subject) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "place"),
+    ("kind", "subject"),
     [
         ("VALUE", Subject.VALUE),
         ("REDUCING", Subject.VALUE),
@@ -91,7 +91,7 @@ def test_map_values_migrate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "place", "error"),
+    ("kind", "subject", "error"),
     [
         (
             "VALUE",
