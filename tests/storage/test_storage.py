@@ -36,6 +36,7 @@ from state_pipelines.storage import (
     open_file,
     parent,
     parse_path_mapping,
+    ranges,
     read_file,
     read_range,
     resolve,
@@ -43,6 +44,8 @@ from state_pipelines.storage import (
     resolve_snapshot,
     snapshot_writer,
 )
+from state_pipelines.storage.files import can_copy_inside, copy_inside
+from state_pipelines.storage.locations import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,6 +162,18 @@ class StorageSuite:
         source = write(join(root, "a"), b"content")
         assert copy_file(source, join(root, "copies", "a")) == 7
         assert read_file(join(root, "copies", "a")) == b"content"
+
+    def test_file_is_copied_by_the_storage(self, root: Location) -> None:
+        source, target = write(join(root, "a"), b"content"), join(root, "b")
+        assert can_copy_inside(source, target) is not is_local(root)
+        if not is_local(root):
+            copy_inside(source, target, 7)
+            assert read_file(target) == b"content"
+
+    def test_long_range_is_read(self, root: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ranges, "PART", 1 << 16)
+        content = bytes(range(256)) * (3 << 8)
+        assert read_range(write(join(root, "a"), content), 5, len(content) - 5) == content[5:-5]
 
     def test_url_leads_back(self, root: Location) -> None:
         write(join(root, "a"), b"content")
