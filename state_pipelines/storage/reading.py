@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 from state_pipelines.storage.locations import Location, is_local
-from state_pipelines.storage.ranges import REQUESTS, REQUESTS_VARIABLE, count_requests, read_range, read_setting
+from state_pipelines.storage.ranges import PART, REQUESTS, REQUESTS_VARIABLE, count_requests, read_range, read_setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -82,8 +82,8 @@ def read_ahead(
 ) -> Generator[tuple[Item, Result], None, None]:
     """Read items in their order, on a storage that is not local some of them ahead.
 
-    The number of requests in flight begins with `FIRST_REQUESTS` and doubles up to that of the settings, so that who
-    stops early has not read much. Items are taken from `items` when there is room for them.
+    The number of requests in flight begins with `FIRST_REQUESTS`, of `PART` bytes each, and doubles up to that of the
+    settings, so that who stops early has not read much. Items are taken from `items` when there is room for them.
 
     Args:
         items: what is read; none of them is None.
@@ -101,11 +101,11 @@ def read_ahead(
     waiting: deque[tuple[Item, Future[Result], int]] = deque()
     rest = iter(items)
     upcoming: Item | None = None
-    ahead, held, in_flight = min(FIRST_REQUESTS, requests), 0, 0
+    ahead, room, held, in_flight = min(FIRST_REQUESTS, requests), FIRST_REQUESTS * PART, 0, 0
     pool = ThreadPoolExecutor(requests)
     try:
         while True:
-            while not waiting or in_flight < ahead:
+            while not waiting or (in_flight < ahead and held < room):
                 if upcoming is None:
                     upcoming = next(rest, None)
                 if upcoming is None or not BUDGET.take(cost := size(upcoming), needed=not waiting):
@@ -117,7 +117,7 @@ def read_ahead(
             if not waiting:
                 return
             first, future, cost = waiting.popleft()
-            ahead = min(2 * ahead, requests)
+            ahead, room = min(2 * ahead, requests), 2 * room
             result = future.result()
             in_flight -= count_requests(location, cost)
             del future
@@ -157,7 +157,7 @@ def scan_ahead(
     count = count_scans_ahead(size)
     rest = iter(items)
     begun: deque[tuple[Item, Iterator[Result], Future[Result | _End]]] = deque()
-    pool = ThreadPoolExecutor(count)
+    pool = ThreadPoolExecutor(count + 1)
     try:
         while True:
             # With the one whose turn it is.

@@ -36,7 +36,7 @@ from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.splits import StateOptions, split_state
 from state_pipelines.storage import join as join_location
 from state_pipelines.storage.ranges import REQUESTS
-from state_pipelines.storage.reading import BUDGET
+from state_pipelines.storage.reading import BUDGET, FIRST_REQUESTS
 from tests.keyed.canonical_files import Run, make_canonical, make_header, make_section
 from tests.rocksdb.databases import list_streams, to_entries
 from tests.snapshot.savepoints import orders
@@ -225,13 +225,13 @@ def test_windows_of_a_large_key_group_are_read_ahead(compressed: bool) -> None:
     assert BUDGET.held == 0
 
 
-def test_a_reader_that_stops_has_read_two_blocks_at_most() -> None:
+def test_a_reader_that_stops_has_read_few_blocks() -> None:
     file = make_skewed()
     remote = store_remotely(file)
     found = remote.scan([0], CONTEXT, KeyGroupRange(2, 1), window=2000)
     assert len(next(found)[1])
     del found
-    assert len(CountedFileSystem.requests) <= 2
+    assert len(CountedFileSystem.requests) <= FIRST_REQUESTS
     assert BUDGET.held == 0
 
 

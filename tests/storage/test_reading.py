@@ -7,17 +7,19 @@ import pytest
 
 from state_pipelines.errors import UsageError
 from state_pipelines.storage import create_file, join, resolve
-from state_pipelines.storage.ranges import REQUESTS, REQUESTS_VARIABLE
+from state_pipelines.storage.ranges import PART, REQUESTS, REQUESTS_VARIABLE
 from state_pipelines.storage.reading import (
     BUDGET,
     FIRST_REQUESTS,
     MEMORY_VARIABLE,
     read_ahead,
     read_ranges,
+    scan_ahead,
 )
 from tests.storages import CountedFileSystem, empty_counted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -50,6 +52,68 @@ def test_who_takes_one_has_not_read_much() -> None:
     next(reading)
     reading.close()
     assert len(seen) <= FIRST_REQUESTS
+
+
+def test_who_takes_a_large_one_has_read_two() -> None:
+    seen: list[int] = []
+    reading = read_ahead(range(50), seen.append, empty_counted(), lambda _: 4 * PART)
+    next(reading)
+    reading.close()
+    assert len(seen) <= 2
+
+
+def test_scans_of_the_next_items_have_begun() -> None:
+    begun: list[int] = []
+
+    def scan(number: int) -> Iterator[int]:
+        begun.append(number)
+        together.wait()
+        yield from (number, -number)
+
+    # The one whose turn it is, and three others.
+    together = threading.Barrier(4, timeout=20)
+    found = [(number, list(results)) for number, results in scan_ahead(range(8), scan, empty_counted(), 10 << 20)]
+    assert found == [(number, [number, -number]) for number in range(8)]
+    assert sorted(begun) == list(range(8))
+
+
+def test_an_error_of_a_scan_is_raised_in_its_turn() -> None:
+    def scan(number: int) -> Iterator[int]:
+        yield 1 // (2 - number)
+
+    scans = scan_ahead(range(5), scan, empty_counted(), 0)
+    assert [list(next(scans)[1]) for _ in range(2)] == [[0], [1]]
+    _, results = next(scans)
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+
+
+def test_scans_that_have_begun_are_closed() -> None:
+    begun: list[int] = []
+    closed: list[int] = []
+
+    def scan(number: int) -> Iterator[int]:
+        begun.append(number)
+        try:
+            yield number
+        finally:
+            closed.append(number)
+
+    scans = scan_ahead(range(50), scan, empty_counted(), 32 << 20)
+    _, results = next(scans)
+    assert next(results) == 0
+    del results
+    scans.close()
+    # The second one may not have begun yet.
+    assert sorted(closed) == sorted(begun)
+    assert set(begun) <= {0, 1}
+
+
+def test_scans_of_local_files_wait_for_their_turn(tmp_path: Path) -> None:
+    begun: list[int] = []
+    scans = scan_ahead(range(5), lambda number: iter([begun.append(number)]), resolve(str(tmp_path)), 0)
+    next(scans)
+    assert begun == [0]
 
 
 def test_no_more_are_held_than_are_in_flight() -> None:
