@@ -111,8 +111,12 @@ def test_scans_that_have_begun_are_closed() -> None:
 
 def test_scans_of_local_files_wait_for_their_turn(tmp_path: Path) -> None:
     begun: list[int] = []
-    scans = scan_ahead(range(5), lambda number: iter([begun.append(number)]), resolve(str(tmp_path)), 0)
-    next(scans)
+
+    def scan(number: int) -> Iterator[int]:
+        begun.append(number)
+        return iter([number])
+
+    next(scan_ahead(range(5), scan, resolve(str(tmp_path)), 0))
     assert begun == [0]
 
 
