@@ -1,0 +1,108 @@
+"""Every command with wrong options and with storages that cannot be reached: a few lines, and exit code 2."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from state_pipelines.cli.commands import COMMANDS
+from state_pipelines.storage import faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.cli.conftest import Called
+
+SNAPSHOTS: dict[str, tuple[str, ...]] = {
+    "inspect": ("URL",),
+    "read": ("URL",),
+    "dump": ("URL",),
+    "verify": ("URL",),
+    "check": ("URL", "--target", "2.3"),
+    "diff": ("URL", "URL"),
+    "convert": ("URL", "--out", "OUT"),
+    "rescale": ("URL", "--parallelism", "2", "--out", "OUT"),
+    "erase": ("URL", "--key", "a", "--out", "OUT"),
+    "retain": ("URL",),
+}
+"""By command: arguments with which it opens a snapshot."""
+
+URLS = {
+    "s3://no-such-bucket/flink/chk-1": "credentials",
+    "ftp://127.0.0.1:9/flink/chk-1": "127.0.0.1:9",
+    "hdfs://nowhere:9/flink/chk-1": "hdfs",
+    "abfs://container@account/flink/chk-1": "abfs",
+    "nonsense://host/flink/chk-1": "nonsense",
+    "/no/such/directory": "/no/such/directory",
+}
+"""What cannot be reached, and what the error names."""
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No credentials, and no server that would be asked for them."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setattr(faults, "_FIRST_WAIT", 0.0)
+
+
+def require_wrong_use(called: Called, *named: str) -> None:
+    """Exit code 2 with one to four lines that name something."""
+    assert called.code == 2, called.out + called.err
+    lines = called.err.strip().splitlines()
+    assert 1 <= len(lines) <= 4, called.err
+    assert "Traceback" not in called.err
+    for each in named:
+        assert each in called.err
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize("command", SNAPSHOTS)
+def test_a_storage_that_cannot_be_reached_is_named(
+    call: Callable[..., Called], tmp_path: Path, command: str, url: str
+) -> None:
+    places = {"URL": url, "OUT": str(tmp_path / "out")}
+    called = call(command, *(places.get(each, each) for each in SNAPSHOTS[command]))
+    require_wrong_use(called, URLS[url])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_option_that_does_not_exist_is_named(call: Callable[..., Called], command: str) -> None:
+    require_wrong_use(call(command, "--no-such-option"), "--no-such-option")
+
+
+def _typed_options() -> list[tuple[str, str]]:
+    found = []
+    for name, (module, _) in COMMANDS.items():
+        for parameter in import_module(f"state_pipelines.cli.{module}").command.params:
+            is_typed = isinstance(parameter.type, click.types.IntParamType | click.types.FloatParamType | click.Choice)
+            if isinstance(parameter, click.Option) and is_typed and not parameter.is_flag and not parameter.count:
+                found.append((name, max(parameter.opts, key=len)))
+    return found
+
+
+@pytest.mark.parametrize(("command", "option"), _typed_options())
+def test_a_value_of_another_type_is_named(call: Callable[..., Called], command: str, option: str) -> None:
+    require_wrong_use(call(command, option, "not-a-value"), option)
+
+
+def _required() -> list[str]:
+    return [
+        name
+        for name, (module, _) in COMMANDS.items()
+        if any(each.required for each in import_module(f"state_pipelines.cli.{module}").command.params)
+    ]
+
+
+@pytest.mark.parametrize("command", _required())
+def test_what_is_missing_is_named(call: Callable[..., Called], command: str) -> None:
+    require_wrong_use(call(command), "Missing")
