@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 import uuid
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 _PREFIX = "state-pipelines-scratch-"
 _LOCK = ".lock"
 """File that the process locks to which a directory belongs; the lock ends with the process, however that ends."""
+
+_UNLOCKED_SECONDS = 3600
+"""Age from which on an empty directory without a lock belongs to nobody."""
 
 
 @contextmanager
@@ -61,6 +65,11 @@ def _remove_abandoned(parent: Path) -> None:
     for directory in parent.glob(f"{_PREFIX}*"):
         # Those of other users stay, and those of processes that run.
         with suppress(OSError):
+            if not (directory / _LOCK).exists():
+                # Its process was killed before it had a lock, or is about to make one.
+                if time.time() - directory.stat().st_mtime > _UNLOCKED_SECONDS:
+                    directory.rmdir()
+                continue
             lock = os.open(directory / _LOCK, os.O_RDWR)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -61,5 +61,5 @@ def _read(checkpoint: Path, totals: dict[int, int], *, verify: bool) -> str:
     assert not [line for line in lines if line["kind"] == "unread"]
     counts = [line["value"] for line in lines if line["kind"] == "keyed" and line["state"] == "count"]
     assert len(counts) <= KEYS
-    totals[int(checkpoint.name[4:])] = sum(map(int, counts))
+    totals[int(checkpoint.name[4:])] = sum(int(str(each)) for each in counts)
     return "whole"

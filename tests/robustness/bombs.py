@@ -97,7 +97,12 @@ def jar_of_zeros() -> bytes:
 
 def jar_of_many() -> bytes:
     """A jar of very many classes."""
-    return jar(lambda opened: [opened.writestr(f"C{n}.class", b"") for n in range(ENTRIES)] and None)
+
+    def fill(opened: zipfile.ZipFile) -> None:
+        for number in range(ENTRIES):
+            opened.writestr(f"C{number}.class", b"")
+
+    return jar(fill)
 
 
 def lie_in_jar() -> bytes:

@@ -121,9 +121,9 @@ class FaultyMigration:
                 again = self._run(target)
             assert again is None, f"it cannot be run again: {again!r}"
         assert _show(target) == self._expected, "the new snapshot holds something else"
-        left = {path.name for path in target.parent.iterdir()} - {"new"}
-        scratch = {name for name in left if find_scratch_target(name) == "new"}
-        assert left == scratch, f"left after the second run: {left}"
+        rest = {path.name for path in target.parent.iterdir()} - {"new"}
+        scratch = {name for name in rest if find_scratch_target(name) == "new"}
+        assert rest == scratch, f"left after the second run: {rest}"
         assert way == "kill" or not scratch, f"temporary files are left: {scratch}"
         self.scratch += bool(scratch)
 

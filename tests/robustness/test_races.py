@@ -12,10 +12,13 @@ from tests.snapshot.test_requests import CASES, WORKS, store
 from tests.storages import CountedFileSystem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from state_pipelines.snapshot import Snapshot
     from tests.snapshots import Case
 
 CHECKPOINTS = [case for case in CASES if case.kind == "checkpoint"]
-READERS = {
+READERS: dict[str, Callable[[Case, Snapshot], object]] = {
     "dump": WORKS["dump"],
     "inspect": WORKS["inspect"],
     "verify": lambda _, snapshot: audit_snapshot(snapshot, "whole").counts,

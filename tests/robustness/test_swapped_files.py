@@ -35,7 +35,7 @@ def find_files(snapshot: Snapshot, *, keyed: bool) -> set[str]:
     }
 
 
-def exchange(target: Path, names: set[str]) -> list[bool | None]:
+def exchange(target: Path, names: set[str]) -> list[bool]:
     """Whether the snapshot can be restored while two of the files are exchanged, for some pairs of them."""
     contents = {target / name: (target / name).read_bytes() for name in sorted(names)}
     pairs = [pair for pair in combinations(contents, 2) if contents[pair[0]] != contents[pair[1]]]

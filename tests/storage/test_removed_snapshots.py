@@ -40,13 +40,13 @@ def test_without_a_newer_checkpoint_nobody_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: dict[str, float]
 ) -> None:
     make_checkpoints(tmp_path, numbers)
-    monkeypatch.setattr(removed_snapshots.time, "sleep", lambda _: pytest.fail("it waits"))
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits"))
     assert not is_removed(resolve(str(tmp_path / "chk-3")))
 
 
 def test_it_waits_for_a_removal_that_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_checkpoints(tmp_path, {"chk-3": 1, "chk-4": 0})
-    monkeypatch.setattr(removed_snapshots.time, "sleep", lambda _: (tmp_path / "chk-3/_metadata").unlink())
+    monkeypatch.setattr(time, "sleep", lambda _: (tmp_path / "chk-3/_metadata").unlink())
     assert is_removed(resolve(str(tmp_path / "chk-3")))
 
 

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -57,8 +58,15 @@ def test_what_another_process_uses_stays(temporary: Path) -> None:
         assert sorted(temporary.iterdir()) == sorted((one, other))
 
 
-def test_directories_of_others_stay(temporary: Path) -> None:
-    (temporary / "state-pipelines-scratch-mine").mkdir()
+@pytest.mark.parametrize(("age", "content", "stays"), [(0, False, True), (7200, True, True), (7200, False, False)])
+def test_a_directory_without_a_lock_goes_once_it_is_old_and_only_empty(
+    temporary: Path, *, age: int, content: bool, stays: bool
+) -> None:
+    directory = temporary / "state-pipelines-scratch-mine"
+    directory.mkdir()
+    if content:
+        (directory / "notes").touch()
+    os.utime(directory, (time.time() - age, time.time() - age))
     with open_local_scratch():
         pass
-    assert [each.name for each in temporary.iterdir()] == ["state-pipelines-scratch-mine"]
+    assert directory.exists() == stays
