@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from state_pipelines.storage.locations import Location
 
 _RECENT = timedelta(minutes=1)
-"""How long after a newer checkpoint was completed Flink may still remove what that replaces."""
+"""Time after the end of a newer checkpoint in which Flink may still remove what that replaces."""
 
 _LONGEST_WAIT = 2.0
 _PAUSE = 0.1
