@@ -92,7 +92,7 @@ class FailureReason(Enum):
     )
     CHECKPOINT_DECLINED = _Facts(
         "Checkpoint was declined.",
-        "A task could not take its snapshot; its message says why.",
+        "A task could not take its snapshot, for example in `snapshot_state` of its function; its message says why.",
         "Repair what the message of the task names.",
         counts=True,
     )
@@ -148,8 +148,9 @@ class FailureReason(Enum):
     )
     TASK_CHECKPOINT_FAILURE = _Facts(
         "Task local checkpoint failure.",
-        "A task failed in the synchronous part of its snapshot, for example in `snapshot_state` of its function.",
-        "Repair the function; the error of the task names the line.",
+        "In Flink, a trigger reached a worker after its task had ended.",
+        "Nothing: it does not arise here.",
+        impossible="The owner of the coordinator forwards triggers and knows its tasks.",
     )
     UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE = _Facts(
         "Unknown task for the checkpoint to notify.",

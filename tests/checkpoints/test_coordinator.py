@@ -440,8 +440,8 @@ def test_failures_of_savepoints_count_only_where_a_task_caused_them(job: Job) ->
 def test_a_job_that_would_stop_fails_with_its_savepoint(root: Location) -> None:
     job = Job(root, replace(KEPT, tolerable_failures=9))
     job.coordinator.trigger_savepoint(join(job.root, "savepoints"), action=PostCheckpointAction.TERMINATE)
-    job.coordinator.decline(1, FailureReason.TASK_CHECKPOINT_FAILURE, "sums: 1 / 0")
-    assert job.owner.failed == ["Task local checkpoint failure. sums: 1 / 0"]
+    job.coordinator.decline(1, FailureReason.CHECKPOINT_DECLINED, "sums: 1 / 0")
+    assert job.owner.failed == ["Checkpoint was declined. sums: 1 / 0"]
 
 
 def test_a_savepoint_needs_a_directory(root: Location, tmp_path: Path) -> None:
