@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from state_pipelines.backends.changelog_snapshots import ChangelogSettings, ChangelogSnapshots
+from state_pipelines.backends.changelog_store import ChangelogStore
 from state_pipelines.backends.heap_store import HeapStore
 from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
@@ -19,11 +21,13 @@ from state_pipelines.backends.operator_backend import OperatorStateBackend
 from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.metadata import write_metadata
+from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle
 from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.state_meta_info import StateKind
 from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import PathMapping, resolve
+from tests.datastream.same_jobs import HASHES
 from tests.flink import harness
 from tests.flink.make_data import job_of_case
 from tests.flink.test_converted_savepoints import find_case, line_of
@@ -33,29 +37,40 @@ if TYPE_CHECKING:
 
     from state_pipelines.metadata.keyed_handles import KeyedStateHandle
     from state_pipelines.snapshot import Operator, Snapshot
+    from state_pipelines.storage import Location
     from tests.snapshots import Case
 
 pytestmark = pytest.mark.flink
 
-INCREMENTAL = "incremental"
+INCREMENTAL, CHANGELOG = "incremental", "changelog"
 WRITTEN = {
     "canonical": ("rocksdb-incremental", "hashmap"),
     "heap": ("rocksdb-native", "hashmap"),
     "rocksdb": ("heap-native", "rocksdb"),
     INCREMENTAL: ("heap-native", "rocksdb"),
+    CHANGELOG: ("heap", "rocksdb"),
 }
 """Format -> the snapshot that is restored into live backends, and the backend of Flink."""
 
 
-def open_backend(operator: Operator, subtask: int, store: HeapStore | RocksStore) -> KeyedStateBackend | None:
+def open_backend(
+    operator: Operator, subtask: int, store: HeapStore | RocksStore | ChangelogStore
+) -> KeyedStateBackend | None:
     """The live keyed state of one subtask, every value of which was written again."""
     files = [file for index, file in operator.keyed_files if index == subtask and not file.holds_raw_timers]
     if not files:
         return None
     context, key = operator.record_context, files[0].header.key_serializer
     key_groups = files[0].key_groups
-    backend = KeyedStateBackend(store, key, key_groups, operator.max_parallelism, context.layouts)
+    hashes = HASHES if getattr(key, "pojo_class", "") in HASHES else {}
+    backend = KeyedStateBackend(store, key, key_groups, operator.max_parallelism, context.layouts, hashes)
     backend.restore(files, context)
+    touch(backend)
+    return backend
+
+
+def touch(backend: KeyedStateBackend) -> None:
+    """Write every value again."""
     for info in backend.states:
         if info.kind is StateKind.PRIORITY_QUEUE:
             backend.register_timers(info)
@@ -66,17 +81,43 @@ def open_backend(operator: Operator, subtask: int, store: HeapStore | RocksStore
             with suppress(UnsupportedError):
                 backend.set_current_key(key)
                 table.put(table.get(namespace), namespace)
-    return backend
 
 
 def write_keyed(backend: KeyedStateBackend, file_format: str, target: Path, name: str) -> KeyedStateHandle | None:
     directory = resolve(str(target))
+    if file_format == CHANGELOG:
+        return write_changelog(backend, directory)
     if file_format != INCREMENTAL:
         return write_full_snapshot(backend, Format(file_format), directory, name, 7).handle
     assert isinstance(backend.store, RocksStore)
     (target / "shared").mkdir(exist_ok=True)
     snapshots = IncrementalSnapshots(backend, backend.store)
     return snapshots.write(7, directory, resolve(str(target / "shared"))).handle
+
+
+def write_changelog(backend: KeyedStateBackend, directory: Location) -> KeyedStateHandle | None:
+    """A base, and a log in which every value is again; where a state has TTL another base."""
+    assert isinstance(backend.store, ChangelogStore)
+    snapshots = ChangelogSnapshots(backend, backend.store, settings=ChangelogSettings(None))
+    snapshots.write(6, directory, directory)
+    snapshots.complete(6)
+    touch(backend)
+    handle = snapshots.write(7, directory, directory).handle
+    assert isinstance(handle, ChangelogStateBackendHandle)
+    assert not (handle.non_materialized and backend.store.without_log)
+    return handle
+
+
+def find_logged(snapshot: Snapshot) -> set[str]:
+    """Names of the states of the operators whose last changes are in logs."""
+    return {
+        state.name
+        for operator in snapshot.operators
+        for state in operator.keyed_states
+        for subtask in operator.metadata.subtasks
+        if isinstance(subtask.managed_keyed_state, ChangelogStateBackendHandle)
+        and subtask.managed_keyed_state.non_materialized
+    }
 
 
 def write_live(snapshot: Snapshot, file_format: str, target: Path, scratch: Path) -> None:
@@ -89,7 +130,11 @@ def write_live(snapshot: Snapshot, file_format: str, target: Path, scratch: Path
         for subtask in operator.metadata.subtasks:
             name = f"live-{operator.metadata.operator_id.hex()}-{subtask.index}"
             prefix = operator.record_context.prefix
-            store = HeapStore(prefix) if file_format in ("canonical", "heap") else RocksStore(prefix, scratch / name)
+            store: HeapStore | RocksStore | ChangelogStore = (
+                HeapStore(prefix) if file_format in ("canonical", "heap") else RocksStore(prefix, scratch / name)
+            )
+            if file_format == CHANGELOG:
+                store = ChangelogStore(store)
             backend = open_backend(operator, subtask.index, store)
             if backend is not None:
                 subtask = replace(subtask, managed_keyed_state=write_keyed(backend, file_format, target, name))
@@ -126,6 +171,8 @@ def test_flink_restores_what_a_live_backend_wrote(version: str, file_format: str
     name, backend = WRITTEN[file_format]
     case = find_case(line_of(version), name)
     target = make_live(case, file_format, tmp_path)
+    if file_format == CHANGELOG:
+        assert find_logged(open_copy(case, target)) >= {"value", "list", "map", "composites", "sum", "average"}
     result = harness.restore(version, target, job_of_case(case), backend=backend, parallelism=3)
 
     assert result.ok, result.error
