@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import pyarrow as pa
 
 from state_pipelines.spark.failures import translate_failures
-from state_pipelines.spark.splits import StateOptions, split_state
 from state_pipelines.spark.types import spark_schema
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from state_pipelines.snapshot.keyed_state import KeyedState
 
 Result = TypeVar("Result", covariant=True)
 
@@ -54,11 +52,6 @@ def run_tasks(spark: SparkSession, tasks: Sequence[Task[Result]], what: str) -> 
         rows = spark.range(0, len(items), 1, len(items)).mapInArrow(work, "index long, result binary").collect()
     results = {row["index"]: pickle.loads(row["result"]) for row in rows}
     return [results[index] for index in range(len(items))]
-
-
-def read_frame(spark: SparkSession, state: KeyedState, options: StateOptions) -> DataFrame:
-    """A keyed state of a snapshot that need not be published; one task per split, rows in file order."""
-    return read_splits(spark, split_state(state, options), state.make_schema(options.table))
 
 
 class Split(Protocol):

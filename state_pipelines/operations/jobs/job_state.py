@@ -6,7 +6,7 @@ take the place of those in another description (`new_types`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -159,24 +159,6 @@ def describe_job(snapshot: Snapshot) -> Job:
         kryo_version=snapshot.kryo_version,
         classes=snapshot.declarations.classes,
     )
-
-
-def replace_state(job: Job, operator: str, info: StateMetaInfo) -> Job:
-    """The job with other serializers in one state, as `info` has them.
-
-    Args:
-        job: the job.
-        operator: id of the operator.
-        info: the state as it is to be; its name and kind stay.
-    """
-
-    def change(state: JobState) -> JobState:
-        return replace(state, serializers=list_serializers(state.kind, info)) if state.name == info.name else state
-
-    operators = (
-        replace(each, states=tuple(map(change, each.states))) if each.id == operator else each for each in job.operators
-    )
-    return replace(job, operators=tuple(operators))
 
 
 def _describe_operator(operator: Operator) -> JobOperator:

@@ -139,10 +139,6 @@ class Migration:
         """The steps of `UPGRADE` or `DOWNGRADE` of the only change."""
         return self.change.steps(direction)
 
-    def opposite(self, direction: str) -> tuple[Step, ...]:
-        """The steps that take the other direction of the only change back."""
-        return self.change.steps(UPGRADE if direction == DOWNGRADE else DOWNGRADE)
-
 
 def load_migration(path: str | Path, *, allow_python: bool = False) -> Migration:
     """Read a migration file; a file that ends in `.py` is run, where that is allowed.
