@@ -198,7 +198,10 @@ class CheckReport:
             "target": self.target,
             "backend": self.backend,
             "notes": list(self.notes),
-            "checks": [{**asdict(check), "action": check.action} for check in self.checks],
+            "checks": [
+                {_KEYS.get(name, name): value for name, value in asdict(check).items()} | {"action": check.action}
+                for check in self.checks
+            ],
         }
         return {name: _plain(value) if name == "checks" else value for name, value in report.items()}
 
@@ -262,6 +265,9 @@ class MigrationCheckReport:
             f"# With the migration\n\n{self.migrated.to_markdown()}"
         )
 
+
+_KEYS = {"subject": "place"}
+"""Keys of the JSON form that are not the names of attributes."""
 
 _HEAD = ("| operator | state | kind | subject | outcome | to do |", "| --- | --- | --- | --- | --- | --- |")
 
