@@ -273,11 +273,11 @@ def test_values_convert_by_field_name() -> None:
 @pytest.mark.parametrize(
     ("payload", "step", "message"),
     [
-        (ORDER, {"convert": {"to": "Pojo<a.B>(amount: Long)"}}, "no place for address, note"),
+        (ORDER, {"convert": {"to": "Pojo<a.B>(amount: Long)"}}, "cannot store address, note"),
         (
             ORDER,
             {"convert": {"to": "Pojo<a.B>(amount: Long)", "expression": "named_struct('amount', amount)"}},
-            "no place for address, note",
+            "cannot store address, note",
         ),
         (LONG, {"convert": {"to": "Pojo<a.B>(amount: Long)"}}, "only one of the types of the value has fields"),
         (
@@ -285,8 +285,8 @@ def test_values_convert_by_field_name() -> None:
             {"convert": {"to": "Pojo<a.B>(x: Long, y: Long)"}},
             "a field y, which the old one lacks",
         ),
-        (row(LONG), {"rename": {"f0": "amount"}}, "go by their places"),
-        (row(LONG), {"add": {"field": "f2", "type": "Int", "default": 1}}, "a new field goes by its place, f1"),
+        (row(LONG), {"rename": {"f0": "amount"}}, "go by position"),
+        (row(LONG), {"add": {"field": "f2", "type": "Int", "default": 1}}, "a new field goes by its position, f1"),
         (ORDER, {"reorder": ["amount", "note", "address"]}, "no order of their own"),
         (row(LONG, INT), {"reorder": ["f1"]}, "names every field once"),
         (ORDER, {"rename_class": {"shop.Nothing": "x"}}, "has no class shop.Nothing"),

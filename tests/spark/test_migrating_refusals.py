@@ -80,7 +80,7 @@ REFUSED: dict[str, tuple[tuple[str, str | None], dict[str, Any], dict[str, Any],
         ORDER,
         {"convert": {"to": "Long", "expression": "amount"}},
         {"convert": {"to": "Long", "expression": "amount", "discard": OTHERS}},
-        "no place for address, customer",
+        "cannot store address, customer",
     ),
     "split": (
         ORDER,
