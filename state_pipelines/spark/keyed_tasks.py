@@ -252,10 +252,10 @@ class KeyedTask:
             raise
         except Exception as error:
             # `snapshot_state` is code of the user, which may raise anything.
-            place = traceback.extract_tb(error.__traceback__)[-1]
+            frame = traceback.extract_tb(error.__traceback__)[-1]
             raise StateError(
                 f"{FailureReason.CHECKPOINT_DECLINED.message} {type(error).__name__}: {' '.join(str(error).split())} "
-                f'(File "{place.filename}", line {place.lineno}, in {place.name})'
+                f'(File "{frame.filename}", line {frame.lineno}, in {frame.name})'
             ) from error
 
     def _write_snapshot(

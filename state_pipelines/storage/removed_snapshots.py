@@ -1,4 +1,4 @@
-"""Checkpoints that Flink removes while they are read, told from those of which files are missing."""
+"""Distinction of checkpoints that Flink removes while they are read from those of which files are missing."""
 
 from __future__ import annotations
 
