@@ -4,16 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
-
-import pytest
-
-from tests.robustness.faulty_migration import WAYS, FaultyMigration, spread
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
 
 def test_a_command_that_is_killed_or_has_no_disk_leaves_the_input_and_no_half_snapshot() -> None:
@@ -27,16 +17,3 @@ def test_a_command_that_is_killed_or_has_no_disk_leaves_the_input_and_no_half_sn
     assert (attempts, findings) == (6, 0)
     assert calls > 20
     assert sum(outcomes) == attempts
-
-
-@pytest.mark.spark
-def test_a_migration_whose_driver_has_no_disk_leaves_the_input_and_no_half_snapshot(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    migration = FaultyMigration(spark, tmp_path)
-    for way, number in zip(WAYS, spread(len(WAYS), migration.count), strict=True):
-        migration.fail(way, [number])
-    assert migration.findings == []
-    assert migration.outcomes.total() == len(WAYS)
-    assert migration.outcomes["refused"] > 0
-    assert migration.outcomes["ended"] == 2
