@@ -40,7 +40,7 @@ def require_memory(size: int, key_group: int, file: str) -> None:
             f"key group {key_group} has {size / _GIB:.1f} GiB, must be held whole for this, takes at least {COPIES} "
             f"times as much memory, and {free / _GIB:.1f} GiB are free",
             where=Where(file=file),
-            hint="Write canonical, which holds no key group; or first get more of them by rescale --max-parallelism",
+            hint="Write canonical, which holds no key group; or first rescale to a larger max parallelism",
         )
 
 

@@ -11,7 +11,7 @@ from state_pipelines.backends import local_backup
 from state_pipelines.backends.incremental_restore import restore_incremental
 from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
 from state_pipelines.backends.local_backup import LocalBackup
-from state_pipelines.errors import MissingFileError, UsageError
+from state_pipelines.errors import SnapshotGoneError, UsageError
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import PathMapping, resolve
@@ -64,7 +64,7 @@ def test_restores_without_the_uploaded_files(
     put(backend, 200, 300)
     handle, _ = write(snapshots, tmp_path, 2)
     remove_uploads(tmp_path)
-    with pytest.raises(MissingFileError):
+    with pytest.raises(SnapshotGoneError):
         restore(stores(), handle, tmp_path, None)
     # Tables of the checkpoint before are among those of this one.
     values, _ = restore(stores(), handle, tmp_path, backup)
