@@ -40,15 +40,15 @@ class Killed(BaseException):
     """The process ends here: nothing that it does from now on reaches the disk."""
 
 
-WAYS: dict[str, tuple[BaseException, bool]] = {
-    "full": (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), False),
-    "full from then on": (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), True),
-    "refused": (PermissionError(errno.EACCES, os.strerror(errno.EACCES)), False),
-    "broken": (OSError(errno.EIO, os.strerror(errno.EIO)), False),
-    "interrupt": (KeyboardInterrupt(), False),
-    "kill": (Killed(), True),
+WAYS: dict[str, tuple[Callable[[], BaseException], bool]] = {
+    "full": (lambda: OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), False),
+    "full from then on": (lambda: OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), True),
+    "refused": (lambda: PermissionError(errno.EACCES, os.strerror(errno.EACCES)), False),
+    "broken": (lambda: OSError(errno.EIO, os.strerror(errno.EIO)), False),
+    "interrupt": (KeyboardInterrupt, False),
+    "kill": (Killed, True),
 }
-"""By name: what the call raises, and whether all later ones do too. A full disk can be read."""
+"""By name: makes what the call raises, and whether all later ones do too. A full disk can be read."""
 
 
 class FaultyMigration:
@@ -57,6 +57,14 @@ class FaultyMigration:
     Args:
         spark: the session.
         directory: an empty directory.
+
+    Attributes:
+        count: number of the calls.
+        removal: number of the call that removes the temporary files.
+        outcomes: number of attempts by how they ended.
+        discarded: number of attempts after which `--discard-partial` was needed.
+        scratch: number of attempts after which temporary files were left.
+        findings: what must not be, each with the way and the number of the call.
     """
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
@@ -70,6 +78,8 @@ class FaultyMigration:
         self._calls.watch()
         self._run(self._directory / "sound")
         self.count = self._calls.count
+        # Tasks make the temporary files; the driver only removes them.
+        self.removal = next(number for number, name in enumerate(self._calls.names) if find_scratch_target(name))
         self._expected = _show(self._directory / "sound")
         self._input = _digest(orders().path)
 
@@ -93,11 +103,11 @@ class FaultyMigration:
         return None
 
     def _attempt(self, way: str, number: int, target: Path) -> None:
-        fault, onwards = WAYS[way]
+        make_fault, onwards = WAYS[way]
 
         def rule(now: int, grows: bool) -> None:
             if (now == number or (onwards and now > number)) and (grows or not way.startswith("full")):
-                raise fault
+                raise make_fault()
 
         self._rule = rule
         error = self._run(target)
@@ -108,11 +118,11 @@ class FaultyMigration:
             lines = [*str(error).splitlines(), *getattr(error, "__notes__", ())]
             assert 1 <= len(lines) <= 4, f"the message has {len(lines)} lines: {error}"
         assert complete or error is not None, "it is said to be done, and is not"
+        # Nothing of the end of a process that was killed runs: `retain` removes its temporary files later. So it does
+        # where the call that fails is the one that removes them; the error names them then.
+        said = "" if error is None else str(error) + "".join(getattr(error, "__notes__", ()))
         if not complete:
             left = sorted(path.name for path in target.parent.iterdir())
-            # Nothing of the end of a process that was killed runs: `retain` removes its temporary files later.
-            # Where their removal fails, the error names them.
-            said = str(error) + "".join(getattr(error, "__notes__", ()))
             assert way == "kill" or all(name in said for name in left), f"left: {left}"
             again = self._run(target)
             if isinstance(again, TargetExistsError) and "--discard-partial" in str(again):
@@ -124,7 +134,7 @@ class FaultyMigration:
         rest = {path.name for path in target.parent.iterdir()} - {"new"}
         scratch = {name for name in rest if find_scratch_target(name) == "new"}
         assert rest == scratch, f"left after the second run: {rest}"
-        assert way == "kill" or not scratch, f"temporary files are left: {scratch}"
+        assert way == "kill" or all(name in said for name in scratch), f"temporary files are left: {scratch}"
         self.scratch += bool(scratch)
 
 

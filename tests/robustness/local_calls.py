@@ -45,6 +45,8 @@ class LocalCalls:
 
     def __init__(self, directory: Path, rule: Callable[[int, bool], None]) -> None:
         self.count = 0
+        self.names: list[str] = []
+        """Name of the file or directory of every call, those before `count` was set to zero too."""
         self._prefix = f"{directory}/"
         self._rule = rule
         self._lock = threading.Lock()
@@ -63,6 +65,7 @@ class LocalCalls:
         with self._lock:
             number = self.count
             self.count += 1
+            self.names.append(paths[0].rpartition("/")[2])
         self._rule(number, event in GROWING or (isinstance(flags, int) and bool(flags & WRITES)))
 
 

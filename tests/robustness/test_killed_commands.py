@@ -4,6 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.robustness.faulty_migration import FaultyMigration
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 
 def test_a_command_that_is_killed_or_has_no_disk_leaves_the_input_and_no_half_snapshot() -> None:
@@ -17,3 +27,16 @@ def test_a_command_that_is_killed_or_has_no_disk_leaves_the_input_and_no_half_sn
     assert (attempts, findings) == (6, 0)
     assert calls > 20
     assert sum(outcomes) == attempts
+
+
+@pytest.mark.spark
+def test_a_migration_whose_driver_has_no_disk_leaves_the_input_and_no_half_snapshot(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    migration = FaultyMigration(spark, tmp_path)
+    migration.fail("full", [0])
+    migration.fail("broken", [migration.removal])
+    migration.fail("kill", [migration.count - 1])
+    assert migration.findings == []
+    assert migration.outcomes == {"refused": 2, "ended": 1}
+    assert (migration.scratch, migration.discarded) == (1, 1)
