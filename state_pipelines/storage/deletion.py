@@ -35,8 +35,8 @@ def stat_files(locations: Sequence[Location]) -> list[FileEntry | StateError | N
     """Size and time of every file, read from the storage and not from a cache.
 
     Returns:
-        per location the entry, None for a file that does not exist, or the error of the storage. A directory and a
-        symbolic link are errors: they are not files.
+        per location the entry, None for a file that does not exist, or the error of the storage (`StorageError`,
+        `MissingFileError`). A directory and a symbolic link are a `StateError`: they are not files.
     """
     return _map(_stat_file, locations)
 

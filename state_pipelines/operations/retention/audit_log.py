@@ -134,8 +134,11 @@ class AuditRun:
 
     def read_header(self) -> dict[str, Any]:
         """The first line of the run, about the run itself."""
-        line = read_file(join(self.directory, self._files[0])).decode().partition("\n")[0]
-        header: dict[str, Any] = json.loads(line)
+        location = join(self.directory, self._files[0])
+        try:
+            header: dict[str, Any] = json.loads(read_file(location).decode().partition("\n")[0])
+        except ValueError as error:
+            raise _refuse_line(error, location, 1) from None
         return header
 
     def read(self) -> Iterator[AuditRecord]:
@@ -259,5 +262,12 @@ def _parse_line(line: str, location: Location, number: int) -> AuditRecord | Non
             detail=str(fields.get("detail", "")),
         )
     except (KeyError, TypeError, ValueError) as error:
-        where = Where(file=str(location), path=f"line {number}")
-        raise FormatError(f"not a line of an audit log: {error!r}", where=where) from None
+        raise _refuse_line(error, location, number) from None
+
+
+def _refuse_line(error: Exception, location: Location, number: int) -> FormatError:
+    return FormatError(
+        f"not a line of an audit log: {error!r}",
+        where=Where(file=str(location), path=f"line {number}"),
+        hint="Move the directory of this run out of the audit log and plan again",
+    )

@@ -7,7 +7,7 @@ from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import IncompatibleError, StateError
+from state_pipelines.errors import IncompatibleError, MissingFileError, StateError, StorageError
 from state_pipelines.operations.retention.audit_log import AuditRecord, AuditRun, Outcome
 from state_pipelines.operations.retention.plan import PathKind, PlannedPath
 from state_pipelines.operations.retention.quarantine import quarantine_location
@@ -150,6 +150,7 @@ class DeletionBatches:
         """The files that are as planned and that no new snapshot needs; the others are logged."""
         states = stat_files([self._locate(each.path)[1] for each in files])
         fine, missing = [], []
+        failed: list[tuple[PlannedPath, str]] = []
         for each, state in zip(files, states, strict=True):
             owner = self._needed.get(self._context.key(each.path))
             if state is None:
@@ -157,6 +158,9 @@ class DeletionBatches:
                 continue
             if owner is not None:
                 reason = f"the new snapshot {owner} needs it"
+            elif isinstance(state, StorageError | MissingFileError):
+                failed.append((each, str(state)))
+                continue
             elif isinstance(state, StateError):
                 reason = str(state)
             elif not _is_as_planned(state, each):
@@ -168,6 +172,9 @@ class DeletionBatches:
             if each.kind is PathKind.METADATA:
                 self.stopped = "a _metadata file is not as planned, and what it references must stay"
         self._log(missing, Outcome.MISSING)
+        self._fail(failed)
+        if any(each.kind is PathKind.METADATA for each, _ in failed):
+            self.stopped = "a _metadata file could not be checked, and what it references must stay"
         return fine if not self.stopped else []
 
     def _delete_files(self, files: Sequence[PlannedPath]) -> bool:
@@ -187,16 +194,8 @@ class DeletionBatches:
         context.watch.forget(location for _, location, error in results if error is None)
         gone = [each for each, _, error in results if error is None]
         self._log(gone, Outcome.QUARANTINED if context.quarantine else Outcome.DELETED)
-        now = context.clock()
-        failed = [
-            to_record(each, self._run.name, now, Outcome.FAILED, str(error))
-            for each, _, error in results
-            if error is not None
-        ]
-        self.failed += failed
-        self._handled += len(failed)
-        self._run.append(failed)
-        return not failed
+        self._fail([(each, str(error)) for each, _, error in results if error is not None])
+        return len(gone) == len(files)
 
     def _remove_directory(self, directory: PlannedPath) -> None:
         _, location = self._locate(directory.path)
@@ -204,6 +203,8 @@ class DeletionBatches:
             self._log([directory], Outcome.DELETED)
         elif not exists(location):
             self._log([directory], Outcome.MISSING)
+        elif any(each.path.startswith(f"{directory.path}/") for each in self.failed):
+            self._fail([(directory, "files of it could not be deleted")])
         else:
             self._keep([directory], "the directory is not empty, or the storage removes only whole directories")
 
@@ -211,6 +212,14 @@ class DeletionBatches:
         now = self._context.clock()
         records = [to_record(each, self._run.name, now, Outcome.KEPT, reason) for each in files]
         self.kept += records
+        self._handled += len(records)
+        self._run.append(records)
+
+    def _fail(self, files: Sequence[tuple[PlannedPath, str]]) -> None:
+        """Log paths that are still there, each with the reason: the next run of the plan tries them again."""
+        now = self._context.clock()
+        records = [to_record(each, self._run.name, now, Outcome.FAILED, reason) for each, reason in files]
+        self.failed += records
         self._handled += len(records)
         self._run.append(records)
 

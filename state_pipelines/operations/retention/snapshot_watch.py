@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import IncompatibleError, MissingFileError, StateError, Where
+from state_pipelines.errors import IncompatibleError, MissingFileError, StateError, StorageError, Where
 from state_pipelines.operations.retention.references import Gone, MetadataFile, ReferenceReader, Unreadable
 from state_pipelines.storage import METADATA_FILE, FileEntry, Location, join, list_directory
 from state_pipelines.storage.deletion import is_same_time, stat_files
@@ -55,7 +55,8 @@ class SnapshotWatch:
             `_metadata` files that have vanished.
 
         Raises:
-            IncompatibleError: the references of a new snapshot cannot be known, so that nothing more may be deleted.
+            IncompatibleError: the references of a new snapshot cannot be known, or a known one cannot be looked at, so
+                that nothing more may be deleted.
         """
         needed: dict[str, str] = {}
         vanished = self._find_vanished()
@@ -91,6 +92,12 @@ class SnapshotWatch:
         for entry, now in zip(known, stat_files([entry.location for entry in known]), strict=True):
             if now is None:
                 vanished.append(str(entry.location))
+            elif isinstance(now, StorageError | MissingFileError):
+                raise IncompatibleError(
+                    f"whether a known snapshot is still there cannot be seen: {now}",
+                    where=Where(file=str(entry.location)),
+                    hint="Nothing more was deleted; apply the plan again when the snapshot can be read or is gone",
+                )
             elif (
                 isinstance(now, StateError) or now.size != entry.size or not is_same_time(now.modified, entry.modified)
             ):

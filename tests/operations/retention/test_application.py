@@ -4,19 +4,31 @@ import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines.errors import IncompatibleError, UsageError
-from state_pipelines.operations.retention import PathKind, RetentionPlan, deletion_batches, plan_retention
+from state_pipelines.errors import IncompatibleError, MissingFileError, StateError, StorageError, UsageError
+from state_pipelines.operations.retention import (
+    PathKind,
+    RetentionPlan,
+    deletion_batches,
+    plan_retention,
+    snapshot_watch,
+)
 from state_pipelines.operations.retention.application import ApplyResult, apply_plan
 from state_pipelines.operations.retention.apply_context import ApplyLimits
 from state_pipelines.operations.retention.audit_log import AuditLog, Outcome
 from state_pipelines.operations.retention.quarantine import list_quarantine, restore_quarantined
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.storage import resolve
+from state_pipelines.storage.deletion import stat_files
 from tests.operations.retention.tree import Tree, TreeSnapshot, make_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from state_pipelines.storage import FileEntry, Location
 
 POLICY = {"checkpoints": {"last": 3}}
 FAST = ApplyLimits(paths_per_second=1e9)
@@ -152,6 +164,54 @@ def test_a_log_where_files_are_deleted_is_refused(tree: Tree) -> None:
     with pytest.raises(UsageError, match="audit log"):
         apply(tree, POLICY, audit_log=str(tree.of("first")[0].path / "log"))
     assert tree.files() == before
+
+
+@pytest.mark.parametrize(("kind", "error"), [("checkpoint-file", MissingFileError), ("metadata", StorageError)])
+def test_a_file_that_cannot_be_checked_is_tried_again_by_the_next_run(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, kind: str, error: type[StateError]
+) -> None:
+    planned = plan(tree, POLICY)
+    victim = Path(next(each.path for each in planned.delete if each.kind == kind))
+
+    def refuse(locations: Sequence[Location]) -> list[FileEntry | StateError | None]:
+        states = zip(locations, stat_files(locations), strict=True)
+        return [error("access denied") if location.path == str(victim) else state for location, state in states]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(deletion_batches, "stat_files", refuse)
+        result = apply(tree, POLICY, fingerprint=planned.fingerprint)
+    assert not result.finished
+    assert str(victim) in {record.path for record in result.failed}
+    assert victim.exists()
+    if kind == "metadata":
+        assert "could not be checked" in result.stopped
+        assert read_whole(tree.of("first")[0]) == 60
+    else:
+        assert [record.path for record in result.failed] == [str(victim), str(victim.parent)]
+    again = apply(tree, POLICY, fingerprint=planned.fingerprint)
+    assert again.finished
+    assert not again.kept
+    assert not victim.parent.exists()
+    assert plan(tree, POLICY).delete == ()
+
+
+def test_a_known_snapshot_that_cannot_be_looked_at_stops_the_run(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = plan(tree, POLICY)
+    before = state_files(tree)
+
+    def refuse(locations: Sequence[Location]) -> list[FileEntry | StateError | None]:
+        return [MissingFileError("access denied"), *stat_files(locations)[1:]]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshot_watch, "stat_files", refuse)
+        result = apply(tree, POLICY, fingerprint=planned.fingerprint)
+    assert "cannot be seen: access denied" in result.stopped
+    assert result.remaining == len(planned.delete)
+    assert state_files(tree) == before
+    again = apply(tree, POLICY, fingerprint=planned.fingerprint)
+    assert again.finished
+    assert not again.kept
+    assert plan(tree, POLICY).delete == ()
 
 
 @pytest.mark.parametrize("bad", [{"paths": 0}, {"bytes": -1}, {"paths_per_second": 0}, {"batch": 0}])

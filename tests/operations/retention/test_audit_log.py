@@ -96,3 +96,13 @@ def test_damaged_line_names_file_and_line(log: AuditLog, tmp_path: Path) -> None
     file.write_text(file.read_text() + '{"path": 1}\n')
     with pytest.raises(FormatError, match=r"000000-started\.jsonl.*line 3"):
         list(log.read())
+
+
+def test_a_run_whose_first_line_is_damaged_says_what_to_do(log: AuditLog, tmp_path: Path) -> None:
+    run = start(log, "/data/a")
+    (file,) = tmp_path.rglob("*.jsonl")
+    file.write_text(file.read_text()[:40])
+    with pytest.raises(
+        FormatError, match=r"out of the audit log.*000000-started\.jsonl|000000-started\.jsonl.*out of the"
+    ):
+        run.read_header()
