@@ -144,8 +144,8 @@ def _attempt(way: str, number: int, kept: frozenset[str], tally: Tally) -> str:
         ended, error = _apply(again.fingerprint) if again.delete else ("finished", None)
     if ended != "finished":
         return f"it cannot be run again: {ended} {error!r}"
-    left = sorted([*set(_files()) - kept, *(each.path for each in _plan().delete)])
-    return f"not deleted: {left}" if left else ""
+    still = sorted([*set(_files()) - kept, *(each.path for each in _plan().delete)])
+    return f"not deleted: {still}" if still else ""
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -76,3 +77,25 @@ def test_only_a_map_with_a_serializer_of_its_own_is_not_read_from_changes(tmp_pa
         else:
             rows = [row for batch in state.batches() for row in batch.to_pylist()]
             assert rows == [row for batch in sound[state.name].batches() for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("version", ["2.2", "2.3"])
+def test_key_groups_of_forst_that_do_not_fit_into_its_keys_are_refused(tmp_path: Path, version: str) -> None:
+    (case,) = (each for each in OWN if each.name == f"types-{version}-forst")
+    target = tmp_path / "folder"
+    shutil.copytree(case.folder, target)
+    metadata = target / case.path.relative_to(case.folder) / "_metadata"
+    sound = metadata.read_bytes()
+    # One bit of a `_metadata`: the key groups of the second subtask begin at 320 and not at 64, of 128.
+    damaged = sound.replace(struct.pack(">ii", 64, 64), struct.pack(">ii", 320, 64))
+    assert damaged != sound
+    metadata.write_bytes(damaged)
+    snapshot = open_snapshot(str(metadata.parent), path_mapping=(f"file:{case.written}={target}",))
+    with pytest.raises(FormatError, match="key groups 320-383 although there are 128"):
+        list(dump(snapshot))
+    # Whoever opens this one database reads it by bounds that are keys.
+    operator = snapshot.operator("few-states")
+    file = snapshot.handles.open_keyed(operator.metadata.subtasks[1].managed_keyed_state)
+    assert file is not None
+    with pytest.raises(FormatError, match="key groups 320-383 do not fit into the 1 bytes that keys begin with"):
+        list(file.scan([0], operator.record_context))
