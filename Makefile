@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 INSTALLED := .venv/installed-$(shell { cat requirements-build.lock requirements.lock; $(PYTHON) -V; pwd; } | cksum | tr ' ' -)
 PROJECT := $(INSTALLED)-$(shell cksum < pyproject.toml | tr ' ' -)
 
-.PHONY: demo test test-flink fuzz faults install docs lock clean
+.PHONY: demo test test-flink fuzz faults robustness install docs lock clean
 
 demo: $(PROJECT)
 	@$(BIN)/state-pipelines demo
@@ -31,6 +31,26 @@ fuzz: $(PROJECT)
 # Every request of every writer of snapshots fails once in every way.
 faults: $(PROJECT)
 	@$(BIN)/python -m tests.robustness.faults
+
+# All long forms of the robustness tests, one after the other, whatever is found; hours. Each is bounded by a number:
+# attempts of each reader, bytes of each format that are flipped (0: all), local calls of each command that fail in each
+# way, and of how many requests of retention one fails.
+BYTES ?= 0
+POINTS ?= 12
+EVERY ?= 4
+robustness: $(PROJECT)
+	@ended=0; for each in \
+		" --executions $(EXECUTIONS)" \
+		" --every-byte --executions $(BYTES)" \
+		".bombs" \
+		".faults" \
+		".killed_commands --points $(POINTS)" \
+		".faulty_migration --points $(POINTS)" \
+		".faulty_retention --every $(EVERY)"; \
+	do \
+		echo "python -m tests.robustness$$each"; \
+		$(BIN)/python -m tests.robustness$$each || ended=1; \
+	done; exit $$ended
 
 # Besides the packages, what lets Spark start faster: a minute once, which a single demo would not get back.
 install: $(PROJECT)

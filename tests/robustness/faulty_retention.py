@@ -41,10 +41,12 @@ class Tally:
 
     Attributes:
         outcomes: number of attempts by how they ended.
+        moved: number of attempts after which the audit log was damaged, and had to be moved away.
         findings: what must not be, each with the way and the number of the request.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
+    moved: int = 0
     findings: list[str] = field(default_factory=list)
 
 
@@ -136,7 +138,7 @@ def _attempt(way: str, number: int, kept: frozenset[str], tally: Tally) -> str:
     if WAYS[way].unsaid and isinstance(error, FormatError) and "out of the audit log" in str(error):
         # The storage has confirmed a file of the log that it does not have as a whole.
         _drop_log()
-        tally.outcomes["log moved away"] += 1
+        tally.moved += 1
         ended, error = _apply(_plan().fingerprint)
     if isinstance(error, IncompatibleError):
         # The plan was applied, or what is left is another plan: it is made again, as the error says.
@@ -161,7 +163,7 @@ def main() -> int:
         write(f"{way}: {count} requests, {tally.outcomes.total()} attempts, {dict(tally.outcomes)}")
     for finding in tally.findings:
         write(f"  {finding}")
-    write(f"{len(tally.findings)} findings")
+    write(f"{tally.moved} logs moved away, {len(tally.findings)} findings")
     return 1 if tally.findings else 0
 
 
