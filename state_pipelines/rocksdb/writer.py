@@ -162,9 +162,14 @@ class DatabaseWriter:
 def list_files(directory: Path) -> list[Path]:
     """The files of a closed database that a handle of Flink's RocksDB backend names, by name."""
     manifest = directory / (directory / CURRENT).read_text().rstrip("\n")
+    # Not by `glob`, for which a directory that may not be read is an empty one.
+    files = list(directory.iterdir())
     # Each change of the column families writes the options again; the last ones count.
-    options = max(directory.glob("OPTIONS-*"), key=lambda path: int(path.name.partition("-")[2]))
-    return sorted([directory / CURRENT, manifest, options, *directory.glob("*.sst")])
+    options = max(
+        (each for each in files if each.name.startswith("OPTIONS-")),
+        key=lambda path: int(path.name.partition("-")[2]),
+    )
+    return sorted([directory / CURRENT, manifest, options, *(each for each in files if each.suffix == ".sst")])
 
 
 def load_flink_options() -> Options:

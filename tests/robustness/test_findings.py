@@ -37,7 +37,9 @@ def test_timers_are_shown_where_one_subtask_has_a_namespace_that_nothing_reads(t
     assert 0 < len(unread) < len(sound)
 
 
-@pytest.mark.parametrize(("number", "message"), [(-1, "max parallelism -1 is not"), (1, "key groups 1-127 although there are 1")])
+@pytest.mark.parametrize(
+    ("number", "message"), [(-1, "max parallelism -1 is not"), (1, "key groups 1-127 although there are 1")]
+)
 def test_a_max_parallelism_that_cannot_be_is_named(number: int, message: str) -> None:
     (case,) = (each for each in OWN if each.name == "types-2.2-heap-checkpoint")
     sound = case.open()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +11,7 @@ from state_pipelines.errors import TargetExistsError, UsageError
 from state_pipelines.metadata.streams import StateStream
 from state_pipelines.rocksdb import Database, DatabaseWriter, read_database
 from state_pipelines.rocksdb.table import open_table
-from state_pipelines.rocksdb.writer import COMPRESSIONS
+from state_pipelines.rocksdb.writer import COMPRESSIONS, list_files
 from tests.rocksdb.databases import read_with_rocksdb, scan_pairs, to_entries
 
 if TYPE_CHECKING:
@@ -55,6 +57,22 @@ def test_only_the_files_of_a_handle_are_listed(tmp_path: Path) -> None:
         "OPTIONS-",
     ]
     assert len(names) == 4
+
+
+def test_a_directory_that_may_not_be_read_is_not_an_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with DatabaseWriter(tmp_path, ["first"]) as writer:
+        writer.write("first", to_entries(ROWS))
+        files = writer.finish()
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", refuse)
+        patched.setattr(os, "scandir", refuse)
+        with pytest.raises(PermissionError):
+            list_files(tmp_path)
+    assert list_files(tmp_path) == files
 
 
 def test_tables_have_the_format_that_flink_reads(tmp_path: Path) -> None:
