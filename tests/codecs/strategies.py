@@ -56,7 +56,7 @@ def leaves() -> st.SearchStrategy[lay.Layout]:
     """Layouts without others inside."""
     return st.one_of(
         st.sampled_from(lay.PrimitiveKind).map(lay.Primitive),
-        st.sampled_from(lay.LogicalKind).map(lay.Logical),
+        st.sampled_from(sorted(LOGICALS)).map(lay.LogicalKind).map(lay.Logical),
         st.booleans().map(lay.Text),
         st.booleans().map(lay.Sized),
         st.sampled_from(

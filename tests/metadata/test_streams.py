@@ -150,6 +150,7 @@ def test_moved_file_is_found_through_the_mapping(directory: Location) -> None:
 
 
 def test_missing_absolute_file_gives_the_hint_to_map(directory: Location) -> None:
+    (Path(directory.path) / "_metadata").touch()
     stream = open_stream(FileStateHandle(f"file:{directory.path}/gone", 10), directory)
     with pytest.raises(MissingFileError, match=r"does not exist \[file /.*/gone\].*--map FROM=TO"):
         read_whole_stream(stream)
@@ -189,6 +190,7 @@ def test_a_file_that_is_far_longer_than_its_handle_says_is_not_held_in_memory(di
 
 
 def test_missing_relative_file_gives_no_such_hint(directory: Location) -> None:
+    (Path(directory.path) / "_metadata").touch()
     with pytest.raises(MissingFileError) as caught:
         read_whole_stream(open_stream(RelativeFileStateHandle("gone", 10), directory))
     assert caught.value.hint == ""

@@ -156,8 +156,9 @@ class SnapshotTransaction:
         what = "files cannot be copied"
         size: int = sum(self.run([replace(each, measure=False) for each in copies], what))
         others = find_other_sizes(copies, self.target)
-        again: int = sum(self.run(others, what))
-        return size - sum(each.source.size for each in others) + again
+        if others:
+            size += sum(self.run(others, what)) - sum(each.source.size for each in others)
+        return size
 
     def clear(self) -> None:
         """Remove the temporary files."""

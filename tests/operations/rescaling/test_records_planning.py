@@ -62,14 +62,14 @@ def test_pieces_grow_and_become_one_block_each_with_the_state(
     assert {(each.block, each.batch) for each in shuffles} == {(BLOCK, BATCH)}
 
 
-def test_there_are_about_as_many_pieces_as_there_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_are_about_as_many_tasks_as_there_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_plan, "SPLIT_SIZE", 1)
     numbers = []
     for most in (2, 10):
-        monkeypatch.setattr(record_plan, "MOST_PIECES", most)
+        monkeypatch.setattr(record_plan, "MOST_TASKS", most)
         plans = plan_operators(tmp_path / "new")
         numbers.append([len(list_shuffles([each])) for each in plans])
-    # Files end inside a piece, and key groups are not cut.
+    # Files end inside a task, and key groups are not cut.
     assert max(numbers[0]) <= 2 + 2
     assert 2 < max(numbers[1]) <= 10 + 10
 
