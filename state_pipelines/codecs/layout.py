@@ -41,9 +41,13 @@ class PrimitiveKind(StrEnum):
 
 @dataclass(frozen=True)
 class Primitive(Layout):
-    """A fixed-width big-endian value."""
+    """A fixed-width big-endian value; the kind may be given by its name, such as `"i64"`."""
 
     kind: PrimitiveKind
+
+    def __post_init__(self) -> None:
+        # Layouts of other people's serializers name it.
+        object.__setattr__(self, "kind", PrimitiveKind(self.kind))
 
 
 class LogicalKind(StrEnum):

@@ -189,3 +189,11 @@ def test_a_value_that_does_not_fit_is_an_error(layout: lay.Layout, value: Any, p
 def test_a_layout_without_scalar_form_is_named() -> None:
     with pytest.raises(UnsupportedError, match="the layout Layout has no scalar form"):
         read(lay.Layout(), "")
+
+
+def test_a_primitive_is_of_the_kind_that_is_named() -> None:
+    named = lay.Primitive("i64")  # type: ignore[arg-type]
+    assert named == lay.Primitive(lay.PrimitiveKind.I64)
+    assert read_value(named, Reader(bytes.fromhex("000000000000002a"))) == 42
+    with pytest.raises(ValueError, match="'i65' is not a valid PrimitiveKind"):
+        lay.Primitive("i65")  # type: ignore[arg-type]
