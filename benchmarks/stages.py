@@ -1,4 +1,4 @@
-"""Programs that do one task in their process: what they are told, and what they tell in the end.
+"""Programs that do one task in their process: their arguments, and the figures that they print.
 
 The last line of their output is JSON: `rows`, how many rows they saw, and `stages`, what each repetition took, the
 descendants of the process included. The first repetition is cold, the others are warm.

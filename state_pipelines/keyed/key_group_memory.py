@@ -7,7 +7,7 @@ from pathlib import Path
 from state_pipelines.errors import UnsupportedError, Where
 
 CHECKED_FROM = 256 << 20
-"""Bytes of a key group up to which nobody asks for the memory of the machine."""
+"""Size of a key group in bytes up to which the free memory of the machine is not checked."""
 
 COPIES = 5
 """Memory that a key group takes, as a multiple of its bytes.
@@ -45,7 +45,7 @@ def require_memory(size: int, key_group: int, file: str) -> None:
 
 
 def measure_free_memory() -> int | None:
-    """Bytes that the machine, or the control group of this process, has left; None where nobody says."""
+    """Bytes that the machine, or the control group of this process, has left; None where it is unknown."""
     limits = []
     if _MEMINFO.exists():
         lines = dict(line.split(":", 1) for line in _MEMINFO.read_text(encoding="ascii").splitlines())

@@ -27,7 +27,7 @@ _LOCK = ".lock"
 """File that the process locks to which a directory belongs; the lock ends with the process, however that ends."""
 
 _UNLOCKED_SECONDS = 3600
-"""Age from which on an empty directory without a lock belongs to nobody."""
+"""Age from which an empty directory without a lock counts as left over."""
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """A run of a function with two inputs is killed at every storage call and between every two steps, and started again.
 
-Whatever is left, the run that goes on from it ends with the state of one that nobody has disturbed.
+A run that continues from what is left ends with the state of an undisturbed run.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ URLS = {
     "nonsense://host/flink/chk-1": "nonsense",
     "/no/such/directory": "/no/such/directory",
 }
-"""What cannot be reached, and what the error names."""
+"""Unreachable locations, and the text that the error names."""
 
 
 @pytest.fixture(autouse=True)

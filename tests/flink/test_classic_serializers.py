@@ -38,7 +38,7 @@ TOTALS = LabelledMap(snapshot_class=LABELLED_MAP, outer_version=2, label="in cen
 
 
 def make_values(n: int) -> tuple[str, list[str], list[tuple[str, int | None]], list[str | None]]:
-    """What the function in Java keeps for a number."""
+    """State that the Java function keeps for a number."""
     return (
         f"note {n} €",
         [f"first {n}", ""],

@@ -110,7 +110,7 @@ def test_flink_sees_what_was_meant(migrated: Migrated, restored: list[Entry]) ->
 
 
 def expect(entry: Entry) -> list[Entry]:
-    """What happens to an entry: one, or none."""
+    """Entries after the migration of one: itself, or none."""
     meant = MEANT.get(entry["state"])
     changed = None if meant is None else meant(entry)
     return [] if changed is None else [{**entry, **changed}]

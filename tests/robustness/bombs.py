@@ -125,7 +125,7 @@ def nest_thrift() -> bytes:
 
 
 def count_metadata() -> bytes:
-    """Counts at the end of their type behind the head of `_metadata`."""
+    """Counts at the end of their type after the head of `_metadata`."""
     return bytes.fromhex("4960672d 00000006") + b"\x7f\xff\xff\xff" * 64
 
 

@@ -37,7 +37,7 @@ LOG = "/roots/_retention/"
 
 @dataclass
 class Tally:
-    """What came of the faults.
+    """Outcome of the faults.
 
     Attributes:
         outcomes: number of attempts by how they ended.

@@ -262,7 +262,7 @@ WAYS: dict[str, Way] = {
 
 @dataclass
 class Tally:
-    """What came of the faults of one writer.
+    """Outcome of the faults of one writer.
 
     Attributes:
         outcomes: number of attempts by how they ended: `finished`, `refused`, `interrupted`, `killed`, `not noticed`.

@@ -53,7 +53,7 @@ class Finding(Exception):
 
 @dataclass
 class Tally:
-    """What came of the faults of one command.
+    """Outcome of the faults of one command.
 
     Attributes:
         outcomes: number of attempts by how they ended.
@@ -230,7 +230,7 @@ _EXPECTED: dict[str, tuple[int, list[str]]] = {}
 
 
 def expected(name: str) -> list[str]:
-    """What the result of a command holds."""
+    """Contents of the result of a command."""
     return _undisturbed(name)[1]
 
 

@@ -1,6 +1,6 @@
 """Calls by which a process uses the local disk: any of them fails, or is the last thing that the process does.
 
-Python announces such a call to audit hooks before it is made (`sys.addaudithook`), whoever makes it. Calls that
+Python announces such a call to audit hooks before it is made (`sys.addaudithook`), by any caller. Calls that
 compiled libraries make by themselves, such as those of RocksDB, are not announced.
 """
 

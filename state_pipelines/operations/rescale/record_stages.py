@@ -27,7 +27,7 @@ class MovedRecords:
     Attributes:
         files: the tasks, each with the file that it wrote.
         dropped: what was left out, by state.
-        found: all that was read to be sorted, by state; empty where nobody asked for it.
+        found: all that was read to be sorted, by state; empty unless `digests` is set.
     """
 
     files: list[tuple[Gather | Collect, WrittenFile]]

@@ -56,7 +56,7 @@ class Spill:
         blocks: the blocks.
         states: what it holds of each state, by name, under the new key groups.
         dropped: what was left out of each state, under the old key groups.
-        found: all that was read of each state, for the proof; empty where nobody asked for it.
+        found: all that was read of each state, for the proof; empty unless digests were requested.
     """
 
     location: Location
