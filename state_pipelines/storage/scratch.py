@@ -26,8 +26,11 @@ _PREFIX = "state-pipelines-scratch-"
 _LOCK = ".lock"
 """File that the process locks to which a directory belongs; the lock ends with the process, however that ends."""
 
+_PENDING_LOCK = ".lock.pending"
+"""Its name before it is locked."""
+
 _UNLOCKED_SECONDS = 3600
-"""Age from which an empty directory without a lock counts as left over."""
+"""Age from which a directory without a lock, and without other files, counts as left over."""
 
 
 @contextmanager
@@ -43,9 +46,11 @@ def open_local_scratch() -> Iterator[Path]:
         _remove_abandoned(Path(tempfile.gettempdir()))
         directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
         try:
-            lock = os.open(directory / _LOCK, os.O_CREAT | os.O_RDWR)
+            lock = os.open(directory / _PENDING_LOCK, os.O_CREAT | os.O_RDWR)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
+                # Only now: other processes take a directory whose lock file is not locked for one that is left over.
+                (directory / _PENDING_LOCK).rename(directory / _LOCK)
                 yield directory
             finally:
                 os.close(lock)
@@ -68,6 +73,7 @@ def _remove_abandoned(parent: Path) -> None:
             if not (directory / _LOCK).exists():
                 # Its process was killed before it had a lock, or is about to make one.
                 if time.time() - directory.stat().st_mtime > _UNLOCKED_SECONDS:
+                    (directory / _PENDING_LOCK).unlink(missing_ok=True)
                     directory.rmdir()
                 continue
             lock = os.open(directory / _LOCK, os.O_RDWR)

@@ -199,10 +199,9 @@ class Attempt:
 
     def _goes_later(self, path: Path) -> bool:
         """Return whether `retain`, or a later command, removes temporary files after a time."""
-        is_empty = (
-            path.parent.name == "tmp" and path.name.startswith("state-pipelines-scratch-") and not [*path.iterdir()]
-        )
-        return is_empty or find_scratch_target(path.name) == self.target.name
+        if path.parent.name == "tmp" and path.name.startswith("state-pipelines-scratch-"):
+            return {each.name for each in path.iterdir()} <= {".lock.pending"}
+        return find_scratch_target(path.name) == self.target.name
 
     def left(self) -> list[str]:
         """Files and directories that are neither input nor the target when it is complete."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import multiprocessing
 import os
 import signal
 import tempfile
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -58,14 +59,31 @@ def test_what_another_process_uses_stays(temporary: Path) -> None:
         assert sorted(temporary.iterdir()) == sorted((one, other))
 
 
-@pytest.mark.parametrize(("age", "content", "stays"), [(0, False, True), (7200, True, True), (7200, False, False)])
-def test_a_directory_without_a_lock_goes_once_it_is_old_and_only_empty(
-    temporary: Path, *, age: int, content: bool, stays: bool
+def test_one_that_another_process_is_about_to_lock_stays(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = fcntl.flock
+
+    def begin_another(*arguments: Any) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        with open_local_scratch():
+            pass
+        lock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", begin_another)
+    with open_local_scratch() as directory:
+        assert list(temporary.iterdir()) == [directory]
+
+
+@pytest.mark.parametrize(
+    ("age", "content", "stays"),
+    [(0, "", True), (7200, "notes", True), (7200, "", False), (7200, ".lock.pending", False)],
+)
+def test_a_directory_without_a_lock_goes_once_it_is_old_and_has_no_other_files(
+    temporary: Path, *, age: int, content: str, stays: bool
 ) -> None:
     directory = temporary / "state-pipelines-scratch-mine"
     directory.mkdir()
     if content:
-        (directory / "notes").touch()
+        (directory / content).touch()
     os.utime(directory, (time.time() - age, time.time() - age))
     with open_local_scratch():
         pass
