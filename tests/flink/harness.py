@@ -266,7 +266,8 @@ def _run_job(
     home: FlinkHome, program: str, job: Job, mapping: Mapping[str, Path], options: Mapping[str, object]
 ) -> tuple[int, str]:
     arguments = {"job": job.main, "max-parallelism": job.max_parallelism, **options}
-    return _run(home, compile_job(home, job), program, arguments, job.settings, mapping)
+    classes = compile_job(home, job)
+    return _run(home, classes, program, arguments, job.settings, mapping, own_jvm=job.counted_uids)
 
 
 def _run(
@@ -276,6 +277,8 @@ def _run(
     options: Mapping[str, object],
     settings: Mapping[str, str] = MappingProxyType({}),
     mapping: Mapping[str, Path] = MappingProxyType({}),
+    *,
+    own_jvm: bool = False,
 ) -> tuple[int, str]:
     command = [*_java(), f"-XX:SharedArchiveFile={_archive_classes(home)}", "-Duser.timezone=UTC"]
     command += [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED_PACKAGES]
@@ -284,7 +287,7 @@ def _run(
     arguments = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     arguments += [word for key, value in settings.items() for word in ("-D", f"{key}={value}")]
     mapped = "\n".join(f"{written}={local}" for written, local in mapping.items())
-    return WORKERS.run(command, program, arguments, mapped)
+    return WORKERS.run(command, program, arguments, mapped, own_jvm=own_jvm)
 
 
 def _java() -> list[str]:

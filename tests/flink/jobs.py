@@ -21,6 +21,8 @@ class Job:
         max_parallelism: number of key groups.
         settings: Flink options.
         tables: it needs the runtime or the planner of SQL.
+        counted_uids: the planner makes its uids with a number that goes on from job to job in a JVM
+            (`ExecNodeContext.newNodeId`), so each run takes a new JVM.
     """
 
     main: str
@@ -28,6 +30,7 @@ class Job:
     max_parallelism: int = 128
     settings: Mapping[str, str] = field(default_factory=dict)
     tables: bool = False
+    counted_uids: bool = False
 
 
 def orders_job(classes: str = "v1") -> Job:
@@ -99,7 +102,7 @@ def conflict_job(max_parallelism: int = 128) -> Job:
     """A SQL job with `ON CONFLICT` (Flink 2.3), whose sink keeps rows until the watermark passes them."""
     sources = ("tests/flink/java/conflict", "examples/orders/java/v1", "examples/orders/java/job")
     settings = {"table.exec.uid.generation": "ALWAYS", "pipeline.generic-types": "true"}
-    return Job("conflict.ConflictJob", sources, max_parallelism, settings, tables=True)
+    return Job("conflict.ConflictJob", sources, max_parallelism, settings, tables=True, counted_uids=True)
 
 
 def rescaling_job(

@@ -74,7 +74,9 @@ class Workers:
     idle: list[Worker] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def run(self, java: Iterable[str], program: str, arguments: Sequence[str], mapping: str) -> tuple[int, str]:
+    def run(
+        self, java: Iterable[str], program: str, arguments: Sequence[str], mapping: str, *, own_jvm: bool = False
+    ) -> tuple[int, str]:
         """Run a program of the harness.
 
         A JVM whose program failed is not used again: its cluster may still be running.
@@ -84,11 +86,12 @@ class Workers:
             program: class of the package `harness`, with `static int run(String[])`.
             arguments: of the program.
             mapping: value of the property `harness.mapping`.
+            own_jvm: run it in a new JVM and end that afterwards.
 
         Returns:
             The exit code and the output.
         """
-        worker = self._take(tuple(java))
+        worker = _start(tuple(java)) if own_jvm else self._take(tuple(java))
         log = worker.scratch / "output.log"
         log.unlink(missing_ok=True)
         code = -1
@@ -96,10 +99,11 @@ class Workers:
             code = worker.run([str(log), mapping, program, *arguments])
             output = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         finally:
-            if code:
+            ended = own_jvm or code != 0
+            if ended:
                 worker.end()
         with self._lock:
-            self.idle += [] if code else [worker]
+            self.idle += [] if ended else [worker]
             while len(self.idle) > MOST_IDLE:
                 self.idle.pop(0).end()
         return code, output
@@ -115,11 +119,15 @@ class Workers:
             if found:
                 self.idle.remove(found[-1])
                 return found[-1]
-        scratch = Path(tempfile.mkdtemp())
-        words = [command[0], f"-Djava.io.tmpdir={scratch}", *command[1:], "harness.Worker"]
-        with (scratch / "errors.log").open("wb") as errors:
-            process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
-        return Worker(command, scratch, process)
+        return _start(command)
+
+
+def _start(command: tuple[str, ...]) -> Worker:
+    scratch = Path(tempfile.mkdtemp())
+    words = [command[0], f"-Djava.io.tmpdir={scratch}", *command[1:], "harness.Worker"]
+    with (scratch / "errors.log").open("wb") as errors:
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+    return Worker(command, scratch, process)
 
 
 WORKERS = Workers()
