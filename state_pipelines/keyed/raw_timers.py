@@ -357,6 +357,9 @@ def _read_service(reader: Reader, data: npt.NDArray[np.uint8], context: LayoutCo
 
 def _read_timers(reader: Reader, data: npt.NDArray[np.uint8], layout: lay.Struct) -> Encoded:
     count, start = reader.count(smallest_size(layout)), reader.position
+    if not count:
+        # Most key groups of a small operator have no timers.
+        return Encoded(np.empty(0, np.uint8), np.empty(0, np.int64))
     try:
         # Of all fields the timestamp is the cheapest; what counts is where the timers end.
         program = compile_layout(layout, frozenset({"timestamp"}))
@@ -364,8 +367,8 @@ def _read_timers(reader: Reader, data: npt.NDArray[np.uint8], layout: lay.Struct
         stops = _find_stops(reader, layout, count)
     else:
         _, stops = decode_sequence(program, data, start, reader.end, count)
-        reader.position = int(stops[-1]) if count else start
-    starts = np.concatenate([np.array([start], np.int64), stops[:-1]])[:count]
+        reader.position = int(stops[-1])
+    starts = np.concatenate([np.array([start], np.int64), stops[:-1]])
     return Encoded(move_timestamps(data, starts, stops, to_front=True), stops - start)
 
 

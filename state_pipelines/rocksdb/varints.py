@@ -44,6 +44,10 @@ class Cursor:
 
     def varint(self) -> int:
         """An unsigned varint of at most 64 bits."""
+        # Most are of one byte.
+        if self.position < len(self.data) and (value := self.data[self.position]) < 0x80:
+            self.position += 1
+            return value
         value = 0
         for shift in range(0, 70, 7):
             byte = self.take(1)[0]
