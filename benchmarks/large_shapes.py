@@ -215,8 +215,10 @@ CASES = {
         (
             "inspect SNAPSHOT",
             "read SNAPSHOT --operator bench --state profile --limit 5",
+            "verify SNAPSHOT --depth whole",
             "convert SNAPSHOT --format keep --out TARGET",
             "convert SNAPSHOT --format heap --out TARGET",
+            "rescale SNAPSHOT --max-parallelism 64 --out TARGET",
         ),
     ),
 }

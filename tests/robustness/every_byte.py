@@ -57,7 +57,7 @@ class Stream:
 
     Attributes:
         content: the sound bytes.
-        read: reads all states from such bytes.
+        read: reads the states from such bytes that need them.
         checked_from: first byte from which on the format has checksums; as many as there are bytes where it has none.
     """
 
@@ -142,7 +142,11 @@ def _make_stream(target: Target, wanted: Callable[[State], bool]) -> Stream:
         checked_from = 0
     elif SNAPPY_START in content:
         checked_from = content.index(SNAPPY_START)
-    return Stream(content, lambda damaged: _read(open_damaged(target, damaged), wanted), checked_from)
+
+    def is_read(state: State) -> bool:
+        return wanted(state) and state.name not in target.others
+
+    return Stream(content, lambda damaged: _read(open_damaged(target, damaged), is_read), checked_from)
 
 
 def _make_streams(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from random import Random
 
+    from state_pipelines.metadata import CheckpointMetadata
     from state_pipelines.metadata.stream_handles import StreamStateHandle
     from state_pipelines.snapshot.state import State
 
@@ -31,21 +32,27 @@ TABLE_ENDS = (bytes.fromhex("f7cff485b741e288"), bytes.fromhex("88e241b785f4cff7
 """Last bytes of tables of RocksDB: the magic number of those with block-based indexes, both ways round."""
 
 
+MOST_STATES = 2
+"""States that one attempt reads."""
+
+
 @dataclass(frozen=True)
 class Target:
-    """A stream that is read for the states of an operator.
+    """A stream that is read for the states of a subtask.
 
     Attributes:
-        snapshot: with that operator only.
+        snapshot: with that subtask of one operator only.
         stream: which of its streams.
         content: the sound bytes.
         held: its streams in memory, so that an attempt opens no file.
+        others: names of the states that are read without the stream.
     """
 
     snapshot: Snapshot
     stream: StreamId
     content: bytes
     held: Mapping[StreamStateHandle, tuple[StreamId, StateStream]]
+    others: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -75,13 +82,13 @@ class SnapshotReader:
             if self.forged:
                 stack.enter_context(patch("state_pipelines.rocksdb.blocks.find_wrong_block", lambda *_: -1))
                 stack.enter_context(patch("state_pipelines.rocksdb.table._check_footer", lambda *_: None))
-            self._read(open_damaged(target, damaged), chance)
+            self._read(open_damaged(target, damaged), target.others, chance)
 
-    def _read(self, snapshot: Snapshot, chance: Random) -> None:
+    def _read(self, snapshot: Snapshot, others: frozenset[str], chance: Random) -> None:
         survey = snapshot.operators[0].survey(in_flight=True)
-        # All of them, because only some read the damaged bytes; in any order, because the first error is the last.
-        states = [each for each in survey.states if self.wanted(each)]
-        for state in chance.sample(states, len(states)):
+        # Of those that read the damaged bytes, and those that only they name: others are read by other attempts.
+        states = [each for each in survey.states if self.wanted(each) and each.name not in others]
+        for state in chance.sample(states, min(len(states), MOST_STATES)):
             for _ in dump_state(state) if chance.random() < 0.3 else state.batches():
                 pass
         for failure in survey.failures:
@@ -89,8 +96,8 @@ class SnapshotReader:
 
     def read_sound(self) -> None:
         """Read all states of all snapshots as they are."""
-        for snapshot in {id(each.snapshot): each.snapshot for each in self.targets}.values():
-            _read_states(snapshot, self.wanted)
+        for target in self.targets:
+            _count_rows(target.snapshot, self.wanted)
 
 
 @dataclass(frozen=True)
@@ -135,7 +142,7 @@ def open_damaged(target: Target, damaged: bytes) -> Snapshot:
     return snapshot
 
 
-def _read_states(snapshot: Snapshot, wanted: Callable[[State], bool]) -> int:
+def _count_rows(snapshot: Snapshot, wanted: Callable[[State], bool]) -> int:
     found = 0
     for operator in snapshot.operators:
         for state in operator.survey(in_flight=True).states:
@@ -148,38 +155,64 @@ def find_targets(cases: list[Case], wanted: Callable[[State], bool], uids: tuple
     """The streams that are read for the wanted states, of every operator of some snapshots, or of some operators."""
     # Only Flink 2.x stores uids.
     ids = {compute_operator_id(uid) for uid in uids}
-    targets = []
+    targets: list[Target] = []
     for case in cases:
         whole = case.open_told()
-        for state in whole.metadata.operator_states:
-            if uids and state.operator_id not in ids:
+        for operator in whole.metadata.operator_states:
+            if uids and operator.operator_id not in ids:
                 continue
-            metadata = replace(whole.metadata, operator_states=(state,))
-            snapshot = Snapshot(whole.location, metadata, whole.path_mapping, whole.declarations)
-            opened: dict[StreamStateHandle, StateStream] = {}
-            sound = snapshot.handles.open_stream
-
-            def note(
-                handle: StreamStateHandle,
-                sound: Callable[[StreamStateHandle], StateStream] = sound,
-                opened: dict[StreamStateHandle, StateStream] = opened,
-            ) -> StateStream:
-                opened[handle] = sound(handle)
-                return opened[handle]
-
-            with patch.object(snapshot.handles, "open_stream", note):
-                if not _read_states(snapshot, wanted):
-                    continue
-            fresh = whole.with_declarations(whole.declarations)
-            fresh = Snapshot(fresh.location, metadata, fresh.path_mapping, fresh.declarations)
-            streams = {(each.name, each.start): _read_content(each) for each in opened.values() if each.size}
-            held = {
-                handle: (name, _hold(stream, streams[name]))
-                for handle, stream in opened.items()
-                if (name := (stream.name, stream.start)) in streams
-            }
-            targets += [Target(fresh, key, content, held) for key, content in streams.items()]
+            found: list[Target] = []
+            rows = 0
+            for subtask in operator.subtasks:
+                metadata = replace(whole.metadata, operator_states=(replace(operator, subtasks=(subtask,)),))
+                rows += _add_targets(found, _renew(whole, metadata), wanted)
+            targets += found if rows else []
     return tuple(targets)
+
+
+def _renew(snapshot: Snapshot, metadata: CheckpointMetadata) -> Snapshot:
+    """The same files with other metadata, none of them open."""
+    fresh = snapshot.with_declarations(snapshot.declarations)
+    return Snapshot(fresh.location, metadata, fresh.path_mapping, fresh.declarations)
+
+
+def _add_targets(targets: list[Target], snapshot: Snapshot, wanted: Callable[[State], bool]) -> int:
+    """Add the streams that are read for the wanted states of the only subtask; returns how many rows these have."""
+    opened: dict[StreamStateHandle, StateStream] = {}
+    states: dict[StreamId, set[str]] = {}
+    names = {each.name for each in snapshot.operators[0].survey(in_flight=True).states if wanted(each)}
+    rows = 0
+    for name in names:
+        fresh = _renew(snapshot, snapshot.metadata)
+        sound = fresh.handles.open_stream
+
+        def note(
+            handle: StreamStateHandle,
+            sound: Callable[[StreamStateHandle], StateStream] = sound,
+            name: str = name,
+        ) -> StateStream:
+            stream = opened[handle] = sound(handle)
+            states.setdefault((stream.name, stream.start), set()).add(name)
+            return stream
+
+        with patch.object(fresh.handles, "open_stream", note):
+            rows += sum(
+                batch.num_rows
+                for state in fresh.operators[0].survey(in_flight=True).states
+                if state.name == name and wanted(state)
+                for batch in state.batches()
+            )
+    streams = {(each.name, each.start): _read_content(each) for each in opened.values() if each.size}
+    held = {
+        handle: (key, _hold(stream, streams[key]))
+        for handle, stream in opened.items()
+        if (key := (stream.name, stream.start)) in streams
+    }
+    targets += (
+        Target(_renew(snapshot, snapshot.metadata), key, content, held, frozenset(names - states[key]))
+        for key, content in streams.items()
+    )
+    return rows
 
 
 def _hold(stream: StateStream, content: bytes) -> StateStream:
