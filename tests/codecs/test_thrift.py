@@ -111,6 +111,16 @@ def test_a_value_is_shown_with_its_class() -> None:
     assert value_json(fields) == {"sku": "x1", "count": 3}
 
 
+@pytest.mark.parametrize("space", [" ", "\n", "\t", " \n"])
+def test_a_file_may_have_any_number_of_blanks_between_its_words(space: str) -> None:
+    # Expressions that can match them in several ways would take days.
+    gap = space * 50_000
+    words = ["typedef", "i64", "Cents;", "struct", "Order", "{", "1: Cents cents", "}"]
+    files = ThriftFiles([gap.join((f"namespace{' ' * 50_000}java a.b;\n", *words))])
+    assert files.decode("a.b.Order", bytes.fromhex("0a0001 0000000000000007 00")) == {"cents": 7}
+    assert ThriftFiles(["typedef" + gap, "/*" * 50_000]).classes == {}
+
+
 def test_numbers_of_constants_may_begin_with_zeros() -> None:
     files = ThriftFiles(["enum Status { PAID = 010 } struct Order { 1: Status status }"])
     assert files.decode("Order", bytes.fromhex("080001 0000000a 00")) == {"status": "PAID"}

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import FormatError, UnsupportedError, UsageError
+from state_pipelines.metadata.references import replace_stream_handles
+from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
+from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.operations.dump import dump
+from state_pipelines.operations.inspect.inspection import inspect
 from state_pipelines.operations.jobs.flink_config import load_flink_config
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.keyed_state import KeyedState, count_states
@@ -19,6 +23,9 @@ from tests.snapshots import OWN
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from state_pipelines.metadata import StreamReference
+    from state_pipelines.metadata.stream_handles import StreamStateHandle
 
 
 def test_timers_are_shown_where_one_subtask_has_a_namespace_that_nothing_reads(tmp_path: Path) -> None:
@@ -49,6 +56,32 @@ def test_a_max_parallelism_that_cannot_be_is_named(number: int, message: str) ->
     states = [state for each in damaged.operators for state in each.survey().states if isinstance(state, KeyedState)]
     with pytest.raises(FormatError, match=message):
         count_states(states)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "\n" * 1_000_000,
+        " " * 1_000_000,
+        "db_log_dir=" + "op___1" * 100_000,
+        "compression=k" + "Compression" * 100_000 + "!",
+    ],
+    ids=["empty lines", "blanks", "directories", "compressions"],
+)
+def test_options_of_a_database_take_time_in_proportion_to_their_size(lines: str) -> None:
+    (case,) = (each for each in OWN if each.name == "types-2.2-rocksdb-incremental")
+    sound = case.open()
+
+    def enlarge(reference: StreamReference) -> StreamStateHandle:
+        content = read_whole_stream(sound.handles.open_stream(reference.handle))
+        is_options = content.startswith(b"# This is a RocksDB option file.")
+        return ByteStreamStateHandle("options", lines.encode() + b"\n" + content) if is_options else reference.handle
+
+    metadata = replace_stream_handles(sound.metadata, enlarge)
+    assert metadata != sound.metadata
+    damaged = Snapshot(sound.location, metadata, sound.path_mapping, sound.declarations)
+    formats = {format.compression for each in inspect(damaged).operators for format in each.keyed_formats}
+    assert "snappy" in formats
 
 
 @pytest.mark.parametrize("digits", [20, 5000])

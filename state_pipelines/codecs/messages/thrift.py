@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 64
 """Largest depth of nested values."""
-_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|#[^\n]*", re.DOTALL)
+# In texts of `_tidy` none of these has several ways to match the same white space, which could take minutes.
+_COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)|//[^\n]*|#[^\n]*", re.DOTALL)
 _TOKEN = re.compile(r"\"[^\"]*\"|'[^']*'|[\w.]+|[^\s]")
-_NAMESPACE = re.compile(r"^\s*namespace\s+java\s+([\w.]+)", re.MULTILINE)
-_ENUM = re.compile(r"\benum\s+(\w+)\s*\{([^}]*)\}")
+_NAMESPACE = re.compile(r"^namespace java ([\w.]+)", re.MULTILINE)
+_ENUM = re.compile(r"\benum\s(\w+)\s?\{([^{}]*)\}")
 _CONSTANT = re.compile(r"(\w+)(?:\s*=\s*(0[xX][0-9a-fA-F]+|-?\d+))?")
-_TYPEDEF = re.compile(r"\btypedef\s+(.+?)\s+(\w+)\s*[;,\n]")
-_STRUCT = re.compile(r"\b(?:struct|union|exception)\s+(\w+)\s*(?:xsd_all\s*)?\{")
+_TYPEDEF = re.compile(r"\btypedef\s(.+?)\s(\w+)\s?[;,\n]")
+_STRUCT = re.compile(r"\b(?:struct|union|exception)\s(\w+)\s?(?:xsd_all\s?)?\{")
 _NUMBERS = {3: "i8", 4: "f64", 6: "i16", 8: "i32", 10: "i64"}
 _BOOL, _STRING, _STRUCT_TYPE, _MAP, _SET, _LIST = 2, 11, 12, 13, 14, 15
 _SIMPLE = {
@@ -65,7 +66,7 @@ class ThriftFiles:
 
     def __post_init__(self) -> None:
         for text in self.texts:
-            self._load(_COMMENT.sub(" ", text))
+            self._load(_tidy(text))
 
     def _load(self, text: str) -> None:
         namespace = _NAMESPACE.search(text)
@@ -150,6 +151,12 @@ class ThriftFiles:
         if of is not None and of.name not in _SIMPLE and "." in of.name:
             return ThriftType(of.name.rpartition(".")[2], of.inner)
         return of
+
+
+def _tidy(text: str) -> str:
+    """Return a Thrift file without comments and empty lines, with one space for any number of them."""
+    lines = (" ".join(line.split()) for line in _COMMENT.sub(" ", text).splitlines())
+    return "".join(f"{line}\n" for line in lines if line)
 
 
 def _parse_number(text: str) -> int:

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
 FORST = "ForSt"
 
-_COMPRESSION = re.compile(r"^\s*compression=k(\w+?)(?:Compression)?\s*$", re.MULTILINE)
+_COMPRESSION = re.compile(r"compression=k(\w+?)(?:Compression)?")
 # ForSt writes the same options file as RocksDB; its working directory differs: `ForStKeyedStateBackendBuilder`
-# names the directory of an operator so, and its log goes there.
-_FORST_DIRECTORY = re.compile(r"^\s*db_log_dir=.*op_.*__\d+_\d+__attempt_\d+/db\s*$", re.MULTILINE)
+# names the directory of an operator `op_…` with this end, and its log goes there.
+_LOG_DIRECTORY = "db_log_dir="
+_FORST_DIRECTORY_END = re.compile(r"__\d+_\d+__attempt_\d+/db$")
 
 
 @dataclass(frozen=True)
@@ -127,10 +128,16 @@ class _Databases:
         key = tuple(each.local_path for each in options)
         if key not in self._known:
             raw = read_whole_stream(self.reader.open_stream(options[0].handle)) if options else b""
-            text = raw.decode("utf-8", "replace")
-            store = FORST if _FORST_DIRECTORY.search(text) else FileFormat.ROCKSDB.value
-            self._known[key] = store, _join(_COMPRESSION.findall(text))
+            lines = [each.strip() for each in raw.decode("utf-8", "replace").splitlines()]
+            store = FORST if any(map(_names_forst, lines)) else FileFormat.ROCKSDB.value
+            compressions = filter(None, map(_COMPRESSION.fullmatch, lines))
+            self._known[key] = store, _join(each[1] for each in compressions)
         return self._known[key]
+
+
+def _names_forst(line: str) -> bool:
+    end = _FORST_DIRECTORY_END.search(line)
+    return end is not None and line.startswith(_LOG_DIRECTORY) and "op_" in line[: end.start()]
 
 
 def _has_shared_files(handle: KeyedStateHandle) -> bool:
@@ -229,6 +236,6 @@ def _add(one: KeyedFormat, other: KeyedFormat) -> KeyedFormat:
     )
 
 
-def _join(compressions: Sequence[str]) -> str:
+def _join(compressions: Iterable[str]) -> str:
     known = {"none" if each.lower() in ("no", "none") else each.lower() for each in compressions if each}
     return "mixed" if len(known) > 1 else next(iter(known), "")
