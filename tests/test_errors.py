@@ -25,6 +25,22 @@ def test_secrets_are_removed_from_texts(text: str, shown: str) -> None:
     assert redact(shown) == shown
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "secret" * 200_000 + " a: b",
+        "a://" * 300_000,
+        "a:" * 500_000 + "//",
+        "secret'" + " " * 1_000_000,
+        "://a:b" * 200_000,
+    ],
+    ids=["option", "schemes", "colons", "blanks", "users"],
+)
+def test_long_names_take_time_in_proportion_to_their_length(text: str) -> None:
+    assert redact(text) == text
+    assert redact(f"{text} password=hunter2 https://host/a?sig=hunter2") == f"{text} password=… https://host/a?…"
+
+
 def test_errors_say_no_secrets() -> None:
     url = "s3://AKIA:hunter2@host/a?signature=hunter2"
     error = StorageError(f"no answer of {url}", where=Where(file=url), hint=f"Look at {url}")

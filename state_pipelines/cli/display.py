@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WIDTH_OF_FILES = 140
 """Columns of output that goes to a file or a pipe, which has no width."""
 
-_PACKAGE = re.compile(r"\b(?:[a-z_][\w]*\.)+(?=[A-Z])")
+_PACKAGE = re.compile(r"(?<![\w.])(?:[a-z_]\w*\.)+(?=[A-Z])")
 
 
 class SafeConsole(Console):

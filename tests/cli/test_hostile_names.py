@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from state_pipelines.cli.display import shorten_classes
 from state_pipelines.metadata import compute_operator_id, read_metadata, write_metadata
 
 if TYPE_CHECKING:
@@ -53,3 +54,10 @@ def test_markdown_has_no_tag_of_a_name(call: Callable[..., Called], hostile: Pat
     assert "<img" not in text
     assert "&lt;img src=x onerror=alert(1)&gt;&#124;" in text
     assert "\x1b" not in text
+
+
+def test_class_names_are_shortened_in_time_proportional_to_their_length() -> None:
+    assert shorten_classes("Map<java.lang.String, com.acme.Order$Item>") == "Map<String, Order$Item>"
+    packages = "a." * 500_000
+    assert shorten_classes(f"{packages}b") == f"{packages}b"
+    assert shorten_classes(f"{packages}Order") == "Order"
