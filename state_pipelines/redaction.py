@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 # Names out of snapshots are in these texts: each expression takes time in proportion to the text, because none begins
-# anew inside what it has looked at.
+# again inside what it has looked at.
 
 # A user with a password; `container@account` of Azure is not one.
 _USER_AND_PASSWORD = re.compile(r"(?<=://)[^/\s@:]*:[^/\s@]*@")

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from state_pipelines.errors import NotFoundError, StateError, UsageError, Where
 from state_pipelines.operations.inspect.inspection import inspect
 from state_pipelines.spark.splits import open_with, use_options
+from state_pipelines.spark.task_requests import log_requests
 from state_pipelines.spark.types import spark_schema
 from state_pipelines.storage import is_directory, resolve, resolve_snapshot
 from state_pipelines.storage.snapshot_listing import find_snapshots
@@ -109,7 +110,7 @@ class MetadataReader(DataSourceReader):
             rows = list(describe_snapshot(path, self._options, count=self._is_counting))
             return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
-        with ThreadPoolExecutor(min(IN_FLIGHT, len(partition.paths))) as pool:
+        with log_requests(), ThreadPoolExecutor(min(IN_FLIGHT, len(partition.paths))) as pool:
             yield from pool.map(describe, partition.paths)
 
     @property

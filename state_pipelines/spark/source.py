@@ -29,6 +29,7 @@ from state_pipelines.spark.splits import (
     plan_splits,
     use_options,
 )
+from state_pipelines.spark.task_requests import log_requests
 from state_pipelines.spark.types import spark_schema
 from state_pipelines.spark.worker_memory import keep_freed_memory
 
@@ -108,4 +109,5 @@ class StateReader(DataSourceReader):
         keep_freed_memory()
         if not isinstance(partition, _SPLITS):
             raise UsageError(f"{type(partition).__name__} is not a split of this source")
-        return ignoring(partition.read(), StateOptions.parse(self._options).ignored)
+        with log_requests():
+            yield from ignoring(partition.read(), StateOptions.parse(self._options).ignored)

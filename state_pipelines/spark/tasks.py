@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import pyarrow as pa
 
 from state_pipelines.spark.failures import translate_failures
+from state_pipelines.spark.task_requests import log_requests
 from state_pipelines.spark.types import spark_schema
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ def run_tasks(spark: SparkSession, tasks: Sequence[Task[Result]], what: str) -> 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
-                # The processes of one Spark application trust each other, as Spark itself does.
-                result = pickle.dumps(items[index].run())
+                with log_requests():
+                    # The processes of one Spark application trust each other, as Spark itself does.
+                    result = pickle.dumps(items[index].run())
                 yield pa.RecordBatch.from_pydict({"index": [index], "result": [result]})
 
     with translate_failures(what):
@@ -76,6 +78,7 @@ def read_splits(spark: SparkSession, found: Iterable[Split], columns: pa.Schema)
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
-                yield from splits[index].read()
+                with log_requests():
+                    yield from splits[index].read()
 
     return spark.range(0, len(splits), 1, len(splits)).mapInArrow(work, schema)

@@ -13,6 +13,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from state_pipelines.errors import MissingFileError, StateError, StorageError, Where
 from state_pipelines.redaction import redact
+from state_pipelines.storage.request_counts import add_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -141,6 +142,7 @@ def request(location: Location, operation: str, call: Callable[[], Result], *, w
     attempts = 1 if isinstance(location.filesystem, LocalFileSystem) else ATTEMPTS
     leave_retries_to_us(location.filesystem)
     for attempt in range(1, attempts + 1):
+        add_requests(1)
         try:
             return call()
         except client_errors() as error:

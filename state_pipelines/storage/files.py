@@ -13,6 +13,7 @@ from uuid import uuid4
 from state_pipelines.errors import MissingFileError, TargetExistsError, Where
 from state_pipelines.storage.faults import request, translating
 from state_pipelines.storage.locations import Location, has_directories, is_local, is_s3, join, parent
+from state_pipelines.storage.request_counts import add_requests
 from state_pipelines.storage.uploads import Upload
 from state_pipelines.storage.written_files import recording
 
@@ -108,7 +109,9 @@ def read_file(location: Location) -> bytes:
     """
     # Without the limit s3fs asks for the size first.
     options = {"max_concurrency": 1} if is_s3(location.filesystem) else {}
-    return request(location, "read the file", lambda: bytes(location.filesystem.cat_file(location.path, **options)))
+    content = request(location, "read the file", lambda: bytes(location.filesystem.cat_file(location.path, **options)))
+    add_requests(0, len(content))
+    return content
 
 
 def list_directory(location: Location) -> list[FileEntry]:

@@ -8,6 +8,7 @@ from state_pipelines.errors import FormatError, MissingFileError, UsageError, Wh
 from state_pipelines.storage.faults import ShortBodyError, request
 from state_pipelines.storage.files import file_size
 from state_pipelines.storage.locations import Location, is_local
+from state_pipelines.storage.request_counts import add_requests
 
 PART = 2 << 20
 """Bytes per request of a range that is read with several; more would leave few requests in flight."""
@@ -67,7 +68,7 @@ def read_range(location: Location, start: int, end: int) -> bytes:
         return parts.join()
 
     try:
-        return request(location, "read the file", read)
+        content = request(location, "read the file", read)
     except MissingFileError as error:
         # Object stores refuse a range that begins after the end of the file.
         cause = error.__cause__
@@ -76,6 +77,8 @@ def read_range(location: Location, start: int, end: int) -> bytes:
         ):
             _require_range(location, start, end)
         raise
+    add_requests(0, len(content))
+    return content
 
 
 class _Parts:
@@ -99,6 +102,8 @@ class _Parts:
     def fetch(self, in_flight: int) -> None:
         """Read the parts that are not there completely."""
         missing = [number for number in range(len(self._bounds) - 1) if self._is_missing(number)]
+        # `request` counts one of them.
+        add_requests(len(missing) - 1)
         if len(self._bounds) == 2:
             self._found[0] = _read_at_once(self._location, self._bounds[0], self._bounds[1])
             return

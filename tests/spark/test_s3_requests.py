@@ -16,6 +16,7 @@ from state_pipelines.operations.migration import parse_migration
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.spark import metadata_source, migrate, register
 from state_pipelines.spark.metadata_source import MetadataReader, SnapshotSplit
+from state_pipelines.spark.task_requests import LOGGER
 from state_pipelines.storage import (
     METADATA_FILE,
     exists,
@@ -79,6 +80,30 @@ def test_one_key_takes_the_requests_that_it_takes_without_spark(
     (found,) = spark.read.format("flink-state").options(**options).load().collect()
     assert found["value"] == row["value"]
     assert len(server.requests) <= most
+
+
+def test_requests_of_each_task_are_in_its_log(spark: SparkSession, server: S3Server) -> None:
+    register(spark)
+    spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
+    options = {"path": f"{BUCKET}/savepoint", "operatorId": OPERATOR, "uids": OPERATOR, "stateVarName": "total"}
+    options |= {"splitSize": "100000", "storageOptions": json.dumps({BUCKET: server.options})}
+    try:
+        frame = spark.read.format("flink-state").options(**options).load()
+        tasks = frame.rdd.getNumPartitions()
+        server.clear()
+        # Sent twice, and counted twice.
+        failed: list[str] = []
+        server.rule = lambda _, path: 503 if not failed and failed.append(path) is None else None
+        assert frame.count() == 20_000
+        logs = spark.tvf.python_worker_logs().where(f"logger = '{LOGGER}'").select("context", "msg").collect()
+    finally:
+        spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
+    contexts = [row["context"] for row in logs]
+    assert sorted(int(each["partition"]) for each in contexts) == list(range(tasks))
+    assert sum(int(each["requests"]) for each in contexts) == len(server.requests) > tasks
+    # The body of the error is no part of a file.
+    assert 0 < server.received - sum(int(each["bytes_read"]) for each in contexts) < 100
+    assert all(f"{int(each['bytes_read']):,} bytes" in row["msg"] for row, each in zip(logs, contexts, strict=True))
 
 
 def run_migration(spark: SparkSession, *, prove: bool) -> str:
