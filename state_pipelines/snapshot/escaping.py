@@ -18,8 +18,9 @@ _MARKDOWN = {each: f"\\{each}" for each in "\\`*_{}[]#!"} | {
     "~": "&#126;",
 }
 
-# Control characters but for tab and line feed, and those that turn the direction of what follows.
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+# Control characters but for tab and line feed, those that turn the direction of what follows, and halves of characters,
+# which Java's texts can have and UTF-8 cannot.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def escape_terminal(text: str) -> str:

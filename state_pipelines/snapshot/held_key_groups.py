@@ -74,6 +74,25 @@ def explain_older_ranges(operator: OperatorState, label: str) -> str | None:
     )
 
 
+def check_parallelism(operator: OperatorState, file: str) -> None:
+    """Check that an operator with keyed state can have its parallelism and its number of key groups.
+
+    Args:
+        operator: metadata of the operator.
+        file: the `_metadata` file, for errors.
+
+    Raises:
+        FormatError: the parallelism is below 1, or the max parallelism not between 1 and 32,768
+            (`KeyGroupRangeAssignment.checkParallelismPreconditions`).
+    """
+    where, hint = Where(file=file), "The snapshot was damaged or edited"
+    if operator.parallelism < 1:
+        raise FormatError(f"the parallelism {operator.parallelism} is below 1", where=where, hint=hint)
+    if not 0 < operator.max_parallelism <= MAX_PARALLELISM:
+        what = f"the max parallelism {operator.max_parallelism} is not between 1 and {MAX_PARALLELISM:,}"
+        raise FormatError(what, where=where, hint=hint)
+
+
 def check_held_key_groups(operator: OperatorState, file: str, *, raw: bool = False) -> None:
     """Check that the keyed state of an operator covers each key group exactly once.
 
@@ -86,12 +105,14 @@ def check_held_key_groups(operator: OperatorState, file: str, *, raw: bool = Fal
         raw: check raw keyed state instead of managed keyed state.
 
     Raises:
-        FormatError: a key group is covered by no handle or by several; says which, and by which subtasks.
+        FormatError: the operator cannot have its parallelism; or a key group is covered by no handle or by several:
+            says which, and by which subtasks.
     """
+    if not any(each.raw_keyed_state if raw else each.managed_keyed_state for each in operator.subtasks):
+        return
+    check_parallelism(operator, file)
     held = _find_raw(operator) if raw else find_held_key_groups(operator)
     stored = held if raw else _find_stored(operator)
-    if not stored:
-        return
     counts = np.zeros(MAX_PARALLELISM + 1, np.int64)
     for groups in held.values():
         counts[groups.start : groups.end + 1] += 1

@@ -13,11 +13,12 @@ from state_pipelines.errors import FormatError, UnsupportedError, UsageError
 from state_pipelines.metadata.references import replace_stream_handles
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.metadata.streams import read_whole_stream
+from state_pipelines.operations.balance.balance import measure_balance
+from state_pipelines.operations.diff.diff import diff
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.inspect.inspection import inspect
 from state_pipelines.operations.jobs.flink_config import load_flink_config
 from state_pipelines.snapshot import open_snapshot
-from state_pipelines.snapshot.keyed_state import KeyedState, count_states
 from state_pipelines.snapshot.snapshot import Snapshot
 from tests.snapshots import OWN
 
@@ -45,17 +46,27 @@ def test_timers_are_shown_where_one_subtask_has_a_namespace_that_nothing_reads(t
 
 
 @pytest.mark.parametrize(
-    ("number", "message"), [(-1, "max parallelism -1 is not"), (1, "key groups 1-127 although there are 1")]
+    ("numbers", "message"),
+    [
+        ({"max_parallelism": -1}, "the max parallelism -1 is not between 1 and 32,768"),
+        # Such an array of counters would need 16 GiB.
+        ({"max_parallelism": 2**31 - 1}, "the max parallelism 2147483647 is not between 1 and 32,768"),
+        ({"parallelism": 0}, "the parallelism 0 is below 1"),
+        ({"max_parallelism": 1}, "key groups 1-127 although there are 1"),
+    ],
 )
-def test_a_max_parallelism_that_cannot_be_is_named(number: int, message: str) -> None:
+def test_a_parallelism_that_cannot_be_is_named(numbers: dict[str, int], message: str) -> None:
     (case,) = (each for each in OWN if each.name == "types-2.2-heap-checkpoint")
     sound = case.open()
-    operators = tuple(replace(each, max_parallelism=number) for each in sound.metadata.operator_states)
+    operators = tuple(replace(each, **numbers) for each in sound.metadata.operator_states)
     metadata = replace(sound.metadata, operator_states=operators)
     damaged = Snapshot(sound.location, metadata, sound.path_mapping, sound.declarations)
-    states = [state for each in damaged.operators for state in each.survey().states if isinstance(state, KeyedState)]
-    with pytest.raises(FormatError, match=message):
-        count_states(states)
+    keyed = [each for each in damaged.operators if any(one.managed_keyed_state for one in each.metadata.subtasks)]
+    assert keyed
+    for operator in keyed:
+        assert message in str([str(each.error) for each in operator.survey().failures])
+    assert message in str([each.error for each in measure_balance(damaged).operators])
+    assert message in str(diff(damaged, damaged).to_json())
 
 
 @pytest.mark.parametrize(

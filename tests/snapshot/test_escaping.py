@@ -30,6 +30,7 @@ HOSTILE = [
         ("\u202etxt", "\\u202etxt"),
         ("two\nlines\tand tab", "two\nlines\tand tab"),
         ("größe 大 🎉", "größe 大 🎉"),
+        ("half \ud83d of a character", "half \\ud83d of a character"),
     ],
 )
 def test_terminals_get_no_control_characters(text: str, shown: str) -> None:

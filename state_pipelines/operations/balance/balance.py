@@ -49,6 +49,7 @@ from state_pipelines.operations.balance.balance_report import (
 from state_pipelines.operations.json_rows import compact
 from state_pipelines.operations.local_processes import Work, choose_runner
 from state_pipelines.operations.rescale.found_hashes import find_key_hasher
+from state_pipelines.snapshot.held_key_groups import check_parallelism
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RawKeyedState
 
@@ -157,6 +158,7 @@ def _measure(operator: Operator, wish: _Wish) -> OperatorBalance:
     blank = OperatorBalance(operator.id, operator.uid, operator.parallelism, operator.max_parallelism)
     try:
         with at(operator=operator.label):
+            check_parallelism(operator.metadata, str(operator.snapshot.location.metadata))
             return _judge(operator, blank, _read(operator, wish), wish)
     except StorageError:
         raise

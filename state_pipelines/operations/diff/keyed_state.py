@@ -15,7 +15,7 @@ from state_pipelines.codecs.columns import explain
 from state_pipelines.errors import StateError, StorageError, at
 from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_key_groups, list_spans
 from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
-from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.metadata.key_groups import MAX_PARALLELISM, KeyGroupRange
 from state_pipelines.operations.diff.record_hashes import (
     SUMS,
     Candidate,
@@ -310,10 +310,14 @@ def plan_digests(states: Sequence[KeyedState]) -> list[DigestFile]:
 
 
 def add_up(found: Sequence[GroupSums], max_parallelism: int) -> npt.NDArray[np.uint64]:
-    """Digests of a state by key group, u64[max parallelism, 4]."""
-    total = np.zeros((max_parallelism, SUMS), np.uint64)
+    """Digests of a state by key group, u64[max parallelism, 4].
+
+    A max parallelism that cannot be, or key groups above it, are said elsewhere (`check_held_key_groups`).
+    """
+    total = np.zeros((min(max(max_parallelism, 1), MAX_PARALLELISM), SUMS), np.uint64)
     for each in found:
-        np.add.at(total, each.groups, each.sums)
+        known = each.groups < len(total)
+        np.add.at(total, each.groups[known], each.sums[known])
     return total
 
 
