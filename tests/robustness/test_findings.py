@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import struct
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -55,7 +55,7 @@ def test_timers_are_shown_where_one_subtask_has_a_namespace_that_nothing_reads(t
         ({"max_parallelism": 1}, "key groups 1-127 although there are 1"),
     ],
 )
-def test_a_parallelism_that_cannot_be_is_named(numbers: dict[str, int], message: str) -> None:
+def test_a_parallelism_that_cannot_be_is_named(numbers: dict[str, Any], message: str) -> None:
     (case,) = (each for each in OWN if each.name == "types-2.2-heap-checkpoint")
     sound = case.open()
     operators = tuple(replace(each, **numbers) for each in sound.metadata.operator_states)
