@@ -74,6 +74,28 @@ def explain_older_ranges(operator: OperatorState, label: str) -> str | None:
     )
 
 
+_EDITED = "`_metadata` was edited or written by a faulty tool; use an earlier snapshot"
+
+
+def check_subtasks(operator: OperatorState, file: str) -> None:
+    """Check that the subtasks of an operator are those that its parallelism gives it, each at most once.
+
+    Args:
+        operator: metadata of the operator.
+        file: the `_metadata` file, for errors.
+
+    Raises:
+        FormatError: a subtask is listed twice, or does not exist.
+    """
+    indexes = [each.index for each in operator.subtasks]
+    if len(set(indexes)) != len(indexes):
+        raise FormatError("a subtask is listed twice", where=Where(file=file), hint=_EDITED)
+    outside = next((index for index in indexes if not 0 <= index < operator.parallelism), None)
+    if outside is not None and operator.parallelism > 0:
+        what = f"subtask {outside} does not exist at parallelism {operator.parallelism}"
+        raise FormatError(what, where=Where(file=file), hint=_EDITED)
+
+
 def check_parallelism(operator: OperatorState, file: str) -> None:
     """Check that an operator with keyed state can have its parallelism and its number of key groups.
 
@@ -85,12 +107,12 @@ def check_parallelism(operator: OperatorState, file: str) -> None:
         FormatError: the parallelism is below 1, or the max parallelism not between 1 and 32,768
             (`KeyGroupRangeAssignment.checkParallelismPreconditions`).
     """
-    where, hint = Where(file=file), "The snapshot was damaged or edited"
+    where = Where(file=file)
     if operator.parallelism < 1:
-        raise FormatError(f"the parallelism {operator.parallelism} is below 1", where=where, hint=hint)
+        raise FormatError(f"the parallelism {operator.parallelism} is below 1", where=where, hint=_EDITED)
     if not 0 < operator.max_parallelism <= MAX_PARALLELISM:
         what = f"the max parallelism {operator.max_parallelism} is not between 1 and {MAX_PARALLELISM:,}"
-        raise FormatError(what, where=where, hint=hint)
+        raise FormatError(what, where=where, hint=_EDITED)
 
 
 def check_held_key_groups(operator: OperatorState, file: str, *, raw: bool = False) -> None:
@@ -105,9 +127,10 @@ def check_held_key_groups(operator: OperatorState, file: str, *, raw: bool = Fal
         raw: check raw keyed state instead of managed keyed state.
 
     Raises:
-        FormatError: the operator cannot have its parallelism; or a key group is covered by no handle or by several:
-            says which, and by which subtasks.
+        FormatError: the operator cannot have its subtasks or its parallelism; or a key group is covered by no handle
+            or by several: says which, and by which subtasks.
     """
+    check_subtasks(operator, file)
     if not any(each.raw_keyed_state if raw else each.managed_keyed_state for each in operator.subtasks):
         return
     check_parallelism(operator, file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import struct
 from dataclasses import replace
@@ -14,18 +15,22 @@ from state_pipelines.metadata.references import replace_stream_handles
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle
 from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.operations.balance.balance import measure_balance
+from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.diff.diff import diff
 from state_pipelines.operations.dump import dump
 from state_pipelines.operations.inspect.inspection import inspect
 from state_pipelines.operations.jobs.flink_config import load_flink_config
+from state_pipelines.operations.rescale import RescaleRequest, rescale
 from state_pipelines.snapshot import open_snapshot
 from state_pipelines.snapshot.snapshot import Snapshot
 from tests.snapshots import OWN
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from state_pipelines.metadata import StreamReference
+    from state_pipelines.metadata.checkpoint import SubtaskState
     from state_pipelines.metadata.stream_handles import StreamStateHandle
 
 
@@ -64,7 +69,7 @@ def test_a_parallelism_that_cannot_be_is_named(numbers: dict[str, Any], message:
     keyed = [each for each in damaged.operators if any(one.managed_keyed_state for one in each.metadata.subtasks)]
     assert keyed
     for operator in keyed:
-        assert message in str([str(each.error) for each in operator.survey().failures])
+        assert re.search(message, str([str(each.error) for each in operator.survey().failures]))
     assert message in str([each.error for each in measure_balance(damaged).operators])
     assert message in str(diff(damaged, damaged).to_json())
 
@@ -145,3 +150,28 @@ def test_key_groups_of_forst_that_do_not_fit_into_its_keys_are_refused(tmp_path:
     assert file is not None
     with pytest.raises(FormatError, match="key groups 320-383 do not fit into the 1 bytes that keys begin with"):
         list(file.scan([0], operator.record_context))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda subtasks: subtasks * 2, "a subtask is listed twice"),
+        (lambda subtasks: [replace(each, index=each.index + 1) for each in subtasks], r"subtask \d does not exist at"),
+    ],
+    ids=["twice", "outside"],
+)
+def test_subtasks_that_cannot_be_are_refused_before_anything_is_written(
+    tmp_path: Path, damage: Callable[[Sequence[SubtaskState]], Sequence[SubtaskState]], message: str
+) -> None:
+    (case,) = (each for each in OWN if each.name == "types-2.2-heap")
+    sound = case.open()
+    operators = tuple(replace(each, subtasks=tuple(damage(each.subtasks))) for each in sound.metadata.operator_states)
+    metadata = replace(sound.metadata, operator_states=operators)
+    damaged = Snapshot(sound.location, metadata, sound.path_mapping, sound.declarations)
+    for operator in damaged.operators:
+        assert re.search(message, str([str(each.error) for each in operator.survey().failures]))
+    with pytest.raises(FormatError, match=message):
+        rescale(damaged, str(tmp_path / "new"), RescaleRequest(parallelism=3))
+    with pytest.raises(FormatError, match=message):
+        convert(damaged, str(tmp_path / "new"), "canonical")
+    assert not (tmp_path / "new").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import StateError
+from state_pipelines.errors import FormatError, StateError
 from state_pipelines.metadata.key_groups import MAX_PARALLELISM
 from state_pipelines.metadata.keyed_handles import (
     ChangelogStateBackendHandle,
@@ -19,7 +19,7 @@ from state_pipelines.metadata.stream_handles import (
 )
 from state_pipelines.metadata.streams import open_stream
 from state_pipelines.operations.auditing.report import Finding, Property, Severity, from_error
-from state_pipelines.snapshot.held_key_groups import check_held_key_groups, explain_older_ranges
+from state_pipelines.snapshot.held_key_groups import check_held_key_groups, check_subtasks, explain_older_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,29 +36,31 @@ _EDITED = "`_metadata` was edited or written by a faulty tool; use an earlier sn
 def audit_structure(snapshot: Snapshot, findings: Findings) -> None:
     """Check `_metadata` against itself; no state is read."""
     for operator in snapshot.operators:
-        _check_subtasks(operator, findings)
-        _check_key_groups(operator, findings)
+        if _check_subtasks(operator, findings):
+            _check_key_groups(operator, findings)
         for subtask in operator.metadata.subtasks:
             for handle, offsets, what in _iter_offsets(subtask):
                 _check_offsets(operator, subtask, handle, offsets, what, findings)
             _check_changes(operator, subtask, findings)
 
 
-def _check_subtasks(operator: Operator, findings: Findings) -> None:
+def _check_subtasks(operator: Operator, findings: Findings) -> bool:
+    """Check subtasks and parallelism; returns whether each subtask is listed once and exists."""
     metadata = operator.metadata
+    error = None
+    try:
+        check_subtasks(metadata, str(operator.snapshot.location.metadata))
+    except FormatError as failed:
+        error = failed
+        findings.add(from_error(error, Property.METADATA, operator=operator.label))
     problems = []
-    indexes = [each.index for each in metadata.subtasks]
-    if len(set(indexes)) != len(indexes):
-        problems.append("a subtask is listed twice")
-    outside = [index for index in indexes if not 0 <= index < max(metadata.parallelism, 1)]
-    if outside and metadata.parallelism > 0:
-        problems.append(f"subtask {outside[0]} does not exist at parallelism {metadata.parallelism}")
     if metadata.parallelism > metadata.max_parallelism > 0:
         problems.append(f"parallelism {metadata.parallelism} is above max parallelism {metadata.max_parallelism}")
     if metadata.max_parallelism > MAX_PARALLELISM:
         problems.append(f"max parallelism {metadata.max_parallelism} is above Flink's limit of {MAX_PARALLELISM}")
     for problem in problems:
         findings.add(_find(operator, None, Property.METADATA, problem, hint=_EDITED))
+    return error is None
 
 
 def _check_key_groups(operator: Operator, findings: Findings) -> None:

@@ -25,7 +25,7 @@ from state_pipelines.operations.rescale.source_splits import count_splits
 from state_pipelines.operations.rescale.stored_elements import digest_pairs, measure_union
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.snapshot.broadcast_state import BroadcastState
-from state_pipelines.snapshot.held_key_groups import follows_formula
+from state_pipelines.snapshot.held_key_groups import check_subtasks, follows_formula
 from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RAW_OPERATOR_NAME
 
 if TYPE_CHECKING:
@@ -54,10 +54,14 @@ def plan_operator(
 
     Raises:
         UsageError: the numbers do not go together.
+        FormatError: a subtask is listed twice, or does not exist.
         UnsupportedError: the hash of a class in the keys is not known, raw state that only its operator knows would
             have to change, or data are in flight.
         NotFoundError: the request names a state that is not there.
     """
+    for each in (edited.operator, *edited.merged):
+        with at(operator=each.label):
+            check_subtasks(each.metadata, str(each.snapshot.location.metadata))
     with at(operator=edited.operator.label):
         return _Planner(edited, request, target, files=files, verify=verify).plan()
 
