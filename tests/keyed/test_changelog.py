@@ -52,7 +52,7 @@ from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, FileS
 from state_pipelines.metadata.streams import StateStream, open_stream
 from state_pipelines.operations.dump import dump_state
 from state_pipelines.serializers.build import TIME_WINDOW, VOID_NAMESPACE, basic, list_of, map_of, pojo, timer, tuple_of
-from state_pipelines.serializers.state_meta_info import keyed_state, priority_queue
+from state_pipelines.serializers.state_meta_info import KEYED_STATE_TYPE, keyed_state, priority_queue
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot import declare, open_snapshot
 from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
@@ -424,6 +424,11 @@ class TestErrors:
     def test_a_state_id_that_nothing_explains(self) -> None:
         with pytest.raises(FormatError, match="state id 9"):
             replay_one(VALUE, [change(5, Operation.SET, long(1) + b"\0\2a", state_id=9)])
+
+    def test_a_type_that_no_state_has(self) -> None:
+        wrong = replace(VALUE, options=((KEYED_STATE_TYPE, "VALUe"),))
+        with pytest.raises(FormatError, match="'VALUe' is not a type of a state"):
+            replay_one(wrong, [change(5, Operation.SET, long(1) + b"\0\2a")])
 
     def test_an_operation_of_another_kind_of_state_names_the_place(self) -> None:
         log = in_file([[metadata(VALUE, 0), change(5, Operation.ADD, long(1) + b"\0\2a")]], compressed=False)

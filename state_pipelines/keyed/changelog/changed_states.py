@@ -161,9 +161,11 @@ def check_operations(changes: Changes, state_type: str) -> None:
 
     Raises:
         UnsupportedError: timers were polled in the way of Flink 1.14, which does not say which one.
-        FormatError: another operation.
+        FormatError: another operation, or a type that no state has.
     """
-    known = _VALUE_OPERATIONS[state_type]
+    known = _VALUE_OPERATIONS.get(state_type)
+    if known is None:
+        raise FormatError(f"{state_type!r:.80} is not a type of a state", where=Where(offset=0))
     for operation in np.unique(operations_of(changes)).tolist():
         if operation in known:
             continue
