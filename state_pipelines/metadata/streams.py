@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -33,7 +34,7 @@ from state_pipelines.storage.reading import read_ranges
 from state_pipelines.storage.removed_snapshots import is_removed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 COPY_SIZE = 8 << 20
 """Buffer size for copying a stream."""
@@ -188,6 +189,22 @@ def read_whole_stream(stream: StateStream) -> bytes:
         data = read_file(stream.location)
     _require_size(stream, len(data), data)
     return data
+
+
+@contextmanager
+def read_together(streams: Sequence[StateStream]) -> Iterator[Callable[[StateStream], bytes]]:
+    """Read streams whole, those on a storage that is not local at the same time.
+
+    Yields:
+        What gives the bytes of a stream as `read_whole_stream` does, of others than `streams` too.
+    """
+    remote = [each for each in streams if each.location is not None and not is_local(each.location)]
+    if len(remote) < 2:
+        yield read_whole_stream
+        return
+    with ThreadPoolExecutor(len(remote)) as pool:
+        reads = {each: pool.submit(read_whole_stream, each) for each in remote}
+        yield lambda stream: reads[stream].result() if stream in reads else read_whole_stream(stream)
 
 
 def _require_no_other(stream: StateStream, size: int) -> None:

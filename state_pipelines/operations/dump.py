@@ -59,6 +59,7 @@ from state_pipelines.snapshot.raw_state import (
     UnreadKeyedState,
 )
 from state_pipelines.snapshot.survey import Failure
+from state_pipelines.storage.reading import scan_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.metadata import MasterState
     from state_pipelines.serializers.tree import Serializer
-    from state_pipelines.snapshot import Snapshot, State
+    from state_pipelines.snapshot import Operator, Snapshot, State
 
 # Merged handles come as those that they are made of; names and texts are those of Flink's classes.
 _CHANNEL_NAMES = {
@@ -104,24 +105,38 @@ def dump(
     operators = snapshot.operators if operator is None else (snapshot.operator(operator),)
     if operator is None and state is None:
         yield from map(_dump_master, snapshot.metadata.master_states)
-    found = False
-    for each in operators:
-        if state is None and each.metadata.coordinator_state is not None:
-            yield {"kind": "coordinator", "op": each.label, "hex": each.metadata.coordinator_state.data.hex()}
-        survey = each.survey(in_flight=in_flight or state == IN_FLIGHT_NAME)
-        chosen = [one for one in survey.states if state in (None, one.name, one.python_name)]
-        yield from dump_keyed_states([one for one in chosen if isinstance(one, KeyedState)])
-        for one in chosen:
-            if not isinstance(one, KeyedState):
-                try:
-                    with at(operator=each.label, state=one.name):
-                        yield from dump_state(one)
-                except StateError as error:
-                    yield describe_unread(Failure(None, error), each.label, one.name)
-        yield from (describe_unread(failure, each.label) for failure in survey.failures)
-        found |= bool(chosen or survey.failures)
+    # Once for all threads.
+    _ = snapshot.layout_context
+    found: set[str] = set()
+    mean = snapshot.file_size // max(1, len(snapshot.operators))
+    for _, lines in scan_ahead(
+        operators,
+        lambda each: _dump_operator(each, state, found, in_flight=in_flight),
+        snapshot.location.directory,
+        mean,
+    ):
+        yield from lines
     if state is not None and not found:
         operators[0].state(state)
+
+
+def _dump_operator(operator: Operator, name: str | None, found: set[str], *, in_flight: bool) -> Iterator[Line]:
+    """Every entry of an operator, or of its states of one name; adds its label to `found` where it has any state."""
+    if name is None and operator.metadata.coordinator_state is not None:
+        yield {"kind": "coordinator", "op": operator.label, "hex": operator.metadata.coordinator_state.data.hex()}
+    survey = operator.survey(in_flight=in_flight or name == IN_FLIGHT_NAME)
+    chosen = [one for one in survey.states if name in (None, one.name, one.python_name)]
+    if chosen or survey.failures:
+        found.add(operator.label)
+    yield from dump_keyed_states([one for one in chosen if isinstance(one, KeyedState)])
+    for one in chosen:
+        if not isinstance(one, KeyedState):
+            try:
+                with at(operator=operator.label, state=one.name):
+                    yield from dump_state(one)
+            except StateError as error:
+                yield describe_unread(Failure(None, error), operator.label, one.name)
+    yield from (describe_unread(failure, operator.label) for failure in survey.failures)
 
 
 def dump_state(state: State) -> Iterator[Line]:

@@ -15,7 +15,7 @@ from state_pipelines.metadata.streams import read_whole_stream
 from state_pipelines.rocksdb.varints import Cursor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from state_pipelines.metadata.streams import StateStream
 
@@ -128,11 +128,20 @@ def is_database_file(name: str) -> bool:
     return name == CURRENT or name.startswith("MANIFEST-") or name.endswith((".sst", ".log"))
 
 
-def read_database(files: Mapping[str, StateStream]) -> Database:
+def find_manifest(files: Mapping[str, StateStream]) -> list[StateStream]:
+    """The files that `read_database` reads, where their names show them: CURRENT, and the only MANIFEST."""
+    manifests = [stream for name, stream in files.items() if name.startswith("MANIFEST-")]
+    return [*(files[each] for each in (CURRENT,) if each in files), *(manifests if len(manifests) == 1 else ())]
+
+
+def read_database(
+    files: Mapping[str, StateStream], read: Callable[[StateStream], bytes] = read_whole_stream
+) -> Database:
     """Read the column families and tables of a database directory; only CURRENT and the MANIFEST are read.
 
     Args:
         files: the files by their names in the directory; names that are not needed do no harm.
+        read: reads a file whole.
 
     Raises:
         FormatError: the MANIFEST is damaged, or contradicts itself.
@@ -141,9 +150,9 @@ def read_database(files: Mapping[str, StateStream]) -> Database:
             not, or entries wait in a write-ahead log.
     """
     current = _find(files, CURRENT)
-    name = read_whole_stream(current).decode("utf-8", "replace").rstrip("\n")
+    name = read(current).decode("utf-8", "replace").rstrip("\n")
     manifest = _find(files, name)
-    families = _replay(read_whole_stream(manifest), manifest.name)
+    families = _replay(read(manifest), manifest.name)
     for log, stream in files.items():
         if log.endswith(".log") and stream.size:
             what = "the database has a write-ahead log, whose entries are in no table yet"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import FormatError, StateError, UnsupportedError
@@ -31,10 +31,10 @@ from state_pipelines.operatorstate.unread_state import OperatorStateSource, open
 from state_pipelines.rocksdb.manifest import is_database_file
 from state_pipelines.serializers.body_ends import OpenBodyError
 from state_pipelines.snapshot.raw_key_groups import RawKeyedPart
-from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.reading import do_together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.metadata import CheckpointMetadata
@@ -50,8 +50,10 @@ _LONG_HEADER = 1 << 20
 """If the first section begins after this offset, other sections are likely to be stored before it."""
 
 
-_READERS = 32
-"""Headers that are read at a time from a storage that is not local."""
+_BEGINNING = 1 << 16
+"""Bytes of a file that are read with its header at most, in order to tell its format."""
+
+Result = TypeVar("Result")
 
 
 class HandleReader:
@@ -117,7 +119,7 @@ class HandleReader:
                 return _open_sections(open_canonical, stream, handle, reading, narrowed=narrowed)
             case KeyGroupsStateHandle():
                 stream, reading = self.open_stream(handle.delegate), self._find_header(handle)
-                is_heap = _is_heap_native(stream, handle, reading, narrowed=narrowed)
+                is_heap, reading = _is_heap_native(stream, handle, reading, narrowed=narrowed)
                 return _open_sections(
                     open_heap if is_heap else open_canonical, stream, handle, reading, narrowed=narrowed
                 )
@@ -143,24 +145,30 @@ class HandleReader:
                 raise UnsupportedError(f"a {type(handle).__name__} holds changes without the state that they change")
 
     def open_side_by_side(
-        self, handles: Sequence[KeyedStateHandle | None], key_serializer: Serializer | None = None
+        self, handles: Iterable[tuple[KeyedStateHandle | None, Serializer | None]]
     ) -> list[KeyedFile | StateError | None]:
-        """As `open_keyed` for each handle; several at a time where the storage takes long to answer.
+        """As `open_keyed` for each handle and key serializer; many at a time where the storage takes long to answer.
 
         Each subtask has a header of its own, which says what states it has, so every header is read. A file
         that cannot be opened is its error.
         """
+        return self._do_together(partial(self.open_keyed, *each) for each in handles)
 
-        def attempt(handle: KeyedStateHandle | None) -> KeyedFile | StateError | None:
+    def open_operators(self, handles: Iterable[OperatorStateHandle | None]) -> list[OperatorStateSource | None]:
+        """As `open_operator` for each handle, many at a time; without those that cannot be read."""
+        opened = self._do_together(partial(self.open_operator, each) for each in handles)
+        return [each for each in opened if not isinstance(each, StateError)]
+
+    def _do_together(self, works: Iterable[Callable[[], Result]]) -> list[Result | StateError]:
+        """Do works that wait for the storage at the same time; the error of a work is its result."""
+
+        def attempt(work: Callable[[], Result]) -> Result | StateError:
             try:
-                return self.open_keyed(handle, key_serializer)
+                return work()
             except StateError as error:
                 return error
 
-        if is_local(self.directory) or len(handles) < 2:
-            return [attempt(each) for each in handles]
-        with ThreadPoolExecutor(_READERS) as pool:
-            return list(pool.map(attempt, handles))
+        return do_together([partial(attempt, each) for each in works], self.directory)
 
     def open_raw_keyed(self, handle: KeyedStateHandle | None, context: LayoutContext) -> KeyedFile | None:
         """The timers in raw keyed state; None when there are none.
@@ -175,6 +183,12 @@ class HandleReader:
         if not isinstance(handle, KeyGroupsStateHandle | KeyGroupsSavepointStateHandle):
             raise UnsupportedError(f"raw keyed state of a {type(handle).__name__} is not read")
         return open_raw_timers(self.open_stream(handle.delegate), handle.key_groups, handle.offsets, context)
+
+    def open_all_raw_keyed(
+        self, handles: Sequence[KeyedStateHandle | None], context: LayoutContext
+    ) -> list[KeyedFile | StateError | None]:
+        """As `open_raw_keyed` for each handle, many at a time; state that cannot be read is its error."""
+        return self._do_together(partial(self.open_raw_keyed, each, context) for each in handles)
 
     def open_raw_bytes(self, handle: KeyedStateHandle | None, subtask: int, reason: str) -> RawKeyedPart:
         """Raw keyed state that is not timers, as bytes; `reason` says why it is not.
@@ -331,16 +345,36 @@ def _leaves_out_sections(stream: StateStream, offsets: Sequence[int], reading: H
 
 def _is_heap_native(
     stream: StateStream, handle: KeyGroupsStateHandle, reading: HeaderReading, *, narrowed: bool
-) -> bool:
+) -> tuple[bool, HeaderReading]:
     """Tell the native format of the heap backend from the canonical one with the same handle.
 
     A native section begins with its key group as i32. Read as a canonical one, that is state 0 and a first key of at
     least 64 KiB times the key group; only key group 0 leaves a doubt, which the whole section settles.
+
+    Returns:
+        Whether it is the native format, and `reading` with what has been read of the stream.
     """
     present = [(group, offset) for offset, group in zip(handle.offsets, handle.key_groups, strict=True) if offset]
     if not present:
-        return False
-    key_group, offset = max(present)
+        return False, reading
+    first, start = min(present, key=lambda each: each[1])
+    end = min((offset for _, offset in present if offset > start), default=stream.size)
+    if 0 < start < stream.size and start + 4 <= _BEGINNING and end - start < first << 16:
+        # Too short for such a key, so that one request tells the format and reads the header.
+        beginning = reading.read(stream, min(start + 4, stream.size))
+        return beginning[start:] == first.to_bytes(4, "big"), replace(reading, beginning=beginning)
+    return _is_heap_section(stream, handle, max(present), reading, narrowed=narrowed), reading
+
+
+def _is_heap_section(
+    stream: StateStream,
+    handle: KeyGroupsStateHandle,
+    present: tuple[int, int],
+    reading: HeaderReading,
+    *,
+    narrowed: bool,
+) -> bool:
+    key_group, offset = present
     if key_group:
         return read_stream_range(stream, offset, min(offset + 4, stream.size)) == key_group.to_bytes(4, "big")
     file = open_canonical(stream, handle.key_groups, handle.offsets, narrowed=narrowed, reading=reading)

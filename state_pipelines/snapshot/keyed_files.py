@@ -173,43 +173,46 @@ class KeyedFiles:
 
     def _open_managed(self, operator: OperatorState) -> tuple[Files, Mapping[int, StateError]]:
         if operator.operator_id not in self._managed:
-            declared = self._key_serializers.get(operator.operator_id)
-            handles = [subtask.managed_keyed_state for subtask in operator.subtasks]
-            held = find_held_key_groups(operator)
-            opened = dict(
-                zip(
-                    (subtask.index for subtask in operator.subtasks),
-                    self._handles.open_side_by_side(handles, declared),
-                    strict=True,
-                )
-            )
-            files = tuple(
-                (
-                    index,
-                    file.narrow(held[index]) if index in held else file,
-                )
-                for index, file in opened.items()
-                if file is not None and not isinstance(file, StateError)
-            )
-            failures = {index: error for index, error in opened.items() if isinstance(error, StateError)}
-            self._managed[operator.operator_id] = files, failures
+            self._open_all_managed()
         return self._managed[operator.operator_id]
+
+    def _open_all_managed(self) -> None:
+        """Open the managed state of all operators, on which the layouts of each depend, many files at a time."""
+        operators: dict[bytes, OperatorState] = {}
+        for each in self._metadata.operator_states:
+            operators.setdefault(each.operator_id, each)
+        opened = iter(
+            self._handles.open_side_by_side(
+                (subtask.managed_keyed_state, self._key_serializers.get(operator_id))
+                for operator_id, operator in operators.items()
+                for subtask in operator.subtasks
+            )
+        )
+        for operator_id, operator in operators.items():
+            held = find_held_key_groups(operator)
+            files: list[tuple[int, KeyedFile]] = []
+            failures: dict[int, StateError] = {}
+            for subtask in operator.subtasks:
+                file = next(opened)
+                if isinstance(file, StateError):
+                    failures[subtask.index] = file
+                elif file is not None:
+                    files.append((subtask.index, file.narrow(held[subtask.index]) if subtask.index in held else file))
+            self._managed[operator_id] = tuple(files), failures
 
     def _open_raw(
         self, operator: OperatorState, layouts: LayoutContext
     ) -> tuple[Files, Mapping[int, UnreadState], Mapping[int, StateError]]:
         if operator.operator_id not in self._raw:
             files, unread, failures = [], {}, {}
-            for subtask in operator.subtasks:
-                try:
-                    file = self._handles.open_raw_keyed(subtask.raw_keyed_state, layouts)
-                except UnsupportedError as error:
-                    unread[subtask.index] = UnreadState(explain(error), not isinstance(error, NotTimersError))
-                except StateError as error:
-                    failures[subtask.index] = error
-                else:
-                    if file is not None:
-                        files.append((subtask.index, file))
+            opened = self._handles.open_all_raw_keyed([each.raw_keyed_state for each in operator.subtasks], layouts)
+            for subtask, file in zip(operator.subtasks, opened, strict=True):
+                if isinstance(file, UnsupportedError):
+                    unread[subtask.index] = UnreadState(explain(file), not isinstance(file, NotTimersError))
+                elif isinstance(file, StateError):
+                    failures[subtask.index] = file
+                elif file is not None:
+                    files.append((subtask.index, file))
             self._raw[operator.operator_id] = tuple(files), unread, failures
         return self._raw[operator.operator_id]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,18 @@ def open_snapshot(
 def ensure_open(snapshot: Snapshot | str) -> Snapshot:
     """Open the snapshot at a path as `open_snapshot` does; return an open one unchanged."""
     return open_snapshot(snapshot) if isinstance(snapshot, str) else snapshot
+
+
+def open_together(*snapshots: Snapshot | str) -> list[Snapshot]:
+    """Open snapshots as `ensure_open`, and the files that the layouts of their states depend on, at the same time."""
+
+    def read(snapshot: Snapshot | str) -> Snapshot:
+        opened = ensure_open(snapshot)
+        _ = opened.layout_context
+        return opened
+
+    with ThreadPoolExecutor(len(snapshots)) as pool:
+        return list(pool.map(read, snapshots))
 
 
 def open_location(

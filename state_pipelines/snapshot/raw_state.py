@@ -37,6 +37,7 @@ from state_pipelines.snapshot.raw_key_groups import (
 )
 from state_pipelines.snapshot.state import State
 from state_pipelines.snapshot.state_parts import StateStatistics
+from state_pipelines.storage.reading import scan_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -199,8 +200,10 @@ class BytesState(State):
     ) -> Iterator[pa.RecordBatch]:
         names = self.make_schema(options).names
         with at(operator=self.operator.label, state=self.name):
-            for part in self.choose_parts(key_groups):
-                for batch in part.batches():
+            chosen, size = self.choose_parts(key_groups), self.count().bytes // max(1, len(self.parts))
+            location = self.operator.snapshot.location.directory
+            for _, batches in scan_ahead(chosen, lambda part: part.batches(), location, size):
+                for batch in batches:
                     yield batch.select(names)
 
     def choose_parts(self, key_groups: KeyGroupRange | None) -> Iterator[BytesPart]:

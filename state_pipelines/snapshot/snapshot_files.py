@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from state_pipelines.codecs.serializer_layouts import LayoutContext, collect_subclasses
-from state_pipelines.errors import NotFoundError, StateError, Where
+from state_pipelines.errors import NotFoundError, Where
 from state_pipelines.metadata import (
     CheckpointMetadata,
     CheckpointProperties,
@@ -151,15 +151,11 @@ class SnapshotFiles:
     def layout_context(self) -> LayoutContext:
         """The properties besides serializers that layouts depend on (see `LayoutContext`)."""
         serializers = [*self.keyed_files.serializers()]
-        for operator in self.metadata.operator_states:
-            for subtask in operator.subtasks:
-                try:
-                    source = self.handles.open_operator(subtask.managed_operator_state)
-                except StateError:
-                    # Reading that state raises the error; it has no serializers to add here.
-                    continue
-                infos = () if source is None else (*source.header.lists, *source.header.broadcasts)
-                serializers += [serializer for info in infos for _, serializer in info.serializers]
+        subtasks = (subtask for operator in self.metadata.operator_states for subtask in operator.subtasks)
+        # Reading state whose header cannot be read raises the error; it has no serializers to add here.
+        for source in self.handles.open_operators(each.managed_operator_state for each in subtasks):
+            infos = () if source is None else (*source.header.lists, *source.header.broadcasts)
+            serializers += [serializer for info in infos for _, serializer in info.serializers]
         subclasses = collect_subclasses(serializers)
         return LayoutContext(self.kryo_version, subclasses, self.classes, self.declarations.messages)
 

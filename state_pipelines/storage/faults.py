@@ -30,7 +30,7 @@ _FIRST_WAIT = 0.2
 
 NO_BUCKET = "the bucket does not exist"
 
-_CONNECTIONS = 64
+_CONNECTIONS = 128
 """Connections that a client of S3 keeps; the default of botocore would hold more than ten requests back."""
 
 _OPTIONS = "Credentials and options of each storage: docs/storage.md"

@@ -14,7 +14,7 @@ from state_pipelines.storage.locations import Location, is_local
 from state_pipelines.storage.ranges import PART, REQUESTS, REQUESTS_VARIABLE, count_requests, read_range, read_setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
 MEMORY = 128
@@ -26,7 +26,7 @@ MEMORY_VARIABLE = "STATE_PIPELINES_READ_AHEAD_MEMORY"
 FIRST_REQUESTS = 8
 """Requests that a reader begins with, of some 16 MiB together."""
 
-_BEGUN_SCANS = 16
+_BEGUN_SCANS = 32
 """Scans that have begun beside the one whose turn it is, at most."""
 
 _BEGUN_BYTES = 32 << 20
@@ -34,6 +34,10 @@ _BEGUN_BYTES = 32 << 20
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+WAITING = 64
+"""Requests that wait at a time where each of many small files is opened by requests of its own."""
 
 
 class Budget:
@@ -128,6 +132,26 @@ def read_ahead(
     finally:
         pool.shutdown(cancel_futures=True)
         BUDGET.give_back(held)
+
+
+def do_together(works: Sequence[Callable[[], Result]], location: Location | None, most: int = WAITING) -> list[Result]:
+    """Do works that wait for a storage at the same time; on this machine one after the other.
+
+    Args:
+        works: the works.
+        location: of the files; None where there is no file.
+        most: works at a time; by default such of few bytes each.
+
+    Returns:
+        Their results in order; of several errors the first one is raised.
+    """
+    if len(works) < 2 or location is None or is_local(location) or read_setting(REQUESTS_VARIABLE, REQUESTS) == 1:
+        return [work() for work in works]
+    pool = ThreadPoolExecutor(min(most, len(works)))
+    try:
+        return [future.result() for future in [pool.submit(work) for work in works]]
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def scan_ahead(

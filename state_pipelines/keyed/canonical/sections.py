@@ -6,7 +6,7 @@ offset that the handle names.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -45,10 +45,18 @@ class HeaderReading:
     Attributes:
         declared: snapshot classes that the user declares.
         end: end of the header, from the offsets of all handles over its stream; 0 where these do not give it.
+        beginning: first bytes of the stream, as far as they have been read.
     """
 
     declared: tuple[DeclaredSerializer, ...] = ()
     end: int = 0
+    beginning: bytes = field(default=b"", repr=False)
+
+    def read(self, stream: StateStream, end: int) -> bytes:
+        """The bytes of the stream up to `end`."""
+        if end <= len(self.beginning):
+            return self.beginning[:end]
+        return read_stream_range(stream, 0, end)
 
 
 PLAIN = HeaderReading()
@@ -131,14 +139,10 @@ def open_sections(
     if narrowed:
         header, _ = read_first_header(stream, header_end, reading)
     else:
-        header = parse_header(_read(stream, header_end), stream.name, reading.declared)
+        header = parse_header(reading.read(stream, header_end), stream.name, reading.declared)
     ends = [*(offset for offset, _ in present[1:]), stream.size][: len(present)]
     sections = (Section(group, start, end, narrowed) for (start, group), end in zip(present, ends, strict=True))
     return header, tuple(sections)
-
-
-def _read(stream: StateStream, end: int) -> bytes:
-    return read_stream_range(stream, 0, end)
 
 
 def read_first_header(stream: StateStream, end: int, reading: HeaderReading = PLAIN) -> tuple[KeyedHeader, int]:
@@ -153,7 +157,7 @@ def read_first_header(stream: StateStream, end: int, reading: HeaderReading = PL
     size = min(end, _HEADER)
     while True:
         try:
-            reader = Reader(_read(stream, size), stream.name)
+            reader = Reader(reading.read(stream, size), stream.name)
             return read_keyed_header(reader), reader.position
         except FormatError:
             # Cut off, unless that was all.
@@ -162,8 +166,8 @@ def read_first_header(stream: StateStream, end: int, reading: HeaderReading = PL
             size = min(end, 8 * size)
         except UnsupportedError:
             if 0 < reading.end <= end:
-                return parse_header(_read(stream, reading.end), stream.name, reading.declared), reading.end
-            return settle_keyed_header(_read(stream, end), stream.name, None, reading.declared)
+                return parse_header(reading.read(stream, reading.end), stream.name, reading.declared), reading.end
+            return settle_keyed_header(reading.read(stream, end), stream.name, None, reading.declared)
 
 
 def parse_header(data: bytes, name: str, declared: tuple[DeclaredSerializer, ...] = ()) -> KeyedHeader:

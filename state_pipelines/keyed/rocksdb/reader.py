@@ -21,9 +21,9 @@ from state_pipelines.keyed.key_group_prefix import decode_prefixes, encode_prefi
 from state_pipelines.keyed.keyed_file import FileFormat, KeyedFormat, gather_key_groups
 from state_pipelines.keyed.record_layout import KeyedRecords
 from state_pipelines.metadata.key_groups import KeyGroupRange
-from state_pipelines.metadata.streams import read_whole_stream
+from state_pipelines.metadata.streams import read_together
 from state_pipelines.rocksdb.cache import TableCache
-from state_pipelines.rocksdb.manifest import ColumnFamily, read_database
+from state_pipelines.rocksdb.manifest import ColumnFamily, find_manifest, read_database
 from state_pipelines.rocksdb.scan import Entries, FamilyScans, estimate, split_keys
 from state_pipelines.rocksdb.sources import FamilyRanges, KeyRange, find_files
 from state_pipelines.rocksdb.writer import DEFAULT_FAMILY
@@ -219,8 +219,10 @@ def open_rocksdb(
         FormatError: the states of the header and the column families of the database are not the same.
         MissingFileError: a table that is live is not among the files.
     """
-    header = parse_header(read_whole_stream(meta), meta.name, declared)
-    families = {each.name: each for each in read_database(files).column_families if each.name != DEFAULT_FAMILY}
+    with read_together([meta, *find_manifest(files)]) as read:
+        header = parse_header(read(meta), meta.name, declared)
+        database = read_database(files, read)
+    families = {each.name: each for each in database.column_families if each.name != DEFAULT_FAMILY}
     if header.raw:
         header = name_states(header, list(families))
     names = [info.name for info in header.states]

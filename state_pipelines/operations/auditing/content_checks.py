@@ -17,11 +17,11 @@ from state_pipelines.operations.auditing.report import Depth, Finding, Property,
 from state_pipelines.rocksdb.verifying import verify_table
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.reading import count_scans_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from state_pipelines.keyed.canonical.sections import Section
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.keyed.tables.state_table import KeyedTable
     from state_pipelines.operations.auditing.report import Findings
@@ -104,13 +104,20 @@ def audit_contents(snapshot: Snapshot, depth: Depth, findings: Findings) -> Read
     tasks: list[Task] = []
     for operator in snapshot.operators:
         tasks += _plan_operator(operator, amounts, findings, known, whole=whole)
-    threads = (os.cpu_count() or 1) if whole or is_local(snapshot.location.directory) else THREADS
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(_count_threads(snapshot, tasks, whole=whole)) as pool:
         for found in pool.map(_run, tasks):
             for finding in found:
                 if finding.file is None or finding.file not in known:
                     findings.add(finding)
     return amounts
+
+
+def _count_threads(snapshot: Snapshot, tasks: Sequence[Task], *, whole: bool) -> int:
+    """Number of tasks at a time; what is not on this machine is waited for, and large files are read ahead."""
+    cores = os.cpu_count() or 1
+    if is_local(snapshot.location.directory):
+        return cores
+    return max(cores if whole else THREADS, 1 + count_scans_ahead(snapshot.file_size // max(1, len(tasks))))
 
 
 def _run(task: Task) -> list[Finding]:
@@ -230,9 +237,12 @@ class _FileReader:
     amounts: ReadAmounts
 
     def read_sample(self) -> Iterator[Finding]:
-        """Read the first and the last section, and a batch of each state."""
+        """Read the first and the last section, or all of a small file, and of a database a batch of each state."""
         if sections := self.file.stored_sections():
-            yield from self._read_sections(_choose_sections(sections))
+            if sections[-1].end <= _SMALL_FILE:
+                yield from self.read_whole()
+            else:
+                yield from self._read_sections(dict.fromkeys((sections[0].key_group, sections[-1].key_group)))
         elif self.file.change_logs():
             # Headers of all change sets were read when it was opened; a key group replays some of them.
             groups = self.file.key_groups
@@ -297,9 +307,3 @@ class _FileReader:
                         return
         except StateError as error:
             yield self.subject.fail(error)
-
-
-def _choose_sections(sections: Sequence[Section]) -> list[int]:
-    """Key groups whose sections a sample reads: the first and the last one, or all of a small file."""
-    chosen = sections if sections[-1].end <= _SMALL_FILE else (sections[0], sections[-1])
-    return list(dict.fromkeys(each.key_group for each in chosen))

@@ -30,7 +30,7 @@ from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState
 from state_pipelines.operations.jobs.migrated_job import migrate_job
 from state_pipelines.operations.migration import UPGRADE, Migration
 from state_pipelines.serializers.compatibility import Outcome
-from state_pipelines.snapshot.opening import ensure_open
+from state_pipelines.snapshot.opening import ensure_open, open_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -87,8 +87,11 @@ def check(
         UsageError: no such release or backend.
         StateError: a snapshot is corrupt. Unsupported state leads to the verdict `to be determined` instead.
     """
-    old = ensure_open(old)
-    described = new if isinstance(new, Job) else describe_job(ensure_open(new))
+    if isinstance(new, Job):
+        old, described = ensure_open(old), new
+    else:
+        old, test_run = open_together(old, new)
+        described = describe_job(test_run)
     return check_jobs(
         describe_job(old),
         described,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
@@ -35,8 +36,10 @@ from state_pipelines.operations.diff.record_hashes import sum_differences
 from state_pipelines.operations.local_processes import choose_runner
 from state_pipelines.snapshot.held_key_groups import find_held_key_groups
 from state_pipelines.snapshot.keyed_state import KeyedState
-from state_pipelines.snapshot.opening import ensure_open
+from state_pipelines.snapshot.opening import open_together
 from state_pipelines.snapshot.survey import Failure, survey_keyed, survey_operator, survey_raw
+from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.reading import do_together
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -46,6 +49,9 @@ if TYPE_CHECKING:
 
 LIMIT = 10
 """Examples per state, unless the caller decides."""
+
+_UNKEYED = 16
+"""States that are not keyed which are compared at a time where the storage takes long to answer."""
 
 OTHER_KEY_GROUPS = "not compared one by one, but by digests without key groups: the max parallelism differs"
 
@@ -145,12 +151,13 @@ def diff(
         StateError: a snapshot cannot be opened, or a worker process died. State that cannot be read is reported as not
             compared.
     """
-    one, other = ensure_open(one), ensure_open(other)
     if limit < 0:
         raise UsageError(f"{limit} examples cannot be shown", hint="The limit is 0 or more")
+    one, other = open_together(one, other)
     operators = _pair_operators(one, other, operator)
-    for each in operators:
-        _pair_states(each, state)
+    directories = (one.location.directory, other.location.directory)
+    remote = next((each for each in directories if not is_local(each)), None)
+    do_together([partial(_pair_states, each, state) for each in operators], remote)
     if state is not None:
         operators = [each for each in operators if each.pairs]
         if not operators:
@@ -168,7 +175,9 @@ def diff(
         other=other.path,
         metadata_only=metadata_only,
         facts=compare_snapshots(one, other, counts=operator is None and state is None),
-        operators=tuple(_report_operator(each, counts=state is None) for each in operators),
+        operators=tuple(
+            do_together([partial(_report_operator, each, counts=state is None) for each in operators], remote)
+        ),
     )
 
 
@@ -267,9 +276,18 @@ def _compare_unkeyed(operators: list[_OperatorPair], limit: int, run: Runner) ->
     pairs = [
         (operator, pair) for operator in operators for pair in operator.pairs if not isinstance(pair.some, KeyedState)
     ]
-    tasks = [CompareUnkeyed(operator.label, *pair.sides, pair.obstacle, limit) for operator, pair in pairs]
+    tasks = [
+        CompareUnkeyed(operator.label, *pair.sides, pair.obstacle, limit, _count_in_flight(operator))
+        for operator, pair in pairs
+    ]
     for (_, pair), contents in zip(pairs, run(tasks, "operator state cannot be compared"), strict=True):
         pair.contents = contents
+
+
+def _count_in_flight(pair: _OperatorPair) -> int:
+    """Number of states that are not keyed which are compared at a time: they wait for the storage."""
+    sides = (each for each in (pair.one, pair.other) if each is not None)
+    return 1 if all(is_local(each.snapshot.location.directory) for each in sides) else _UNKEYED
 
 
 Sums = tuple["npt.NDArray[np.uint64] | None", "npt.NDArray[np.uint64] | None"]

@@ -97,6 +97,7 @@ class CompareUnkeyed:
         other: the state in the other.
         obstacle: why the two are not compared; empty when they are.
         limit: how many examples are wanted.
+        in_flight: as `Work` says.
     """
 
     operator: str
@@ -104,6 +105,7 @@ class CompareUnkeyed:
     other: State | None
     obstacle: str
     limit: int
+    in_flight: int = 1
     # It is little beside keyed state, for which processes need not be started then.
     threads: ClassVar[int] = KERNEL_THREADS
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import OutOfReachError, SnapshotGoneError, StateError, at
@@ -24,6 +25,7 @@ from state_pipelines.snapshot.list_state import OperatorListState
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.snapshot.raw_state import BytesState, RawKeyedState
 from state_pipelines.snapshot.survey import is_damage
+from state_pipelines.storage.reading import count_scans_ahead, do_together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -239,10 +241,20 @@ def inspect(snapshot: Snapshot | str, *, count: bool | None = None) -> SnapshotR
         master_states=[
             MasterReport(each.name, each.version, len(each.payload)) for each in snapshot.metadata.master_states
         ],
-        operators=[
-            _report_operator(each, sizes.get(each.metadata.operator_id, 0), count=count) for each in snapshot.operators
-        ],
+        operators=_report_operators(snapshot, sizes, count=count),
     )
+
+
+def _report_operators(snapshot: Snapshot, sizes: Mapping[bytes, int], *, count: bool) -> list[OperatorReport]:
+    """Report the operators; on a storage that is not local several small ones at a time."""
+    # Once for all threads.
+    _ = snapshot.layout_context
+    works = [
+        partial(_report_operator, each, sizes.get(each.metadata.operator_id, 0), count=count)
+        for each in snapshot.operators
+    ]
+    mean = snapshot.file_size // max(1, len(works)) if count else 0
+    return do_together(works, snapshot.location.directory, 1 + count_scans_ahead(mean))
 
 
 def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorReport:
