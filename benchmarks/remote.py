@@ -1,10 +1,12 @@
 """Works on an S3 store that takes 30 ms for each request: requests and bytes, counted outside of the product.
 
     python -m benchmarks.remote [--latency 0.03] [--keys 1000000] [--max-parallelism 128] [WORK...]
+    python -m benchmarks.remote --latency 0.4 --repeat 3 files-count-heap files-diff-heap
 
 The store is `benchmarks.s3_server.start_objects` in this process, which delays and counts requests; each operation runs
 in its own process. Seconds are an upper bound: the server is Python and has the same processors. Roots of many objects
-are the subject of `benchmarks.large_root`.
+are the subject of `benchmarks.large_root`. With `--repeat` each work runs as often with the latency and without any,
+and what is printed is the difference of the shortest times, in round trips.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import uuid
 from functools import partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.generate import generate
 from benchmarks.s3_server import Content, S3Server, start_objects
@@ -45,6 +47,9 @@ _CHANGES = _ROOT / "tests/data/types/flink-2.2/changelog-rocksdb-materialized"
 _CACHE = _ROOT / ".cache"
 _FORMATS = {"keys": "canonical", "rocks": "rocksdb-native", "heap": "heap-native"}
 """Format of each snapshot with many keys."""
+
+_SUBTASKS = 100
+"""Subtasks of the snapshots with 20,000 keys in many small files: `files-canonical`, `files-heap`, `files-rocks`."""
 
 
 def _open(name: str) -> str:
@@ -153,6 +158,19 @@ WORKS: dict[str, tuple[str, Callable[[str], str], str]] = {
     "diff": ("`diff` of canonical and RocksDB", _diff, "keys+rocks"),
     "changes": ("counts of `inspect`, changelog", _inspect_changes, "changes"),
     "dump": ("`dump`, two states, canonical", _dump, "small"),
+    **{
+        f"files-{work}-{name}": (f"{text}, {_SUBTASKS} files", run, f"files-{name}")
+        for name in ("canonical", "heap", "rocks")
+        for work, text, run in (
+            ("read", f"all columns, {name}", _read_all),
+            ("count", f"counts of `inspect`, {name}", _count),
+            ("dump", f"`dump`, {name}", _dump),
+        )
+    },
+    **{
+        f"files-diff-{name}": (f"`diff` with itself, {name}, {_SUBTASKS} files", _diff, f"files-{name}+files-{name}")
+        for name in ("canonical", "heap", "rocks")
+    },
     "keep": ("`convert --format keep`, RocksDB", _keep, "files"),
     "parallelism": ("`rescale --parallelism 3 --no-proof`", partial(_rescale, parallelism=3), "keys"),
     "max-parallelism": ("`rescale --max-parallelism 1024 --no-proof`", partial(_rescale, max_parallelism=1024), "keys"),
@@ -178,6 +196,9 @@ def prepare(keys: int, max_parallelism: int, works: Sequence[str]) -> tuple[dict
         state = open_snapshot(str(source)).operator("bench").keyed_states[0]
         batch = next(state.batches(TableOptions(columns=("state_key",)), KeyGroupRange(0, 1)))
         found = state.name, str(batch.column("state_key")[0].as_py())
+    for name, format in {"canonical": "canonical", "heap": "heap-native", "rocks": "rocksdb-native"}.items():
+        if f"files-{name}" in wanted:
+            objects |= _map_files(f"files-{name}", _generate(20_000, Shape(format=format, parallelism=_SUBTASKS)))
     if "small" in wanted:
         objects |= _map_files("small", _generate(20_000, Shape()))
     if "files" in wanted:
@@ -217,15 +238,32 @@ def measure(name: str, server: S3Server, stored: int, state: str, key: str) -> N
     options = json.dumps({f"s3://{BUCKET}": server.options})
     environment = os.environ | {VARIABLE: options, "BENCHMARK_KEY": key, "BENCHMARK_STATE": state}
     server.clear()
-    command = [sys.executable, "-m", "benchmarks.remote", "--run", name]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=_ROOT)
-    result = json.loads(done.stdout.splitlines()[-1])
+    result = _start(name, environment)
     sent = sum(each for _, _, each, _ in server.requests)
     print(  # noqa: T201
         f"| {WORKS[name][0]} | {result['result']} | {len(server.requests):,} | {server.received / 1e6:.1f} "
         f"| {server.received / stored:.2f} | {sent / 1e6:.1f} | {server.most} | {result['cpu']:.1f} "
         f"| {result['seconds']:.1f} | {result['memory']:,} |"
     )
+
+
+def _start(name: str, environment: dict[str, str]) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.remote", "--run", name]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=_ROOT)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def compare(name: str, server: S3Server, latency: float, repeat: int) -> None:
+    """Print what the latency adds to a work, in round trips, and the seconds that these are with 30 ms."""
+    environment = os.environ | {VARIABLE: json.dumps({f"s3://{BUCKET}": server.options})}
+    shortest = {0.0: float("inf"), latency: float("inf")}
+    for _ in range(repeat):
+        for server.latency in shortest:
+            server.clear()
+            shortest[server.latency] = min(shortest[server.latency], float(_start(name, environment)["seconds"]))
+    trips = (shortest[latency] - shortest[0.0]) / latency
+    print(f"| {WORKS[name][0]} | {len(server.requests):,} | {trips:.1f} | {trips * 0.03:.2f} |")  # noqa: T201
 
 
 def run(name: str) -> None:
@@ -252,6 +290,7 @@ def main() -> None:
     parser.add_argument("--latency", type=float, default=0.03)
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--max-parallelism", type=int, default=128)
+    parser.add_argument("--repeat", type=int, default=0)
     parser.add_argument("--run", choices=WORKS)
     arguments = parser.parse_args()
     if arguments.run:
@@ -261,6 +300,11 @@ def main() -> None:
     objects, state, key = prepare(arguments.keys, arguments.max_parallelism, works)
     with start_objects({f"{BUCKET}/{name}": content for name, content in objects.items()}) as server:
         server.latency = arguments.latency
+        if arguments.repeat:
+            print("| work | requests | round trips | s with 30 ms each |\n| --- | --- | --- | --- |")  # noqa: T201
+            for name in works:
+                compare(name, server, arguments.latency, arguments.repeat)
+            return
         print("| work | result | requests | MB down | of the files | MB up | in flight | CPU s | s | MiB |")  # noqa: T201
         print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")  # noqa: T201
         for name in works:

@@ -106,7 +106,7 @@ def dump(
     if operator is None and state is None:
         yield from map(_dump_master, snapshot.metadata.master_states)
     # Once for all threads.
-    _ = snapshot.layout_context
+    snapshot.read_headers()
     found: set[str] = set()
     mean = snapshot.file_size // max(1, len(snapshot.operators))
     for _, lines in scan_ahead(

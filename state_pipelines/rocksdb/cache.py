@@ -28,16 +28,32 @@ class TableCache:
         self._tables: dict[TableFile, Table] = {}
         self._size = 0
         self._lock = Lock()
+        self._opening: dict[TableFile, Lock] = {}
 
     def open(self, file: TableFile) -> Table:
         """The table of a file; arguments and errors as for `open_table`."""
         with self._lock:
-            table = self._tables.pop(file, None)
-            if table is not None:
-                # Back at the end, where those used last are.
-                self._tables[file] = table
+            if (table := self._find(file)) is not None:
                 return table
-        table = open_table(file)
+            opening = self._opening.setdefault(file, Lock())
+        # Of threads that want one table, one reads it.
+        with opening:
+            with self._lock:
+                table = self._find(file)
+            try:
+                return self._keep(file, open_table(file)) if table is None else table
+            finally:
+                with self._lock:
+                    self._opening.pop(file, None)
+
+    def _find(self, file: TableFile) -> Table | None:
+        table = self._tables.pop(file, None)
+        if table is not None:
+            # Back at the end, where those used last are.
+            self._tables[file] = table
+        return table
+
+    def _keep(self, file: TableFile, table: Table) -> Table:
         with self._lock:
             if file not in self._tables:
                 self._tables[file] = table

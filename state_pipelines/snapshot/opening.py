@@ -65,7 +65,7 @@ def open_together(*snapshots: Snapshot | str) -> list[Snapshot]:
 
     def read(snapshot: Snapshot | str) -> Snapshot:
         opened = ensure_open(snapshot)
-        _ = opened.layout_context
+        opened.read_headers()
         return opened
 
     with ThreadPoolExecutor(len(snapshots)) as pool:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.serializers.python_types import PythonDeclaration
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
+    from state_pipelines.storage import Location
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -110,7 +111,13 @@ class OperatorFiles:
     @property
     def scans_in_flight(self) -> int:
         """Number of scans of its files that one process had better run at a time: they wait for the storage."""
-        return 1 if is_local(self.snapshot.location.directory) else 1 + count_scans_ahead(self._mean_size)
+        return self.count_in_flight(self.snapshot.location.directory)
+
+    def count_in_flight(self, target: Location) -> int:
+        """Number of its files that one process had better read and write at `target` at a time."""
+        if is_local(self.snapshot.location.directory) and is_local(target):
+            return 1
+        return 1 + count_scans_ahead(self._mean_size)
 
     @property
     def _mean_size(self) -> int:

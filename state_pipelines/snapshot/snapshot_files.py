@@ -150,6 +150,15 @@ class SnapshotFiles:
     @cached_property
     def layout_context(self) -> LayoutContext:
         """The properties besides serializers that layouts depend on (see `LayoutContext`)."""
+        return self._find_layout_context()
+
+    def read_headers(self) -> None:
+        """Read the headers of all operators, for `layout_context`; threads may do it for several snapshots."""
+        # Up to Python 3.11 `cached_property` has one lock for all snapshots.
+        if "layout_context" not in vars(self):
+            self.layout_context = self._find_layout_context()
+
+    def _find_layout_context(self) -> LayoutContext:
         serializers = [*self.keyed_files.serializers()]
         subtasks = (subtask for operator in self.metadata.operator_states for subtask in operator.subtasks)
         # Reading state whose header cannot be read raises the error; it has no serializers to add here.

@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
@@ -198,6 +199,19 @@ def scan_ahead(
                 results.close()
 
 
+def begin_together(scans: Sequence[Iterator[Result]], location: Location | None) -> list[Iterator[Result]]:
+    """Begin scans that one reader takes results of in turn, as those that it merges, at the same time.
+
+    Args:
+        scans: the scans, each of which holds its first result afterwards.
+        location: of what they read; None where there is no file. On this machine nothing is begun.
+    """
+    if location is None or is_local(location):
+        return list(scans)
+    firsts = do_together([partial(next, each, _END) for each in scans], location)
+    return [_go_on(first, rest) for first, rest in zip(firsts, scans, strict=True)]
+
+
 def count_scans_ahead(size: int) -> int:
     """Number of scans of about `size` bytes that begin before their turn."""
     return max(1, min(_BEGUN_SCANS, _BEGUN_BYTES // max(1, size)))
@@ -213,11 +227,15 @@ _END = _End()
 def _resume(results: Iterator[Result], begun: Future[Result | _End]) -> Iterator[Result]:
     first = begun.result()
     del begun
+    yield from _go_on(first, results)
+
+
+def _go_on(first: Result | _End, rest: Iterator[Result]) -> Iterator[Result]:
     if isinstance(first, _End):
         return
     yield first
     del first
-    yield from results
+    yield from rest
 
 
 def read_ranges(ranges: Iterable[tuple[Location, int, int]], size: int) -> Iterator[bytes]:

@@ -1,47 +1,38 @@
-"""How often a command waits for a remote storage, for snapshots of many small files, whatever a request takes."""
+"""How often works wait for a remote storage that holds many small files, however long a request takes."""
 
 from __future__ import annotations
 
-from collections import deque
-from pathlib import Path
+import threading
+import time
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
 
 from benchmarks.generate import OPERATOR, generate
-from benchmarks.rounds import Rounds
+from benchmarks.rounds import WORKS, Rounds
 from benchmarks.shapes import FORMATS, Shape
-from state_pipelines import check, diff, dump, open_snapshot
-from state_pipelines.operations.auditing.snapshot_audit import audit_snapshot
-from state_pipelines.operations.inspect.inspection import inspect
-from tests.snapshot.test_requests import CASES, Stored, store
+from state_pipelines.snapshot import open_snapshot
+from tests.snapshot.test_requests import CASES, store
 from tests.storages import CountedFileSystem, store_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from state_pipelines.snapshot import Snapshot
     from tests.snapshots import Case
 
 SUBTASKS = 100
 
-MOST = 16
-"""Rounds that take half a second with 30 ms per request."""
+HALF_A_SECOND = 16
+"""Rounds with 30 ms per request."""
 
-
-def read_all(snapshot: Snapshot) -> None:
-    for operator in snapshot.operators:
-        deque(operator.batches_by_state(), 0)
-
-
-WORKS: dict[str, Callable[[Callable[[], Snapshot]], object]] = {
-    "open all headers": lambda open: [each.survey() for each in open().operators],
-    "read": lambda open: read_all(open()),
-    "count": lambda open: inspect(open(), count=True),
-    "dump": lambda open: deque(dump(open()), 0),
-    "diff": lambda open: diff(open(), open()).same_contents,
-    "check": lambda open: check(open(), open(), scan=False),
-}
+READING = ("headers", "counts of `inspect`", "`dump`", "`diff` with itself")
+MOST = dict.fromkeys((*READING, "all columns", "`check` of itself"), HALF_A_SECOND)
+# More requests than may be in flight, and many before the first file and after the last one.
+MOST |= {"`verify`": 75, "`rescale --parallelism 3`": 55, "`convert --format canonical`": 60}
 
 
 @pytest.fixture(scope="module")
@@ -55,24 +46,46 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def rounds() -> Iterator[Rounds]:
-    """Rounds of the requests to the counted storage."""
+    """Rounds of the requests that are sent to the counted storage once it has its files."""
     with Rounds() as rounds:
         yield rounds
     CountedFileSystem.rule = None
 
 
-def run(work: str, open: Callable[[], Snapshot], rounds: Rounds) -> object:
+def run(work: str, open: Callable[[], Snapshot], rounds: Rounds) -> int:
     CountedFileSystem.rule = staticmethod(lambda *_: rounds.wait())
-    try:
-        return WORKS[work](open)
-    finally:
-        CountedFileSystem.rule = None
+    WORKS[work](open, "counted:///new")
+    return len(rounds)
 
 
-@pytest.mark.parametrize("work", WORKS)
+@pytest.mark.parametrize("work", MOST)
 @pytest.mark.parametrize("format", FORMATS)
 def test_many_files_take_few_rounds(directories: dict[str, Path], format: str, work: str, rounds: Rounds) -> None:
     url = store_folder(directories[format]).url
-    run(work, lambda: open_snapshot(url, uids=[OPERATOR]), rounds)
-    assert sum(rounds.widths) >= SUBTASKS
-    assert len(rounds) <= MOST
+    assert run(work, partial(open_snapshot, url, uids=[OPERATOR]), rounds) <= MOST[work]
+    assert sum(rounds.widths) > SUBTASKS
+
+
+@pytest.mark.parametrize("work", READING)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_many_operators_take_few_rounds(case: Case, work: str, rounds: Rounds) -> None:
+    assert run(work, store(case).open, rounds) <= HALF_A_SECOND
+
+
+def test_requests_that_wait_for_each_other_are_rounds(rounds: Rounds) -> None:
+    numbers = count()
+
+    def work(requests: int) -> None:
+        for _ in range(requests):
+            rounds.wait()
+            # Work between two requests is no wait.
+            until = time.thread_time() + 0.02
+            while time.thread_time() < until:
+                next(numbers)
+
+    threads = [threading.Thread(target=work, args=(requests,)) for requests in (1, 3, 3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert rounds.widths == [3, 2, 2]

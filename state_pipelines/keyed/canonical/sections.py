@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WINDOW = 8 << 20
 """Bytes that are read at once."""
 
-_HEADER = 1 << 16
+FIRST_READ = 1 << 16
 """Bytes that contain most headers."""
 
 Bytes = npt.NDArray[np.uint8]
@@ -154,7 +154,7 @@ def read_first_header(stream: StateStream, end: int, reading: HeaderReading = PL
         OpenBodyError: the end of the key serializer is not known, so that nothing is known of the states.
         FormatError: it is not one.
     """
-    size = min(end, _HEADER)
+    size = min(end, FIRST_READ)
     while True:
         try:
             reader = Reader(reading.read(stream, size), stream.name)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from state_pipelines.keyed.canonical.sections import read_sections
+from state_pipelines.keyed.canonical.sections import WINDOW, group_sections, read_sections
 from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_records
+from state_pipelines.storage.reading import read_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,11 +26,19 @@ def digest_sections(stream: StateStream, sections: Sequence[Section]) -> RecordD
     """Digest the bytes of key groups, each with its number."""
     total = RecordDigest()
     none = np.zeros(1, np.int64)
-    for section in sections:
-        data = np.frombuffer(read_sections(stream, section.start, section.end), np.uint8)
-        groups, end = np.full(1, section.key_group, np.int32), np.full(1, len(data), np.int64)
-        records, size, digest, _ = digest_records(groups, data.ctypes.data, none, none, none, end).tolist()
-        total += RecordDigest(records, size, content=digest)
+    windows = read_ahead(
+        group_sections(sections, WINDOW),
+        lambda group: read_sections(stream, group[0].start, group[-1].end),
+        stream.location,
+        lambda group: group[-1].end - group[0].start,
+    )
+    for group, raw in windows:
+        data = np.frombuffer(raw, np.uint8)
+        for section in group:
+            address = data.ctypes.data + section.start - group[0].start
+            groups, end = np.full(1, section.key_group, np.int32), np.full(1, section.size, np.int64)
+            records, size, digest, _ = digest_records(groups, address, none, none, none, end).tolist()
+            total += RecordDigest(records, size, content=digest)
     return total
 
 

@@ -11,9 +11,10 @@ from state_pipelines.errors import MissingFileError, OutOfReachError, StateError
 from state_pipelines.operations.auditing.report import Depth, Finding, Property, Severity, from_error
 from state_pipelines.storage import METADATA_FILE, file_size, join
 from state_pipelines.storage.files import COPY_SIZE
+from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.manifest import find_manifest
 from state_pipelines.storage.reach import locate_named
-from state_pipelines.storage.reading import read_ranges
+from state_pipelines.storage.reading import count_scans_ahead, read_ranges
 from state_pipelines.storage.written_files import compute_checksum
 from state_pipelines.storage.written_names import MANIFEST_FILE
 
@@ -66,7 +67,10 @@ def audit_manifest(
     limit = {Depth.FILES: -1, Depth.SAMPLE: SAMPLED_SIZE}.get(depth)
     files = [each for each in manifest.files if each.checksum is not None and (limit is None or each.size <= limit)]
     compare = partial(_compare, location.directory, path_mapping)
-    with ThreadPoolExecutor(_THREADS) as pool:
+    threads = _THREADS
+    if not is_local(location.directory):
+        threads = max(threads, 1 + count_scans_ahead(sum(each.size for each in files) // max(1, len(files))))
+    with ThreadPoolExecutor(threads) as pool:
         for found in pool.map(compare, [manifest.metadata, *files]):
             if found is not None:
                 findings.add(found)

@@ -30,6 +30,9 @@ from state_pipelines.serializers.state_meta_info import StateKind
 from state_pipelines.snapshot.held_key_groups import check_held_key_groups, explain_older_ranges
 from state_pipelines.storage.snapshot_writer import require_free
 
+_DATABASES = 8
+"""RocksDB databases that are written at a time at most where the storage takes long to answer."""
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -179,6 +182,9 @@ def _plan_operator(
         by_subtask.setdefault(index, []).append(file)
     # Files of ForSt look like those of RocksDB, but only ForSt restores them.
     foreign = _find_forst(operator) if format is Format.ROCKSDB else frozenset()
+    in_flight = operator.count_in_flight(target)
+    if format is Format.ROCKSDB:
+        in_flight = min(in_flight, _DATABASES)
     tasks = []
     for index, files in by_subtask.items():
         source = combine_files(sorted(files, key=lambda file: file.holds_raw_timers))
@@ -207,6 +213,7 @@ def _plan_operator(
                 name=make_file_name(),
                 checkpoint_id=operator.snapshot.checkpoint_id,
                 verify=verify,
+                in_flight=in_flight,
             )
         )
     return tasks

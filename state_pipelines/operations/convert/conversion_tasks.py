@@ -56,6 +56,7 @@ class SubtaskConversion:
             so that one that is made again finds what the one before has left.
         checkpoint_id: of the snapshot.
         verify: read the new files again.
+        in_flight: as `Work` says.
     """
 
     operator_id: bytes
@@ -70,6 +71,7 @@ class SubtaskConversion:
     name: str
     checkpoint_id: int
     verify: bool = True
+    in_flight: int = 1
 
     def run(self) -> WrittenState:
         """Write it, and read it again; leftovers of a failed attempt are replaced.

@@ -248,7 +248,7 @@ def inspect(snapshot: Snapshot | str, *, count: bool | None = None) -> SnapshotR
 def _report_operators(snapshot: Snapshot, sizes: Mapping[bytes, int], *, count: bool) -> list[OperatorReport]:
     """Report the operators; on a storage that is not local several small ones at a time."""
     # Once for all threads.
-    _ = snapshot.layout_context
+    snapshot.read_headers()
     works = [
         partial(_report_operator, each, sizes.get(each.metadata.operator_id, 0), count=count)
         for each in snapshot.operators

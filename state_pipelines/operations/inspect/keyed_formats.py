@@ -16,7 +16,7 @@ from state_pipelines.metadata.keyed_handles import (
     KeyGroupsSavepointStateHandle,
 )
 from state_pipelines.metadata.stream_handles import ByteStreamStateHandle, KeyGroupsStateHandle, SegmentFileStateHandle
-from state_pipelines.metadata.streams import read_stream_range, read_whole_stream
+from state_pipelines.metadata.streams import read_whole_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -178,8 +178,9 @@ def _describe_changelog(handle: ChangelogStateBackendHandle, file: LoggedFile, d
             inlined += 1
             size += sum(len(each.change) for each in log.changes)
     for each in dict.fromkeys(streams):
-        stream = databases.reader.open_stream(each)
-        flag = read_stream_range(stream, 0, 1)
+        # Its log has been read for the state, so that this is no request.
+        stream = replace(databases.reader.open_stream(each), holds_changes=True)
+        flag = databases.reader.kept.read(stream, 0, 1)
         compressions.append("snappy" if is_compressed(flag, stream.name) else "none")
     kinds = " and ".join(dict.fromkeys(base.format for base in bases))
     total = KeyedFormat(

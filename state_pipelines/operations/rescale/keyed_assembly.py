@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UnknownSerializerError
-from state_pipelines.keyed.canonical.sections import NO_SECTION, Section, read_first_header
+from state_pipelines.keyed.canonical.sections import FIRST_READ, NO_SECTION, HeaderReading, Section, read_first_header
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
 from state_pipelines.keyed.raw_timers import NEVER_STARTED, find_raw_sections
 from state_pipelines.metadata.key_groups import KeyGroupRange
@@ -25,6 +25,7 @@ from state_pipelines.metadata.stream_handles import (
     StreamStateHandle,
 )
 from state_pipelines.metadata.streams import StreamRange, read_stream_range
+from state_pipelines.storage.reading import do_together
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,17 +57,19 @@ class SectionFile:
         stream: its bytes.
         header_end: bytes of the header; 0 of raw keyed state, which has none.
         sections: by key group; key groups without one are missing.
+        beginning: first bytes of the stream, as far as they have been read.
     """
 
     handle: _SectionHandle
     stream: StateStream
     header_end: int
     sections: Mapping[int, Section] = field(repr=False)
+    beginning: bytes = field(default=b"", repr=False)
 
     @cached_property
     def header(self) -> bytes:
         """The bytes of the header."""
-        return read_stream_range(self.stream, 0, self.header_end)
+        return HeaderReading(beginning=self.beginning).read(self.stream, self.header_end)
 
 
 def assemble_keyed(
@@ -103,35 +106,36 @@ def assemble_keyed(
         StateError: a header cannot be read, or offsets are damaged.
     """
     ranges = [compute_key_group_range(index, parallelism, max_parallelism) for index in range(parallelism)]
-    opened: dict[KeyedStateHandle, SectionFile] = {}
-    found: list[KeyedStateHandle | None] = []
-    for own in ranges:
+    found: dict[int, KeyedStateHandle | None] = {}
+    pending: dict[int, list[_SectionHandle]] = {}
+    for number, own in enumerate(ranges):
         covered: dict[KeyedStateHandle, int] = {}
         for held, each in handles:
-            number = each.key_groups.intersect(held).intersect(own).number
-            if number:
-                covered[each] = covered.get(each, 0) + number
+            common = each.key_groups.intersect(held).intersect(own).number
+            if common:
+                covered[each] = covered.get(each, 0) + common
         old = list(covered)
-        if any(number != each.key_groups.intersect(own).number for each, number in covered.items()):
+        if any(common != each.key_groups.intersect(own).number for each, common in covered.items()):
             return NeedsRecords("an old file holds key groups that its subtask does not have")
         if not old or (len(old) == 1 and old[0].key_groups == own):
-            found.append(old[0] if old else None)
+            found[number] = old[0] if old else None
             continue
         if isinstance(old[0], IncrementalRemoteKeyedStateHandle) and len(old) == 1:
-            found.append(old[0])
+            found[number] = old[0]
             continue
-        if not all(isinstance(each, _SectionHandle) for each in old) or len({type(each) for each in old}) > 1:
+        sections = [each for each in old if isinstance(each, _SectionHandle)]
+        if len(sections) < len(old) or len({type(each) for each in old}) > 1:
             return NeedsRecords(_explain(old))
-        files = []
-        for each in old:
-            if isinstance(each, _SectionHandle):
-                opened[each] = opened.get(each) or _open(each, reader, raw=raw)
-                files.append(opened[each])
-        handle = _assemble(files, own, assembler, raw=raw, narrow=narrow)
+        pending[number] = sections
+    needed = list(dict.fromkeys(each for sections in pending.values() for each in sections))
+    works = [partial(_open, each, reader, raw=raw) for each in needed]
+    opened = dict(zip(needed, do_together(works, reader.directory), strict=True))
+    for number, sections in pending.items():
+        handle = _assemble([opened[each] for each in sections], ranges[number], assembler, raw=raw, narrow=narrow)
         if isinstance(handle, NeedsRecords):
             return handle
-        found.append(handle)
-    return found
+        found[number] = handle
+    return [found[number] for number in range(parallelism)]
 
 
 def _explain(handles: Sequence[KeyedStateHandle]) -> str:
@@ -151,15 +155,16 @@ def _open(handle: _SectionHandle, reader: HandleReader, *, raw: bool) -> Section
     known = [NEVER_STARTED if offset == NO_SECTION else offset for offset in handle.offsets]
     sections = find_raw_sections(stream, handle.key_groups, known)
     first = sections[0].start if sections else stream.size
+    beginning = read_stream_range(stream, 0, min(first, FIRST_READ))
     try:
-        _, end = read_first_header(stream, first)
+        _, end = read_first_header(stream, first, HeaderReading(beginning=beginning))
     except UnknownSerializerError:
         end = -1
     if end < 0:
         # All that stands in front of the sections is copied then; no more than the header, unless a rescaling before
         # has left it out.
         end = first
-    return SectionFile(handle, stream, end, {each.key_group: each for each in sections})
+    return SectionFile(handle, stream, end, {each.key_group: each for each in sections}, beginning[:end])
 
 
 def _assemble(

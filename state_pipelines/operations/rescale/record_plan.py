@@ -20,6 +20,8 @@ from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.spills import BLOCK
 from state_pipelines.serializers.state_meta_info import StateKind
 from state_pipelines.storage import join
+from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.reading import count_scans_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -105,6 +107,7 @@ class RecordMove:
                     tuple(each for _, each in files),
                     operator.record_context,
                     self._key_filter,
+                    operator.snapshot.location.directory,
                 )
                 for operator, files in zip(keyed, sources, strict=True)
             )
@@ -131,6 +134,9 @@ class RecordMove:
         return KeyFilter(frozenset(encode_keys(layout, choice.keys)), choice.keep)
 
     def _collect(self, header: KeyedHeader, context: RecordContext, sources: tuple[Source, ...]) -> Iterator[Collect]:
+        size = sum(each.keyed_size for each in self.sources) // self.parallelism
+        directories = (self.target, *(each.snapshot.location.directory for each in self.sources))
+        is_remote = not all(map(is_local, directories))
         for subtask in range(self.parallelism):
             key_groups = compute_key_group_range(subtask, self.parallelism, self.max_parallelism)
             overlapping = []
@@ -152,6 +158,8 @@ class RecordMove:
                 target=join(self.target, make_file_name()),
                 rule=self.request.on_equal,
                 verify=self.verify,
+                size=size,
+                in_flight=1 + count_scans_ahead(size) if is_remote else 1,
             )
 
     def _shuffle(
@@ -159,6 +167,7 @@ class RecordMove:
     ) -> Iterator[Shuffle]:
         """The tasks of one source; `size` is bytes of the files of all sources."""
         split_size, merges = max(SPLIT_SIZE, size // MOST_TASKS), size // BLOCK > MOST_BLOCKS
+        in_flight = operator.scans_in_flight if hasher is None or hasher.has_kernel else 1
         for file, pairs in files:
             for part in file.split(split_size, operator.record_context):
                 yield Shuffle(
@@ -171,6 +180,7 @@ class RecordMove:
                     hasher=hasher,
                     key_filter=self._key_filter,
                     merges=merges,
+                    in_flight=in_flight,
                 )
 
 

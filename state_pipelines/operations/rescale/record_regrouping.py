@@ -36,6 +36,7 @@ from state_pipelines.operations.write.spills import (
     stream_runs,
 )
 from state_pipelines.storage import Location, create_file
+from state_pipelines.storage.reading import begin_together, scan_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -70,6 +71,7 @@ class Shuffle:
         merges: the spill becomes a single block, for there would be many in all.
         block: bytes of records that are sorted at once.
         batch: bytes of records that are joined at once when blocks become one.
+        in_flight: as `Work` says.
     """
 
     operator: str
@@ -85,6 +87,7 @@ class Shuffle:
     merges: bool = False
     block: int = BLOCK
     batch: int = BATCH
+    in_flight: int = 1
 
     @property
     def threads(self) -> int:
@@ -216,12 +219,14 @@ class Source:
         states: (old state id, new state id) of the states that stay; by file.
         context: of the operator in this snapshot.
         key_filter: which keys stay; None: all.
+        directory: of the snapshot; None: its files are on this machine.
     """
 
     files: tuple[KeyedFile, ...]
     states: tuple[StatePairs, ...]
     context: RecordContext
     key_filter: KeyFilter | None = None
+    directory: Location | None = None
 
 
 @dataclass(frozen=True)
@@ -239,6 +244,8 @@ class Collect:
         rule: what happens to keys that several snapshots have.
         verify: read the old files once more, and the new file again.
         batch: bytes of records that are joined at once.
+        size: bytes of the old files that the task reads, about.
+        in_flight: as `Work` says.
     """
 
     operator: str
@@ -251,6 +258,8 @@ class Collect:
     rule: MergeRule = MergeRule.ERROR
     verify: bool = True
     batch: int = BATCH
+    size: int = 0
+    in_flight: int = 1
 
     @property
     def threads(self) -> int:
@@ -272,9 +281,15 @@ class Collect:
             with create_file(self.target, replace=True) as output:
                 progress.open(output)
                 streams = [
-                    _read_groups(number, file, pairs, source.context, self.key_groups)
+                    stream
                     for number, source in enumerate(self.sources)
-                    for file, pairs in zip(source.files, source.states, strict=True)
+                    for stream in begin_together(
+                        [
+                            _read_groups(number, file, pairs, source.context, self.key_groups)
+                            for file, pairs in zip(source.files, source.states, strict=True)
+                        ],
+                        source.directory,
+                    )
                 ]
                 for key_group, number, pairs, infos, runs in merge(*streams, key=lambda each: each[:2]):
                     progress.reach(key_group)
@@ -301,15 +316,21 @@ class Collect:
         """Read the old files again, in another way: what the first reading lost was not in what it counted either."""
         there: list[Digests] = []
         for source in self.sources:
-            for file, pairs in zip(source.files, source.states, strict=True):
+
+            def scan(
+                wanted: tuple[KeyedFile, StatePairs], context: RecordContext = source.context
+            ) -> Iterator[tuple[int, KeyedRecords]]:
+                file, pairs = wanted
+                return file.scan([old for old, _ in pairs], context, self.key_groups.intersect(file.key_groups))
+
+            pieces = zip(source.files, source.states, strict=True)
+            for (file, _), found in scan_ahead(pieces, scan, source.directory, self.size // max(1, len(source.files))):
                 there.extend(
                     {file.header.states[old].name: digest_run(records, is_map=_is_map(file.header, old))}
-                    for old, records in file.scan(
-                        [old for old, _ in pairs], source.context, self.key_groups.intersect(file.key_groups)
-                    )
+                    for old, records in found
                 )
-        found = sum_digests(there)
-        if wrong := [name for name in taken if found.get(name, RecordDigest()) != taken[name]]:
+        whole = sum_digests(there)
+        if wrong := [name for name in taken if whole.get(name, RecordDigest()) != taken[name]]:
             raise ProofError(
                 f"subtask {self.subtask}: what was taken of {', '.join(sorted(wrong))} is not what was there",
                 hint="Nothing was published; please report this",
