@@ -188,6 +188,15 @@ class KeyedFile(KeyGroupSource, Protocol):
     def narrow(self, key_groups: KeyGroupRange) -> Self:
         """The file with only these key groups, for databases that hold more than their handle names."""
 
+    def hold(self) -> Self:
+        """The file with its bytes in memory where they are few, for a reader of one state after the other.
+
+        Only formats that store the states together hold them; a file on this machine is not held.
+
+        Raises:
+            StorageError: the storage fails.
+        """
+
     def narrow_to_keys(self, keys: KeySeeks) -> KeyedFile:
         """The file for a reader of some keys: a database then reads only blocks that may hold them.
 
@@ -298,6 +307,10 @@ class KeyedFormat:
 
     def narrow(self, key_groups: KeyGroupRange) -> Self:
         """Return the file itself: its sections are those of its handle."""
+        return self
+
+    def hold(self) -> Self:
+        """Return the file itself: its states are in different files, or are kept anyway."""
         return self
 
     def narrow_to_keys(self, keys: KeySeeks) -> Self:

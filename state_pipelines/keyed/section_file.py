@@ -7,9 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self, TypeAlias
 
-from state_pipelines.keyed.canonical.sections import Section, group_sections, measure_sections, select_sections
+from state_pipelines.errors import StateError, StorageError
+from state_pipelines.keyed.canonical.sections import (
+    WINDOW,
+    Section,
+    group_sections,
+    measure_sections,
+    select_sections,
+)
 from state_pipelines.keyed.key_group_splits import RunIndex, StateRun, choose_step, cut_run
 from state_pipelines.keyed.keyed_file import KeyedFormat
+from state_pipelines.metadata.streams import StateStream, read_stream_range
+from state_pipelines.storage.locations import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,7 +27,6 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import Counts, RecordContext, Runs
     from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.metadata.streams import StateStream
 
 RunFinder: TypeAlias = Callable[[Section, int], tuple[StateRun, ...]]
 """Finds the spans of the states in a section, given the bytes between positions where they can be cut."""
@@ -60,6 +68,20 @@ class SectionFile(KeyedFormat):
     def find_runs(self, context: RecordContext) -> RunFinder | None:
         """Return what finds the spans of the states in a large section; None: key groups are not cut inside."""
         return None
+
+    def hold(self) -> Self:
+        """See `KeyedFile`."""
+        stream = self.stream
+        if stream.location is None or is_local(stream.location) or stream.size > WINDOW:
+            return self
+        try:
+            data = read_stream_range(stream, 0, stream.size)
+        except StorageError:
+            raise
+        except StateError:
+            # Reading a state raises the error for it.
+            return self
+        return replace(self, stream=StateStream(stream.name, len(data), data=data))
 
     def sort_sections(self, key_groups: KeyGroupRange | None) -> list[Section]:
         """The sections of some key groups, ascending by key group."""

@@ -128,7 +128,7 @@ def _dump_file(
             raise
         except StateError:
             # It may concern some of the states only: each is read alone, from the record after the last one shown.
-            pass
+            file = file.hold()
         else:
             return
     for state_id, (state, _) in shows.items():

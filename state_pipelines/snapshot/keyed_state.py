@@ -19,6 +19,7 @@ from state_pipelines.keyed.heap.entries import has_opaque
 from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords, derive_keyed_layout
 from state_pipelines.keyed.tables.operator_columns import StateLayout
 from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
+from state_pipelines.metadata.kept_streams import KEPT
 from state_pipelines.metadata.key_groups import MAX_PARALLELISM
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.state_meta_info import StateKind, StateMetaInfo, keyed_state
@@ -34,6 +35,8 @@ from state_pipelines.snapshot.python_states import (
 )
 from state_pipelines.snapshot.state import State
 from state_pipelines.snapshot.state_parts import StateStatistics
+from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.reading import do_together
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -162,6 +165,26 @@ def group_by_file(states: Sequence[KeyedState]) -> list[list[tuple[KeyedPart, Ke
         for part in state.parts:
             files.setdefault(id(part.file), []).append((part, state))
     return list(files.values())
+
+
+def hold_states(states: Sequence[KeyedState]) -> list[KeyedState]:
+    """The keyed states of one operator for a reader of one after the other: small files are read once for all of them.
+
+    Raises:
+        StorageError: the storage fails.
+    """
+    if not states:
+        return []
+    operator = states[0].operator
+    directory = operator.snapshot.location.directory
+    if is_local(directory) or operator.keyed_size > KEPT:
+        return list(states)
+    files = {id(part.file): part.file for state in states for part in state.parts}
+    held = dict(zip(files, do_together([each.hold for each in files.values()], directory), strict=True))
+    return [
+        KeyedState(state.operator, tuple(replace(part, file=held[id(part.file)]) for part in state.parts))
+        for state in states
+    ]
 
 
 def _require_known(headers: Iterable[KeyedHeader]) -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 from fsspec import AbstractFileSystem
@@ -179,3 +181,16 @@ def test_a_copy_in_another_process_starts_empty(tmp_path: Path) -> None:
     tables.open(family.files[0])
     pickle.loads(pickle.dumps(tables)).open(family.files[0])
     assert len(filesystem.reads) == 2
+
+
+def test_threads_that_want_one_table_read_it_once(tmp_path: Path) -> None:
+    filesystem, family = make_database(tmp_path, 400)
+    tables, together = TableCache(), Barrier(4, timeout=20)
+
+    def open_table(_: int) -> int:
+        together.wait()
+        return id(tables.open(family.files[0]))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(open_table, range(4)))) == 1
+    assert len(filesystem.reads) == 1

@@ -15,6 +15,7 @@ from benchmarks.rounds import WORKS, Rounds
 from benchmarks.shapes import FORMATS, Shape
 from state_pipelines.snapshot import open_snapshot
 from tests.snapshot.test_requests import CASES, store
+from tests.snapshots import OWN
 from tests.storages import CountedFileSystem, store_folder
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def test_many_files_take_few_rounds(directories: dict[str, Path], format: str, w
 
 
 @pytest.mark.parametrize("work", READING)
-@pytest.mark.parametrize("case", CASES, ids=str)
+# Of a heap file of `heap-native` nothing marks the end of a state, so that each state is read alone.
+@pytest.mark.parametrize("case", [*CASES, *(each for each in OWN if str(each) == "types-2.2-heap-native")], ids=str)
 def test_many_operators_take_few_rounds(case: Case, work: str, rounds: Rounds) -> None:
     assert run(work, store(case).open, rounds) <= HALF_A_SECOND
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,9 @@ from state_pipelines.storage.reading import (
     BUDGET,
     FIRST_REQUESTS,
     MEMORY_VARIABLE,
+    WAITING,
+    begin_together,
+    do_together,
     read_ahead,
     read_ranges,
     scan_ahead,
@@ -118,6 +122,38 @@ def test_scans_of_local_files_wait_for_their_turn(tmp_path: Path) -> None:
 
     next(scan_ahead(range(5), scan, resolve(str(tmp_path)), 0))
     assert begun == [0]
+
+
+def test_works_are_done_at_the_same_time() -> None:
+    together = threading.Barrier(WAITING, timeout=20)
+
+    def work(number: int) -> int:
+        together.wait()
+        return number
+
+    works = [partial(work, number) for number in range(2 * WAITING)]
+    assert do_together(works, empty_counted()) == list(range(2 * WAITING))
+
+
+def test_the_first_error_of_works_is_raised() -> None:
+    with pytest.raises(ValueError, match="b"):
+        do_together([partial(int, text) for text in ("1", "b", "c")], empty_counted())
+
+
+def test_works_on_local_files_are_done_one_after_the_other(tmp_path: Path) -> None:
+    threads = do_together([threading.get_ident] * 3, resolve(str(tmp_path)))
+    assert threads == [threading.get_ident()] * 3
+
+
+def test_scans_that_are_merged_have_all_begun() -> None:
+    together = threading.Barrier(3, timeout=20)
+
+    def scan(results: list[int]) -> Iterator[int]:
+        together.wait()
+        yield from results
+
+    begun = begin_together([scan(each) for each in ([1, 2], [], [3])], empty_counted())
+    assert [list(each) for each in begun] == [[1, 2], [], [3]]
 
 
 def test_no_more_are_held_than_are_in_flight() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.operations.dump import dump_state
+from state_pipelines.snapshot.keyed_state import KeyedState, hold_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,8 +46,14 @@ def scan_snapshot(snapshot: Snapshot, *, scan: bool | None = None) -> Callable[[
         return lambda operator, state: None
 
     @cache
-    def find(operator: str, state: str) -> DataClasses | None:
+    def open_states(operator: str) -> list[State]:
         states = snapshot.operator(operator).states
+        keyed = hold_states([each for each in states if isinstance(each, KeyedState)])
+        return [*keyed, *(each for each in states if not isinstance(each, KeyedState))]
+
+    @cache
+    def find(operator: str, state: str) -> DataClasses | None:
+        states = open_states(operator)
         if state:
             found = [find_data_classes(each, "ukey", "value") for each in states if each.name == state]
         else:

@@ -129,7 +129,8 @@ class DigestFile:
                     reason = str(error) if is_damage(error) else explain(error)
                     return FileSums({}, {self.states[0][1]: Unread(reason, self.key_groups, is_damage(error))})
             # One state must not hide the others.
-            alone = [replace(self, states=(each,)).run() for each in self.states]
+            held = self.file.hold()
+            alone = [replace(self, file=held, states=(each,)).run() for each in self.states]
         return FileSums(
             {name: sums for each in alone for name, sums in each.states.items()},
             {name: reason for each in alone for name, reason in each.failures.items()},

@@ -20,7 +20,7 @@ from state_pipelines.operations.inspect.connector_reports import (
 from state_pipelines.operations.inspect.keyed_formats import KeyedFormat, find_keyed_formats, measure_handle
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.broadcast_state import BroadcastState
-from state_pipelines.snapshot.keyed_state import TIMER, KeyedState, count_states
+from state_pipelines.snapshot.keyed_state import TIMER, KeyedState, count_states, hold_states
 from state_pipelines.snapshot.list_state import OperatorListState
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.snapshot.raw_state import BytesState, RawKeyedState
@@ -276,7 +276,13 @@ def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorR
         # A state that cannot be counted reports its error itself.
         with suppress(StateError):
             counted = count_states([state for state in found.states if isinstance(state, KeyedState)])
-    states = [_report_state(state, formats, counted, count=count) for state in found.states]
+    keyed = [state for state in found.states if isinstance(state, KeyedState)]
+    if count and not counted:
+        # Each is counted alone, and reports its error itself.
+        with suppress(StateError):
+            keyed = hold_states(keyed)
+    others = [state for state in found.states if not isinstance(state, KeyedState)]
+    states = [_report_state(state, formats, counted, count=count) for state in (*keyed, *others)]
     front, after = summarise_in_flight(metadata)
     return OperatorReport(
         id=operator.id,

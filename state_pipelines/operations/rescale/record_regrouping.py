@@ -323,8 +323,8 @@ class Collect:
                 file, pairs = wanted
                 return file.scan([old for old, _ in pairs], context, self.key_groups.intersect(file.key_groups))
 
-            pieces = zip(source.files, source.states, strict=True)
-            for (file, _), found in scan_ahead(pieces, scan, source.directory, self.size // max(1, len(source.files))):
+            given = zip(source.files, source.states, strict=True)
+            for (file, _), found in scan_ahead(given, scan, source.directory, self.size // max(1, len(source.files))):
                 there.extend(
                     {file.header.states[old].name: digest_run(records, is_map=_is_map(file.header, old))}
                     for old, records in found
