@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from state_pipelines.storage.locations import Location, is_local
 from state_pipelines.storage.ranges import PART, REQUESTS, REQUESTS_VARIABLE, count_requests, read_range, read_setting
@@ -131,7 +131,7 @@ def read_ahead(
             BUDGET.give_back(cost)
             held -= cost
     finally:
-        pool.shutdown(cancel_futures=True)
+        _end(pool, [future for _, future, _ in waiting])
         BUDGET.give_back(held)
 
 
@@ -193,10 +193,20 @@ def scan_ahead(
                 return
             yield begun[0][0], _resume(*begun.popleft()[1:])
     finally:
-        pool.shutdown(cancel_futures=True)
+        _end(pool, [future for _, _, future in begun])
         for _, results, _ in begun:
             if isinstance(results, Generator):
                 results.close()
+
+
+def _end(pool: ThreadPoolExecutor, futures: Sequence[Future[Any]]) -> None:
+    """End the threads of a generator once the works that have begun are done.
+
+    The threads are not joined. A generator in a reference cycle may be ended by the garbage collection of a thread that
+    is just starting; joining would wait for a lock that this thread holds.
+    """
+    pool.shutdown(wait=False, cancel_futures=True)
+    wait([each for each in futures if not each.cancelled()])
 
 
 def begin_together(scans: Sequence[Iterator[Result]], location: Location | None) -> list[Iterator[Result]]:

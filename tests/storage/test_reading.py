@@ -90,6 +90,7 @@ def test_an_error_of_a_scan_is_raised_in_its_turn() -> None:
     _, results = next(scans)
     with pytest.raises(ZeroDivisionError):
         next(results)
+    scans.close()
 
 
 def test_scans_that_have_begun_are_closed() -> None:
