@@ -13,12 +13,11 @@ from fsspec.implementations.local import LocalFileSystem
 
 from state_pipelines.errors import MissingFileError, StateError, StorageError, Where
 from state_pipelines.redaction import redact
+from state_pipelines.storage.client_retries import is_repeated, leave_retries_to_us
 from state_pipelines.storage.request_counts import add_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from fsspec import AbstractFileSystem
 
     from state_pipelines.storage.locations import Location
 
@@ -30,8 +29,8 @@ _FIRST_WAIT = 0.2
 
 NO_BUCKET = "the bucket does not exist"
 
-_CONNECTIONS = 128
-"""Connections that a client of S3 keeps; the default of botocore would hold more than ten requests back."""
+_LONG_REASON = 300
+"""Characters of the reason of a fault that are shown; `--debug` shows all."""
 
 _OPTIONS = "Credentials and options of each storage: docs/storage.md"
 
@@ -143,6 +142,7 @@ def request(location: Location, operation: str, call: Callable[[], Result], *, w
     leave_retries_to_us(location.filesystem)
     for attempt in range(1, attempts + 1):
         add_requests(1)
+        repeated = is_repeated.set(True)
         try:
             return call()
         except client_errors() as error:
@@ -150,6 +150,8 @@ def request(location: Location, operation: str, call: Callable[[], Result], *, w
                 time.sleep(_FIRST_WAIT * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
                 continue
             raise translate(location, operation, error, attempts=attempt, writes=writes) from error
+        finally:
+            is_repeated.reset(repeated)
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -169,7 +171,7 @@ def translate(
     where = Where(file=str(location))
     if isinstance(error, StateError):
         return error
-    reason = _explain(error)
+    reason = explain(error)
     if _is_about_credentials(error):
         return StorageError(f"cannot {operation}: {reason}", where=where, hint=_OPTIONS)
     if is_transient(error) and not isinstance(location.filesystem, LocalFileSystem):
@@ -189,26 +191,13 @@ def translate(
     return StorageError(f"cannot {operation}: {reason}", where=where, hint=_OPTIONS)
 
 
-def leave_retries_to_us(filesystem: AbstractFileSystem) -> None:
-    """Let s3fs send a request once: it and botocore repeat it five times each, a read five times five times.
-
-    It holds for clients that are not connected yet; file systems that come from another process need it again.
-    """
-    if "s3" not in filesystem.protocol or getattr(filesystem, "retries", 1) == 1:
-        return
-    filesystem.retries = 1
-    # Not changed in place: it is one of the options by which fsspec tells file systems apart.
-    filesystem.config_kwargs = {
-        "retries": {"total_max_attempts": 1},
-        "max_pool_connections": _CONNECTIONS,
-        **filesystem.config_kwargs,
-    }
-
-
-def _explain(error: BaseException) -> str:
+def explain(error: BaseException) -> str:
+    """The reason of a fault in a few lines, without secrets; clients may tell about every attempt and every package."""
     text = " ".join(redact(str(error)).split())
     if isinstance(error, OSError) and error.errno and error.strerror and not error.filename:
         text = " ".join(redact(str(error.strerror)).split())
+    if len(text) > _LONG_REASON:
+        text = text[:_LONG_REASON].rpartition(" ")[0] + " …"
     return text.rstrip(".") or type(error).__name__
 
 

@@ -9,13 +9,16 @@ from fsspec.core import url_to_fs
 
 from state_pipelines.errors import StorageError, UsageError, Where
 from state_pipelines.redaction import redact
-from state_pipelines.storage.faults import client_errors, leave_retries_to_us
+from state_pipelines.storage.client_retries import leave_retries_to_us
+from state_pipelines.storage.faults import client_errors, explain
+from state_pipelines.storage.google_credentials import SCHEMES as GOOGLE_SCHEMES
+from state_pipelines.storage.google_credentials import choose_token
 from state_pipelines.storage.locations import Location, complete_scheme, is_s3, protocols
 from state_pipelines.storage.options import find_storage_options
 from state_pipelines.storage.s3_listing import parse_times_fast
 
 # Clients of storages log the faults that they raise, with tracebacks; without a handler Python prints them.
-for _name in ("adlfs", "fsspec", "gcsfs", "s3fs"):
+for _name in ("adlfs", "azure", "fsspec", "gcsfs", "google", "s3fs"):
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 # Schemes of Flink's file systems that fsspec knows under another name.
@@ -39,6 +42,8 @@ def resolve(path: str, **storage_options: Any) -> Location:
     options = find_storage_options(normal) | storage_options
     scheme = normal.partition("://")[0]
     where = Where(file=redact(path))
+    if scheme in GOOGLE_SCHEMES:
+        options = choose_token(options)
     try:
         filesystem, inner = url_to_fs(normal, **options)
     except ImportError as error:
@@ -49,10 +54,10 @@ def resolve(path: str, **storage_options: Any) -> Location:
         raise UsageError(f"cannot reach {scheme}://: {redact(str(error))}", where=where, hint=install) from None
     except (ValueError, TypeError, KeyError) as error:
         hint = "Check the scheme and the storage options; docs/storage.md lists them"
-        raise UsageError(f"cannot reach {redact(path)!r}: {redact(str(error))}", where=where, hint=hint) from None
+        raise UsageError(f"cannot reach {redact(path)!r}: {explain(error)}", where=where, hint=hint) from None
     except client_errors() as error:
         raise StorageError(
-            f"cannot reach the storage: {redact(str(error))}",
+            f"cannot reach the storage: {explain(error)}",
             where=where,
             hint="Credentials and options of each storage: docs/storage.md",
         ) from error

@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING
 
 import click
 import pytest
+from fsspec.registry import _registry as registry
 
 from state_pipelines.cli.commands import COMMANDS
-from state_pipelines.storage import faults
+from state_pipelines.storage import faults, google_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tests.cli.conftest import Called
+
+try:
+    from gcsfs import core as google
+except ImportError:
+    google = None
 
 SNAPSHOTS: dict[str, tuple[str, ...]] = {
     "inspect": ("URL",),
@@ -34,6 +40,7 @@ SNAPSHOTS: dict[str, tuple[str, ...]] = {
 URLS = {
     "s3://no-such-bucket/flink/chk-1": "credentials",
     "ftp://127.0.0.1:9/flink/chk-1": "127.0.0.1:9",
+    "gs://no-such-bucket/flink/chk-1": "gs://no-such-bucket",
     "hdfs://nowhere:9/flink/chk-1": "hdfs",
     "abfs://container@account/flink/chk-1": "abfs",
     "nonsense://host/flink/chk-1": "nonsense",
@@ -51,6 +58,15 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG", "AZURE_STORAGE_ACCOUNT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    monkeypatch.setattr(google_credentials, "_PRODUCT_NAME", tmp_path / "none")
+    if google is not None:
+        # The class that `gs://` stands for asks Google by gRPC for the kind of a bucket.
+        monkeypatch.setitem(registry, "gs", google.GCSFileSystem)
     monkeypatch.setattr(faults, "_FIRST_WAIT", 0.0)
 
 
