@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from state_pipelines.cli.combinations import Excludes, Needs, RuledCommand
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table
-from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, Source, discard_left_over, source_options
+from state_pipelines.cli.options import (
+    AS_JSON,
+    DISCARD_PARTIAL,
+    SOURCE_FLAGS,
+    Source,
+    discard_left_over,
+    source_options,
+)
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
 from state_pipelines.cli.proofs import show_proof
-from state_pipelines.errors import UsageError
 from state_pipelines.operations.bootstrap.bootstrap import BootstrapResult, plan_bootstrap
 from state_pipelines.operations.bootstrap.bootstrap_files import load_bootstrap
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows, choose_row_processes
@@ -26,7 +33,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-@click.command("bootstrap")
+_RULES = (
+    Needs(("--files", *SOURCE_FLAGS), ("--base",), "it is about the base"),
+    Excludes("--dry-run", ("--discard-partial",), "a dry run removes nothing"),
+)
+
+
+@click.command("bootstrap", cls=RuledCommand, rules=_RULES)
 @click.argument("file")
 @click.option(
     "--out", "target", metavar="TARGET", required=True, help="Directory of the new savepoint; it must not exist."
@@ -72,8 +85,6 @@ def command(
     get. Types, names and the base are checked before anything is written; the result is read back and compared with
     the rows before it is published.
     """
-    if base is None and source.is_given:
-        raise UsageError("options about the base are given, and no base", hint="Say --base SNAPSHOT, or leave them out")
     progress = make_console(stderr=True)
     operators = load_bootstrap(file)
     opened = None if base is None else source.open(base)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from state_pipelines.cli.combinations import Excludes, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import crop, echo, indent, make_console, make_table, plural, shorten_classes
 from state_pipelines.cli.options import AS_JSON, Source, source_options
@@ -74,7 +75,10 @@ def code_options(command: Callable[..., None]) -> Callable[..., None]:
     return decorated
 
 
-@click.command("check")
+_RULES = (Excludes("--json", ("--markdown",), "both want the standard output", values=(_STDOUT,)),)
+
+
+@click.command("check", cls=RuledCommand, rules=_RULES)
 @click.argument("old")
 @click.argument("new", required=False)
 @code_options
@@ -137,8 +141,6 @@ def command(
 
     Exit code 0: it does. 1: it does not. 2: wrong use, or unreadable. 3: it cannot be determined.
     """
-    if as_json and markdown == _STDOUT:
-        raise UsageError("--json and --markdown - both want the standard output")
     release = parse_release(target)
     is_pair = new is not None and not is_description(new)
     snapshot = source.open_together(old, new)[0] if is_pair and new is not None else source.open(old)

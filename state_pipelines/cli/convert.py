@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from state_pipelines.cli.combinations import Excludes, Needs, RuledCommand
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
 from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, Source, discard_left_over, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
-from state_pipelines.errors import UsageError
 from state_pipelines.operations.convert.conversion import ConversionResult, run_conversion
 from state_pipelines.operations.convert.conversion_plan import ConversionPlan, InFlight, plan_conversion
 from state_pipelines.operations.local_processes import Processes, choose_processes
@@ -23,7 +23,23 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-@click.command("convert")
+_RULES = (
+    Excludes("--apply", ("--dry-run",), "a dry run removes nothing"),
+    Excludes("--move", ("--no-verify",), "a snapshot goes only if the new one was read back"),
+    Excludes("--move", ("--files",), "the result would need the files that go", values=(FileMode.REFERENCE.value,)),
+    Excludes("--checksums", ("--files",), "no file is copied", values=(FileMode.REFERENCE.value,)),
+    Excludes(
+        "--compress",
+        ("--format",),
+        "RocksDB compresses its own blocks, and keep copies files as they are",
+        values=(Format.ROCKSDB.value, Format.KEEP.value),
+    ),
+    Excludes("--dry-run", ("--discard-partial",), "a dry run removes nothing"),
+    Needs(("--apply",), ("--move",), "without it nothing is removed"),
+)
+
+
+@click.command("convert", cls=RuledCommand, rules=_RULES)
 @click.argument("snapshot")
 @click.option(
     "--out", "target", metavar="TARGET", required=True, help="Directory of the new snapshot; it must not exist."
@@ -92,8 +108,6 @@ def command(
     What the format cannot carry is reported before anything is written. The result holds all its files, can be moved,
     and is read back and compared before it is published. Files can be linked or referenced instead of copied.
     """
-    if apply and not move:
-        raise UsageError("--apply belongs to --move", hint="Without --move nothing is removed: leave --apply out")
     opened = source.open(snapshot)
     if discard_partial:
         discard_left_over(target, dry_run=dry_run or (move and not apply))

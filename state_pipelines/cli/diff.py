@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from state_pipelines.cli.combinations import Excludes, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural, shorten_classes
 from state_pipelines.cli.options import AS_JSON, Source, finish_with_notes, source_options
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 _CELL_SIZE = 300
 
 
-@click.command("diff")
+_RULES = (Excludes("--metadata-only", ("--limit",), "no records are compared, so that there are no examples"),)
+
+
+@click.command("diff", cls=RuledCommand, rules=_RULES)
 @click.argument("one")
 @click.argument("other")
 @click.option("--operator", metavar="UID", help="Only this operator: uid, id or name.")

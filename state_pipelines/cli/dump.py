@@ -11,7 +11,9 @@ import click
 
 from state_pipelines.cli.options import STRICT, Source, finish_with_notes, source_options
 from state_pipelines.codecs.json.json_lines import dumps
+from state_pipelines.errors import UsageError
 from state_pipelines.operations.dump import dump
+from state_pipelines.snapshot.raw_state import IN_FLIGHT_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,6 +49,11 @@ def command(
     that cannot be decoded are bytes with a reason; state that cannot be read is a line "unread". Exit code 2 when bytes
     are damaged or missing, 3 with --strict when something could not be decoded.
     """
+    if in_flight and state not in (None, IN_FLIGHT_NAME):
+        raise UsageError(
+            f"--in-flight does not go with --state {state}: buffers in flight are of no such state",
+            hint=f"--state {IN_FLIGHT_NAME} gives the buffers alone; or leave one of the options out",
+        )
     unread = _Unread()
     entries = dump(source.open(snapshot), operator=operator, state=state, in_flight=in_flight)
     write_lines(map(unread.see, entries), sys.stdout.buffer)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from state_pipelines.cli.combinations import Needs, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO, UNDETERMINED
 from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural
 from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, Source, discard_left_over, source_options
@@ -31,7 +32,13 @@ _CELL_SIZE = 120
 _ROW_SIZE = 400
 
 
-@click.command("erase")
+_RULES = (
+    Needs(("--out",), ("SNAPSHOT",), "it is where the snapshot without the keys is written"),
+    Needs(("--discard-partial",), ("--out",), "without a target nothing is written or removed"),
+)
+
+
+@click.command("erase", cls=RuledCommand, rules=_RULES)
 @click.argument("snapshot", required=False)
 @click.option("--key", "keys", metavar="KEY", multiple=True, help="A key: plain text where keys are text, else JSON.")
 @click.option("--out", "target", metavar="TARGET", help="Directory of the new snapshot; without it nothing is written.")
@@ -64,7 +71,7 @@ def command(
 
     Exit code 1: the keys are nowhere. 3: they were not found, but some state cannot be searched.
     """
-    _require_use(snapshot, keys, target, root)
+    _require_use(snapshot, keys, root)
     texts = [KeyText(key) for key in keys]
     progress = make_console(stderr=True)
     plan = result = None
@@ -96,13 +103,11 @@ def command(
         ctx.exit(ANSWER_IS_NO)
 
 
-def _require_use(snapshot: str | None, keys: tuple[str, ...], target: str | None, root: str | None) -> None:
+def _require_use(snapshot: str | None, keys: tuple[str, ...], root: str | None) -> None:
     if not keys:
         raise UsageError("which key is not said (--key)", hint="Such as --key order-1; it may be given several times")
     if snapshot is None and root is None:
         raise UsageError("neither a snapshot nor a directory is named", hint="Give SNAPSHOT, --root DIR, or both")
-    if snapshot is None and target is not None:
-        raise UsageError("--out needs the snapshot that keys are erased from", hint="Give SNAPSHOT")
 
 
 def _find_rows(paths: Sequence[str], source: Source, predicate: str) -> list[FoundRows]:

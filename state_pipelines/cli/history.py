@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from state_pipelines.cli.combinations import Needs, RuledCommand
 from state_pipelines.cli.commands import ANSWER_IS_NO
 from state_pipelines.cli.display import indent, make_console, make_table
-from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, Source, source_options
+from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, SOURCE_FLAGS, Source, source_options
 from state_pipelines.operations.migration.history import BASE, RevisionDirectory
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from state_pipelines.operations.migration.revision_position import Position
 
 
-@click.command("history")
+_RULES = (Needs(SOURCE_FLAGS, ("SNAPSHOT",), "it is about the snapshot"),)
+
+
+@click.command("history", cls=RuledCommand, rules=_RULES)
 @click.argument("directory")
 @click.argument("snapshot", required=False)
 @ALLOW_PYTHON

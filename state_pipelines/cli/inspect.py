@@ -10,6 +10,7 @@ import click
 from state_pipelines.cli.display import crop, format_bytes, indent, make_console, make_table, plural, shorten_classes
 from state_pipelines.cli.options import AS_JSON, STRICT, Source, finish_with_notes, source_options
 from state_pipelines.errors import UsageError, Where
+from state_pipelines.metadata.key_groups import MAX_PARALLELISM
 from state_pipelines.operations.inspect.inspection import (
     COUNT_LIMIT,
     OperatorReport,
@@ -34,6 +35,7 @@ _SERIALIZER_SIZE = 180
 _SHOWN_RANGES = 2
 _SHOWN_ROWS = 20
 _CELL_SIZE = 80
+_NUMBER = click.IntRange(1, MAX_PARALLELISM)
 
 
 @click.command("inspect")
@@ -49,12 +51,15 @@ _CELL_SIZE = 80
     help="Show how keyed state lies over key groups and subtasks, and the hottest keys.",
 )
 @click.option(
-    "--to-parallelism", metavar="N", type=int, help="Predict the balance with another parallelism; implies --balance."
+    "--to-parallelism",
+    metavar="N",
+    type=_NUMBER,
+    help="Predict the balance with another parallelism; implies --balance.",
 )
 @click.option(
     "--to-max-parallelism",
     metavar="M",
-    type=int,
+    type=_NUMBER,
     help="Predict the balance with another number of key groups; implies --balance.",
 )
 @click.option("--plot", metavar="FILE", help="Draw the balance into a new .svg or .png file; implies --balance.")
@@ -91,6 +96,11 @@ def command(
     State that cannot be read or decoded does not hide the rest: notes on stderr (and under "notes" in JSON) tell what
     and why. Exit code 2 when bytes are damaged or missing, 3 with --strict when there is any note.
     """
+    if to_parallelism is not None and to_max_parallelism is not None and to_parallelism > to_max_parallelism:
+        raise UsageError(
+            f"--to-parallelism {to_parallelism} is above --to-max-parallelism {to_max_parallelism}",
+            hint="Every subtask needs at least one key group",
+        )
     if plot is not None:
         from state_pipelines.operations.balance.balance_charts import choose_format
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from state_pipelines.cli.changes import StateChange, list_changes, show_states
+from state_pipelines.cli.combinations import Excludes, RuledCommand
 from state_pipelines.cli.display import echo, make_console, plural
 from state_pipelines.cli.options import (
     ALLOW_PYTHON,
@@ -27,6 +28,8 @@ from state_pipelines.errors import ProofError, UsageError, Where
 from state_pipelines.operations.migration import DOWNGRADE, UPGRADE, load_migration
 from state_pipelines.operations.migration.history import HEAD, RevisionDirectory
 from state_pipelines.operations.proofs.proof_reports import ProofReport
+from state_pipelines.storage import resolve
+from state_pipelines.storage.snapshot_writer import require_outside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +61,17 @@ class Route:
         return [f"{direction} {migration.revision}" for migration, direction in self.chain]
 
 
-@click.command("migrate")
+_RULES = (
+    Excludes("--migrations", ("--migration",), "each says what to do"),
+    Excludes("--to", ("--migration",), "a single file has no revisions"),
+    Excludes("--from", ("--migration",), "a single file has no revisions"),
+    Excludes("--downgrade", ("--migrations",), "--to says where a directory leads"),
+    Excludes("--no-proof", ("--report",), "without a proof there is no report of it"),
+    Excludes("--no-proof", ("--expectations",), "without a proof nothing is judged"),
+)
+
+
+@click.command("migrate", cls=RuledCommand, rules=_RULES)
 @click.argument("snapshot")
 @click.option("--migrations", "directory", metavar="DIR", help="The directory of revisions.")
 @click.option(
@@ -92,9 +105,7 @@ class Route:
 @DISCARD_PARTIAL
 @AS_JSON
 @source_options
-@click.pass_context
 def command(
-    ctx: click.Context,
     snapshot: str,
     *,
     directory: str | None,
@@ -118,11 +129,11 @@ def command(
     Where the snapshot is among the revisions, its own serializers tell; when that is where it is to be, nothing is
     written. All that does not change is copied as bytes. The result is read back and proven before it is published.
     """
-    _check_options(ctx, directory, file)
-    if expectations is not None and no_proof:
-        raise UsageError("without a proof nothing is judged", hint="Leave --no-proof or --expectations out")
-    report_path = None if report is None else find_report(report, proven=not no_proof)
+    if directory is None and file is None:
+        raise UsageError("what to do is not said", hint="Give either --migrations DIR or --migration FILE")
+    report_path = None if report is None else find_report(report)
     old = source.open(snapshot)
+    require_outside(resolve(target), old.location.directory)
     if directory is not None:
         route = find_route(RevisionDirectory(directory, allow_python=allow_python), old, end, start)
     else:
@@ -170,7 +181,7 @@ def find_route(directory: RevisionDirectory, snapshot: Snapshot, end: str, start
     return Route(chain, report_path, directory.name(directory.locate(report_path) + passed))
 
 
-def find_report(path: str, *, proven: bool) -> Path:
+def find_report(path: str) -> Path:
     """The file of a report, which must be one that can be written; reported before any work is done.
 
     Raises:
@@ -178,8 +189,6 @@ def find_report(path: str, *, proven: bool) -> Path:
     """
     report_path = Path(path)
     where = Where(file=path)
-    if not proven:
-        raise UsageError("without a proof there is no report of it", hint="Leave --no-proof or --report out")
     if report_path.suffix not in (".md", ".json"):
         raise UsageError("a report is Markdown or JSON", where=where, hint="Let its name end in .md or .json")
     if not report_path.parent.is_dir():
@@ -211,20 +220,6 @@ def write_report(report_path: Path, route: Route, reports: Sequence[object]) -> 
         raise UsageError(
             f"the report cannot be written: {error.strerror}", where=Where(file=str(report_path))
         ) from None
-
-
-def _check_options(ctx: click.Context, directory: str | None, file: str | None) -> None:
-    if (directory is None) == (file is None):
-        raise UsageError("what to do is not said, or twice", hint="Give either --migrations DIR or --migration FILE")
-    of_directory = {"end": "--to", "start": "--from"}
-    wrong = of_directory if directory is None else {"downgrade": "--downgrade"}
-    default = click.core.ParameterSource.DEFAULT
-    given = [option for name, option in wrong.items() if ctx.get_parameter_source(name) is not default]
-    if given:
-        raise UsageError(
-            f"{given[0]} does not go with {'--migration' if directory is None else '--migrations'}",
-            hint="A directory takes --to and --from, a single file --downgrade",
-        )
 
 
 def _run(

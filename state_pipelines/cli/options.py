@@ -79,6 +79,10 @@ def _remember_json(ctx: click.Context, _: click.Parameter, value: bool) -> bool:
 AS_JSON = click.option("--json", "as_json", is_flag=True, callback=_remember_json, help="Print JSON, for machines.")
 
 
+SOURCE_FLAGS = ("--map", "--allow-root", *(each.flag for each in KINDS))
+"""Names of the options of `Source`."""
+
+
 @dataclass(frozen=True)
 class Source:
     """Options by which the snapshots of a command are opened.
@@ -92,11 +96,6 @@ class Source:
     path_mapping: tuple[str, ...]
     allow_roots: tuple[str, ...]
     declarations: Declarations
-
-    @property
-    def is_given(self) -> bool:
-        """Whether any of the options is there."""
-        return bool(self.path_mapping or self.allow_roots or any(self.declarations.texts.values()))
 
     def open(self, path: str) -> Snapshot:
         """Open the snapshot at `path`, and check that the declarations name what it has (`check_declared_names`)."""
@@ -161,8 +160,8 @@ def discard_left_over(target: str | None, *, dry_run: bool = False) -> None:
     """
     if dry_run or target is None:
         raise UsageError(
-            "a dry run removes nothing, and only a run that writes removes what a killed command has left",
-            hint="Name a target, and let the command write or move; or leave out the option that removes",
+            "--discard-partial does not go with a dry run, which removes nothing",
+            hint="Let the command write or move (--out TARGET, --apply), or leave --discard-partial out",
         )
     removed = discard_partial(resolve(target))
     if removed:

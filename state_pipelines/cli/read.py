@@ -11,10 +11,12 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from state_pipelines.cli.combinations import Excludes, Needs, RuledCommand
+from state_pipelines.cli.commands import UNDETERMINED
 from state_pipelines.cli.display import crop, echo, make_console, make_table, shorten_classes
 from state_pipelines.cli.dump import write_lines
 from state_pipelines.cli.options import AS_JSON, STRICT, Source, finish_with_notes, source_options
-from state_pipelines.errors import UnsupportedError, UsageError, Where
+from state_pipelines.errors import UnsupportedError, Where
 from state_pipelines.operations.json_rows import compact, to_rows
 from state_pipelines.operations.state_rows import read
 from state_pipelines.serializers.text import describe
@@ -31,7 +33,19 @@ _ROWS_FOR_PEOPLE = 20
 _CELL_SIZE = 300
 
 
-@click.command("read")
+_RULES = (
+    Excludes("--json", ("--parquet",), "rows are printed, or written to a file"),
+    Excludes("--state", ("--states", "--timers"), "these are for the table of all states"),
+    Needs(
+        ("--state", "--states", "--timers", "--columns", "--key-groups", "--key", "--limit", "--raw", "--parquet"),
+        ("--operator",),
+        "`read` with the path alone lists operators and states",
+    ),
+    Needs(("--flatten",), ("--state",), "the table of all states holds lists"),
+)
+
+
+@click.command("read", cls=RuledCommand, rules=_RULES)
 @click.argument("path")
 @click.option("--operator", metavar="UID", help="The operator: uid, id or name; without it all states are listed.")
 @click.option("--state", metavar="NAME", help="The state; without it all keyed states, a row per key and namespace.")
@@ -74,16 +88,10 @@ def command(
 
     With --json one object per line: dates and times are ISO text, bytes hexadecimal text, maps arrays of [key, value].
     """
-    if as_json and parquet is not None:
-        raise UsageError("--json and --parquet exclude each other")
-    if state is None and flatten is not None:
-        raise UsageError("--flatten and --no-flatten are for one state; the table of all states holds lists")
-    if state is not None and (states is not None or timers):
-        raise UsageError("--states and --timers are for the table of all states, without --state")
     if operator is None:
-        if any(each is not None for each in (state, states, columns, key_groups, key, parquet)) or timers or raw:
-            raise UsageError("which operator is not said (--operator)", hint="`read` with the path alone lists them")
-        _list_states(source.open(path), as_json=as_json)
+        errors = _list_states(source.open(path), as_json=as_json)
+        if errors and strict:
+            click.get_current_context().exit(UNDETERMINED)
         return
     rows = read(
         source.open(path),
@@ -124,12 +132,12 @@ def _note_reasons(batches: Iterable[pa.RecordBatch], reasons: Counter[str]) -> I
         yield batch
 
 
-def _list_states(snapshot: Snapshot, *, as_json: bool) -> None:
-    """Print the operators and states that `read` can show."""
+def _list_states(snapshot: Snapshot, *, as_json: bool) -> bool:
+    """Print the operators and states that `read` can show; return whether some cannot be read."""
     rows = [row for operator in snapshot.operators for row in _describe_states(operator)]
     if as_json:
         write_lines((json.dumps(row, separators=(",", ":")) for row in rows), sys.stdout.buffer)
-        return
+        return any(row["error"] for row in rows)
     table = make_table("operator", "state", "kind", "type")
     for row in rows:
         kind = f"cannot be read: {row['error']}" if row["error"] else shorten_classes(row["type"] or "")
@@ -138,6 +146,7 @@ def _list_states(snapshot: Snapshot, *, as_json: bool) -> None:
     console.print(table if rows else "the snapshot has no operators")
     if rows:
         console.print("--operator UID shows all keyed states of one, --state NAME one of its states", style="dim")
+    return any(row["error"] for row in rows)
 
 
 def _describe_states(operator: Operator) -> Iterator[dict[str, str | None]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from state_pipelines.cli.combinations import Excludes, RuledCommand
 from state_pipelines.cli.display import echo, format_bytes, indent, make_console, make_table, plural
 from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, SCRATCH, Source, discard_left_over, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
@@ -30,11 +32,26 @@ if TYPE_CHECKING:
     from state_pipelines.operations.rescale import RescalePlan, RescaleResult
 
 
+_ONCE = {
+    "parallelism": "N",
+    "max_parallelism": "N",
+    "rename": "OPERATOR",
+    "keep_keys": "OPERATOR",
+    "drop_keys": "OPERATOR",
+    "key_hash": "OPERATOR:CLASS",
+    "take": "UID",
+}
+"""Repeatable options, and the text before which their subject ends (`=N`), or which is their subject."""
+
+
 def _several(name: str, metavar: str, help: str) -> Callable[..., Any]:
     return click.option(name, metavar=metavar, multiple=True, help=help)
 
 
-@click.command("rescale")
+_RULES = (Excludes("--dry-run", ("--discard-partial",), "a dry run removes nothing"),)
+
+
+@click.command("rescale", cls=RuledCommand, rules=_RULES)
 @click.argument("snapshot")
 @click.option("--out", "target", metavar="TARGET", help="Directory of the new snapshot; it must not exist.")
 @click.option("--request", "file", metavar="FILE", help="What to do, in YAML; other options come on top of it.")
@@ -45,7 +62,11 @@ def _several(name: str, metavar: str, help: str) -> Callable[..., Any]:
 @_several("--drop-state", "OPERATOR=STATE", "A state of an operator goes.")
 @_several("--keep-keys", "OPERATOR=FILE", "Only these keys stay: a file with one JSON value per line.")
 @_several("--drop-keys", "OPERATOR=FILE", "These keys go.")
-@_several("--key-hash", "OPERATOR:CLASS=EXPRESSION", "hashCode of a class in the keys, such as objects(a, b).")
+@_several(
+    "--key-hash",
+    "OPERATOR:CLASS=EXPRESSION",
+    "hashCode of a class in the keys, where key groups change, such as objects(a, b).",
+)
 @_several("--take", "UID=SNAPSHOT", "An operator of this uid comes from another snapshot.")
 @_several("--merge", "SNAPSHOT", "The state of another snapshot of the same job comes in.")
 @click.option(
@@ -100,10 +121,11 @@ def command(
         content["allow_idle_sources"] = True
     if discard_partial:
         discard_left_over(target, dry_run=dry_run)
+    opened = source.open_unchecked(snapshot) if {"merge", "take"} & set(content) else source.open(snapshot)
     plan = plan_rescale(
-        source.open_unchecked(snapshot) if {"merge", "take"} & set(content) else source.open(snapshot),
+        opened,
         # A dry run needs a directory in name only, one that is not there.
-        name_scratch(resolve("rescaled")) if target is None else resolve(target),
+        name_scratch(opened.location.directory) if target is None else resolve(target),
         parse_request(content, directory),
         open_other=source.open_unchecked,
         files=FileMode(files),
@@ -136,6 +158,13 @@ def _add_wishes(content: dict[str, Any], wishes: dict[str, tuple[str, ...]], on_
     def of(operator: str) -> dict[str, Any]:
         return _open(_open(content, "operators"), operator)
 
+    for name, form in _ONCE.items():
+        subjects = Counter(text.rpartition("=")[0] if form == "N" else text.partition("=")[0] for text in wishes[name])
+        if repeated := [each for each, count in subjects.items() if count > 1]:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{option} is given twice for {repeated[0] or 'all operators'}", hint=f"Leave one {option} out"
+            )
     for name in ("parallelism", "max_parallelism"):
         for text in wishes[name]:
             operator, _, number = text.rpartition("=")
@@ -163,6 +192,11 @@ def _add_wishes(content: dict[str, Any], wishes: dict[str, tuple[str, ...]], on_
     if wishes["merge"]:
         _extend(_open(content, "merge"), "with", wishes["merge"])
     if on_equal is not None:
+        if not _open(content, "merge").get("with"):
+            raise UsageError(
+                "--on-equal has no effect without --merge: it is about entries that several snapshots have",
+                hint="Add --merge SNAPSHOT, or leave --on-equal out",
+            )
         _open(content, "merge")["on_equal"] = on_equal
     return content
 

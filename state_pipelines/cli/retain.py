@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from state_pipelines.cli.combinations import Excludes, Needs, RuledCommand
 from state_pipelines.cli.commands import UNDETERMINED
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
 from state_pipelines.cli.options import ALLOW_ROOT, AS_JSON, MAP, STORAGE_OPTIONS
@@ -61,11 +62,33 @@ class _Duration(click.ParamType[timedelta]):
         return value if isinstance(value, timedelta) else parse_duration(value, f"--{param.name}" if param else "")
 
 
-@click.command("retain")
+_OF_APPLY = ("--plan", "--quarantine", "--max-paths", "--max-bytes", "--rate")
+_OF_PLANS = ("--min-age", "--grace", "--price", "--currency", "--all", "--strict", "--map", "--allow-root")
+_RULES = (
+    Needs(("--reason", "--tag"), ("--pin",), "it is about a pin"),
+    *(
+        Excludes(
+            each,
+            ("--apply", "--restore", "--purge", *_OF_APPLY, *_OF_PLANS, "--audit-log"),
+            "the command ends with the pins",
+        )
+        for each in ("--pin", "--unpin", "--pins")
+    ),
+    *(
+        Excludes(each, ("--apply", *_OF_APPLY, *_OF_PLANS), "the command ends with the quarantine")
+        for each in ("--restore", "--purge")
+    ),
+    Needs(_OF_APPLY, ("--apply",), "without it nothing is deleted"),
+)
+
+
+@click.command("retain", cls=RuledCommand, rules=_RULES)
 @click.argument("roots", nargs=-1, required=True, metavar="ROOT...")
 @click.option("--policy", "policy_path", metavar="FILE", help="YAML file that says which snapshots stay.")
 @click.option("--min-age", type=_Duration(), metavar="AGE", help="Nothing younger goes; 3d unless the policy says.")
-@click.option("--grace", type=_Duration(), metavar="TIME", help="Plan twice, this long apart; both must agree.")
+@click.option(
+    "--grace", type=_Duration(), metavar="TIME", help="With --apply: plan twice, so long apart; both must agree."
+)
 @click.option("--price", type=float, metavar="MONEY", help="Price of one GiB for one month, for the estimate.")
 @click.option("--currency", metavar="NAME", help="Currency of the price.")
 @click.option("--equal-scheme", "equal_schemes", multiple=True, metavar="A=B", help="Schemes that name one storage.")
@@ -151,14 +174,16 @@ def command(
         equal_schemes=(*policy.equal_schemes, *parse_equalities(equal_schemes)),
         equal_authorities=(*policy.equal_authorities, *parse_equalities(equal_authorities)),
     )
-    if (reason or tags) and pin is None:
-        raise UsageError("--reason and --tag belong to --pin", hint="Add --pin PATH")
+    if pin is not None and pin == unpin:
+        raise UsageError(f"--pin and --unpin name the same snapshot {pin}", hint="Leave one of them out")
+    if currency is not None and policy.price is None:
+        raise UsageError(
+            "--currency has no effect without --price: it is of the estimate",
+            hint="Add --price MONEY, or leave --currency out",
+        )
     if pin is not None or unpin is not None or list_pins:
         _change_pins(_open(roots, policy), pin=pin, reason=reason, tags=tags, unpin=unpin, as_json=as_json)
         return
-    if fingerprint is None and any((plan_path, quarantine, max_paths, max_bytes, rate)):
-        options = "--plan, --quarantine, --max-paths, --max-bytes and --rate"
-        raise UsageError(f"{options} belong to --apply", hint="Add --apply FINGERPRINT")
     if restore is not None or purge is not None:
         locations = [root.location for root in _open(roots, policy)]
         log = _open_log(locations[0], audit_log)

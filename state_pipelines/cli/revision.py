@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from state_pipelines.cli.check import code_options, describe_new, write_revision
+from state_pipelines.cli.combinations import Needs, RuledCommand
 from state_pipelines.cli.display import make_console
-from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, Source, source_options
-from state_pipelines.errors import UsageError
+from state_pipelines.cli.options import ALLOW_PYTHON, AS_JSON, SOURCE_FLAGS, Source, source_options
+from state_pipelines.errors import UsageError, Where
 from state_pipelines.operations.check.check import check_jobs, parse_release
 from state_pipelines.operations.jobs.job_state import describe_job
 from state_pipelines.operations.migration import Change, Migration, Set
@@ -30,7 +31,16 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"\d{1,9}")
 
 
-@click.command("revision")
+_RULES = (
+    Needs(
+        ("OLD", "--from", "--job-classes", "--type", "--avro", "--target-release", *SOURCE_FLAGS),
+        ("--autogenerate",),
+        "without it the revision is a file to fill in",
+    ),
+)
+
+
+@click.command("revision", cls=RuledCommand, rules=_RULES)
 @click.argument("directory")
 @click.argument("old", required=False)
 @click.argument("new", required=False)
@@ -72,13 +82,13 @@ def command(
     name = name_revision(known, message)
     revises = known[-1].revision if known else None
     if not autogenerate:
-        if old is not None or code:
-            raise UsageError("snapshots and types are for drafts", hint="Add --autogenerate")
         draft = Draft(_make_template(name, revises, message), (), undecided=True)
         text = f"# Fill in every {TODO}.\n{format_migration(draft.migration)}"
     else:
         if old is None:
-            raise UsageError("--autogenerate wants the snapshot that the new job is to restore")
+            raise UsageError("--autogenerate wants the snapshot that the new job is to restore", hint="Add OLD")
+        if start is not None and revisions is None:
+            raise UsageError(f"--from {start} names a revision, and there is none", where=Where(file=directory))
         snapshot = source.open(old)
         job = describe_job(snapshot)
         chain = []

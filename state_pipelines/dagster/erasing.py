@@ -3,7 +3,6 @@
 # Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
 from collections.abc import Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -50,17 +49,14 @@ def build_erase_op(job: FlinkJob) -> dg.OpDefinition:
     @reporting_failures
     def erase(context: dg.OpExecutionContext, config: ErasureConfig, spark: SparkResource) -> str:
         """Erase keys from every operator keyed by them. Returns the path of the new snapshot, or an empty text."""
-        from state_pipelines.spark.tasks import run_tasks  # Importing Spark takes seconds.
-
         if not config.keys:
             raise UsageError("`keys` is empty", hint="Give at least one key in `keys`")
         keys = [KeyText(each) for each in config.keys]
-        run = partial(run_tasks, spark.session)
-        plan = plan_erasure(job.storage.open(config.snapshot), keys, config.target or None, run=run)
-        result = run_erasure(plan, run) if config.target else None
+        plan = plan_erasure(job.storage.open(config.snapshot), keys, config.target or None, run=spark.run_tasks)
+        result = run_erasure(plan, spark.run_tasks) if config.target else None
         searches = [plan.search]
         if config.root:
-            searches += search_below(config.root, keys, open_other=job.storage.open, run=run)
+            searches += search_below(config.root, keys, open_other=job.storage.open, run=spark.run_tasks)
         for search in searches:
             for operator, reason in search.unsearched:
                 where = f"{search.path}, operator {operator}" if operator else search.path

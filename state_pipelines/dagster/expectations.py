@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import dagster as dg
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from state_pipelines.operations.proofs.proof_reports import arrange_rows
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 class ExpectationsResource(dg.ConfigurableResource["ExpectationsResource"]):
     """Settings for the check results of proofs."""
+
+    model_config = ConfigDict(extra="forbid")
 
     sample_size: int = Field(
         default=10, ge=0, description="Maximal number of differing records that a failed check shows."

@@ -84,7 +84,8 @@ class FlinkJob(dg.Model):
     A list may also be one string, such as the value of an environment variable.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=False)
+    # Without values in errors, which may be secrets.
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=False, hide_input_in_errors=True)
 
     name: str = Field(
         description="Prefix of asset keys, jobs and sensors, and group of the assets: letters, digits and _."
@@ -235,6 +236,12 @@ class FlinkJob(dg.Model):
     def _check_roots(self) -> Self:
         if not self.roots and self.flink_config is None and self.stream is None:
             raise PydanticCustomError("no_roots", "there are no roots: set roots or flink_config")
+        return self
+
+    @model_validator(mode="after")
+    def _check_target(self) -> Self:
+        if self.migrate_to != HEAD and self.migrations is None:
+            raise PydanticCustomError("no_migrations", "migrate_to has no effect without migrations: set both, or none")
         return self
 
     @property

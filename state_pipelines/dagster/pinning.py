@@ -29,6 +29,10 @@ def build_pin_snapshot(job: FlinkJob) -> dg.JobDefinition:
     @reporting_failures
     def pin(context: dg.OpExecutionContext, config: PinConfig) -> None:
         """Add the snapshot to the pin file of its root, or remove it."""
+        if config.unpin and config.reason:
+            raise UsageError(
+                "`reason` has no effect with `unpin`: it is why a snapshot is pinned", hint="Leave one out"
+            )
         _, path = job.storage.find_named(config.snapshot)
         root, relative = _split(job, path)
         if config.unpin:

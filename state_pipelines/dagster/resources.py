@@ -8,16 +8,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr
 
 from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.storage.options import VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from state_pipelines.operations.local_processes import Work
     from state_pipelines.snapshot import Snapshot, State
     from state_pipelines.snapshot.operator_files import OperatorFiles
 
@@ -28,10 +29,16 @@ _PER_OPERATOR = ("key_serializers", "connectors", "python_types")
 class SparkResource(dg.ConfigurableResource["SparkResource"]):
     """A Spark session with the data sources `flink-state` and `flink-state-metadata`."""
 
+    model_config = ConfigDict(extra="forbid")
+
     cores: int = Field(
-        default=0, description="Number of concurrent tasks of a local master; 0 for all cores of the process."
+        default=0, ge=0, description="Number of concurrent tasks of a local master; 0 for all cores of the process."
     )
-    memory: str = Field(default="2g", description="Heap of the driver JVM; Python workers need memory besides.")
+    memory: str = Field(
+        default="2g",
+        pattern=r"^[1-9][0-9]*[kKmMgGtT]$",
+        description="Heap of the driver JVM, such as 2g; Python workers need memory besides.",
+    )
     master: str = Field(default="", description="Spark master, such as spark://host:7077; local by default.")
     conf: dict[str, str] = Field(default={}, description="Further Spark options; they override the fields above.")
     _session: Any = PrivateAttr(default=None)
@@ -45,6 +52,16 @@ class SparkResource(dg.ConfigurableResource["SparkResource"]):
             if self._session is not None:
                 self._session.stop()
                 self._session = None
+
+    def run_tasks(self, tasks: Sequence[Work[Any]], what: str) -> list[Any]:
+        """Run tasks of an operation, as its argument `run`; the session starts when there are some.
+
+        Raises:
+            StateError: a task failed.
+        """
+        from state_pipelines.spark.tasks import run_tasks
+
+        return run_tasks(self.session, tasks, what) if tasks else []
 
     @property
     def session(self) -> SparkSession:

@@ -42,6 +42,7 @@ from state_pipelines.spark.state_encoding import encode_state
 from state_pipelines.spark.suites import check_suites, run_suites
 from state_pipelines.spark.tasks import run_tasks, uses_other_machines
 from state_pipelines.storage import join, resolve
+from state_pipelines.storage.snapshot_writer import require_outside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -163,12 +164,13 @@ def migrate(
     Raises:
         MigrationError: a migration does not fit the states, does more than is allowed, or Spark refuses an expression.
         UnsupportedError: a state has no columnar form.
-        UsageError: the session does not run ANSI SQL.
+        UsageError: the session does not run ANSI SQL, or the target is inside the snapshot.
         TargetExistsError: the target exists.
         ProofError: the proof failed; its `report` says how, and nothing is left at the target.
         StateError: the snapshot cannot be read.
     """
     snapshot = ensure_open(snapshot)
+    require_outside(resolve(target), snapshot.location.directory)
     if isinstance(migration, str):
         migration = load_migration(migration, allow_python=allow_python)
     spark = spark or create_session("state-pipelines")

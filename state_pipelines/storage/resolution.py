@@ -25,6 +25,9 @@ for _name in ("adlfs", "azure", "fsspec", "gcsfs", "google", "s3fs"):
 _SCHEMES = {"s3p": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfss", "viewfs": "hdfs"}
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
 
+_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs"})
+"""Schemes whose URLs begin with the name of a bucket."""
+
 
 def resolve(path: str, **storage_options: Any) -> Location:
     """Find the location of a URL or path.
@@ -35,13 +38,21 @@ def resolve(path: str, **storage_options: Any) -> Location:
             those of `use_storage_options` for the directory.
 
     Raises:
-        UsageError: fsspec does not know the scheme, or the package for it is not installed.
+        UsageError: fsspec does not know the scheme, the package for it is not installed, or the URL of a bucket has a
+            password.
         StorageError: the storage refuses the options.
     """
     normal = normalize(path)
     options = find_storage_options(normal) | storage_options
     scheme = normal.partition("://")[0]
     where = Where(file=redact(path))
+    if scheme in _BUCKETS and "@" in normal.partition("://")[2].partition("/")[0]:
+        # Clients would take it for the name of the bucket, and quote it in errors and requests.
+        raise UsageError(
+            f"a URL of {scheme}:// has no user and no password",
+            where=where,
+            hint="Give credentials by the environment or among the storage options (docs/storage.md)",
+        )
     if scheme in GOOGLE_SCHEMES:
         options = choose_token(options)
     try:

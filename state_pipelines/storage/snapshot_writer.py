@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from state_pipelines.errors import MissingFileError, StateError, TargetExistsError, Where
+from state_pipelines.errors import MissingFileError, StateError, TargetExistsError, UsageError, Where
 from state_pipelines.storage.faults import request
 from state_pipelines.storage.files import (
     create_file,
@@ -18,7 +19,8 @@ from state_pipelines.storage.files import (
     remove_file,
     replace_file,
 )
-from state_pipelines.storage.locations import Location, has_directories, join, parent
+from state_pipelines.storage.locations import Location, has_directories, is_below, is_local, join, parent
+from state_pipelines.storage.options import canonicalize
 from state_pipelines.storage.snapshot_location import METADATA_FILE, SnapshotLocation
 from state_pipelines.storage.written_names import PENDING_METADATA, find_scratch_target, is_own_file
 
@@ -222,6 +224,23 @@ def discard_partial(target: Location) -> int:
             removed += 1
             remove_directory(each.location)
     return removed
+
+
+def require_outside(target: Location, directory: Location) -> None:
+    """Refuse a target inside the directory of the snapshot that is read, which would change it.
+
+    Raises:
+        UsageError: it is inside.
+    """
+    inner, outer = (
+        os.path.realpath(each.path) if is_local(each) else canonicalize(str(each)) for each in (target, directory)
+    )
+    if inner != outer and is_below(inner, outer):
+        raise UsageError(
+            f"the target is inside the snapshot {directory}, which stays as it is",
+            where=Where(file=str(target)),
+            hint="Choose a directory outside of it",
+        )
 
 
 def _list_names(directory: Location) -> set[str] | None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fsspec.registry import _registry as registry
 
 from state_pipelines.errors import UsageError
 from state_pipelines.storage import load_storage_options, options, resolve, use_storage_options
@@ -85,6 +86,7 @@ def test_a_missing_file_of_options_is_named(tmp_path: Path) -> None:
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
+    monkeypatch.delitem(registry, "gs", raising=False)
     with pytest.raises(UsageError, match=r"pip install 'state-pipelines\[gcs\]'"):
         resolve("gs://bucket/a")
 

@@ -3,7 +3,6 @@
 # Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -75,22 +74,21 @@ def _bootstrap(
     job: FlinkJob, definition: str, target: str, config: BootstrapConfig, spark: SparkResource
 ) -> "BootstrapResult":
     from state_pipelines.spark import bootstrap  # Importing Spark takes seconds.
-    from state_pipelines.spark.tasks import run_tasks, uses_other_machines
+    from state_pipelines.spark.tasks import uses_other_machines
 
-    session = spark.session
+    format = parse_choice(Format, config.format, "format")
     base = None if config.base is None else job.storage.open(config.base)
     if ":" in definition and definition.rpartition(":")[0].endswith(".py"):
-        return bootstrap(target, _load_operators(definition, spark), base=base, format=config.format, spark=session)
-    run = partial(run_tasks, session)
+        return bootstrap(target, _load_operators(definition, spark), base=base, format=format, spark=spark.session)
     location = resolve(target)
     plan = plan_bootstrap(
         location,
         load_bootstrap(definition),
-        ParquetRows(run),
+        ParquetRows(spark.run_tasks),
         base=base,
-        format=parse_choice(Format, config.format, "format"),
+        format=format,
     )
-    with SnapshotTransaction(location, run, is_shared=uses_other_machines(session)) as transaction:
+    with SnapshotTransaction(location, spark.run_tasks, is_shared=uses_other_machines(spark.session)) as transaction:
         return plan.run(transaction)
 
 

@@ -3,7 +3,6 @@
 # Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -79,8 +78,6 @@ def build_converted_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
         expectations: ExpectationsResource,
     ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
         """A savepoint with the same state in another format, published only if it reads back equal."""
-        from state_pipelines.spark.tasks import run_tasks  # Importing Spark takes seconds.
-
         snapshot = open_partition(context, job)
         # Each run has its own directory, because a snapshot is never overwritten.
         target = config.target or job.storage.name_result(context.partition_key, config.format, context.run.run_id)
@@ -93,7 +90,7 @@ def build_converted_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
                 compress=config.compress,
                 in_flight=config.in_flight,
                 files=config.files,
-                run=partial(run_tasks, spark.session),
+                run=spark.run_tasks,
             )
             fingerprint = open_snapshot(result.path).fingerprint
             return WrittenSavepoint(describe_conversion(result, config.format), fingerprint, result.notes, result.proof)

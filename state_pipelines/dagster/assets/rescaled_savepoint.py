@@ -3,7 +3,6 @@
 # Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -71,10 +70,13 @@ class RescaleConfig(dg.Config):
         try:
             content = parse_yaml(self.request) or {}
         except yaml.YAMLError as error:
-            raise UsageError(f"the request is not YAML: {error}") from None
+            raise UsageError(f"request is not YAML: {' '.join(str(error).split())}") from None
         numbers = {"parallelism": self.parallelism, "max_parallelism": self.max_parallelism}
         given = {name: number for name, number in numbers.items() if number is not None}
         _refuse_key_files(content)
+        for name, number in given.items() if isinstance(content, dict) else ():
+            if content.get(name, number) != number:
+                raise UsageError(f"{name} is {number}, and {content[name]} in request", hint=f"Leave one {name} out")
         request = parse_request(content | given if isinstance(content, dict) else content)
         if request.is_empty:
             raise UsageError("the configuration changes nothing", hint="Set parallelism, max_parallelism or request")
@@ -165,12 +167,13 @@ def build_rescale_op(job: FlinkJob) -> dg.OpDefinition:
 def _rescale(
     snapshot: Snapshot, target: str, config: RescaleConfig, job: FlinkJob, spark: SparkResource
 ) -> "RescaleResult":
-    from state_pipelines.spark.tasks import run_tasks, uses_other_machines
+    from state_pipelines.spark.tasks import uses_other_machines
     from state_pipelines.storage import resolve
 
     plan = plan_rescale(snapshot, resolve(target), config.parse(), open_other=job.storage.open, files=config.file_mode)
-    run = partial(run_tasks, spark.session)
-    return run_rescale(plan, run, scratch=config.scratch or None, is_shared=uses_other_machines(spark.session))
+    return run_rescale(
+        plan, spark.run_tasks, scratch=config.scratch or None, is_shared=uses_other_machines(spark.session)
+    )
 
 
 def _describe(result: "RescaleResult") -> dict[str, Any]:

@@ -3,7 +3,6 @@
 # Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
 
 from collections.abc import Iterator
-from functools import partial
 
 import dagster as dg
 from pydantic import Field
@@ -56,8 +55,6 @@ def build_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
         expectations: ExpectationsResource,
     ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
         """A savepoint with the state of the newest checkpoint of the stream, published only if it reads back equal."""
-        from state_pipelines.spark.tasks import run_tasks  # Importing Spark takes seconds.
-
         newest = job.storage.find_newest(stream.checkpoints)
         flink_id = parent(resolve(newest.path)).name
         # As Flink names them, with digits of the run for its random ones.
@@ -65,9 +62,7 @@ def build_savepoint(job: FlinkJob) -> dg.AssetsDefinition:
         target = str(join(resolve(stream.savepoints), name))
 
         def write() -> WrittenSavepoint:
-            result = convert(
-                job.storage.open(newest.path), target, config.format, run=partial(run_tasks, spark.session)
-            )
+            result = convert(job.storage.open(newest.path), target, config.format, run=spark.run_tasks)
             metadata = describe_conversion(result, config.format) | {"checkpoint": newest.key}
             return WrittenSavepoint(metadata, open_snapshot(result.path).fingerprint, result.notes, result.proof)
 

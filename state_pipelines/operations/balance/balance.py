@@ -20,7 +20,11 @@ from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import StateError, StorageError, UnsupportedError, UsageError, at
 from state_pipelines.keyed.canonical.sections import measure_sections
-from state_pipelines.keyed.key_group_assignment import compute_key_group_range, compute_operator_index
+from state_pipelines.keyed.key_group_assignment import (
+    check_max_parallelism,
+    compute_key_group_range,
+    compute_operator_index,
+)
 from state_pipelines.keyed.stats.key_group_stats import (
     Counts,
     HotKey,
@@ -102,9 +106,14 @@ def measure_balance(
         StateError: `_metadata` cannot be read.
     """
     snapshot = ensure_open(snapshot)
-    for number in (parallelism, max_parallelism):
+    for name, number in (("parallelism", parallelism), ("max parallelism", max_parallelism)):
         if number is not None:
-            compute_key_group_range(0, 1, number)
+            check_max_parallelism(number, name)
+    if parallelism is not None and max_parallelism is not None and parallelism > max_parallelism:
+        raise UsageError(
+            f"a parallelism of {parallelism} does not go with a max parallelism of {max_parallelism}",
+            hint="Every subtask needs at least one key group",
+        )
     chosen = snapshot.operators if operators is None else [snapshot.operator(name) for name in operators]
     with choose_runner(run, processes) as runner:
         wish = _Wish(parallelism, max_parallelism, hashers or {}, count, top, runner)

@@ -29,7 +29,7 @@ from state_pipelines.operations.bootstrap.state_digests import combine_digests
 from state_pipelines.operations.write.publication import FileMode, note_files
 from state_pipelines.operations.write.savepoint_plan import EncodedStates, StateName, plan_savepoint
 from state_pipelines.operations.write.state_formats import Format
-from state_pipelines.storage.snapshot_writer import require_free
+from state_pipelines.storage.snapshot_writer import require_free, require_outside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -265,6 +265,8 @@ def plan_bootstrap(
     if not operators:
         raise UsageError("there is nothing to write", hint="Describe at least one operator with a state")
     require_free(target)
+    if base is not None:
+        require_outside(target, base.location.directory)
     schemas: dict[StateName, pa.Schema] = {}
     offsets: dict[str, list[KafkaSplit]] = {}
     descriptions = []

@@ -28,7 +28,7 @@ from state_pipelines.operations.write.publication import (
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.state_meta_info import StateKind
 from state_pipelines.snapshot.held_key_groups import check_held_key_groups, explain_older_ranges
-from state_pipelines.storage.snapshot_writer import require_free
+from state_pipelines.storage.snapshot_writer import require_free, require_outside
 
 _DATABASES = 8
 """RocksDB databases that are written at a time at most where the storage takes long to answer."""
@@ -118,8 +118,8 @@ def plan_conversion(
     Raises:
         TargetExistsError: there is something at the target.
         UnsupportedError: the snapshot holds what the format cannot carry, or cannot be moved.
-        UsageError: the format does not let one choose about compression, the files cannot be linked, or a move is to
-            leave something unchecked or referenced.
+        UsageError: the format does not let one choose about compression, the files cannot be linked, the target is
+            inside the snapshot, or a move is to leave something unchecked or referenced.
         StateError: keyed state cannot be read.
     """
     if move and (not verify or files is FileMode.REFERENCE):
@@ -129,6 +129,7 @@ def plan_conversion(
         )
     removal = plan_removal(snapshot, target) if move else None
     require_free(target)
+    require_outside(target, snapshot.location.directory)
     if compress is not None and format not in (Format.CANONICAL, Format.HEAP):
         raise UsageError(
             f"nothing is to be chosen about compression with {format.value}",

@@ -37,7 +37,7 @@ from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.storage import Location, resolve
 from state_pipelines.storage.scratch import open_local_scratch
-from state_pipelines.storage.snapshot_writer import require_free
+from state_pipelines.storage.snapshot_writer import require_free, require_outside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -119,7 +119,7 @@ def plan_rescale(
         verify: every new file is read again and compared; the proof of `run_rescale` does more.
 
     Raises:
-        UsageError: nothing is asked for, or the numbers do not go together.
+        UsageError: nothing is asked for, the numbers do not go together, or the target is inside the snapshot.
         NotFoundError: an operator, a state or a snapshot is not there.
         TargetExistsError: there is something at the target.
         UnsupportedError: the hash of a class in the keys is not known, union state is too large to come to every
@@ -131,6 +131,7 @@ def plan_rescale(
             "nothing is asked for", hint="Say a parallelism, a max parallelism, or what happens to operators"
         )
     require_free(target)
+    require_outside(target, snapshot.location.directory)
     paths = dict.fromkeys([*(each.snapshot for each in request.take), *request.merge])
     edited = edit_operators(snapshot, request, {path: open_other(path) for path in paths})
     plans = tuple(plan_operator(operator, request, target, files=files, verify=verify) for operator in edited.operators)
