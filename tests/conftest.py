@@ -3,12 +3,15 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from fsspec.registry import _registry as registry
 from hypothesis import settings
 
+from state_pipelines.storage import faults, google_credentials
 from tests.flink import sampling
 from tests.flink.harness import VERSIONS
 
@@ -111,3 +114,26 @@ def wild() -> Path:
     if not path:
         pytest.skip("FLINK_STATE_WILD is unset: it names the directory with snapshots of other projects' jobs")
     return Path(path)
+
+
+@pytest.fixture
+def no_storages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Leave no credentials, no server that would be asked for them, and no store that answers; nothing waits."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG", "AZURE_STORAGE_ACCOUNT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    monkeypatch.setattr(google_credentials, "_PRODUCT_NAME", tmp_path / "none")
+    if find_spec("gcsfs") is not None:
+        from gcsfs.core import GCSFileSystem
+
+        # The class that `gs://` stands for asks Google by gRPC for the kind of a bucket.
+        monkeypatch.setitem(registry, "gs", GCSFileSystem)
+    monkeypatch.setattr(faults, "_FIRST_WAIT", 0.0)

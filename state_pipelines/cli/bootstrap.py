@@ -89,7 +89,7 @@ def command(
     operators = load_bootstrap(file)
     opened = None if base is None else source.open(base)
     if discard_partial:
-        discard_left_over(target, dry_run=dry_run)
+        discard_left_over(target)
     with Processes(processes or choose_row_processes(operators)) as shared:
         run = partial(run_with_bar, shared, progress)
         plan = plan_bootstrap(

@@ -12,6 +12,7 @@ from state_pipelines.cli.combinations import Excludes, Needs, RuledCommand
 from state_pipelines.cli.display import format_bytes, indent, make_console, make_table, plural
 from state_pipelines.cli.options import AS_JSON, DISCARD_PARTIAL, Source, discard_left_over, source_options
 from state_pipelines.cli.progress import PROCESSES, run_with_bar
+from state_pipelines.errors import UsageError
 from state_pipelines.operations.convert.conversion import ConversionResult, run_conversion
 from state_pipelines.operations.convert.conversion_plan import ConversionPlan, InFlight, plan_conversion
 from state_pipelines.operations.local_processes import Processes, choose_processes
@@ -108,9 +109,14 @@ def command(
     What the format cannot carry is reported before anything is written. The result holds all its files, can be moved,
     and is read back and compared before it is published. Files can be linked or referenced instead of copied.
     """
+    if discard_partial and move and not apply:
+        raise UsageError(
+            "--discard-partial does not go with --move without --apply: that is a dry run, which removes nothing",
+            hint="Add --apply, or leave --discard-partial out",
+        )
     opened = source.open(snapshot)
     if discard_partial:
-        discard_left_over(target, dry_run=dry_run or (move and not apply))
+        discard_left_over(target)
     plan = plan_conversion(
         opened,
         resolve(target),

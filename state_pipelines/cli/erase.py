@@ -78,7 +78,7 @@ def command(
     searches: list[KeySearch] = []
     rows: list[FoundRows] = []
     opened = None if snapshot is None else source.open(snapshot)
-    if discard_partial:
+    if discard_partial and target is not None:
         discard_left_over(target)
     with Processes(processes or choose_processes(0 if opened is None else opened.file_size)) as shared:
         run = partial(run_with_bar, shared, progress)

@@ -12,7 +12,6 @@ import click
 
 from state_pipelines.cli.commands import UNDETERMINED, WRONG_USE, set_debug
 from state_pipelines.cli.display import echo
-from state_pipelines.errors import UsageError
 from state_pipelines.snapshot import Declarations, Snapshot, declare, open_snapshot
 from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.snapshot.declared_names import check_declared_names
@@ -152,17 +151,8 @@ def finish_with_notes(notes: Sequence[str], *, strict: bool, damage: Sequence[st
         context.exit(UNDETERMINED)
 
 
-def discard_left_over(target: str | None, *, dry_run: bool = False) -> None:
-    """Remove what a killed command has left at a target (`discard_partial`), and say how much that was.
-
-    Raises:
-        UsageError: the command is a dry run, or writes nothing.
-    """
-    if dry_run or target is None:
-        raise UsageError(
-            "--discard-partial does not go with a dry run, which removes nothing",
-            hint="Let the command write or move (--out TARGET, --apply), or leave --discard-partial out",
-        )
+def discard_left_over(target: str) -> None:
+    """Remove what a killed command has left at a target (`discard_partial`), and say how much that was."""
     removed = discard_partial(resolve(target))
     if removed:
         echo(f"note: {removed} files and directories of a killed command were removed", err=True)

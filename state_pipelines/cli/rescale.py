@@ -119,8 +119,8 @@ def command(
     content = _add_wishes(content, wishes, on_equal)
     if allow_idle_sources:
         content["allow_idle_sources"] = True
-    if discard_partial:
-        discard_left_over(target, dry_run=dry_run)
+    if discard_partial and target is not None:
+        discard_left_over(target)
     opened = source.open_unchecked(snapshot) if {"merge", "take"} & set(content) else source.open(snapshot)
     plan = plan_rescale(
         opened,

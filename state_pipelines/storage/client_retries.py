@@ -27,7 +27,7 @@ _EXPIRED_TOKEN = 401
 """Status of a request to Google with a token that has expired; the next request renews it."""
 
 _BUCKET_KIND_SECONDS = 2.0
-"""How long gcsfs asks for the kind of a bucket, before each request until it knows; else it takes the usual one."""
+"""Seconds for which gcsfs asks for the kind of a bucket; without an answer it takes the usual one, and asks again."""
 
 
 def leave_retries_to_us(filesystem: AbstractFileSystem) -> None:

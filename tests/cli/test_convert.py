@@ -156,7 +156,7 @@ def test_a_move_is_a_dry_run_unless_it_is_applied(call: Callable[..., Called], t
 
 def test_apply_alone_is_wrong_use(call: Callable[..., Called], tmp_path: Path) -> None:
     called = call("convert", orders().path, "--out", tmp_path / "new", "--apply")
-    assert (called.code, "--apply belongs to --move" in called.err) == (2, True)
+    assert (called.code, "--apply has no effect without --move" in called.err) == (2, True)
 
 
 def test_spark_is_not_imported() -> None:

@@ -132,7 +132,7 @@ def test_temporary_files_of_a_target_that_is_not_there_stay(call: Callable[..., 
 def test_without_a_target_nothing_can_be_removed(call: Callable[..., Called]) -> None:
     called = call("rescale", orders().path, "--parallelism", "3", "--dry-run", "--discard-partial")
     assert called.code == 2
-    assert "only a run that writes removes" in called.err
+    assert "a dry run removes nothing" in called.err
 
 
 def test_temporary_files_of_another_target_stay(call: Callable[..., Called], tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_strict_wants_every_snapshot_searched(call: Callable[..., Called], broke
     [
         (("SNAPSHOT",), "which key is not said (--key)"),
         (KEY, "neither a snapshot nor a directory is named"),
-        ((*KEY, "--root", "x", "--out", "y"), "--out needs the snapshot"),
+        ((*KEY, "--root", "x", "--out", "y"), "--out has no effect without SNAPSHOT"),
         (("nowhere", *KEY), "nothing is there"),
     ],
 )

@@ -129,7 +129,7 @@ def test_migrate_has_nothing_to_do_at_its_target(call: Callable[..., Called], di
     ("arguments", "message"),
     [
         ((), "Give either --migrations DIR or --migration FILE"),
-        (("--migrations", "a", "--migration", "b"), "Give either"),
+        (("--migrations", "a", "--migration", "b"), "--migrations does not go with --migration"),
         (("--migration", "b", "--to", "head"), "--to does not go with --migration"),
         (("--migrations", "b", "--downgrade"), "--downgrade does not go with --migrations"),
     ],

@@ -213,14 +213,14 @@ def test_a_parquet_file_whose_storage_fails_is_removed(
     [
         (("--operator", "nobody", "--state", "order"), "the snapshot has no operator nobody"),
         (("--operator", "orders", "--state", "nothing"), "the operator has no state nothing"),
-        ((*ORDER, "--states", "order"), "--states and --timers are for the table of all states"),
-        (("--operator", "orders", "--flatten"), "--flatten and --no-flatten are for one state"),
+        ((*ORDER, "--states", "order"), "--state does not go with --states"),
+        (("--operator", "orders", "--flatten"), "--flatten has no effect without --state"),
         (("--operator", "pricing"), "the operator has no keyed state"),
         ((*ORDER, "--columns", "nothing"), "the state has no column nothing"),
         ((*ORDER, "--key-groups", "5-2"), "'5-2' is not a range of key groups"),
-        (("--state", "order"), "which operator is not said (--operator)"),
+        (("--state", "order"), "--state has no effect without --operator"),
         (("--operator", "pricing", "--state", "prices", "--key-groups", "1"), "operator state has no key groups"),
-        ((*ORDER, "--json", "--parquet", "x"), "--json and --parquet exclude each other"),
+        ((*ORDER, "--json", "--parquet", "x"), "--json does not go with --parquet"),
         ((*ORDER, "--classes", "nowhere.yaml"), "the file does not exist"),
     ],
 )

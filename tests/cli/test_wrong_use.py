@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 import pytest
-from fsspec.registry import _registry as registry
 
 from state_pipelines.cli.commands import COMMANDS
-from state_pipelines.storage import faults, google_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,10 +16,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Called
 
-try:
-    from gcsfs import core as google
-except ImportError:
-    google = None
+pytestmark = pytest.mark.usefixtures("no_storages")
 
 SNAPSHOTS: dict[str, tuple[str, ...]] = {
     "inspect": ("URL",),
@@ -47,27 +42,6 @@ URLS = {
     "/no/such/directory": "/no/such/directory",
 }
 """Unreachable locations, and the text that the error names."""
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No credentials, and no server that would be asked for them."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / "none"))
-    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG", "AZURE_STORAGE_ACCOUNT_NAME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("NO_GCE_CHECK", "true")
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
-    monkeypatch.setattr(google_credentials, "_PRODUCT_NAME", tmp_path / "none")
-    if google is not None:
-        # The class that `gs://` stands for asks Google by gRPC for the kind of a bucket.
-        monkeypatch.setitem(registry, "gs", google.GCSFileSystem)
-    monkeypatch.setattr(faults, "_FIRST_WAIT", 0.0)
 
 
 def require_wrong_use(called: Called, *named: str) -> None:

@@ -7,6 +7,7 @@ Spark. Every configuration of the package has a case.
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from importlib import import_module
 from pkgutil import walk_packages
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,16 @@ from pydantic import ValidationError
 
 import state_pipelines.dagster
 from state_pipelines.dagster import ExpectationsResource, FlinkJob, SparkResource, build_flink_job
+from state_pipelines.dagster.retention_settings import RetentionSettings
+from state_pipelines.dagster.stream_settings import StreamSettings
 from state_pipelines.errors import StateError
 from tests.dagster.conftest import MIGRATIONS, SAVEPOINTS, Deployment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("no_storages")
 
 SECRET = "wJalrXUtnFEMI"
 UNREACHABLE = f"s3://AKIA:{SECRET}@no-such-bucket/flink/chk-1"
@@ -38,6 +43,12 @@ class NoSpark(SparkResource):
 
 
 def define(job: FlinkJob) -> dg.Definitions:
+    return _define(job.model_dump_json())
+
+
+@cache
+def _define(text: str) -> dg.Definitions:
+    job = FlinkJob.model_validate_json(text)
     resources = {"spark": NoSpark(), "expectations": ExpectationsResource()}
     return dg.Definitions.merge(
         build_flink_job(job), dg.Definitions(resources=resources, executor=dg.in_process_executor)
@@ -57,6 +68,7 @@ def run(job: FlinkJob, instance: dg.DagsterInstance, name: str, key: str | None,
             partition_key=key,
             instance=instance,
             raise_on_error=False,
+            asset_selection=[job.key(step) for step in config] if key is not None else None,
             run_config={"ops": {name_op(job, step): {"config": each} for step, each in config.items()}},
         )
     )
@@ -68,7 +80,8 @@ def run(job: FlinkJob, instance: dg.DagsterInstance, name: str, key: str | None,
     assert description
     assert data.error is not None
     # Nor do the causes, which the page of the run shows below it.
-    cause, shown = data.error, ""
+    cause: Any = data.error
+    shown = ""
     while cause is not None:
         shown += str(cause.message)
         cause = cause.cause
@@ -150,8 +163,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Deployment,
         results=str(root / "results"),
         migrations=str(MIGRATIONS),
         bootstrap=str(root / "bootstrap.yaml"),
-        stream={"definition": f"{root}/stream.py:make", "directory": str(root / "stream"), "input": f"{root}/in/*.csv"},
-        retention_runs={"apply": "scheduled"},
+        stream=StreamSettings(definition=f"{root}/stream.py:make", directory=str(root / "stream"), input=str(root)),
+        retention_runs=RetentionSettings(apply="scheduled"),
     )
     with dg.DagsterInstance.ephemeral() as instance:
         deployment = Deployment(root, instance, job)
@@ -191,7 +204,8 @@ def test_every_configuration_has_a_case(shop: tuple[Deployment, str]) -> None:
     used = set()
     for name, op, *_ in (*PARTITIONED, *OTHERS):
         node = definitions.resolve_job_def(f"shop_{name}").get_node_named(name_op(shop[0].job, op))
-        fields = set(node.definition.config_schema.config_type.fields)
+        schema: Any = node.definition.config_schema
+        fields = set(schema.config_type.fields)
         used |= {name for name, each in _configurations().items() if set(each.model_fields) == fields}
     missing = {name for name, each in _configurations().items() if not issubclass(each, dg.ConfigurableResource)}
     assert missing - used - UNUSED.keys() == set()
@@ -235,9 +249,9 @@ def test_a_snapshot_that_is_gone_is_named(shop: tuple[Deployment, str], name: st
 @pytest.fixture(params=[f"s3://AKIA:{SECRET}@no-such-bucket/flink", "gs://no-such-bucket/flink", "nonsense://host/x"])
 def unreachable(request: pytest.FixtureRequest, shop: tuple[Deployment, str]) -> Deployment:
     deployment, _ = shop
-    return deployment.change(
-        roots=(request.param,), stream=deployment.job.stream.model_copy(update={"input": request.param})
-    )
+    stream = deployment.job.stream
+    assert stream is not None
+    return deployment.change(roots=(request.param,), stream=stream.model_copy(update={"input": request.param}))
 
 
 @pytest.mark.parametrize("name", ["refresh_inventory", "plan_retention", "prune_partitions"])
