@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import ConfigDict, Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr, field_validator
 
 from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.storage.options import VARIABLE
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot.operator_files import OperatorFiles
 
 
+_MEMORY = re.compile(r"[1-9][0-9]*[kmgt]?", re.ASCII | re.IGNORECASE)
 _PER_OPERATOR = ("key_serializers", "connectors", "python_types")
 
 
@@ -36,12 +38,19 @@ class SparkResource(dg.ConfigurableResource["SparkResource"]):
     )
     memory: str = Field(
         default="2g",
-        pattern=r"^[1-9][0-9]*[kKmMgGtT]$",
         description="Heap of the driver JVM, such as 2g; Python workers need memory besides.",
     )
     master: str = Field(default="", description="Spark master, such as spark://host:7077; local by default.")
     conf: dict[str, str] = Field(default={}, description="Further Spark options; they override the fields above.")
     _session: Any = PrivateAttr(default=None)
+
+    @field_validator("memory", mode="before")
+    @classmethod
+    def _check_memory(cls, memory: object) -> object:
+        # The value of an environment variable is validated when it is read.
+        if isinstance(memory, str) and not isinstance(memory, dg.EnvVar) and not _MEMORY.fullmatch(memory):
+            raise ValueError(f"{memory!r} is no size of a heap: write a number with k, m, g or t, such as 2g")
+        return memory
 
     @contextmanager
     def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator[SparkResource]:

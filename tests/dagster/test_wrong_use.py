@@ -319,3 +319,17 @@ def test_a_resource_names_its_field(resource: type[Any], fields: dict[str, Any],
     with pytest.raises((ValidationError, dg.DagsterInvalidConfigError, dg.DagsterInvalidInvocationError)) as caught:
         resource(**fields)
     assert named in str(caught.value)
+
+
+def test_a_resource_takes_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_MEMORY", "much")
+    resource = SparkResource(memory=dg.EnvVar("SPARK_MEMORY"), cores=dg.EnvVar.int("SPARK_CORES"))
+    monkeypatch.setenv("SPARK_CORES", "2")
+    with (
+        pytest.raises(ValidationError, match="'much' is no size of a heap"),
+        resource.process_config_and_initialize_cm(),
+    ):
+        pass
+    monkeypatch.setenv("SPARK_MEMORY", "3g")
+    with resource.process_config_and_initialize_cm() as spark:
+        assert (spark.memory, spark.cores) == ("3g", 2)
