@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from fsspec.registry import _registry as registry
 
 from benchmarks.s3_server import start_s3
 from tests.docs.runner import ROOT, follow
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
 CHECKPOINT = "s3://flink/checkpoints/chk-42"
 
 
+def _forget_clients() -> None:
+    """Forget clients of remote storages, which keep the credentials of the environment that they were made in."""
+    for filesystem in {*registry.values()}:
+        if filesystem.async_impl:
+            filesystem.clear_instance_cache()
+
+
 @contextmanager
 def prepare_store(page: Path) -> Iterator[None]:
     """An S3 server with a checkpoint of the orders for a page that reads one; credentials are in the environment."""
@@ -31,7 +39,9 @@ def prepare_store(page: Path) -> Iterator[None]:
         patch.setenv("AWS_ENDPOINT_URL", server.endpoint)
         patch.setenv("AWS_ACCESS_KEY_ID", "k")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+        _forget_clients()
         yield
+        _forget_clients()
 
 
 @pytest.fixture(scope="session")

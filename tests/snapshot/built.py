@@ -78,7 +78,8 @@ def build_snapshot(
     masters: tuple[MasterState, ...] = (),
     connectors: Mapping[str, str] | None = None,
 ) -> Snapshot:
-    """Write `_metadata` into a directory and open it."""
+    """Write `_metadata` into a directory, which may be new, and open it."""
+    directory.mkdir(exist_ok=True)
     metadata = CheckpointMetadata(3, 1, masters, operators)
     (directory / "_metadata").write_bytes(write_metadata(metadata))
     return open_snapshot(str(directory), Declarations(uids=tuple(uids), connectors=connectors or {}))

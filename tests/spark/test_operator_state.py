@@ -199,7 +199,7 @@ def double(batch: pa.RecordBatch) -> pa.RecordBatch:
 def test_elements_are_left_out_doubled_and_split(spark: SparkSession, tmp_path: Path) -> None:
     encoded = [[number.to_bytes(8, "big") for number in numbers] for numbers in ([1, 2, 3, 4], [], [5, 6])]
     made = list_operator("op", "list", *encoded, serializer=LONG)
-    old = build_snapshot(tmp_path, made, uids=["op"])
+    old = build_snapshot(tmp_path / "old", made, uids=["op"])
     odd = {"filter": {"keep": "value % 2 = 0", "reason": "odd"}}
     changes = make(
         change(
@@ -246,13 +246,13 @@ ADDED = change("rules", [{"convert": {"to": "Long", "expression": "value + map_k
 
 
 def test_the_order_of_copies_does_not_matter_but_their_entries_do(spark: SparkSession, tmp_path: Path) -> None:
-    same = with_copies(tmp_path, copy_of((1, 2), (3, 4)), copy_of((3, 4), (1, 2)))
+    same = with_copies(tmp_path / "old", copy_of((1, 2), (3, 4)), copy_of((3, 4), (1, 2)))
     result = migrate(same, make(ADDED), str(tmp_path / "new"))
     after = result.snapshot.operator("op").state("rules").to_arrow().to_pylist()
     assert [(each["subtask"], each["map_key"], each["map_value"]) for each in after] == [
         (subtask, *pair) for subtask in (0, 1) for pair in ((1, 3), (3, 7))
     ]
-    differing = with_copies(tmp_path, copy_of((1, 2), (3, 4)), copy_of((1, 2), (3, 5)))
+    differing = with_copies(tmp_path / "old", copy_of((1, 2), (3, 4)), copy_of((1, 2), (3, 5)))
     with pytest.raises(UsageError, match="subtasks 0 and 1 hold different copies") as caught:
         migrate(differing, make(ADDED), str(tmp_path / "refused"))
     assert caught.value.where.state == "rules"
@@ -261,7 +261,7 @@ def test_the_order_of_copies_does_not_matter_but_their_entries_do(spark: SparkSe
 
 def test_a_copy_that_no_handle_names_is_none(spark: SparkSession, tmp_path: Path) -> None:
     unnamed = replace(copy_of((9, 9)), states=())
-    old = with_copies(tmp_path, unnamed, copy_of((1, 2)))
+    old = with_copies(tmp_path / "old", unnamed, copy_of((1, 2)))
     result = migrate(old, make(ADDED), str(tmp_path / "new"), prove=False)
     after = result.snapshot.operator("op").state("rules").to_arrow().to_pylist()
     assert [(each["subtask"], each["map_value"]) for each in after] == [(0, 3), (1, 3)]
@@ -273,7 +273,7 @@ def test_a_copy_that_no_handle_names_is_none(spark: SparkSession, tmp_path: Path
 
 def test_an_operator_without_states_has_no_handle_left(spark: SparkSession, tmp_path: Path) -> None:
     gone = make(change("rules", [{"drop_state": {"reason": "nobody reads it"}}], uid="op"))
-    result = migrate(with_copies(tmp_path, copy_of((1, 2))), gone, str(tmp_path / "new"), prove=False)
+    result = migrate(with_copies(tmp_path / "old", copy_of((1, 2))), gone, str(tmp_path / "new"), prove=False)
     (subtask,) = result.snapshot.operator("op").metadata.subtasks
     assert subtask.managed_operator_state is None
 
@@ -281,5 +281,5 @@ def test_an_operator_without_states_has_no_handle_left(spark: SparkSession, tmp_
 def test_values_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     narrow = make(change("rules", [{"convert": {"to": "Byte", "expression": "CAST(value AS TINYINT)"}}], uid="op"))
     with pytest.raises(MigrationError, match="OVERFLOW"):
-        migrate(with_copies(tmp_path, copy_of((1, 1 << 40))), narrow, str(tmp_path / "new"))
+        migrate(with_copies(tmp_path / "old", copy_of((1, 1 << 40))), narrow, str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
