@@ -135,8 +135,8 @@ class _Handler(BaseHTTPRequestHandler):
     counts: ClassVar[S3Server]
 
     def respond(self, body: bytes) -> _Answer:
-        """Status, headers and content of the answer; each server overrides it. HEAD gets no content."""
-        raise NotImplementedError
+        """Status, headers and content of the answer; each kind of server overrides it. HEAD gets no content."""
+        raise NotImplementedError  # Only subclasses are served.
 
     def _handle(self) -> None:
         counts = self.counts

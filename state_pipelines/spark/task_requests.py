@@ -30,7 +30,7 @@ def log_requests() -> Iterator[None]:
     finally:
         sent, task = sent_requests() - before, TaskContext.get()
         if task is not None:
-            # Loggers are at WARNING in workers, which nobody can configure.
+            # The root logger of a Python worker is at WARNING, and no code of the user runs there to change that.
             log.setLevel(logging.INFO)
             counts = {
                 "stage": str(task.stageId()),

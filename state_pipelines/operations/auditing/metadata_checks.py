@@ -45,7 +45,7 @@ def audit_structure(snapshot: Snapshot, findings: Findings) -> None:
 
 
 def _check_subtasks(operator: Operator, findings: Findings) -> bool:
-    """Check subtasks and parallelism; returns whether each subtask is listed once and exists."""
+    """Check subtasks and parallelism; returns whether key groups can be checked, which would find the same again."""
     metadata = operator.metadata
     error = None
     try:
@@ -60,7 +60,7 @@ def _check_subtasks(operator: Operator, findings: Findings) -> bool:
         problems.append(f"max parallelism {metadata.max_parallelism} is above Flink's limit of {MAX_PARALLELISM}")
     for problem in problems:
         findings.add(_find(operator, None, Property.METADATA, problem, hint=_EDITED))
-    return error is None
+    return error is None and metadata.max_parallelism <= MAX_PARALLELISM
 
 
 def _check_key_groups(operator: Operator, findings: Findings) -> None:
