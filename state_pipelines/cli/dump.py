@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from state_pipelines.operations.dump_lines import Line
 
 
-_LINES_AT_ONCE = 2_000
 _REASON = '"@reason"'
 
 
@@ -96,20 +95,10 @@ class _Unread:
 
 
 def write_lines(lines: Iterable[str], output: BinaryIO) -> None:
-    """Write lines in large chunks; those before an error are written too."""
-    pending: list[str] = []
+    """Write lines, of which each may be a large part of the memory; those before an error are written too."""
     try:
         for line in lines:
-            pending.append(line)
-            if len(pending) >= _LINES_AT_ONCE:
-                _flush(pending, output)
+            output.write(line.encode())
+            output.write(b"\n")
     finally:
-        _flush(pending, output)
         output.flush()
-
-
-def _flush(pending: list[str], output: BinaryIO) -> None:
-    if pending:
-        text = "\n".join((*pending, ""))
-        pending.clear()
-        output.write(text.encode())
