@@ -21,7 +21,7 @@ from state_pipelines.keyed.changelog.changes import (
     write_metadata_change,
 )
 from state_pipelines.metadata.keyed_handles import StateChange
-from state_pipelines.serializers.state_meta_info import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ class StateLog:
     def __init__(self, info: StateMetaInfo, layout: KeyedLayout) -> None:
         self.info = info
         self.kind = find_entry_kind(info)
-        self._is_queue = info.kind is StateKind.PRIORITY_QUEUE
+        self._is_queue = info.backend_type is BackendStateType.PRIORITY_QUEUE
         self._prefix = layout.prefix
         self._find_scope = _make_scope(layout)
         # Per record key (of a cleared map: its head in a tuple) the changes that count, in the order of the first one.

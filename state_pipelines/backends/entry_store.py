@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from state_pipelines.serializers.state_meta_info import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ class EntryKind(Enum):
 
 def find_entry_kind(info: StateMetaInfo) -> EntryKind:
     """The kind of the entries of a state."""
-    if info.kind is StateKind.KEY_VALUE and info.state_type in ("LIST", "MAP"):
+    if info.backend_type is BackendStateType.KEY_VALUE and info.state_type in ("LIST", "MAP"):
         return EntryKind[info.state_type]
     return EntryKind.VALUE
 

@@ -17,7 +17,7 @@ from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.serializers.merged_subclasses import join_infos
-from state_pipelines.serializers.state_meta_info import StateKind, as_key_value
+from state_pipelines.serializers.state_meta_info import BackendStateType, as_key_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -132,8 +132,8 @@ class KeyedStateBackend:
             UnsupportedError: a serializer has no layout.
         """
         info = as_key_value(info)
-        if info.kind is not StateKind.KEY_VALUE:
-            raise UsageError(f"{info.kind} state is no keyed state of values", where=Where(state=info.name))
+        if info.backend_type is not BackendStateType.KEY_VALUE:
+            raise UsageError(f"{info.backend_type} state is no keyed state of values", where=Where(state=info.name))
         known = self._registered.get(info.name)
         if isinstance(known, StateTable) and known.info == info:
             return known
@@ -146,8 +146,8 @@ class KeyedStateBackend:
 
     def register_timers(self, info: StateMetaInfo) -> TimerEntries:
         """Register a priority queue of timers, new or restored; as `register`."""
-        if info.kind is not StateKind.PRIORITY_QUEUE:
-            raise UsageError(f"{info.kind} state is no priority queue", where=Where(state=info.name))
+        if info.backend_type is not BackendStateType.PRIORITY_QUEUE:
+            raise UsageError(f"{info.backend_type} state is no priority queue", where=Where(state=info.name))
         known = self._registered.get(info.name)
         if isinstance(known, TimerEntries) and known.info == info:
             return known

@@ -18,7 +18,7 @@ from state_pipelines.metadata.operator_handles import OperatorStreamStateHandle
 from state_pipelines.metadata.stream_handles import RelativeFileStateHandle
 from state_pipelines.operatorstate.header import OperatorHeader
 from state_pipelines.operatorstate.state_files import write_operator_file
-from state_pipelines.serializers.state_meta_info import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType
 from state_pipelines.storage import create_file, join
 
 if TYPE_CHECKING:
@@ -185,8 +185,8 @@ class OperatorStateBackend:
             StateMigrationError: the restored state does not fit the new serializer.
             UnsupportedError: the serializer has no layout.
         """
-        if info.kind is not StateKind.OPERATOR:
-            raise UsageError(f"{info.kind} state is no list of operator state", where=Where(state=info.name))
+        if info.backend_type is not BackendStateType.OPERATOR:
+            raise UsageError(f"{info.backend_type} state is no list of operator state", where=Where(state=info.name))
         known = self._registered.get(info.name)
         if isinstance(known, OperatorList) and known.info == info:
             return known
@@ -198,8 +198,8 @@ class OperatorStateBackend:
 
     def register_broadcast(self, info: StateMetaInfo) -> BroadcastTable:
         """Register a broadcast state; as `register_list`."""
-        if info.kind is not StateKind.BROADCAST:
-            raise UsageError(f"{info.kind} state is no broadcast state", where=Where(state=info.name))
+        if info.backend_type is not BackendStateType.BROADCAST:
+            raise UsageError(f"{info.backend_type} state is no broadcast state", where=Where(state=info.name))
         known = self._registered.get(info.name)
         if isinstance(known, BroadcastTable) and known.info == info:
             return known
@@ -227,8 +227,8 @@ class OperatorStateBackend:
             return None
         header = OperatorHeader(
             compressed=compressed,
-            lists=tuple(info for info in self._infos.values() if info.kind is StateKind.OPERATOR),
-            broadcasts=tuple(info for info in self._infos.values() if info.kind is StateKind.BROADCAST),
+            lists=tuple(info for info in self._infos.values() if info.backend_type is BackendStateType.OPERATOR),
+            broadcasts=tuple(info for info in self._infos.values() if info.backend_type is BackendStateType.BROADCAST),
         )
         lists = {info.name: _join(self._lists[info.name]) for info in header.lists}
         broadcasts = {info.name: _join_entries(self._broadcasts[info.name]) for info in header.broadcasts}
@@ -242,7 +242,7 @@ class OperatorStateBackend:
         if known is not None and resolve_operator(known, info) is Change.REWRITE:
             if info.name in self._registered:
                 raise UsageError("the state is registered with another serializer already")
-            if info.kind is StateKind.OPERATOR:
+            if info.backend_type is BackendStateType.OPERATOR:
                 convert = self._find_conversion(known.element, info.element)
                 self._lists[info.name] = [convert(element) for element in self._lists[info.name]]
             else:

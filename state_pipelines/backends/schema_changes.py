@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import StateMigrationError, UnsupportedError, UsageError, Where
 from state_pipelines.serializers.compatibility import Outcome, resolve, wrap_ttl_aware
-from state_pipelines.serializers.state_meta_info import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import MapOf
 
@@ -63,9 +63,9 @@ def resolve_keyed(old: StateMetaInfo, new: StateMetaInfo, *, is_heap: bool) -> C
     """
     if old == new:
         return Change.NONE
-    if old.kind is not new.kind:
-        raise UsageError(f"the restored state is {old.kind} state, and {new.kind} state is registered")
-    if new.kind is StateKind.PRIORITY_QUEUE:
+    if old.backend_type is not new.backend_type:
+        raise UsageError(f"the restored state is {old.backend_type} state, and {new.backend_type} state is registered")
+    if new.backend_type is BackendStateType.PRIORITY_QUEUE:
         outcome = _judge(old.element, new.element, "timer")
         if outcome is not Outcome.AS_IS:
             raise _refuse(outcome, "The new priority queue serializer must not be incompatible.", old.name)
@@ -112,15 +112,15 @@ def resolve_operator(old: StateMetaInfo, new: StateMetaInfo) -> Change:
     """
     if old == new:
         return Change.NONE
-    if old.kind is not new.kind:
-        raise UsageError(f"the restored state is {old.kind} state, and {new.kind} state is registered")
+    if old.backend_type is not new.backend_type:
+        raise UsageError(f"the restored state is {old.backend_type} state, and {new.backend_type} state is registered")
     if old.distribution_mode != new.distribution_mode:
         raise UsageError(
             f"Incompatible state assignment modes. Was [{old.distribution_mode}], registered with "
             f"[{new.distribution_mode}]",
             where=Where(state=old.name),
         )
-    is_list = new.kind is StateKind.OPERATOR
+    is_list = new.backend_type is BackendStateType.OPERATOR
     sides = [("state typeSerializer for operator", old.value_serializer, new.value_serializer)]
     if not is_list:
         sides = [

@@ -14,6 +14,7 @@ from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.scalar.codec import read_value
 from state_pipelines.errors import UnsupportedError, UsageError, Where, at
+from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 
-_VALUES = ("VALUE", "REDUCING", "AGGREGATING")
+_VALUES = (StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING)
 
 
 class StateTable:
@@ -129,7 +130,7 @@ class StateTable:
             ValueRangeError: an element does not fit the serializer.
         """
         if self.kind is not EntryKind.LIST:
-            raise self._wrong_kind("append elements", "LIST")
+            raise self._wrong_kind("append elements", StateKind.LIST)
         joined = self._join(values)
         if joined:
             self._entries.append(self._find_head(namespace), joined)
@@ -225,7 +226,7 @@ class StateTable:
 
     def _get_map(self) -> MapEntries:
         if self.kind is not EntryKind.MAP:
-            raise self._wrong_kind("use map keys", "MAP")
+            raise self._wrong_kind("use map keys", StateKind.MAP)
         return self._map
 
     def _wrong_kind(self, what: str, wanted: str) -> UsageError:

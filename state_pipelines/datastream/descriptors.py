@@ -9,6 +9,7 @@ from state_pipelines.datastream.derived_types import derive_type
 from state_pipelines.datastream.type_information import ListTypeInfo, MapTypeInfo
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.serializers import build
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import keyed_state
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class StateDescriptor:
         state_type: VALUE, LIST, MAP, REDUCING or AGGREGATING.
     """
 
-    state_type = ""
+    state_type = StateKind.UNKNOWN
 
     def __init__(self, name: str, type_info: TypeInformation | Serializer | str | type) -> None:
         self.name = name
@@ -90,7 +91,7 @@ class ValueStateDescriptor(StateDescriptor):
         default_value: value of keys without one; as in Java it is ignored with TTL.
     """
 
-    state_type = "VALUE"
+    state_type = StateKind.VALUE
 
     def __init__(
         self, name: str, value_type_info: TypeInformation | Serializer | str | type, *, default_value: Any = None
@@ -107,7 +108,7 @@ class ListStateDescriptor(StateDescriptor):
         elem_type_info: type of the elements.
     """
 
-    state_type = "LIST"
+    state_type = StateKind.LIST
     type_info: ListTypeInfo
 
     def __init__(self, name: str, elem_type_info: TypeInformation | Serializer | str | type) -> None:
@@ -128,7 +129,7 @@ class MapStateDescriptor(StateDescriptor):
         value_type_info: type of the map values.
     """
 
-    state_type = "MAP"
+    state_type = StateKind.MAP
     type_info: MapTypeInfo
 
     def __init__(
@@ -157,7 +158,7 @@ class ReducingStateDescriptor(StateDescriptor):
         UsageError: the function is neither.
     """
 
-    state_type = "REDUCING"
+    state_type = StateKind.REDUCING
 
     def __init__(
         self,
@@ -190,7 +191,7 @@ class AggregatingStateDescriptor(StateDescriptor):
         UsageError: `agg_function` is no AggregateFunction.
     """
 
-    state_type = "AGGREGATING"
+    state_type = StateKind.AGGREGATING
 
     def __init__(
         self,

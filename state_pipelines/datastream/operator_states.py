@@ -9,16 +9,14 @@ from state_pipelines.datastream.descriptors import ListStateDescriptor, MapState
 from state_pipelines.datastream.states import BroadcastState, ListState, ReadOnlyBroadcastState
 from state_pipelines.datastream.table_states import ElementConversion, convert
 from state_pipelines.errors import UsageError, Where
-from state_pipelines.serializers.state_meta_info import StateKind, broadcast_state, operator_list
+from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType, broadcast_state, operator_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from state_pipelines.backends.operator_backend import BroadcastTable, OperatorList, OperatorStateBackend
     from state_pipelines.datastream.descriptors import StateDescriptor
-
-SPLIT = "SPLIT_DISTRIBUTE"
-UNION = "UNION"
 
 
 class OperatorListState(ListState[Any]):
@@ -119,11 +117,11 @@ class BackendOperatorStates(ListStateStore):
 
     def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
         """Register a list state whose elements a new parallelism distributes evenly."""
-        return self._register_list(state_descriptor, SPLIT)
+        return self._register_list(state_descriptor, StateKind.SPLIT_DISTRIBUTE)
 
     def get_union_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
         """Register a list state whose elements every subtask gets all of on restore."""
-        return self._register_list(state_descriptor, UNION)
+        return self._register_list(state_descriptor, StateKind.UNION)
 
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> TableBroadcastState:
         """Register a broadcast state.
@@ -132,22 +130,22 @@ class BackendOperatorStates(ListStateStore):
             UsageError: it is no `MapStateDescriptor`, has TTL, or its name is in use for another state.
             IncompatibleError: the state was restored with serializers that do not fit.
         """
-        known = self._find(state_descriptor, MapStateDescriptor, "BROADCAST")
+        known = self._find(state_descriptor, MapStateDescriptor, StateKind.BROADCAST)
         if isinstance(known, TableBroadcastState):
             return known
         of = state_descriptor.type_info
         info = broadcast_state(state_descriptor.name, of.key_type.serializer, of.value_type.serializer)
         made = TableBroadcastState(state_descriptor, self._backend.register_broadcast(info))
-        self._states[state_descriptor.name] = "BROADCAST", state_descriptor, made
+        self._states[state_descriptor.name] = StateKind.BROADCAST, state_descriptor, made
         return made
 
     def get_registered_state_names(self) -> set[str]:
         """Return the names of list states, registered or restored (`OperatorStateStore.getRegisteredStateNames`)."""
-        return {info.name for info in self._backend.states if info.kind is StateKind.OPERATOR}
+        return {info.name for info in self._backend.states if info.backend_type is BackendStateType.OPERATOR}
 
     def get_registered_broadcast_state_names(self) -> set[str]:
         """Return the names of broadcast states, registered or restored."""
-        return {info.name for info in self._backend.states if info.kind is StateKind.BROADCAST}
+        return {info.name for info in self._backend.states if info.backend_type is BackendStateType.BROADCAST}
 
     def _register_list(self, descriptor: ListStateDescriptor, mode: str) -> ListState[Any]:
         known = self._find(descriptor, ListStateDescriptor, mode)

@@ -23,6 +23,7 @@ from state_pipelines.datastream.type_information import (
 from state_pipelines.errors import UnsupportedError, ValueRangeError, at
 from state_pipelines.serializers import build, tree
 from state_pipelines.serializers.python_types import BYTES, PythonDeclaration, PythonType
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import keyed_state
 from state_pipelines.snapshot.python_states import PREFIX, declare_types, python_name
 
@@ -179,11 +180,11 @@ def lay_out(descriptor: StateDescriptor, namespace: Serializer) -> PyflinkState:
         name = PREFIX + descriptor.name
         if isinstance(adapted.type_info, MapTypeInfo):
             arrays = build.map_of(build.basic("ByteArrayWrapper"), array)
-            info = keyed_state(name, "MAP", arrays, namespace)
+            info = keyed_state(name, StateKind.MAP, arrays, namespace)
             sides = (adapted.type_info.key_type, adapted.type_info.value_type)
             type_ = PythonType(word="MAP", children=tuple(_coder_of(each) for each in sides))
         else:
-            info = keyed_state(name, "LIST", build.list_of(array), namespace)
+            info = keyed_state(name, StateKind.LIST, build.list_of(array), namespace)
             stored = adapted.type_info
             type_ = _coder_of(stored.elem_type if isinstance(stored, ListTypeInfo) else stored)
         kind = descriptor.state_type
@@ -247,9 +248,9 @@ def unwrap_key(serializer: Serializer) -> Serializer:
 
 def _adapt(descriptor: StateDescriptor) -> TypeInformation:
     of = descriptor.type_info
-    if descriptor.state_type == "LIST" and isinstance(of, ListTypeInfo):
+    if descriptor.state_type == StateKind.LIST and isinstance(of, ListTypeInfo):
         return ListTypeInfo(find_coder(of.elem_type))
-    if descriptor.state_type == "MAP" and isinstance(of, MapTypeInfo):
+    if descriptor.state_type == StateKind.MAP and isinstance(of, MapTypeInfo):
         return MapTypeInfo(find_coder(of.key_type), find_coder(of.value_type))
     return find_coder(of)
 

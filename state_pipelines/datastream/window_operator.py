@@ -19,6 +19,7 @@ from state_pipelines.datastream.window_functions import ProcessWindowFunction
 from state_pipelines.datastream.windows import TimeWindow
 from state_pipelines.errors import UsageError, Where
 from state_pipelines.serializers.build import TIME_WINDOW
+from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +79,10 @@ class WindowOperator(KeyedOperator):
     ) -> None:
         super().__init__(function, key_type, **options)
         where = Where(state=contents.name)
-        if contents.state_type not in ("LIST", "REDUCING", "AGGREGATING") or contents.ttl_config is not None:
+        if (
+            contents.state_type not in (StateKind.LIST, StateKind.REDUCING, StateKind.AGGREGATING)
+            or contents.ttl_config is not None
+        ):
             raise UsageError("contents of windows are list, reducing or aggregating state without TTL", where=where)
         if contents.name != WINDOW_CONTENTS:
             raise UsageError(f"the state of the contents of windows is named {WINDOW_CONTENTS}", where=where)
@@ -172,9 +176,9 @@ class WindowOperator(KeyedOperator):
 
     def _emit(self, key: Any, window: TimeWindow, output: list[Any]) -> None:
         stored = self._contents.get()  # type: ignore[attr-defined]
-        if stored is None or (self._descriptor.state_type == "LIST" and not stored):
+        if stored is None or (self._descriptor.state_type == StateKind.LIST and not stored):
             return
-        inputs = stored if self._descriptor.state_type == "LIST" else [stored]
+        inputs = stored if self._descriptor.state_type == StateKind.LIST else [stored]
         self._context.set(window)
         if isinstance(self.function, ProcessWindowFunction):
             self._collect(self.function.process(key, self._context, inputs), output)

@@ -13,7 +13,7 @@ from state_pipelines.errors import Where, at, older_than_promised
 from state_pipelines.serializers.body_ends import OpenBodyError, read_settled
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
 from state_pipelines.serializers.state_meta_info import (
-    StateKind,
+    BackendStateType,
     StateMetaInfo,
     read_state_meta_infos,
     unread_state,
@@ -74,7 +74,7 @@ def read_keyed_header(reader: Reader) -> KeyedHeader:
         states = read_state_meta_infos(reader)
     except OpenBodyError as error:
         unread = (
-            unread_state(f"{UNREAD_NAME}{len(error.infos) + index}", StateKind.KEY_VALUE, error.node)
+            unread_state(f"{UNREAD_NAME}{len(error.infos) + index}", BackendStateType.KEY_VALUE, error.node)
             for index in range(error.left)
         )
         error.infos = (*error.infos, *unread)

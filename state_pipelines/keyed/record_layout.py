@@ -19,7 +19,8 @@ from state_pipelines.errors import FormatError, UnsupportedError, Where
 from state_pipelines.keyed.key_group_prefix import key_group_prefix_size
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.python_types import PythonValue
-from state_pipelines.serializers.state_meta_info import StateKind, StateMetaInfo
+from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType, StateMetaInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +46,7 @@ class KeyedLayout:
 
     key: lay.Struct
     value: lay.Layout
-    state_type: str
+    state_type: StateKind
     ttl: bool
     key_serializer: tree.Serializer
     max_parallelism: int
@@ -171,20 +172,20 @@ def derive_keyed_layout(
         UnsupportedError: the kind of state has no records of its own here, or a serializer was lost at write time.
     """
     values, context = context, replace(context, opaque_values=OpaqueValues.NONE)
-    if info.kind is StateKind.PRIORITY_QUEUE:
+    if info.backend_type is BackendStateType.PRIORITY_QUEUE:
         return _timer_layout(info, max_parallelism, context)
-    if info.kind is not StateKind.KEY_VALUE:
-        raise UnsupportedError(f"{info.kind} state is not read yet", where=Where(state=info.name))
+    if info.backend_type is not BackendStateType.KEY_VALUE:
+        raise UnsupportedError(f"{info.backend_type} state is not read yet", where=Where(state=info.name))
     key = derive_layout(key_serializer, context)
     namespace = derive_layout(info.namespace_serializer, context)
     lengths = [fixed_length(each, context) for each in (key_serializer, info.namespace_serializer)]
     if lengths == [None, None]:
         key, namespace = lay.MeasuredKey(key), lay.MeasuredKey(namespace)
     fields = [("state_key", key), ("state_namespace", namespace)]
-    state_type = info.state_type or "VALUE"
+    state_type = info.state_type or StateKind.VALUE
     value: tree.Serializer = info.value_serializer
     layout: lay.Layout | None = None
-    if state_type == "LIST":
+    if state_type == StateKind.LIST:
         value = info.element
         typed = _python_value(value)
         if typed is None:
@@ -192,9 +193,9 @@ def derive_keyed_layout(
         else:
             # A single array has the bytes of a value.
             state_type = typed.kind
-            if state_type == "LIST":
+            if state_type == StateKind.LIST:
                 layout = lay.Runs(derive_layout(typed.type, context), _has_ttl(value))
-    elif state_type == "MAP" and isinstance(value, tree.MapOf):
+    elif state_type == StateKind.MAP and isinstance(value, tree.MapOf):
         fields.append(("map_key", derive_layout(value.key, context)))
         value = value.value
         layout = lay.Optional(derive_layout(value, values), rest_is_null=True)
@@ -213,7 +214,7 @@ def _timer_layout(info: StateMetaInfo, max_parallelism: int, context: LayoutCont
         ("state_key", derive_layout(element.key, context)),
         ("state_namespace", derive_layout(element.namespace, context)),
     )
-    return KeyedLayout(lay.Struct(fields), lay.Constant(b""), "TIMER", False, element.key, max_parallelism)
+    return KeyedLayout(lay.Struct(fields), lay.Constant(b""), StateKind.TIMER, False, element.key, max_parallelism)
 
 
 def _python_value(serializer: tree.Serializer) -> PythonValue | None:

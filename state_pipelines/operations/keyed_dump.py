@@ -23,8 +23,9 @@ from state_pipelines.operations.dump_lines import (
 )
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.python_types import PICKLED
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import TIMER_STATE
-from state_pipelines.snapshot.keyed_state import TIMER, KeyedPart, KeyedState, group_by_file
+from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState, group_by_file
 from state_pipelines.snapshot.survey import Failure
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def _dump_file(
 
 def _find_show(state: KeyedState, part: KeyedPart) -> _Show:
     # The subtask's own layout: the state as a whole has none where one subtask has a namespace that nothing reads.
-    layout, _ = state.find_part_layout(part) if state.kind == TIMER else (None, "")
+    layout, _ = state.find_part_layout(part) if state.kind == StateKind.TIMER else (None, "")
     return _show_entries(state, part) if layout is None else _show_timers(state, part, layout)
 
 
@@ -153,7 +154,7 @@ def _show_entries(state: KeyedState, part: KeyedPart) -> _Show:
     layout, unread = state.find_part_layout(part)
     key_serializer, namespace, value = state.find_part_serializers(part)
     value = complete(value, state.operator.snapshot.layout_context)
-    user_key = value.key if kind == "MAP" and isinstance(value, tree.MapOf) else None
+    user_key = value.key if kind == StateKind.MAP and isinstance(value, tree.MapOf) else None
     user_value = value.value if user_key is not None and isinstance(value, tree.MapOf) else value
 
     def show(records: KeyedRecords) -> Iterator[Line]:

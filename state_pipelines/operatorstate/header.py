@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from state_pipelines.binary.snappy_frames import STREAM_ID
 from state_pipelines.errors import UsageError, Where, older_than_promised
 from state_pipelines.serializers.body_ends import OpenBodyError, read_settled
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import (
-    StateKind,
+    BackendStateType,
     StateMetaInfo,
     read_state_meta_infos,
     unread_state,
@@ -74,8 +75,8 @@ def read_operator_header(reader: Reader) -> OperatorHeader:
         found = (*header.lists, *error.infos)
         error.header = replace(
             header,
-            lists=tuple(info for info in found if info.kind is not StateKind.BROADCAST),
-            broadcasts=tuple(info for info in found if info.kind is StateKind.BROADCAST),
+            lists=tuple(info for info in found if info.backend_type is not BackendStateType.BROADCAST),
+            broadcasts=tuple(info for info in found if info.backend_type is BackendStateType.BROADCAST),
         )
         raise
 
@@ -113,14 +114,22 @@ def settle_operator_header(
             raise
         read = {info.name for info in (*error.header.lists, *error.header.broadcasts)}
         unread = [
-            unread_state(each, StateKind.BROADCAST if mode == "BROADCAST" else StateKind.OPERATOR, error.node, mode)
+            unread_state(
+                each,
+                BackendStateType.BROADCAST if mode == StateKind.BROADCAST else BackendStateType.OPERATOR,
+                error.node,
+                mode,
+            )
             for each, mode in states.items()
             if each not in read
         ]
         return replace(
             error.header,
-            lists=(*error.header.lists, *(info for info in unread if info.kind is StateKind.OPERATOR)),
-            broadcasts=(*error.header.broadcasts, *(info for info in unread if info.kind is StateKind.BROADCAST)),
+            lists=(*error.header.lists, *(info for info in unread if info.backend_type is BackendStateType.OPERATOR)),
+            broadcasts=(
+                *error.header.broadcasts,
+                *(info for info in unread if info.backend_type is BackendStateType.BROADCAST),
+            ),
             raw=data[:stop],
         ), stop
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from state_pipelines.errors import UsageError
+from state_pipelines.serializers.registered_states import KEYED_KINDS, StateKind
 from state_pipelines.serializers.text import describe, quote
 from state_pipelines.serializers.tree import Basic, Serializer
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 _Item = TypeVar("_Item")
 
-KINDS = ("VALUE", "LIST", "MAP", "REDUCING", "AGGREGATING")
 """Kinds of state that Python functions have."""
 
 PICKLED = "PICKLED_BYTE_ARRAY"
@@ -95,14 +95,14 @@ class PythonValue(Serializer):
     Attributes:
         stored: the serializer that the snapshot has: `BytePrimitiveArray`, of map keys `ByteArrayWrapper`.
         type: of the content.
-        kind: of the state in Python, see `KINDS`. An element of LIST state is a run of values: PyFlink appends what a
-            bundle has added as one array.
+        kind: of the state in Python, one of `KEYED_KINDS`. An element of LIST state is a run of values: PyFlink appends
+            what a bundle has added as one array.
     """
 
     snapshot_class: str = ""
     stored: Basic
     type: PythonType
-    kind: str
+    kind: StateKind
 
     @property
     def nested(self) -> tuple[Serializer, ...]:
@@ -116,11 +116,11 @@ class PythonDeclaration:
 
     Attributes:
         type: of the value or element; of MAP state a MAP type.
-        kind: see `KINDS`; None if not declared.
+        kind: one of `KEYED_KINDS`; None if not declared.
     """
 
     type: PythonType
-    kind: str | None = None
+    kind: StateKind | None = None
 
 
 def parse_python_type(text: str) -> PythonType:
@@ -181,7 +181,7 @@ class _Parser:
     def declaration(self) -> PythonDeclaration:
         """Return the whole text."""
         word = self._peek().lower().removesuffix("descriptor")
-        kind = next((each for each in KINDS if word == f"{each.lower()}state"), None)
+        kind = next((each for each in KEYED_KINDS if word == f"{each.lower()}state"), None)
         if kind is None:
             declared = PythonDeclaration(self.type(0))
         else:
@@ -191,13 +191,13 @@ class _Parser:
             raise self._error("the type ends before this")
         return declared
 
-    def _state_type(self, kind: str) -> PythonType:
+    def _state_type(self, kind: StateKind) -> PythonType:
         close = self._open()
         if self._token_text() is not None:
             self._take()
             self._expect(",")
         types = self._types(close)
-        if len(types) != (2 if kind == "MAP" else 1):
+        if len(types) != (2 if kind == StateKind.MAP else 1):
             raise self._error(f"a {kind.lower()} state takes {'two types' if kind == 'MAP' else 'one type'}")
         return PythonType(word="MAP", children=types) if kind == "MAP" else types[0]
 

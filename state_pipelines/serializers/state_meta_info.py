@@ -18,7 +18,8 @@ from state_pipelines.serializers.registered_states import KEYED_STATE_TYPE as KE
 from state_pipelines.serializers.registered_states import NAMESPACE_SERIALIZER as NAMESPACE_SERIALIZER
 from state_pipelines.serializers.registered_states import USER_KEY_SERIALIZER as USER_KEY_SERIALIZER
 from state_pipelines.serializers.registered_states import VALUE_SERIALIZER as VALUE_SERIALIZER
-from state_pipelines.serializers.registered_states import StateKind as StateKind
+from state_pipelines.serializers.registered_states import BackendStateType as BackendStateType
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.registered_states import StateMetaInfo as StateMetaInfo
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
 from state_pipelines.serializers.snapshot_frames import SMALLEST_SNAPSHOT
@@ -36,11 +37,11 @@ _SERIALIZER_KEYS = (KEY_SERIALIZER, NAMESPACE_SERIALIZER, VALUE_SERIALIZER, USER
 
 _SMALLEST_OPTION = 4
 _SMALLEST_SERIALIZER = 2 + 4 + SMALLEST_SNAPSHOT
-# Name, kind and two counts.
+# Name, type and two counts.
 _SMALLEST_META_INFO = 2 + 4 + 4 + 4
 
 
-_KINDS = tuple(StateKind)
+_TYPES = tuple(BackendStateType)
 
 
 def read_state_meta_info(reader: Reader) -> StateMetaInfo:
@@ -54,8 +55,8 @@ def read_state_meta_info(reader: Reader) -> StateMetaInfo:
     with at(state=name):
         start = reader.position
         ordinal = reader.i32()
-        if not 0 <= ordinal < len(_KINDS):
-            raise reader.error(f"{ordinal} is not a kind of state (0 to {len(_KINDS) - 1})", start)
+        if not 0 <= ordinal < len(_TYPES):
+            raise reader.error(f"{ordinal} is not a kind of state (0 to {len(_TYPES) - 1})", start)
         options = tuple((reader.utf(), reader.utf()) for _ in range(reader.count(_SMALLEST_OPTION)))
         serializers: list[tuple[str, Serializer]] = []
         count = reader.count(_SMALLEST_SERIALIZER)
@@ -66,9 +67,9 @@ def read_state_meta_info(reader: Reader) -> StateMetaInfo:
                     serializers.append((key, read_snapshot(reader)))
             except OpenBodyError as error:
                 read = (*serializers, (key, error.node))
-                error.infos = (_complete(name, _KINDS[ordinal], options, dict(read), error.node),)
+                error.infos = (_complete(name, _TYPES[ordinal], options, dict(read), error.node),)
                 raise
-        return StateMetaInfo(name=name, kind=_KINDS[ordinal], options=options, serializers=tuple(serializers))
+        return StateMetaInfo(name=name, backend_type=_TYPES[ordinal], options=options, serializers=tuple(serializers))
 
 
 def _read_serializer_key(reader: Reader) -> str:
@@ -85,37 +86,41 @@ def _read_serializer_key(reader: Reader) -> str:
 
 
 def _complete(
-    name: str, kind: StateKind, options: tuple[tuple[str, str], ...], read: dict[str, Serializer], unknown: Serializer
+    name: str,
+    backend_type: BackendStateType,
+    options: tuple[tuple[str, str], ...],
+    read: dict[str, Serializer],
+    unknown: Serializer,
 ) -> StateMetaInfo:
     """Make the meta info of a state that is read up to an unknown snapshot; a placeholder for the rest."""
     keys = {
-        StateKind.PRIORITY_QUEUE: (VALUE_SERIALIZER,),
-        StateKind.OPERATOR: (VALUE_SERIALIZER,),
-        StateKind.BROADCAST: (VALUE_SERIALIZER, KEY_SERIALIZER),
-    }.get(kind, (VALUE_SERIALIZER, NAMESPACE_SERIALIZER))
+        BackendStateType.PRIORITY_QUEUE: (VALUE_SERIALIZER,),
+        BackendStateType.OPERATOR: (VALUE_SERIALIZER,),
+        BackendStateType.BROADCAST: (VALUE_SERIALIZER, KEY_SERIALIZER),
+    }.get(backend_type, (VALUE_SERIALIZER, NAMESPACE_SERIALIZER))
     serializers = {key: read.get(key, unknown) for key in keys} | read
-    return StateMetaInfo(name=name, kind=kind, options=options, serializers=tuple(serializers.items()))
+    return StateMetaInfo(name=name, backend_type=backend_type, options=options, serializers=tuple(serializers.items()))
 
 
-def unread_state(name: str, kind: StateKind, unknown: Serializer, mode: str = "") -> StateMetaInfo:
+def unread_state(name: str, backend_type: BackendStateType, unknown: Serializer, mode: str = "") -> StateMetaInfo:
     """Make the meta info of a state that cannot be read, because it comes after an unknown snapshot in the header.
 
     Args:
         name: of the state.
-        kind: of the state, as far as it is known.
+        backend_type: of the state, as far as it is known.
         unknown: the snapshot whose end is not known.
         mode: distribution mode of operator state.
     """
     assert isinstance(unknown, Opaque)
     reason = f"its serializers come after the snapshot of {unknown.unknown_class}, whose end is not known"
     options = ((DISTRIBUTION_MODE, mode),) if mode else ()
-    return _complete(name, kind, options, {}, replace(unknown, reason=reason))
+    return _complete(name, backend_type, options, {}, replace(unknown, reason=reason))
 
 
 def write_state_meta_info(writer: Writer, info: StateMetaInfo) -> None:
     """Write what `read_state_meta_info` reads."""
     writer.utf(info.name)
-    writer.i32(_KINDS.index(info.kind))
+    writer.i32(_TYPES.index(info.backend_type))
     writer.i32(len(info.options))
     for key, value in info.options:
         writer.utf(key)
@@ -166,7 +171,7 @@ def keyed_state(name: str, state_type: str, value: Serializer, namespace: Serial
     """
     return StateMetaInfo(
         name=name,
-        kind=StateKind.KEY_VALUE,
+        backend_type=BackendStateType.KEY_VALUE,
         options=((KEYED_STATE_TYPE, state_type),),
         serializers=((VALUE_SERIALIZER, value), (NAMESPACE_SERIALIZER, namespace)),
     )
@@ -179,28 +184,28 @@ def as_key_value(info: StateMetaInfo) -> StateMetaInfo:
     synchronous one names those of the whole list or map; keys and values of the database are the same.
     Source: `org.apache.flink.runtime.state.v2.RegisteredKeyAndUserKeyValueStateBackendMetaInfo`, `ForStMapState`.
     """
-    if info.kind is not StateKind.KEY_VALUE_V2:
+    if info.backend_type is not BackendStateType.KEY_VALUE_V2:
         return info
     value = info.value_serializer
-    if info.state_type == "LIST":
+    if info.state_type == StateKind.LIST:
         value = list_of(value)
-    elif info.state_type == "MAP":
+    elif info.state_type == StateKind.MAP:
         value = map_of(info._serializer(USER_KEY_SERIALIZER), value)
-    return keyed_state(info.name, info.state_type or "VALUE", value, info.namespace_serializer)
+    return keyed_state(info.name, info.state_type or StateKind.VALUE, value, info.namespace_serializer)
 
 
 def priority_queue(name: str, element: Serializer) -> StateMetaInfo:
     """Meta info of a priority queue: the timers of one service and time domain."""
     return StateMetaInfo(
-        name=name, kind=StateKind.PRIORITY_QUEUE, options=(), serializers=((VALUE_SERIALIZER, element),)
+        name=name, backend_type=BackendStateType.PRIORITY_QUEUE, options=(), serializers=((VALUE_SERIALIZER, element),)
     )
 
 
-def operator_list(name: str, element: Serializer, mode: str = "SPLIT_DISTRIBUTE") -> StateMetaInfo:
+def operator_list(name: str, element: Serializer, mode: str = StateKind.SPLIT_DISTRIBUTE) -> StateMetaInfo:
     """Meta info of an operator list state; `mode` is SPLIT_DISTRIBUTE or UNION."""
     return StateMetaInfo(
         name=name,
-        kind=StateKind.OPERATOR,
+        backend_type=BackendStateType.OPERATOR,
         options=((DISTRIBUTION_MODE, mode),),
         serializers=((VALUE_SERIALIZER, element),),
     )
@@ -210,7 +215,7 @@ def broadcast_state(name: str, key: Serializer, value: Serializer) -> StateMetaI
     """Meta info of a broadcast state, in the order that Flink writes."""
     return StateMetaInfo(
         name=name,
-        kind=StateKind.BROADCAST,
-        options=((DISTRIBUTION_MODE, "BROADCAST"),),
+        backend_type=BackendStateType.BROADCAST,
+        options=((DISTRIBUTION_MODE, StateKind.BROADCAST),),
         serializers=((VALUE_SERIALIZER, value), (KEY_SERIALIZER, key)),
     )

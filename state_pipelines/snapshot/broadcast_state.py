@@ -14,6 +14,7 @@ from state_pipelines.codecs.serializer_layouts import OpaqueValues
 from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.tables.state_table import TableOptions
 from state_pipelines.operatorstate.state_files import read_broadcast_state
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.list_state import NonKeyedState, NonKeyedTable, ValueColumn, select_fields
 from state_pipelines.snapshot.state_parts import StateStatistics
 
@@ -88,8 +89,8 @@ class BroadcastState(NonKeyedState):
     """
 
     @property
-    def kind(self) -> str:  # noqa: D102
-        return "BROADCAST"
+    def kind(self) -> StateKind:  # noqa: D102
+        return StateKind.BROADCAST
 
     @cached_property
     def undecoded(self) -> str:  # noqa: D102

@@ -22,7 +22,8 @@ from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
 from state_pipelines.metadata.kept_streams import KEPT
 from state_pipelines.metadata.key_groups import MAX_PARALLELISM
 from state_pipelines.serializers.build import VOID_NAMESPACE
-from state_pipelines.serializers.state_meta_info import StateKind, StateMetaInfo, keyed_state
+from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType, StateMetaInfo, keyed_state
 from state_pipelines.serializers.tree import Declared, Opaque
 from state_pipelines.snapshot.python_states import (
     SAMPLE_SIZE,
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.python_types import PythonDeclaration
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.operator_files import OperatorFiles
-
-TIMER = "TIMER"
 
 
 @dataclass(frozen=True)
@@ -229,12 +228,12 @@ class KeyedState(State):
         return self._declare(self.stored_info)
 
     @property
-    def kind(self) -> str:  # noqa: D102
-        if self.info.kind is StateKind.PRIORITY_QUEUE:
-            return TIMER
+    def kind(self) -> StateKind:  # noqa: D102
+        if self.info.backend_type is BackendStateType.PRIORITY_QUEUE:
+            return StateKind.TIMER
         if self._declared is not None:
-            return str(self._declared.kind)
-        return self.info.state_type or str(self.info.kind)
+            return self._declared.kind or StateKind.UNKNOWN
+        return self.info.state_type or StateKind.UNKNOWN
 
     @cached_property
     def _declared(self) -> PythonDeclaration | None:
@@ -246,7 +245,7 @@ class KeyedState(State):
         if self._declared is None or not python_name(info):
             return info
         with at(operator=self.operator.label):
-            return declare_types(info, self._declared, str(self._declared.kind))
+            return declare_types(info, self._declared, self._declared.kind or StateKind.UNKNOWN)
 
     @cached_property
     def guess(self) -> PythonGuess | None:
@@ -290,14 +289,16 @@ class KeyedState(State):
         return self._choose_value(self.info)
 
     def _choose_value(self, info: StateMetaInfo) -> Serializer:
-        return info.element if info.state_type == "LIST" and self.kind != "LIST" else info.value_serializer
+        return (
+            info.element if info.state_type == StateKind.LIST and self.kind != StateKind.LIST else info.value_serializer
+        )
 
     def find_part_serializers(self, part: KeyedPart) -> tuple[Serializer, Serializer, Serializer]:
         """Serializers of key, namespace and value of one subtask; timers have no namespace of their own."""
         header = part.file.header
         info = self._declare(header.states[part.state_id])
         value = self._choose_value(info)
-        return header.key_serializer, value if self.kind == TIMER else info.namespace_serializer, value
+        return header.key_serializer, value if self.kind == StateKind.TIMER else info.namespace_serializer, value
 
     @property
     def context(self) -> RecordContext:
@@ -398,11 +399,11 @@ class KeyedState(State):
         layout, reason = self.find_layout()
         if layout is not None:
             return StateLayout(self.name, self.kind, layout.key, layout.value, layout.ttl, label=self.label)
-        if self.kind == TIMER or len(keys := self._key_layouts()) > 1:
+        if self.kind == StateKind.TIMER or len(keys := self._key_layouts()) > 1:
             # Raises: tables match by key.
             return StateLayout(self.name, self.kind, self.layout.key, None)
         fields = next(iter(keys)).fields
-        if self.kind == "MAP":
+        if self.kind == StateKind.MAP:
             fields = (*fields, ("map_key", lay.Rest()))
         return StateLayout(self.name, self.kind, lay.Struct(fields), None, reason=reason, label=self.label)
 
@@ -412,7 +413,7 @@ class KeyedState(State):
         with at(operator=self.operator.label, state=self.name):
             for part, header in self._distinct_headers():
                 info = header.states[part.state_id]
-                bare = keyed_state(info.name, "VALUE", VOID_NAMESPACE, info.namespace_serializer)
+                bare = keyed_state(info.name, StateKind.VALUE, VOID_NAMESPACE, info.namespace_serializer)
                 context = self.operator.snapshot.layout_context
                 max_parallelism = self.operator.max_parallelism
                 found.add(derive_keyed_layout(bare, header.key_serializer, max_parallelism, context).key)

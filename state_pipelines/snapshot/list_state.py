@@ -18,6 +18,7 @@ from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import FormatError, MissingFileError, UnsupportedError, UsageError, at
 from state_pipelines.keyed.tables.state_table import TableOptions
 from state_pipelines.operatorstate.state_files import OperatorStateFile, decode_list_state
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.connector_states import (
     CONNECTOR_COLUMN,
     NOTHING_DETECTED,
@@ -289,8 +290,8 @@ class OperatorListState(NonKeyedState):
     """
 
     @property
-    def kind(self) -> str:  # noqa: D102
-        return self.info.distribution_mode or "SPLIT_DISTRIBUTE"
+    def kind(self) -> StateKind:  # noqa: D102
+        return self.info.distribution_mode or StateKind.SPLIT_DISTRIBUTE
 
     @cached_property
     def detected(self) -> Detected:

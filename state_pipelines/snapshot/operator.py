@@ -43,7 +43,7 @@ class Operator(OperatorFiles):
     def _repr_html_(self) -> str:
         """Show the states, in notebooks; reads headers of files. State that cannot be read is a row with its error."""
         found = self.survey()
-        rows = [(state.label, state.kind, describe(state.serializer), "") for state in found.states]
+        rows = [(state.label, str(state.kind), describe(state.serializer), "") for state in found.states]
         rows += [("", "", "", error) for error in dict.fromkeys(str(failure.error) for failure in found.failures)]
         head = ("state", "kind", "type", "error") if found.failures else ("state", "kind", "type")
         return make_html_table(self._describe(), head, (row[: len(head)] for row in rows), len(rows))

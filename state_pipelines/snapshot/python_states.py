@@ -21,7 +21,13 @@ from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layo
 from state_pipelines.errors import StateError, UsageError, Where
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.python_types import PICKLED, PythonDeclaration, PythonType, PythonValue, carry_pickles
-from state_pipelines.serializers.state_meta_info import KEY_SERIALIZER, VALUE_SERIALIZER, StateKind, StateMetaInfo
+from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.state_meta_info import (
+    KEY_SERIALIZER,
+    VALUE_SERIALIZER,
+    BackendStateType,
+    StateMetaInfo,
+)
 from state_pipelines.serializers.text import describe
 
 if TYPE_CHECKING:
@@ -49,7 +55,7 @@ class PythonGuess:
         records: how many records were looked at.
     """
 
-    kind: str
+    kind: StateKind
     type: str
     records: int
 
@@ -59,7 +65,7 @@ def python_name(info: StateMetaInfo) -> str:
     return info.name.removeprefix(PREFIX) if info.name.startswith(PREFIX) and _arrays_of(info) else ""
 
 
-def declare_types(info: StateMetaInfo, declared: PythonDeclaration, kind: str) -> StateMetaInfo:
+def declare_types(info: StateMetaInfo, declared: PythonDeclaration, kind: StateKind) -> StateMetaInfo:
     """Replace the byte arrays in a meta info by the declared types.
 
     Args:
@@ -70,7 +76,7 @@ def declare_types(info: StateMetaInfo, declared: PythonDeclaration, kind: str) -
     Raises:
         UsageError: the type is not one of such a state.
     """
-    is_map = info.kind is StateKind.BROADCAST or isinstance(info.value_serializer, tree.MapOf)
+    is_map = info.backend_type is BackendStateType.BROADCAST or isinstance(info.value_serializer, tree.MapOf)
     if is_map != (kind == "MAP") or (is_map and declared.type.word != "MAP"):
         stored = "map state, whose type is MAP<K, V>" if is_map else "value, list, reducing or aggregating state"
         raise UsageError(
@@ -79,7 +85,7 @@ def declare_types(info: StateMetaInfo, declared: PythonDeclaration, kind: str) -
             hint="Declare it as the job does (--python-types, option pythonTypes)",
         )
     types = declared.type.children if is_map else (declared.type,)
-    if info.kind is StateKind.BROADCAST:
+    if info.backend_type is BackendStateType.BROADCAST:
         serializers = {KEY_SERIALIZER: types[0], VALUE_SERIALIZER: types[1]}
         changed = tuple(
             (name, _type_arrays(each, [serializers[name]], kind) if name in serializers else each)
@@ -100,15 +106,15 @@ def find_kind(info: StateMetaInfo, declared: PythonDeclaration, sample: Iterable
     """
     if declared.kind is not None:
         return declared
-    if isinstance(info.value_serializer, tree.MapOf) or info.kind is StateKind.BROADCAST:
-        return replace(declared, kind="MAP")
+    if isinstance(info.value_serializer, tree.MapOf) or info.backend_type is BackendStateType.BROADCAST:
+        return replace(declared, kind=StateKind.MAP)
     records = list(sample)
     if _fit(records, declared.type, single=True):
-        return replace(declared, kind="VALUE")
+        return replace(declared, kind=StateKind.VALUE)
     if declared.type.word == "ARRAY" and not _fit(records, declared.type, single=False):
         # PyFlink's own descriptor of a list state calls its type a list.
-        return PythonDeclaration(declared.type.children[0], "LIST")
-    return replace(declared, kind="LIST" if any(len(arrays) != 1 for arrays in records) else "VALUE")
+        return PythonDeclaration(declared.type.children[0], StateKind.LIST)
+    return replace(declared, kind=StateKind.LIST if any(len(arrays) != 1 for arrays in records) else StateKind.VALUE)
 
 
 def guess_type(info: StateMetaInfo, sample: Sequence[Arrays]) -> PythonGuess:
@@ -117,14 +123,14 @@ def guess_type(info: StateMetaInfo, sample: Sequence[Arrays]) -> PythonGuess:
         sides = [[[arrays[index]] for arrays in sample if len(arrays) > index] for index in (0, 1)]
         found = [_guess_content(side, single=True) for side in sides]
         text = f"MapState<{found[0]}, {found[1]}>" if all(found) and sample else ""
-        return PythonGuess("MAP", text, len(sample))
+        return PythonGuess(StateKind.MAP, text, len(sample))
     single = all(len(arrays) == 1 for arrays in sample)
     if single and (content := _guess_content(sample, single=True)):
-        return PythonGuess("VALUE", f"ValueState<{content}>" if sample else "", len(sample))
+        return PythonGuess(StateKind.VALUE, f"ValueState<{content}>" if sample else "", len(sample))
     content = _guess_content(sample, single=False)
     if content:
-        return PythonGuess("LIST", f"ListState<{content}>", len(sample))
-    return PythonGuess("VALUE" if single else "LIST", "", len(sample))
+        return PythonGuess(StateKind.LIST, f"ListState<{content}>", len(sample))
+    return PythonGuess(StateKind.VALUE if single else StateKind.LIST, "", len(sample))
 
 
 def read_arrays(info: StateMetaInfo, key: bytes, value: bytes) -> Arrays:
@@ -151,12 +157,12 @@ def carry_types(declared: PythonDeclaration) -> PythonDeclaration:
 
 def _arrays_of(info: StateMetaInfo) -> bool:
     """Return whether the serializers of a state are those that PyFlink gives to all of its states."""
-    match info.kind, info.state_type:
-        case StateKind.BROADCAST, _:
+    match info.backend_type, info.state_type:
+        case BackendStateType.BROADCAST, _:
             return _is_array(info.key_serializer, "ByteArrayWrapper") and _is_array(info.value_serializer)
-        case StateKind.KEY_VALUE, "LIST":
+        case BackendStateType.KEY_VALUE, StateKind.LIST:
             return _is_array(_unwrap(info.element))
-        case StateKind.KEY_VALUE, "MAP":
+        case BackendStateType.KEY_VALUE, StateKind.MAP:
             value = info.value_serializer
             return (
                 isinstance(value, tree.MapOf)
@@ -181,7 +187,7 @@ def _has_ttl(serializer: tree.Serializer) -> bool:
     return isinstance(serializer, tree.Ttl)
 
 
-def _type_arrays(node: tree.Serializer, types: list[PythonType], kind: str) -> tree.Serializer:
+def _type_arrays(node: tree.Serializer, types: list[PythonType], kind: StateKind) -> tree.Serializer:
     """The tree with its arrays typed, from the first to the last."""
     match node:
         case tree.Basic():

@@ -26,6 +26,7 @@ from state_pipelines.metadata.channel_handles import ChannelDirection
 from state_pipelines.metadata.streams import StateStream, read_whole_stream
 from state_pipelines.operatorstate.state_files import read_raw_partitions
 from state_pipelines.serializers.build import basic
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import StateMetaInfo, operator_list
 from state_pipelines.snapshot.list_state import select_fields
 from state_pipelines.snapshot.raw_key_groups import (
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.operator_handles import OperatorStateHandle
     from state_pipelines.snapshot.operator_files import OperatorFiles
 
-RAW = "RAW"
-IN_FLIGHT = "IN_FLIGHT"
 RAW_KEYED_NAME = "_raw_keyed_state"
 RAW_OPERATOR_NAME = "_raw_operator_state"
 UNREAD_KEYED_NAME = "_unread_keyed_state"
@@ -240,8 +239,8 @@ class RawKeyedState(BytesState):
         return RAW_KEYED_NAME
 
     @property
-    def kind(self) -> str:  # noqa: D102
-        return RAW
+    def kind(self) -> StateKind:  # noqa: D102
+        return StateKind.RAW
 
     @property
     def key_groups(self) -> tuple[KeyGroupRange, ...]:
@@ -287,8 +286,8 @@ class RawOperatorState(BytesState):
         return RAW_OPERATOR_NAME
 
     @property
-    def kind(self) -> str:  # noqa: D102
-        return RAW
+    def kind(self) -> StateKind:  # noqa: D102
+        return StateKind.RAW
 
     @property
     def undecoded(self) -> str:  # noqa: D102
@@ -318,8 +317,8 @@ class InFlightState(BytesState):
         return IN_FLIGHT_NAME
 
     @property
-    def kind(self) -> str:  # noqa: D102
-        return IN_FLIGHT
+    def kind(self) -> StateKind:  # noqa: D102
+        return StateKind.IN_FLIGHT
 
     @property
     def undecoded(self) -> str:  # noqa: D102

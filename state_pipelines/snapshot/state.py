@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.keyed.tables.state_table import TableOptions
     from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.serializers.registered_states import StateKind
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
     from state_pipelines.snapshot.operator_files import OperatorFiles
@@ -58,7 +59,7 @@ class State(ABC):
 
     @property
     @abstractmethod
-    def kind(self) -> str:
+    def kind(self) -> StateKind:
         """Kind of the state.
 
         VALUE, LIST, MAP, REDUCING, AGGREGATING or TIMER of keyed state; SPLIT_DISTRIBUTE, UNION or BROADCAST of

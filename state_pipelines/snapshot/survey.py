@@ -9,6 +9,7 @@ from state_pipelines.codecs.columns import explain
 from state_pipelines.errors import StateError, UnsupportedError, at
 from state_pipelines.metadata.channel_handles import ChannelDirection
 from state_pipelines.serializers.body_ends import OpenBodyError
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.held_key_groups import find_held_key_groups
 from state_pipelines.snapshot.keyed_state import KeyedPart, KeyedState
@@ -182,7 +183,7 @@ def survey_operator(operator: OperatorFiles) -> tuple[tuple[State, ...], list[Fa
 def _declare_broadcast(operator: OperatorFiles, info: StateMetaInfo) -> StateMetaInfo:
     """The meta info of a broadcast state with the types that are declared of it."""
     declared = operator.find_python_type(info)
-    return info if declared is None else declare_types(info, declared, "MAP")
+    return info if declared is None else declare_types(info, declared, StateKind.MAP)
 
 
 def survey_raw(operator: OperatorFiles) -> tuple[tuple[State, ...], list[Failure]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import NotFoundError, UnsupportedError, UsageError, Where
 from state_pipelines.keyed.tables.key_rows import unmeasured
-from state_pipelines.snapshot.keyed_state import TIMER
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.survey import find_failures, survey
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def choose_states(
             where=Where(operator=operator.label),
             hint=f"It has {', '.join(keyed)}" if keyed else "It has none at all",
         )
-    timers = {name for name, state in keyed.items() if state.kind == TIMER}
+    timers = {name for name, state in keyed.items() if state.kind == StateKind.TIMER}
     if options.states is None:
         wanted -= timers
     if options.timers:

@@ -12,7 +12,7 @@ from state_pipelines.errors import at
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
 from state_pipelines.operations.migration.flows import Read, walk_flow
-from state_pipelines.operations.migration.shapes import BROADCAST
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.spark.flow_columns import PAYLOAD, STORED, hidden
 from state_pipelines.spark.flows import FlowRunner, name_columns
 from state_pipelines.spark.operator_state import make_encoder
@@ -71,7 +71,7 @@ class EmptyReader:
     def _make_schema(self, shape: StateShape, keys: tuple[str, ...]) -> pa.Schema:
         if not shape.is_keyed:
             *others, payload = make_encoder(self.operator, shape, self.layouts).types.items()
-            extra = others[0] if shape.kind == BROADCAST else ("list_index", pa.int64())
+            extra = others[0] if shape.kind == StateKind.BROADCAST else ("list_index", pa.int64())
             return pa.schema([(hidden("subtask"), pa.int32()), (hidden(extra[0]), extra[1]), (PAYLOAD, payload[1])])
         assert shape.key is not None
         layout = derive_keyed_layout(shape.info, shape.key, self.operator.max_parallelism, self.layouts)

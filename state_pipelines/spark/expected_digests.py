@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.keyed.tables.state_table import TTL_COLUMN
-from state_pipelines.snapshot.keyed_state import TIMER
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.spark.row_digests import VALUES, Digested, RowColumns, choose_columns
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class ExpectedDigests:
 
 def find_payload_type(shape: StateShape, layouts: LayoutContext) -> pa.DataType | None:
     """Arrow type of the payload of a state; None of timers."""
-    return None if shape.kind == TIMER else column_type(derive_layout(shape.payload, layouts))
+    return None if shape.kind == StateKind.TIMER else column_type(derive_layout(shape.payload, layouts))
 
 
 def choose_row_columns(
@@ -62,7 +62,7 @@ def choose_row_columns(
 ) -> RowColumns:
     """The digested columns of a state of an operator; rows are identified by the bytes of their keys."""
     present = ["key_group", "key_bytes"]
-    present += ["list_index"] if shape.kind == "LIST" else []
+    present += ["list_index"] if shape.kind == StateKind.LIST else []
     present += [TTL_COLUMN] if shape.ttl else []
     kind = find_payload_type(shape, layouts)
     return choose_columns(shape, kind, present, operator.max_parallelism, lost)

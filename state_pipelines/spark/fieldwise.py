@@ -34,7 +34,7 @@ from state_pipelines.operations.migration.flows import (
     walk_flow,
 )
 from state_pipelines.operations.migration.structs import RAW, find_bare, quote_name
-from state_pipelines.snapshot.keyed_state import TIMER
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.spark.arrow_expressions import ArrowExpression, list_sequence, translate_expression
 from state_pipelines.spark.casts import cast_by_name
 from state_pipelines.spark.failures import translate_failures
@@ -141,7 +141,7 @@ def find_fieldwise(spark: SparkSession, flow: Flow, layouts: LayoutContext) -> F
     applied = [each for each in reversed(steps) if isinstance(each, Apply) and _is_rowwise(each)]
     if not isinstance(read, Read) or len(applied) < len(steps):
         return None
-    if is_nondeterministic(flow) or read.shape.kind == TIMER:
+    if is_nondeterministic(flow) or read.shape.kind == StateKind.TIMER:
         return None
     # Ignore these columns: they describe the write, not the rows read.
     changing = {"list_index": Regroup, TTL_COLUMN: Stamp}
@@ -158,7 +158,10 @@ def _is_rowwise(applied: Apply) -> bool:
         case Project() | Stamp():
             return True
         case Regroup(sql=None, key_sql=None):
-            return applied.shape.kind == "LIST" and applied.source.shape.kind not in ("LIST", "MAP")
+            return applied.shape.kind == StateKind.LIST and applied.source.shape.kind not in (
+                StateKind.LIST,
+                StateKind.MAP,
+            )
         case _:
             return False
 
@@ -314,7 +317,7 @@ class _Finder:
         }
         layouts = replace(self.layouts, opaque_values=OpaqueValues.NONE)
         kinds = {name: spark_type(each, layouts) for name, each in serializers.items() if each is not None}
-        kinds |= {"list_index": IntegerType()} if read.kind == "LIST" else {}
+        kinds |= {"list_index": IntegerType()} if read.kind == StateKind.LIST else {}
         return kinds | ({TTL_COLUMN: TimestampType()} if read.ttl else {})
 
     def _prune(

@@ -13,6 +13,7 @@ from state_pipelines.codecs.arrow_coercion import conform
 from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.serializer_layouts import OpaqueValues, derive_layout
 from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TableOptions
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.fieldwise import FieldwiseFlow, field_column
 from state_pipelines.spark.flow_columns import VISIBLE, hidden
@@ -117,9 +118,9 @@ class FieldwiseRows:
     def _make_rows(self, stored: pa.RecordBatch, payload: pa.Array) -> pa.RecordBatch:
         before, after = self.flow.before, self.flow.after
         columns = {name: stored.column(name) for name in ("key_group", "key_bytes")}
-        if after.kind == "LIST":
+        if after.kind == StateKind.LIST:
             zeros = pa.array(np.zeros(len(stored), np.int32))
-            columns["list_index"] = stored.column("list_index") if before.kind == "LIST" else zeros
+            columns["list_index"] = stored.column("list_index") if before.kind == StateKind.LIST else zeros
         if after.ttl:
             time = self.flow.time
             columns[TTL_COLUMN] = stored.column(TTL_COLUMN) if time is None else pa.repeat(time, len(stored))
@@ -170,7 +171,7 @@ def list_columns(
         hashed: with the key groups that the hashes of the keys give.
     """
     columns = ["key_group", "key_bytes", *keys]
-    columns += ["list_index"] if shape.kind == "LIST" and "list_index" not in keys else []
+    columns += ["list_index"] if shape.kind == StateKind.LIST and "list_index" not in keys else []
     columns += [TTL_COLUMN] if shape.ttl and TTL_COLUMN not in keys else []
     columns += ["hashed_key_group"] if hashed else []
     columns += [f"{shape.column}.{name}" for name in fields] or [shape.column]

@@ -26,9 +26,8 @@ from state_pipelines.codecs.serializer_layouts import LayoutContext, OpaqueValue
 from state_pipelines.errors import MigrationError
 from state_pipelines.keyed.tables.state_table import TTL_COLUMN
 from state_pipelines.operations.migration import flows
-from state_pipelines.operations.migration.shapes import OPERATOR_LISTS
 from state_pipelines.operations.migration.structs import RAW, find_bare, name_raw, quote_name
-from state_pipelines.snapshot.keyed_state import TIMER
+from state_pipelines.serializers.registered_states import LIST_KINDS, StateKind
 from state_pipelines.spark.casts import cast_by_name
 from state_pipelines.spark.flow_columns import (
     EQUAL_KEYS,
@@ -104,7 +103,7 @@ class Stage:
     @cached_property
     def _is_opaque(self) -> bool:
         """Whether the payload before or after the stage holds opaque values."""
-        shapes = (self.before, self.after) if self.after.kind != TIMER else ()
+        shapes = (self.before, self.after) if self.after.kind != StateKind.TIMER else ()
         return any(contains_opaque(each.payload, self.layouts) for each in shapes)
 
     @cached_property
@@ -218,10 +217,10 @@ class Stage:
         self._fold(self._exposed, sql)
         frame = self._evaluate(self._exposed, {flag: F.expr(sql)}, self.frame.columns, allowed=allowed)
         frame = frame.where(F.col(flag)).drop(flag)
-        if self.after.kind not in ("LIST", *OPERATOR_LISTS):
+        if self.after.kind not in (StateKind.LIST, *LIST_KINDS):
             return frame
         # The elements that stay close up.
-        owner = ("key_group", "key_bytes") if self.after.kind == "LIST" else ("subtask",)
+        owner = ("key_group", "key_bytes") if self.after.kind == StateKind.LIST else ("subtask",)
         key = Window.partitionBy(*map(hidden, owner)).orderBy(hidden("list_index"))
         return frame.withColumn(hidden("list_index"), F.row_number().over(key) - 1)
 
@@ -239,16 +238,19 @@ class Stage:
         return frame.withColumn(name, F.col(name).cast("timestamp"))
 
     def _regroup(self, stage: flows.Regroup) -> DataFrame:
-        kinds = (self.before.kind if self.before.kind in ("LIST", "MAP") else "VALUE", self.after.kind)
-        if self.after.kind != "VALUE":
+        kinds = (
+            self.before.kind if self.before.kind in (StateKind.LIST, StateKind.MAP) else StateKind.VALUE,
+            self.after.kind,
+        )
+        if self.after.kind != StateKind.VALUE:
             self._fold(self._exposed, *filter(None, (stage.sql, stage.key_sql)))
         match kinds:
-            case ("VALUE", "LIST"):
+            case (StateKind.VALUE, StateKind.LIST):
                 frame = self._with_payload(self._find_value(stage.sql or "value"), stage.nondeterministic)
                 return frame.withColumn(hidden("list_index"), F.lit(0))
-            case (_, "MAP"):
+            case (_, StateKind.MAP):
                 return self._to_map(stage)
-            case ("MAP", "LIST"):
+            case (StateKind.MAP, StateKind.LIST):
                 frame = self._with_payload(self._find_value(stage.sql or "value"), stage.nondeterministic)
                 keys = [hidden(name) for name in ("key_group", "state_key", "state_namespace")]
                 order = Window.partitionBy(*keys).orderBy(hidden("map_key"))
@@ -265,13 +267,13 @@ class Stage:
         frame = self._evaluate(self._exposed, columns, kept, allowed=stage.nondeterministic)
         frame = self._conform_payload(frame)
         frame = self._conform(frame, hidden("map_key"), self.after.map_key, "the user key")
-        if self.before.kind != "LIST":
+        if self.before.kind != StateKind.LIST:
             return frame
         keys = [name for name in map(hidden, ("key_group", *KEYS)) if name in frame.columns]
         return _unite(keys, frame.withColumn(hidden("order"), F.lit(0)), flows.ERROR, "user key", "map_key")
 
     def _to_value(self, stage: flows.Regroup) -> DataFrame:
-        is_map = self.before.kind == "MAP"
+        is_map = self.before.kind == StateKind.MAP
         keys = [hidden(name) for name in ("key_group", "state_key", "state_namespace")]
         if not is_map and hidden("key_bytes") in self.frame.columns:
             keys = [name for name in self.frame.columns if name in {*keys, hidden("key_bytes")}]
@@ -333,7 +335,7 @@ class Stage:
         key, old, count = hidden("state_key"), hidden("old_key"), hidden("count")
         frame = self._change_keys(stage, others=[F.col(key).alias(old)])
         keys = [name for name in map(hidden, (*KEYS, "timestamp")) if name in frame.columns]
-        unites = self.after.kind not in ("LIST", TIMER) and stage.rule == flows.ERROR
+        unites = self.after.kind not in (StateKind.LIST, StateKind.TIMER) and stage.rule == flows.ERROR
         number = F.count("*").over(Window.partitionBy(*keys)) if unites else F.lit(1)
         unfit = frame.withColumn(count, number).where(F.col(key).isNull() | (F.col(count) > 1))
         shown = [F.col(old).alias("key"), F.col(key).alias("new key")]
@@ -346,9 +348,9 @@ class Stage:
         null = F.raise_error(F.lit(NULL_KEY)).cast(frame.schema[key].dataType)
         frame = frame.withColumn(key, F.when(F.col(key).isNull(), null).otherwise(F.col(key)))
         keys = [name for name in map(hidden, (*KEYS, "timestamp")) if name in frame.columns]
-        if self.after.kind == TIMER:
+        if self.after.kind == StateKind.TIMER:
             return frame.select(*keys).distinct()
-        if self.after.kind == "LIST":
+        if self.after.kind == StateKind.LIST:
             window = Window.partitionBy(*keys).orderBy(hidden("order"), hidden("list_index"))
             return frame.withColumn(hidden("list_index"), F.row_number().over(window) - 1).drop(hidden("order"))
         united = _unite(keys, frame, stage.rule, "key", "state_key")

@@ -19,7 +19,8 @@ from state_pipelines.errors import MigrationError, at
 from state_pipelines.keyed.tables.state_table import TTL_COLUMN, KeyedTable, TableOptions
 from state_pipelines.operations.migration import flows
 from state_pipelines.operations.migration.flows import Apply, Flow, Merge, Read
-from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
+from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.flow_columns import (
     KEYS,
@@ -124,11 +125,11 @@ def name_columns(layout: KeyedLayout, keys: tuple[str, ...]) -> dict[str, str]:
         layout: of the records of the state.
         keys: parts of the key that are decoded.
     """
-    payload = {"LIST": "list_value", "MAP": "map_value"}.get(layout.state_type, "value")
+    payload = {StateKind.LIST: "list_value", StateKind.MAP: "map_value"}.get(layout.state_type, "value")
     present = {each for each, _ in layout.key.fields}
     columns = ["key_group", "key_bytes", *(each for each in (*keys, "timestamp") if each in present)]
-    columns += ["list_index"] if layout.state_type == "LIST" else []
-    columns += [payload] if layout.state_type != TIMER else []
+    columns += ["list_index"] if layout.state_type == StateKind.LIST else []
+    columns += [payload] if layout.state_type != StateKind.TIMER else []
     columns += [TTL_COLUMN] if layout.ttl else []
     return {each: PAYLOAD if each == payload else hidden(each) for each in columns}
 
@@ -176,13 +177,13 @@ class FlowRunner:
                 return self._merge(flow, keys)
             case Apply(source=Read(state=state, shape=before), stage=flows.Regroup() as stage, shape=shape) if (
                 isinstance(self.reader, StateReader)
-                and (before.kind, shape.kind, before.ttl) == ("LIST", "VALUE", False)
+                and (before.kind, shape.kind, before.ttl) == (StateKind.LIST, StateKind.VALUE, False)
             ):
                 lists = self.reader.read_lists(state, tuple(name for name in keys if name in KEYS[:2]))
                 return Stage(lists, before, shape, self.layouts).take_lists(stage)
             case Apply(source=source, stage=stage, shape=shape):
                 frame = self._build(source, keys)
-                if source.shape.kind == TIMER and not isinstance(stage, flows.Rekey):
+                if source.shape.kind == StateKind.TIMER and not isinstance(stage, flows.Rekey):
                     raise MigrationError("timers have no values that could change")
                 return Stage(frame, source.shape, shape, self.layouts, self.folding).apply(stage)
 

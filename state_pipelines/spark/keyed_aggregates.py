@@ -20,6 +20,7 @@ from state_pipelines.operations.bootstrap.row_shapes import STATE_KEY
 from state_pipelines.operations.write.publication import FileMode
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.build import VOID_NAMESPACE
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.spark.bootstrap_run import bootstrap
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.snapshot import Operator, Snapshot
 
-KINDS = ("VALUE", "REDUCING", "AGGREGATING", "LIST")
+KINDS = (StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING, StateKind.LIST)
 """Kinds of state that aggregates keep up to date."""
 
 
@@ -59,7 +60,7 @@ class Aggregate:
     row: str
     combine: str
     order: str = ""
-    kind: str = "VALUE"
+    kind: str = StateKind.VALUE
     type: GivenType | None = None
 
 
@@ -92,7 +93,9 @@ def last_of(expression: str, order_by: str) -> Aggregate:
 def collect_of(expression: str, order_by: str) -> Aggregate:
     """List state of all values of an SQL expression, ordered by `order_by` within a batch."""
     ordered = "array_sort(collect_list(if({value} is null, null, struct({order} AS position, {value} AS found))))"
-    return Aggregate(f"array({expression})", f"flatten(transform({ordered}, each -> each.found))", order_by, "LIST")
+    return Aggregate(
+        f"array({expression})", f"flatten(transform({ordered}, each -> each.found))", order_by, StateKind.LIST
+    )
 
 
 def keyed_aggregate(
@@ -181,7 +184,7 @@ def _find_known(operator: Operator, states: Mapping[str, Aggregate]) -> dict[str
                 raise UnsupportedError("state of windows is not kept up to date by aggregates")
             if TTL_COLUMN in state.schema.names:
                 raise UnsupportedError("state with a time to live is not kept up to date by aggregates")
-            if (state.kind == "LIST") != (states[state.name].kind == "LIST"):
+            if (state.kind == StateKind.LIST) != (states[state.name].kind == StateKind.LIST):
                 raise UsageError(f"the snapshot has it as {state.kind} state")
         known[state.name] = state.info
     return known

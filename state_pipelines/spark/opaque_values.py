@@ -16,7 +16,7 @@ from state_pipelines.codecs.serializer_layouts import contains_opaque, derive_la
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration.flows import Apply, Call, Merge, Project, Regroup, Replace, walk_flow
 from state_pipelines.operations.migration.structs import RAW, find_bare
-from state_pipelines.snapshot.keyed_state import TIMER
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.spark.casts import cast_by_name
 from state_pipelines.spark.types import from_spark, spark_schema, to_spark
 
@@ -122,7 +122,11 @@ def writes_opaque(flow: Flow, layouts: LayoutContext) -> bool:
 def _makes_opaque(node: Flow, layouts: LayoutContext) -> bool:
     if isinstance(node, Merge):
         return contains_opaque(node.shape.payload, layouts)
-    if not isinstance(node, Apply) or node.shape.kind == TIMER or not contains_opaque(node.shape.payload, layouts):
+    if (
+        not isinstance(node, Apply)
+        or node.shape.kind == StateKind.TIMER
+        or not contains_opaque(node.shape.payload, layouts)
+    ):
         return False
     before, after = (derive_layout(each.payload, keep_all_opaque(layouts)) for each in (node.source.shape, node.shape))
     match node.stage:

@@ -19,7 +19,6 @@ from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.tables.state_table import TableOptions
 from state_pipelines.operations.migration.flows import Read, find_reads
 from state_pipelines.operations.migration.round_trips import plan_round_trips
-from state_pipelines.operations.migration.shapes import BROADCAST
 from state_pipelines.operations.migration.snapshot_plans import describe_copied
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.operator_rewrite import (
@@ -30,6 +29,7 @@ from state_pipelines.operations.write.operator_rewrite import (
     require_equal_copies,
     write_elements,
 )
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.broadcast_state import BroadcastState
 from state_pipelines.snapshot.list_state import NonKeyedState, OperatorPart
 from state_pipelines.spark.expected_digests import ExpectedDigests
@@ -208,7 +208,7 @@ class OperatorStateWork:
                     copied.append((name, flow.state))
                     infos.append(describe_copied(flow, held[flow.state], self.plan.shapes[flow.state]))
                 else:
-                    everywhere = flow.shape.kind == BROADCAST
+                    everywhere = flow.shape.kind == StateKind.BROADCAST
                     encoded.append((name, tuple(each for each in files[name] if everywhere or each.subtask == subtask)))
                     infos.append(flow.shape.info)
             # States that keyed states hide by their names are not in the plan, and stay.
@@ -231,7 +231,7 @@ class OperatorStateWork:
 
 
 def _choose(infos: list[StateMetaInfo], *, lists: bool) -> tuple[StateMetaInfo, ...]:
-    return tuple(info for info in infos if (info.distribution_mode != BROADCAST) == lists)
+    return tuple(info for info in infos if (info.distribution_mode != StateKind.BROADCAST) == lists)
 
 
 def make_encoder(operator: Operator, shape: StateShape, layouts: LayoutContext) -> ElementEncoder:
@@ -241,7 +241,7 @@ def make_encoder(operator: Operator, shape: StateShape, layouts: LayoutContext) 
 
 def to_elements(frame: DataFrame, shape: StateShape) -> DataFrame:
     """A frame of `FlowRunner` with the columns that `ElementEncoder` takes."""
-    column = "map_key" if shape.kind == BROADCAST else "list_index"
+    column = "map_key" if shape.kind == StateKind.BROADCAST else "list_index"
     columns = {SUBTASK: "subtask", hidden(column): column, PAYLOAD: shape.column}
     stored = [F.col(STORED)] if STORED in frame.columns else []
     return frame.select(*(F.col(name).alias(alias) for name, alias in columns.items()), *stored)

@@ -33,8 +33,8 @@ from state_pipelines.operations.proofs.proof_reports import (
     RecordCounts,
     combine_reports,
 )
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
-from state_pipelines.snapshot.keyed_state import TIMER
 from state_pipelines.spark.comparisons import (
     COMPARED,
     GroupResult,
@@ -167,7 +167,7 @@ class _Prover:
                 columns = replace(columns, keys=came.keys, groups=came.groups)
                 old = self.states.digest_old(back, columns, layouts)
             old = self.states.spread(name, back.shape, old)
-            is_timer = back.shape.kind == TIMER
+            is_timer = back.shape.kind == StateKind.TIMER
             names = {KEYS if is_timer else ROWS: f"{'timers' if is_timer else 'records'} of {back.old}"}
             # What one side does not have is not the same.
             names |= name_values(columns) | name_values(came)
@@ -177,7 +177,7 @@ class _Prover:
 
     def _compare_written(self, name: str, flow: Flow, written: Digested) -> Iterator[GroupResult]:
         expected, nouns = self.expected[name], self.states.nouns
-        names = {KEYS: "timers"} if flow.shape.kind == TIMER else name_values(expected.columns)
+        names = {KEYS: "timers"} if flow.shape.kind == StateKind.TIMER else name_values(expected.columns)
         wanted = self.states.spread(name, flow.shape, expected.digested.sums)
         for group in sorted({*wanted, *written.sums}):
             one, other = wanted.get(group), written.sums.get(group)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 from state_pipelines.codecs.serializer_layouts import OpaqueValues
 from state_pipelines.keyed.digests.column_digests import KEYS, ROWS
 from state_pipelines.keyed.record_layout import derive_keyed_layout
-from state_pipelines.operations.migration.shapes import BROADCAST
 from state_pipelines.operations.proofs.proof_reports import DESCRIPTIONS, KEY_SETS, ROW_COUNTS
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.spark.digest_tasks import digest_back, digest_frame, digest_splits
 from state_pipelines.spark.expected_digests import (
     choose_old,
@@ -168,7 +168,7 @@ class OperatorStates:
 
     def spread(self, name: str, shape: StateShape, sums: Sums) -> Sums:
         """Return what every group must hold: of broadcast state one copy was migrated, and every subtask gets it."""
-        if shape.kind != BROADCAST:
+        if shape.kind != StateKind.BROADCAST:
             return sums
         (copy,) = sums.values() or [None]
         return {part.subtask: copy for part in find_state(self.after, name).parts} if copy else {}

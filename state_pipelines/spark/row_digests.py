@@ -19,7 +19,7 @@ from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.layout import OPAQUE_FIELD
 from state_pipelines.keyed.digests.column_digests import ColumnDigest, Sums, add_sums, drop_fields, identify_rows
 from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TTL_TYPE
-from state_pipelines.snapshot.keyed_state import TIMER
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.spark.flow_columns import KEYS as KEY_PARTS
 from state_pipelines.spark.types import from_spark
 
@@ -264,13 +264,13 @@ class WrittenDigest:
 def find_types(layout: KeyedLayout) -> dict[str, pa.DataType]:
     """Arrow types of the columns of rows of a state: the parts of keys, the payload, times of the last access."""
     types = {each.name: each.type for each in column_type(layout.key)} | ({TTL_COLUMN: TTL_TYPE} if layout.ttl else {})
-    if layout.state_type == TIMER:
+    if layout.state_type == StateKind.TIMER:
         return types
     value = column_type(layout.value)
-    if layout.state_type == "LIST":
+    if layout.state_type == StateKind.LIST:
         element = value.value_type
         return types | {"value": value, "list_value": element.field("value").type if layout.ttl else element}
-    name = "map_value" if layout.state_type == "MAP" else "value"
+    name = "map_value" if layout.state_type == StateKind.MAP else "value"
     return types | {name: value.field("value").type if layout.ttl else value}
 
 

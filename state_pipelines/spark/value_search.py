@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException
 from state_pipelines.errors import UsageError
 from state_pipelines.keyed.tables.state_table import TableOptions
 from state_pipelines.operations.json_rows import to_rows
-from state_pipelines.snapshot.keyed_state import TIMER
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.spark.splits import SPLIT_SIZE, StateOptions, find_schema, find_state, plan_splits
 from state_pipelines.spark.tasks import read_splits
 
@@ -73,7 +73,7 @@ def find_rows(spark: SparkSession, snapshot: Snapshot, predicate: str, examples:
     fitting, misfit = 0, ""
     for operator in snapshot.operators:
         for state in operator.states:
-            if state.kind == TIMER or state.undecoded:
+            if state.kind == StateKind.TIMER or state.undecoded:
                 continue
             frame = _load(spark, snapshot, operator.label, state.name)
             try:

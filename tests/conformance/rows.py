@@ -24,8 +24,9 @@ from state_pipelines.codecs.sql.binary_rows import BinaryRowValue, TimestampValu
 from state_pipelines.codecs.subclasses import complete
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.broadcast_state import BroadcastState
-from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
+from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.list_state import OperatorListState
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def to_entries(state: State, table: pa.Table) -> list[Entry]:
             raise RawRow(f"{state.operator.label} {state.name}: {row['reason']}")
     match state:
         case KeyedState():
-            return _timers(state, rows) if state.kind == TIMER else _keyed(state, rows)
+            return _timers(state, rows) if state.kind == StateKind.TIMER else _keyed(state, rows)
         case OperatorListState():
             return _list(state, rows)
         case BroadcastState():

@@ -263,7 +263,7 @@ class Everything(KeyedProcessFunction, CheckpointedFunction):
         self.restored = context.get_restored_checkpoint_id()
         store = context.get_operator_state_store()
         for info in self.infos:
-            if info.kind == "BROADCAST":
+            if info.backend_type == "BROADCAST":
                 descriptor = MapStateDescriptor(info.name, info.key_serializer, info.value_serializer)
                 self.states[info.name] = descriptor, store.get_broadcast_state(descriptor)
             else:

@@ -24,8 +24,8 @@ from state_pipelines.datastream import (
 from state_pipelines.errors import IncompatibleError, UsageError
 from state_pipelines.keyed.hashing.hash_expressions import parse_hash_expression
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
-from state_pipelines.snapshot.keyed_state import TIMER
 from tests.datastream.operators import Script, Scripted
 from tests.datastream.test_states import Add, Average
 from tests.flink.harness import diff_entries
@@ -93,7 +93,7 @@ def describe_state(state: KeyedState) -> StateDescriptor:
 
 def read_all(operator: Operator) -> Iterator[dict[str, Any]]:
     """Entries of the keyed states and timers, as a function of two subtasks sees them."""
-    described = [describe_state(state) for state in operator.keyed_states if state.kind != TIMER]
+    described = [describe_state(state) for state in operator.keyed_states if state.kind != StateKind.TIMER]
     key_serializer = operator.keyed_files[0][1].header.key_serializer
     for index in range(2):
         function = Scripted(*described)

@@ -24,7 +24,7 @@ from state_pipelines.metadata import write_metadata
 from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle
 from state_pipelines.operations.convert.conversion import convert
 from state_pipelines.operations.write.state_formats import Format
-from state_pipelines.serializers.state_meta_info import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType
 from state_pipelines.snapshot.handle_readers import HandleReader
 from state_pipelines.storage import PathMapping, resolve
 from tests.datastream.same_jobs import HASHES
@@ -72,7 +72,7 @@ def open_backend(
 def touch(backend: KeyedStateBackend) -> None:
     """Write every value again."""
     for info in backend.states:
-        if info.kind is StateKind.PRIORITY_QUEUE:
+        if info.backend_type is BackendStateType.PRIORITY_QUEUE:
             backend.register_timers(info)
             continue
         table = backend.register(info)

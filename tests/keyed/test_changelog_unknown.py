@@ -13,7 +13,7 @@ from state_pipelines.keyed.changelog.changes import (
 )
 from state_pipelines.serializers.build import VOID_NAMESPACE, list_of, map_of
 from state_pipelines.serializers.declared_snapshots import parse_declaration
-from state_pipelines.serializers.state_meta_info import StateKind, StateMetaInfo, keyed_state
+from state_pipelines.serializers.state_meta_info import BackendStateType, StateMetaInfo, keyed_state
 from state_pipelines.serializers.tree import Declared, Opaque
 from tests.keyed.test_changelog import (
     STRING,
@@ -57,7 +57,7 @@ def test_a_declared_class_is_read() -> None:
 def test_a_state_whose_snapshots_have_no_proven_end_keeps_name_and_id() -> None:
     info = keyed_state("purse", "VALUE", STRING, unknown(b"\0\0\0"))
     found = read_metadata_change(write_metadata_change(MetadataChange(info=info, state_id=9)))
-    assert (found.info.name, found.info.kind, found.state_id) == ("purse", StateKind.KEY_VALUE, 9)
+    assert (found.info.name, found.info.backend_type, found.state_id) == ("purse", BackendStateType.KEY_VALUE, 9)
     assert found.info.value_serializer == STRING
     assert isinstance(found.info.namespace_serializer, Opaque)
 

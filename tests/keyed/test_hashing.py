@@ -36,7 +36,7 @@ from state_pipelines.serializers.build import (
     set_of,
     tuple_of,
 )
-from state_pipelines.serializers.state_meta_info import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType
 from state_pipelines.storage import resolve
 
 if TYPE_CHECKING:
@@ -328,7 +328,11 @@ def stored_keys(path: Path) -> Iterator[tuple[Serializer, list[KeyedRecords], in
             stream = open_stream(handle.delegate, resolve(str(path.parent)))
             file = open_canonical(stream, handle.key_groups, handle.offsets)
             context = RecordContext(operator.max_parallelism, LayoutContext())
-            states = [number for number, info in enumerate(file.header.states) if info.kind is StateKind.KEY_VALUE]
+            states = [
+                number
+                for number, info in enumerate(file.header.states)
+                if info.backend_type is BackendStateType.KEY_VALUE
+            ]
             records = [found for _, found in file.scan(states, context)]
             yield file.header.key_serializer, records, operator.max_parallelism
 

@@ -17,6 +17,7 @@ from state_pipelines.keyed.record_layout import KeyedLayout
 from state_pipelines.keyed.tables.row_encoding import RecordEncoder
 from state_pipelines.keyed.tables.state_table import KeyedTable, TableOptions
 from state_pipelines.serializers import build, tree
+from state_pipelines.serializers.registered_states import StateKind
 
 I32, I64 = lay.Primitive(lay.PrimitiveKind.I32), lay.Primitive(lay.PrimitiveKind.I64)
 CLASSES = load_classes("final shop.Point: [x: int, y: int]")
@@ -50,7 +51,7 @@ class Records:
 
 def keyed(value: lay.Layout, state_type: str = "VALUE", *, key: lay.Layout = I32, ttl: bool = False) -> KeyedLayout:
     fields = lay.Struct((("state_key", key), ("state_namespace", VOID)))
-    return KeyedLayout(fields, value, state_type, ttl, build.basic("Int"), 128)
+    return KeyedLayout(fields, value, StateKind(state_type), ttl, build.basic("Int"), 128)
 
 
 def records(values: list[bytes], keys: list[bytes] | None = None) -> Records:

@@ -34,7 +34,7 @@ from state_pipelines.metadata.stream_handles import KeyGroupsStateHandle
 from state_pipelines.metadata.streams import StateStream, read_whole_stream
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
-from state_pipelines.serializers.state_meta_info import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType
 from state_pipelines.snapshot import open_snapshot
 from tests.serializers.literals import LONG, STRING, i32, utf, versioned
 
@@ -367,7 +367,11 @@ def test_raw_timers_are_byte_for_byte_those_of_a_canonical_savepoint(fixtures: P
         for subtask in operator.metadata.subtasks:
             file = savepoint.handles.open_keyed(subtask.managed_keyed_state)
             if file is not None:
-                timers = [i for i, info in enumerate(file.header.states) if info.kind is StateKind.PRIORITY_QUEUE]
+                timers = [
+                    i
+                    for i, info in enumerate(file.header.states)
+                    if info.backend_type is BackendStateType.PRIORITY_QUEUE
+                ]
                 canonical |= {(operator.label, *each) for each in elements(file, timers)}
     for label, content, handle in raw_handles(heap_timers(fixtures)):
         found = open_raw_timers(content, handle.key_groups, handle.offsets, CONTEXT)

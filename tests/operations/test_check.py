@@ -23,6 +23,7 @@ from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState
 from state_pipelines.operations.migration import load_migration
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import parse
 from state_pipelines.serializers.tree import Opaque, Serializer
 from state_pipelines.snapshot import Snapshot, open_snapshot
@@ -35,13 +36,15 @@ def state(name: str = "s", kind: str = "VALUE", value: str | Serializer = "Long"
     serializer = parse(value) if isinstance(value, str) else value
     match kind:
         case "SPLIT_DISTRIBUTE" | "UNION":
-            return JobState(name, kind, {Subject.ELEMENT: serializer})
+            return JobState(name, StateKind(kind), {Subject.ELEMENT: serializer})
         case "BROADCAST":
-            return JobState(name, kind, {Subject.MAP_KEY: build.basic("String"), Subject.MAP_VALUE: serializer})
+            return JobState(
+                name, StateKind(kind), {Subject.MAP_KEY: build.basic("String"), Subject.MAP_VALUE: serializer}
+            )
         case "TIMER":
-            return JobState(name, kind, {Subject.TIMER: serializer})
+            return JobState(name, StateKind(kind), {Subject.TIMER: serializer})
         case _:
-            return JobState(name, kind, {Subject.NAMESPACE: build.VOID_NAMESPACE, Subject.VALUE: serializer})
+            return JobState(name, StateKind(kind), {Subject.NAMESPACE: build.VOID_NAMESPACE, Subject.VALUE: serializer})
 
 
 OPERATOR = JobOperator(

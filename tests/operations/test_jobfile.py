@@ -27,6 +27,7 @@ from state_pipelines.operations.jobs.retyped_job import (
 )
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Outcome
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe, parse
 
 if TYPE_CHECKING:
@@ -42,11 +43,13 @@ def schema(*fields: str, name: str = "Offer") -> str:
 
 
 def keyed(name: str, kind: str, value: str) -> JobState:
-    return JobState(name, kind, {Subject.NAMESPACE: build.VOID_NAMESPACE, Subject.VALUE: parse(value)})
+    return JobState(name, StateKind(kind), {Subject.NAMESPACE: build.VOID_NAMESPACE, Subject.VALUE: parse(value)})
 
 
 OFFERS = JobState(
-    "offers", "VALUE", {Subject.NAMESPACE: build.VOID_NAMESPACE, Subject.VALUE: build.avro("Offer", schema("a"))}
+    "offers",
+    StateKind.VALUE,
+    {Subject.NAMESPACE: build.VOID_NAMESPACE, Subject.VALUE: build.avro("Offer", schema("a"))},
 )
 ORDERS = JobOperator(
     id="90ac6dd4c1c1b4f6b6c7f4d2f4b5c4a1",
@@ -61,7 +64,7 @@ ORDERS = JobOperator(
         keyed("sum", "REDUCING", "Long"),
         keyed("seen", "VALUE", "Ttl<Instant>"),
         OFFERS,
-        JobState("timers", "TIMER", {Subject.TIMER: parse("Timer<String, VoidNamespace>")}),
+        JobState("timers", StateKind.TIMER, {Subject.TIMER: parse("Timer<String, VoidNamespace>")}),
     ),
 )
 COUNTER = JobOperator(
@@ -71,8 +74,8 @@ COUNTER = JobOperator(
     max_parallelism=128,
     key=None,
     states=(
-        JobState("counts", "UNION", {Subject.ELEMENT: parse("Tuple2<String, Long>")}),
-        JobState("prices", "BROADCAST", {Subject.MAP_KEY: parse("String"), Subject.MAP_VALUE: parse("Double")}),
+        JobState("counts", StateKind.UNION, {Subject.ELEMENT: parse("Tuple2<String, Long>")}),
+        JobState("prices", StateKind.BROADCAST, {Subject.MAP_KEY: parse("String"), Subject.MAP_VALUE: parse("Double")}),
     ),
 )
 OLD = Job("old", (ORDERS, COUNTER))

@@ -10,6 +10,7 @@ from state_pipelines.operations.migration import DOWNGRADE, UPGRADE, dump_migrat
 from state_pipelines.operations.migration import steps as st
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, enum, list_of, map_of, pojo, row
+from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,10 +48,10 @@ STEPS: list[tuple[dict[str, Any], st.Step]] = [
     ({"filter": {"keep": "a > 0", "reason": "old"}}, st.Filter("a > 0", "old")),
     ({"ttl": {"enable": "ts"}}, st.TtlStep("enable", "ts")),
     ({"ttl": {"disable": "no need"}}, st.TtlStep("disable", reason="no need")),
-    ({"kind": {"to": "LIST"}}, st.Kind("LIST")),
+    ({"kind": {"to": StateKind.LIST}}, st.Kind(StateKind.LIST)),
     (
         {"kind": {"to": "MAP", "map_key": {"type": "Long", "expression": "a"}, "value": {"type": "String"}}},
-        st.Kind("MAP", STRING, None, LONG, "a"),
+        st.Kind(StateKind.MAP, STRING, None, LONG, "a"),
     ),
     ({"rename_state": "t"}, st.RenameState("t")),
     ({"drop_state": {"reason": "gone"}}, st.DropState("gone")),

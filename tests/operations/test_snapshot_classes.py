@@ -16,6 +16,7 @@ from state_pipelines.operations.check.snapshot_classes import judge_snapshot_cla
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
 from state_pipelines.serializers.build import VOID_NAMESPACE
 from state_pipelines.serializers.compatibility import Outcome
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.tree import Opaque
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ GOOD = JavaClass(NAME, methods=(NULLARY,))
 
 def judge(*classes: JavaClass, name: str = NAME, raw: bytes = b"") -> list[StateCheck]:
     node = Opaque(unknown_class=name, snapshot_class=name, snapshot_version=1, raw=raw)
-    state = JobState("s", "VALUE", {Subject.NAMESPACE: VOID_NAMESPACE, Subject.VALUE: node})
+    state = JobState("s", StateKind.VALUE, {Subject.NAMESPACE: VOID_NAMESPACE, Subject.VALUE: node})
     job = Job("job", (JobOperator("0" * 32, "op", 1, 128, None, (state, replace(state, name="t"))),))
     return list(judge_snapshot_classes(job, ClassPath(tuple(map(GivenClass, classes)))))
 

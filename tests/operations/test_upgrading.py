@@ -16,6 +16,7 @@ from state_pipelines.operations.migration.drafts import explain_missing
 from state_pipelines.operations.migration.migration_files import Change, Migration
 from state_pipelines.serializers import build
 from state_pipelines.serializers.compatibility import Finding, Outcome
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import ClassBound, Kryo, Serializer
 from state_pipelines.snapshot import declare, open_snapshot
@@ -31,11 +32,11 @@ def job_of(*states: JobState, label: str = "orders", kryo_version: int | None = 
 
 
 def value(node: Serializer, name: str = "order") -> JobState:
-    return JobState(name, "VALUE", {Subject.NAMESPACE: build.VOID_NAMESPACE, Subject.VALUE: node})
+    return JobState(name, StateKind.VALUE, {Subject.NAMESPACE: build.VOID_NAMESPACE, Subject.VALUE: node})
 
 
 def elements(name: str, node: Serializer) -> JobState:
-    return JobState(name, "UNION", {Subject.ELEMENT: node})
+    return JobState(name, StateKind.UNION, {Subject.ELEMENT: node})
 
 
 def test_without_classes_serializers_stay_as_they_are() -> None:
@@ -135,7 +136,7 @@ def test_fields_in_elements_of_lists_are_named_as_the_check_names_them() -> None
     kept = {"page": build.basic("String"), "millis": build.basic("Long"), "articles": Kryo(type_class="java.util.List")}
     visits = JobState(
         "visits",
-        "LIST",
+        StateKind.LIST,
         {
             Subject.NAMESPACE: build.VOID_NAMESPACE,
             Subject.VALUE: build.list_of(build.pojo("com.acme.shop.Visit", kept)),

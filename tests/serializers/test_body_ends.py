@@ -13,7 +13,7 @@ from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of, ma
 from state_pipelines.serializers.declared_snapshots import DeclaredSerializer, parse_declaration
 from state_pipelines.serializers.registry import write_nested
 from state_pipelines.serializers.state_meta_info import (
-    StateKind,
+    BackendStateType,
     StateMetaInfo,
     broadcast_state,
     keyed_state,
@@ -113,7 +113,7 @@ def test_nested_snapshots_that_can_be_split_in_two_ways_are_taken_as_a_whole() -
 
 def test_a_header_that_can_be_split_in_two_ways_is_left_open() -> None:
     """The body holds the begin of another state, one of whose options could take all bytes up to the end."""
-    last = StateMetaInfo(name="b", kind=StateKind.KEY_VALUE, options=(), serializers=())
+    last = StateMetaInfo(name="b", backend_type=BackendStateType.KEY_VALUE, options=(), serializers=())
     size = len(header(last)) - len(header()) - 4
     body = utf("fake") + bytes(4) + bytes.fromhex("00000001") + utf("option") + size.to_bytes(2, "big")
     data = header(keyed_state("a", "VALUE", basic("Long"), unknown(body)), last)

@@ -7,7 +7,7 @@ from state_pipelines.binary.writer import Writer
 from state_pipelines.errors import FormatError, NotFoundError, UnknownSerializerError, UsageError
 from state_pipelines.serializers import build
 from state_pipelines.serializers.state_meta_info import (
-    StateKind,
+    BackendStateType,
     StateMetaInfo,
     broadcast_state,
     keyed_state,
@@ -72,7 +72,7 @@ def test_meta_info_is_written(data: bytes, info: StateMetaInfo) -> None:
 
 def test_the_order_of_serializers_is_kept() -> None:
     value, namespace = ("VALUE_SERIALIZER", LONG), ("NAMESPACE_SERIALIZER", build.VOID_NAMESPACE)
-    info = StateMetaInfo(name="s", kind=StateKind.KEY_VALUE, options=(), serializers=(namespace, value))
+    info = StateMetaInfo(name="s", backend_type=BackendStateType.KEY_VALUE, options=(), serializers=(namespace, value))
     writer = Writer()
     write_state_meta_info(writer, info)
     assert read_state_meta_info(Reader(writer.getvalue())) == info
@@ -109,7 +109,7 @@ def test_the_element_of_a_priority_queue_is_the_timer() -> None:
 def test_list_state_of_the_asynchronous_api_stores_the_bare_element() -> None:
     info = StateMetaInfo(
         name="s",
-        kind=StateKind.KEY_VALUE_V2,
+        backend_type=BackendStateType.KEY_VALUE_V2,
         options=(("KEYED_STATE_TYPE", "LIST"),),
         serializers=(("VALUE_SERIALIZER", LONG),),
     )

@@ -13,6 +13,7 @@ from state_pipelines.serializers.python_types import (
     parse_python_declaration,
     parse_python_type,
 )
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.registry import write_snapshot
 from state_pipelines.serializers.text import describe
 
@@ -91,7 +92,7 @@ def test_pickles_are_carried_as_bytes_of_the_same_framing() -> None:
 def test_a_declared_type_writes_the_snapshot_of_the_bytes() -> None:
     stored = basic("BytePrimitiveArray")
     typed = PythonValue(
-        snapshot_class=stored.snapshot_class, stored=stored, type=parse_python_type("BIGINT"), kind="VALUE"
+        snapshot_class=stored.snapshot_class, stored=stored, type=parse_python_type("BIGINT"), kind=StateKind.VALUE
     )
     written, plain = Writer(), Writer()
     write_snapshot(written, typed)

@@ -24,7 +24,8 @@ from state_pipelines.keyed.heap.entries import find_unread_class
 from state_pipelines.keyed.record_bounds import Measure, take_bytes
 from state_pipelines.keyed.record_layout import KeyedRecords, derive_keyed_layout
 from state_pipelines.serializers.build import basic, list_of, map_of
-from state_pipelines.serializers.state_meta_info import StateKind, keyed_state
+from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType, keyed_state
 from state_pipelines.serializers.tree import MapOf
 
 if TYPE_CHECKING:
@@ -42,18 +43,18 @@ HEAD = 3
 REST = lay.Span(lay.Rest())
 SETS = (Operation.SET, Operation.SET_INTERNAL)
 _VALUE_OPERATIONS = {
-    "VALUE": (Operation.CLEAR, Operation.SET),
-    "REDUCING": (Operation.CLEAR, *SETS, Operation.MERGE_NS),
-    "AGGREGATING": (Operation.CLEAR, *SETS, Operation.MERGE_NS),
-    "LIST": (Operation.CLEAR, *SETS, Operation.ADD, Operation.ADD_ELEMENT, Operation.MERGE_NS),
-    "MAP": (
+    StateKind.VALUE: (Operation.CLEAR, Operation.SET),
+    StateKind.REDUCING: (Operation.CLEAR, *SETS, Operation.MERGE_NS),
+    StateKind.AGGREGATING: (Operation.CLEAR, *SETS, Operation.MERGE_NS),
+    StateKind.LIST: (Operation.CLEAR, *SETS, Operation.ADD, Operation.ADD_ELEMENT, Operation.MERGE_NS),
+    StateKind.MAP: (
         Operation.CLEAR,
         Operation.ADD,
         Operation.ADD_ELEMENT,
         Operation.ADD_OR_UPDATE_ELEMENT,
         Operation.REMOVE_ELEMENT,
     ),
-    "TIMER": (Operation.ADD_ELEMENT, Operation.REMOVE_ELEMENT),
+    StateKind.TIMER: (Operation.ADD_ELEMENT, Operation.REMOVE_ELEMENT),
 }
 
 
@@ -95,9 +96,9 @@ class ChangedState:
         """Of the value; of a list one element, of a map one value without its null flag."""
         value = self.layout.value
         match self.layout.state_type, value:
-            case "LIST", lay.Delimited(element=element):
+            case StateKind.LIST, lay.Delimited(element=element):
                 return element
-            case "MAP", lay.Optional(inner=inner):
+            case StateKind.MAP, lay.Optional(inner=inner):
                 return inner
             case _:
                 return value
@@ -117,28 +118,28 @@ def derive_replay_layout(
     try:
         layout = derive_keyed_layout(info, key_serializer, max_parallelism, context)
     except UnsupportedError as error:
-        if info.kind is not StateKind.KEY_VALUE:
+        if info.backend_type is not BackendStateType.KEY_VALUE:
             raise
         unknown = error
     else:
         nodes = (each for part in walk_layout(layout.value) if (each := find_unread_class(part)) is not None)
         node = next(nodes, None)
-        if node is None or info.kind is not StateKind.KEY_VALUE:
+        if node is None or info.backend_type is not BackendStateType.KEY_VALUE:
             return layout, None
         unknown = unknown_class(node)
-    state_type, value = info.state_type or "VALUE", info.value_serializer
-    if state_type == "MAP":
+    state_type, value = info.state_type or StateKind.VALUE, info.value_serializer
+    if state_type == StateKind.MAP:
         if not isinstance(value, MapOf):
             raise unknown
         stand_in: Serializer = map_of(value.key, BYTES)
     else:
-        stand_in = BYTES if state_type != "LIST" else list_of(BYTES)
+        stand_in = BYTES if state_type != StateKind.LIST else list_of(BYTES)
     known = keyed_state(info.name, state_type, stand_in, info.namespace_serializer)
     layout = derive_keyed_layout(known, key_serializer, max_parallelism, context)
     match state_type:
-        case "LIST":
+        case StateKind.LIST:
             rest: lay.Layout = lay.Delimited(lay.Rest())
-        case "MAP":
+        case StateKind.MAP:
             rest = lay.Optional(lay.Rest(), rest_is_null=True)
         case _:
             rest = lay.Rest()
@@ -156,7 +157,7 @@ def state_ids_of(changes: Changes) -> npt.NDArray[np.int64]:
     return changes.data[changes.starts + 1].astype(np.int64) << 8 | changes.data[changes.starts + 2]
 
 
-def check_operations(changes: Changes, state_type: str) -> None:
+def check_operations(changes: Changes, state_type: StateKind) -> None:
     """Make sure that a state has only operations that belong to it.
 
     Raises:
@@ -171,7 +172,7 @@ def check_operations(changes: Changes, state_type: str) -> None:
             continue
         row = int(np.flatnonzero(operations_of(changes) == operation)[0])
         where = Where(offset=int(changes.starts[row]))
-        if operation == Operation.METADATA and state_type == "TIMER":
+        if operation == Operation.METADATA and state_type == StateKind.TIMER:
             raise UnsupportedError(
                 "the log says that a timer fired, but not which one, as Flink 1.14 wrote it",
                 where=where,

@@ -21,7 +21,7 @@ from state_pipelines.errors import FormatError, UnknownSerializerError, UsageErr
 from state_pipelines.metadata.keyed_handles import StateChange
 from state_pipelines.serializers.body_ends import OpenBodyError, read_settled
 from state_pipelines.serializers.state_meta_info import (
-    StateKind,
+    BackendStateType,
     StateMetaInfo,
     read_state_meta_info,
     write_state_meta_info,
@@ -37,7 +37,7 @@ METADATA_KEY_GROUP = -1
 
 _PLAIN, _COMPRESSED = 0, 1
 _VERSIONS = (6, 7)
-_TYPE_CODES = {StateKind.KEY_VALUE: 0, StateKind.PRIORITY_QUEUE: 3, StateKind.KEY_VALUE_V2: 10}
+_TYPE_CODES = {BackendStateType.KEY_VALUE: 0, BackendStateType.PRIORITY_QUEUE: 3, BackendStateType.KEY_VALUE_V2: 10}
 # State id and type code.
 _TAIL = 3
 
@@ -128,7 +128,7 @@ def _read_metadata_change(reader: Reader) -> MetadataChange:
         raise reader.error(f"{version} is not a version of state meta infos that has changes", 1)
     info = read_state_meta_info(reader)
     ttl_config = default_value = None
-    if info.kind is not StateKind.PRIORITY_QUEUE:
+    if info.backend_type is not BackendStateType.PRIORITY_QUEUE:
         if reader.bool():
             start = reader.position
             read_stream(reader)
@@ -138,8 +138,8 @@ def _read_metadata_change(reader: Reader) -> MetadataChange:
             # Its length is the rest that the later fields leave.
             default_value = reader.take(reader.remaining - _TAIL)
     state_id = reader.u16()
-    if (code := reader.u8()) != _TYPE_CODES.get(info.kind):
-        raise reader.error(f"{code} is not the code of {info.kind} state {info.name}", reader.position - 1)
+    if (code := reader.u8()) != _TYPE_CODES.get(info.backend_type):
+        raise reader.error(f"{code} is not the code of {info.backend_type} state {info.name}", reader.position - 1)
     reader.expect_end("the change of metadata")
     return MetadataChange(
         version=version, info=info, state_id=state_id, ttl_config=ttl_config, default_value=default_value
@@ -152,20 +152,20 @@ def write_metadata_change(change: MetadataChange) -> bytes:
     Raises:
         UsageError: the state is not keyed state, or a priority queue has TTL or a default value.
     """
-    if change.info.kind not in _TYPE_CODES:
-        raise UsageError(f"{change.info.kind} state has no changes", where=Where(state=change.info.name))
+    if change.info.backend_type not in _TYPE_CODES:
+        raise UsageError(f"{change.info.backend_type} state has no changes", where=Where(state=change.info.name))
     writer = Writer()
     writer.u8(Operation.METADATA)
     writer.i32(change.version)
     write_state_meta_info(writer, change.info)
-    if change.info.kind is not StateKind.PRIORITY_QUEUE:
+    if change.info.backend_type is not BackendStateType.PRIORITY_QUEUE:
         for part in (change.ttl_config, change.default_value):
             writer.bool(part is not None)
             writer.take(part or b"")
     elif change.ttl_config is not None or change.default_value is not None:
         raise UsageError("a priority queue has neither TTL nor a default value", where=Where(state=change.info.name))
     writer.u16(change.state_id)
-    writer.u8(_TYPE_CODES[change.info.kind])
+    writer.u8(_TYPE_CODES[change.info.backend_type])
     return writer.getvalue()
 
 

@@ -27,6 +27,7 @@ from state_pipelines.keyed.record_bounds import Measure, take_bytes
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, tuple_of
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ def _try_state(trial: _Trial, state: ChangedState, changes: Changes, context: Re
     operations = operations_of(changes)
     for operation in np.unique(operations).tolist():
         mine = changes.select(operations == operation)
-        if state.layout.state_type == "TIMER":
+        if state.layout.state_type == StateKind.TIMER:
             spans, key_groups = _measure_timers(state, mine, operation)
         else:
             spans, key_groups = _measure_changes(state, mine, operation), mine.key_groups
@@ -303,7 +304,7 @@ def _payload(state: ChangedState, operation: Operation) -> lay.Layout | None:
         case Operation.MERGE_NS:
             namespace = state.bare[1][1]
             return lay.Struct((("target", namespace), ("sources", lay.Sequence(namespace))))
-    if state_type == "MAP":
+    if state_type == StateKind.MAP:
         user_key = dict(state.layout.key.fields).get("map_key")
         match operation:
             case _ if user_key is None:
@@ -315,7 +316,7 @@ def _payload(state: ChangedState, operation: Operation) -> lay.Layout | None:
             case Operation.REMOVE_ELEMENT:
                 return user_key
         return None
-    if state_type == "LIST":
+    if state_type == StateKind.LIST:
         return value if operation == Operation.ADD_ELEMENT else lay.Sequence(value)
     return value
 

@@ -30,6 +30,7 @@ from state_pipelines.keyed.changelog.changed_states import (
 )
 from state_pipelines.keyed.changelog.changes import Operation
 from state_pipelines.keyed.record_bounds import take_bytes
+from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,7 +58,7 @@ def replay_in_order(
     merges = _find_merges(state, changes, starts)
     merged = [each for target, sources in merges.values() for each in (target, *sources)]
     touched = pa.concat_arrays([scopes, pa.array(merged, pa.binary())]).unique()
-    is_list = state.layout.state_type == "LIST"
+    is_list = state.layout.state_type == StateKind.LIST
     held: dict[bytes, object] = {}
     for key, value in _lookup(base, touched):
         # Heap state may hold an empty list: no element, not an empty one.

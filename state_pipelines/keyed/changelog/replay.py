@@ -33,6 +33,7 @@ from state_pipelines.keyed.changelog.changes import Operation
 from state_pipelines.keyed.changelog.ordered_replay import replay_in_order
 from state_pipelines.keyed.record_bounds import take_bytes
 from state_pipelines.keyed.record_layout import concat_records
+from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from state_pipelines.keyed.changelog.change_streams import Changes
@@ -53,11 +54,11 @@ def replay(state: ChangedState, base: KeyedRecords | None, changes: Changes) -> 
     """
     state_type = state.layout.state_type
     check_operations(changes, state_type)
-    if state_type == "TIMER":
+    if state_type == StateKind.TIMER:
         kept, added = _replay_timers(state, base, changes)
-    elif state_type == "MAP":
+    elif state_type == StateKind.MAP:
         kept, added = _replay_map(state, base, changes)
-    elif state_type == "LIST" or (operations_of(changes) == Operation.MERGE_NS).any():
+    elif state_type == StateKind.LIST or (operations_of(changes) == Operation.MERGE_NS).any():
         kept, added = replay_in_order(state, base, changes)
     else:
         kept, added = _replay_values(state, base, changes)

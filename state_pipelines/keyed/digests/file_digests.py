@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_run
+from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
@@ -19,5 +20,5 @@ def digest_states(file: KeyedFile, context: RecordContext, key_groups: KeyGroupR
     totals = {info.name: RecordDigest() for info in file.header.states}
     for state_id, records in file.scan(range(len(file.header.states)), context, key_groups):
         info = file.header.states[state_id]
-        totals[info.name] += digest_run(records, is_map=info.state_type == "MAP")
+        totals[info.name] += digest_run(records, is_map=info.state_type == StateKind.MAP)
     return totals

@@ -17,6 +17,7 @@ from state_pipelines.keyed.heap import kernels as kernels
 from state_pipelines.keyed.record_bounds import Measure, take_bytes
 from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords, cut_nulls, derive_keyed_layout
 from state_pipelines.serializers.build import basic
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.tree import Declared, Opaque
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _NO_SPANS = np.zeros((2, 0), np.int64)
 _NOTHING = KeyedLayout(
     lay.Struct((("state_key", lay.Rest()), ("state_namespace", lay.Rest()))),
     lay.Rest(),
-    "VALUE",
+    StateKind.VALUE,
     ttl=False,
     key_serializer=basic("Void"),
     max_parallelism=1,
@@ -133,9 +134,9 @@ class EntryCodec:
     """
 
     def __init__(self, layout: KeyedLayout) -> None:
-        self.is_timer = layout.state_type == "TIMER"
+        self.is_timer = layout.state_type == StateKind.TIMER
         self.measured = isinstance(layout.key.fields[0][1], lay.MeasuredKey)
-        self.kind = {"LIST": kernels.LIST, "MAP": kernels.MAP}.get(layout.state_type, kernels.ONE)
+        self.kind = {StateKind.LIST: kernels.LIST, StateKind.MAP: kernels.MAP}.get(layout.state_type, kernels.ONE)
         self.entries = Measure(_entry_layout(layout))
         self._smallest = smallest_size(_entry_layout(layout))
         self.keys = Measure(_key_spans(layout))
@@ -278,13 +279,13 @@ def make_entry_codecs(header: KeyedHeader, context: RecordContext) -> list[Entry
 
 def _entry_layout(layout: KeyedLayout) -> lay.Layout:
     """Layout of an entry; every part is a span."""
-    if layout.state_type == "TIMER":
+    if layout.state_type == StateKind.TIMER:
         return lay.Span(layout.key)
     key, namespace = (_unmeasured(each) for _, each in layout.key.fields[:2])
     value: lay.Layout = lay.Span(layout.value)
     if isinstance(layout.value, lay.Delimited):
         value = lay.Sequence(lay.Span(layout.value.element))
-    elif layout.state_type == "MAP" and isinstance(layout.value, lay.Optional):
+    elif layout.state_type == StateKind.MAP and isinstance(layout.value, lay.Optional):
         # The flag belongs to the value of a record; nothing follows that of a null here.
         item = lay.Span(lay.Optional(layout.value.inner))
         value = lay.Sequence(lay.Struct((("key", lay.Span(layout.key.fields[2][1])), ("value", item))))

@@ -27,7 +27,7 @@ from state_pipelines.rocksdb.manifest import ColumnFamily, find_manifest, read_d
 from state_pipelines.rocksdb.scan import Entries, FamilyScans, estimate, split_keys
 from state_pipelines.rocksdb.sources import FamilyRanges, KeyRange, find_files
 from state_pipelines.rocksdb.writer import DEFAULT_FAMILY
-from state_pipelines.serializers.state_meta_info import StateKind, as_key_value
+from state_pipelines.serializers.state_meta_info import BackendStateType, as_key_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -175,7 +175,7 @@ class RocksFile(KeyedFormat):
     def _find_ranges(self, state_id: int, prefix: int, key_groups: KeyGroupRange | None) -> FamilyRanges:
         """Find the keys of a state that are read."""
         groups = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
-        timers = self.header.states[state_id].kind is StateKind.PRIORITY_QUEUE
+        timers = self.header.states[state_id].backend_type is BackendStateType.PRIORITY_QUEUE
         found: list[tuple[bytes, bytes | None]] = []
         if groups.number and self.seeks is None:
             found.append(_find_bounds(groups, prefix))
@@ -233,7 +233,7 @@ def open_rocksdb(
             where=Where(file=meta.name),
             hint="The files of the handle do not belong together",
         )
-    is_forst = any(info.kind is StateKind.KEY_VALUE_V2 for info in header.states)
+    is_forst = any(info.backend_type is BackendStateType.KEY_VALUE_V2 for info in header.states)
     header = replace(header, states=tuple(map(as_key_value, header.states)))
     found = tuple(families[name] for name in names)
     return RocksFile(meta.name, header, key_groups, found, is_forst=is_forst)

@@ -17,6 +17,7 @@ from state_pipelines.keyed.record_bounds import take_bytes
 from state_pipelines.keyed.record_layout import KeyedRecords, concat_records, cut_nulls
 from state_pipelines.rocksdb.scan import Entries
 from state_pipelines.rocksdb.writer import DatabaseWriter, list_files
+from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +63,7 @@ class RocksWriter:
     def _write_state(self, database: DatabaseWriter, info: StateMetaInfo, batches: list[KeyedRecords]) -> int:
         with at(state=info.name):
             run = concat_records(batches)
-            database.write(info.name, _to_entries(run, self.context.prefix, is_map=info.state_type == "MAP"))
+            database.write(info.name, _to_entries(run, self.context.prefix, is_map=info.state_type == StateKind.MAP))
             return len(run)
 
     @property

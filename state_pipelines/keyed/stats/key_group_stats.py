@@ -25,7 +25,8 @@ from state_pipelines.keyed.record_layout import KeyedRecords, derive_keyed_layou
 from state_pipelines.keyed.stats.key_counts import CountedKeys, KeyCounter
 from state_pipelines.keyed.tables.operator_table import split_files
 from state_pipelines.serializers.build import VOID_NAMESPACE
-from state_pipelines.serializers.state_meta_info import StateKind, StateMetaInfo, keyed_state
+from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType, StateMetaInfo, keyed_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -347,11 +348,11 @@ def locate_keys(
         FormatError: the bytes do not fit the serializers.
         UnsupportedError: a key cannot be read, so that its end is not known.
     """
-    if info.kind is StateKind.PRIORITY_QUEUE:
+    if info.backend_type is BackendStateType.PRIORITY_QUEUE:
         layout = derive_keyed_layout(info, header.key_serializer, context.max_parallelism, context.layouts).key
     else:
         # The value serializer does not matter.
-        bare = keyed_state(info.name, "VALUE", VOID_NAMESPACE, info.namespace_serializer)
+        bare = keyed_state(info.name, StateKind.VALUE, VOID_NAMESPACE, info.namespace_serializer)
         layout = derive_keyed_layout(bare, header.key_serializer, context.max_parallelism, context.layouts).key
     spans = _plan_measure(layout).spans(
         records.data, records.key_starts, records.key_ends, offset=records.offset, name=records.file

@@ -13,6 +13,7 @@ from state_pipelines.codecs.columns import Columns, plan_columns
 from state_pipelines.errors import UnsupportedError, UsageError, ValueRangeError
 from state_pipelines.keyed.tables.key_rows import BYTES, StateRows, decode_own, decode_values
 from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TTL_TYPE
+from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,7 @@ class StateLayout:
     """
 
     name: str
-    state_type: str
+    state_type: StateKind
     key: lay.Struct
     value: lay.Layout | None
     ttl: bool = False
@@ -59,7 +60,7 @@ class StateLayout:
     @property
     def repeats(self) -> bool:
         """Whether a key and namespace may have several records."""
-        return self.state_type in ("MAP", "TIMER")
+        return self.state_type in (StateKind.MAP, StateKind.TIMER)
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class StateColumn:
         """
         chosen = found.between(first, stop)
         rows, indexes, count = found.rows[chosen] - first, found.order[chosen], stop - first
-        if self.state.state_type == "TIMER":
+        if self.state.state_type == StateKind.TIMER:
             assert self.own is not None
             times = decode_own(self.own, found.batches, indexes).array
             return StateValues(_group(rows, count, times.take(pa.array(np.lexsort((times.to_numpy(), rows))))))
@@ -177,7 +178,7 @@ class StateColumn:
 
 def find_form(state: StateLayout, *, raw: bool) -> StateForm:
     """Return the columns in which a state can be shown; with `raw` as stored bytes."""
-    if state.state_type == "TIMER":
+    if state.state_type == StateKind.TIMER:
         return StateForm()
     if raw:
         return StateForm(stored=True)
@@ -196,7 +197,7 @@ def make_column(state: StateLayout, name: str, wanted: Wanted, form: StateForm) 
     Raises:
         UsageError: `wanted` names a field that the values do not have.
     """
-    if state.state_type == "TIMER":
+    if state.state_type == StateKind.TIMER:
         return StateColumn(
             state, name, pa.list_(pa.int64()), own=plan_columns(lay.Logical(lay.LogicalKind.ORDERED_I64))
         )
@@ -304,7 +305,7 @@ def _value_paths(state: StateLayout, wanted: Wanted) -> Wanted:
 def _value_type(state: StateLayout, kind: pa.DataType) -> pa.DataType:
     if not state.ttl:
         return kind
-    if state.state_type == "LIST":
+    if state.state_type == StateKind.LIST:
         return pa.list_(_ttl_type(kind.value_type))
     return _ttl_type(kind)
 

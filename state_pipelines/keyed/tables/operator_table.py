@@ -50,6 +50,7 @@ from state_pipelines.keyed.tables.operator_columns import (
 )
 from state_pipelines.keyed.tables.state_table import encode_key
 from state_pipelines.metadata.key_groups import KeyGroupRange
+from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
@@ -256,7 +257,9 @@ class OperatorTable:
         keeping = [
             index
             for index, (state, form) in enumerate(zip(self._states, self._forms, strict=True))
-            if not form.stored and (form.may_fail or f"{state.column}_bytes" in asked) and state.state_type != "TIMER"
+            if not form.stored
+            and (form.may_fail or f"{state.column}_bytes" in asked)
+            and state.state_type != StateKind.TIMER
         ]
         names = name_columns([*wishes, *(f"{self._states[index].column}_bytes" for index in keeping)])
         self._names = names[: len(wishes)]

@@ -19,6 +19,7 @@ from state_pipelines.keyed.hashing import hash_codes
 from state_pipelines.keyed.key_group_assignment import assign_key_groups
 from state_pipelines.keyed.keys.key_kernels import find_changes
 from state_pipelines.keyed.tables.state_table import TTL_COLUMN
+from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -75,7 +76,7 @@ class RecordEncoder:
             UsageError: a column is missing, or the elements of a list are not together or not in order.
             ValueRangeError: a value does not fit its serializer.
         """
-        if self.layout.state_type == "LIST":
+        if self.layout.state_type == StateKind.LIST:
             batches = self._gather_lists(batches)
         for batch in batches:
             if len(batch):
@@ -186,11 +187,11 @@ class RecordEncoder:
             ValueRangeError: a value does not fit its serializer.
         """
         target = plan_columns(self.layout.value).type
-        if self.layout.state_type == "TIMER":
+        if self.layout.state_type == StateKind.TIMER:
             return pa.nulls(len(batch))
-        if self.layout.state_type == "LIST":
+        if self.layout.state_type == StateKind.LIST:
             return conform(self._column(batch, "value"), target, "list_value")
-        name = "map_value" if self.layout.state_type == "MAP" else "value"
+        name = "map_value" if self.layout.state_type == StateKind.MAP else "value"
         value = self._column(batch, name)
         if not self.layout.ttl:
             return conform(value, target, name)

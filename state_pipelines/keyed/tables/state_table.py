@@ -29,6 +29,7 @@ from state_pipelines.keyed.keys.key_filter import KeySeeks
 from state_pipelines.keyed.keys.key_kernels import match_prefix
 from state_pipelines.keyed.keys.key_values import encode_keys
 from state_pipelines.keyed.record_layout import blame_declared
+from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import KeyedFile
@@ -204,9 +205,9 @@ class KeyedTable:
             columns["value_bytes"] = _keep(_binary(*spans), decoded.failed)
         array, repeat = decoded.array, None
         name = self._value_name()
-        if self._layout.state_type == "LIST" and self._options.flatten:
+        if self._layout.state_type == StateKind.LIST and self._options.flatten:
             repeat, columns["list_index"], array = _flatten(decoded)
-        elif self._layout.state_type == "LIST" and self._layout.ttl:
+        elif self._layout.state_type == StateKind.LIST and self._layout.ttl:
             columns[name] = array
             return decoded, None
         if self._layout.ttl:
@@ -220,10 +221,10 @@ class KeyedTable:
         return decoded, repeat
 
     def _value_name(self) -> str:
-        state_type = self._layout.state_type if self._layout else "VALUE"
-        if state_type == "LIST" and self._options.flatten:
+        state_type = self._layout.state_type if self._layout else StateKind.VALUE
+        if state_type == StateKind.LIST and self._options.flatten:
             return "list_value"
-        return "map_value" if state_type == "MAP" else "value"
+        return "map_value" if state_type == StateKind.MAP else "value"
 
     def _plan(self, layout: lay.Layout, wanted: Wanted) -> _Side:
         if wanted is not None and not wanted:
@@ -240,14 +241,14 @@ class KeyedTable:
         return frozenset(path for path in self._wanted if path.split(".")[0] in names)
 
     def _value_paths(self, layout: KeyedLayout) -> Wanted:
-        if layout.state_type == "TIMER":
+        if layout.state_type == StateKind.TIMER:
             return frozenset()
         if self._wanted is None:
             return None
         name = self._value_name()
         top = {path.split(".")[0] for path in self._wanted}
         value = below(self._wanted, name) if name in top else frozenset()
-        if "list_index" in top and layout.state_type == "LIST":
+        if "list_index" in top and layout.state_type == StateKind.LIST:
             return None
         if not layout.ttl:
             return value
@@ -281,11 +282,11 @@ class KeyedTable:
         assert self._layout is not None
         name = self._value_name()
         fields = []
-        if self._layout.state_type == "LIST" and self._options.flatten:
+        if self._layout.state_type == StateKind.LIST and self._options.flatten:
             asked = "reason" in (self._options.columns or ())
             fields.append(pa.field("list_index", pa.int32(), self._value.keeps_bytes(asked=asked)))
             array_type = array_type.value_type
-        if not self._layout.ttl or (self._layout.state_type == "LIST" and not self._options.flatten):
+        if not self._layout.ttl or (self._layout.state_type == StateKind.LIST and not self._options.flatten):
             return [*fields, pa.field(name, array_type)]
         names = [each.name for each in array_type]
         if "value" in names:

@@ -29,7 +29,7 @@ from state_pipelines.operations.proofs.proof_reports import (
     ProofReport,
     RecordCounts,
 )
-from state_pipelines.operations.write.state_descriptions import BROADCAST
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.list_state import NonKeyedState
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def prove_bootstrap(plan: SavepointPlan, snapshot: Snapshot, expected: ExpectedR
             unhashed, misplaced = unhashed + found.unhashed, misplaced + found.misplaced.total()
         for (label, name), sums in _read_elements(plan, writing, operator, run).items():
             wanted = expected.elements[label, name]
-            if writing.elements[name].info.distribution_mode == BROADCAST and wanted:
+            if writing.elements[name].info.distribution_mode == StateKind.BROADCAST and wanted:
                 wanted = dict.fromkeys(range(writing.metadata.parallelism), wanted[0])
             comparison.compare(name, "subtask", wanted, sums)
     checks = list(comparison.make_checks())

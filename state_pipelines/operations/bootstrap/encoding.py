@@ -21,7 +21,7 @@ from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.operator_rewrite import ElementEncoder, ElementFile, write_elements
 from state_pipelines.operations.write.spills import BLOCK
 from state_pipelines.operations.write.state_spills import StateSpill, create_state_spill
-from state_pipelines.serializers.state_meta_info import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType
 from state_pipelines.storage import Location, join
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class ElementEncoding:
     @property
     def is_broadcast(self) -> bool:
         """Whether every subtask gets all entries."""
-        return self.encoder.info.kind is StateKind.BROADCAST
+        return self.encoder.info.backend_type is BackendStateType.BROADCAST
 
     def check_types(self, schema: pa.Schema) -> None:
         """Refuse columns whose types do not fit, before anything runs; errors as of `KeyedEncoding.check_types`."""

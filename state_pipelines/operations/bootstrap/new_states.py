@@ -11,19 +11,15 @@ from state_pipelines.keyed.tables.state_table import TTL_COLUMN
 from state_pipelines.operations.bootstrap.row_shapes import KEY_GROUP, NAMESPACE, STATE_KEY, TIMESTAMP
 from state_pipelines.operations.bootstrap.value_types import resolve_type
 from state_pipelines.operations.write.state_descriptions import (
-    BROADCAST,
-    SPLIT,
-    STATE_TYPES,
-    UNION,
     OperatorDescription,
     OperatorStateDescription,
     StateDescription,
 )
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import basic, list_of, map_of, ttl
+from state_pipelines.serializers.registered_states import KEYED_KINDS, StateKind
 from state_pipelines.serializers.state_meta_info import TIMER_STATE
 from state_pipelines.serializers.text import describe
-from state_pipelines.snapshot.keyed_state import TIMER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,9 +32,9 @@ if TYPE_CHECKING:
 EVENT_TIMERS, PROCESSING_TIMERS, KAFKA = "EVENT_TIMERS", "PROCESSING_TIMERS", "KAFKA"
 
 _TIMERS = {EVENT_TIMERS: "event", PROCESSING_TIMERS: "processing"}
-_MODES = {"SPLIT": SPLIT, "UNION": UNION, "BROADCAST": BROADCAST}
+_MODES = {"SPLIT": StateKind.SPLIT_DISTRIBUTE, "UNION": StateKind.UNION, "BROADCAST": StateKind.BROADCAST}
 
-KINDS = (*STATE_TYPES, *_TIMERS, *_MODES, KAFKA)
+KINDS = (*KEYED_KINDS, *_TIMERS, *_MODES, KAFKA)
 """Kinds of new states."""
 
 READER_STATE = "SourceReaderState"
@@ -82,7 +78,7 @@ class NewState:
 
     name: str
     rows: object = field(repr=False)
-    kind: str = "VALUE"
+    kind: str = StateKind.VALUE
     type: GivenType | None = None
     key_type: GivenType | None = None
     namespace: GivenType = "VoidNamespace"
@@ -98,7 +94,7 @@ class NewState:
             if unknown:
                 known = ", ".join((*self.wanted, *self.optional))
                 raise UsageError(f"{self.kind} state has no column {', '.join(unknown)}", hint=f"It has {known}")
-            if self.ttl and self.kind not in STATE_TYPES:
+            if self.ttl and self.kind not in KEYED_KINDS:
                 raise UsageError(f"{self.kind} state has no time to live")
 
     @property
@@ -107,10 +103,10 @@ class NewState:
         if self.kind == KAFKA:
             return ("topic", "partition", "offset")
         if self.kind in _MODES:
-            return ("map_key", "map_value") if self.kind == "BROADCAST" else ("value",)
+            return ("map_key", "map_value") if self.kind == StateKind.BROADCAST else ("value",)
         if self.kind in _TIMERS:
             return (STATE_KEY, TIMESTAMP)
-        return (STATE_KEY, "map_key", "map_value") if self.kind == "MAP" else (STATE_KEY, "value")
+        return (STATE_KEY, "map_key", "map_value") if self.kind == StateKind.MAP else (STATE_KEY, "value")
 
     @property
     def optional(self) -> tuple[str, ...]:
@@ -124,7 +120,7 @@ class NewState:
     @property
     def is_keyed(self) -> bool:
         """Whether it is keyed state or timers."""
-        return self.kind in STATE_TYPES or self.kind in _TIMERS
+        return self.kind in KEYED_KINDS or self.kind in _TIMERS
 
     @property
     def stored_name(self) -> str:
@@ -145,17 +141,17 @@ class NewState:
         with at(state=self.name):
             namespace = resolve_type(self.namespace, types.get(NAMESPACE), NAMESPACE)
             if self.kind in _TIMERS:
-                return StateDescription(self.stored_name, TIMER, None, namespace)
+                return StateDescription(self.stored_name, StateKind.TIMER, None, namespace)
             value = self._resolve_value(types)
             return StateDescription(self.name, self.kind, self._add_ttl(value) if self.ttl else value, namespace)
 
     def _resolve_value(self, types: Mapping[str, pa.DataType]) -> Serializer:
-        if self.kind != "MAP" or self.type is not None:
+        if self.kind != StateKind.MAP or self.type is not None:
             value = resolve_type(self.type, types.get("value"), "value")
         else:
             key, item = (resolve_type(None, types.get(name), name) for name in ("map_key", "map_value"))
             value = map_of(key, item)
-        for kind, node in (("LIST", tree.ListOf), ("MAP", tree.MapOf)):
+        for kind, node in ((StateKind.LIST, tree.ListOf), (StateKind.MAP, tree.MapOf)):
             if self.kind == kind and not isinstance(value, node):
                 raise UsageError(
                     f"{kind} state needs a {kind.capitalize()} as serializer of the value, not {describe(value)}"
@@ -165,9 +161,9 @@ class NewState:
     def _add_ttl(self, value: Serializer) -> Serializer:
         """The serializer of a value with time to live (`TtlStateFactory`): around list elements and map values."""
         match value:
-            case tree.ListOf(element=element) if self.kind == "LIST":
+            case tree.ListOf(element=element) if self.kind == StateKind.LIST:
                 return list_of(ttl(element))
-            case tree.MapOf(key=key, value=item) if self.kind == "MAP":
+            case tree.MapOf(key=key, value=item) if self.kind == StateKind.MAP:
                 return map_of(key, ttl(item))
             case _:
                 return ttl(value)
@@ -177,13 +173,13 @@ class NewState:
         with at(state=self.name):
             if self.kind == KAFKA:
                 return OperatorStateDescription(READER_STATE, basic("BytePrimitiveArray"))
-            if self.kind != "BROADCAST":
+            if self.kind != StateKind.BROADCAST:
                 return OperatorStateDescription(
                     self.name, resolve_type(self.type, types.get("value"), "value"), _MODES[self.kind]
                 )
             key = resolve_type(self.key_type, types.get("map_key"), "map_key")
             value = resolve_type(self.type, types.get("map_value"), "map_value")
-            return OperatorStateDescription(self.name, value, BROADCAST, key)
+            return OperatorStateDescription(self.name, value, StateKind.BROADCAST, key)
 
 
 @dataclass(frozen=True)

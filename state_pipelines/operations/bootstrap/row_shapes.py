@@ -14,7 +14,7 @@ from state_pipelines.codecs.columns import column_type, plan_columns
 from state_pipelines.codecs.layout import ROW_KINDS
 from state_pipelines.errors import UsageError, ValueRangeError, Where
 from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TTL_TYPE
-from state_pipelines.snapshot.keyed_state import TIMER
+from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,13 +44,13 @@ class RowShape:
         """Exact types of the columns, by name; lists are whole."""
         layout = self.layout
         found = {each.name: each.type for each in plan_columns(layout.key).type}
-        if layout.state_type == TIMER:
+        if layout.state_type == StateKind.TIMER:
             return found
         value = column_type(layout.value)
-        if layout.state_type == "LIST":
+        if layout.state_type == StateKind.LIST:
             element = value.value_type
             return found | {"value": pa.list_(element.field("value").type if layout.ttl else element)}
-        name = "map_value" if layout.state_type == "MAP" else "value"
+        name = "map_value" if layout.state_type == StateKind.MAP else "value"
         return found | {name: value.field("value").type if layout.ttl else value}
 
     @property
@@ -67,7 +67,7 @@ class RowShape:
         """
         columns: dict[str, pa.Array] = {}
         batch = to_plain_rows(batch)
-        if self.layout.state_type == "LIST":
+        if self.layout.state_type == StateKind.LIST:
             batch = self._drop_empty(batch)
         for name, kind in self.types.items():
             if name in self.names:
@@ -76,7 +76,7 @@ class RowShape:
             columns[KEY_GROUP] = conform_number(batch.column(KEY_GROUP), pa.int32(), KEY_GROUP)
         if self.layout.ttl:
             accessed = self._find_access(batch)
-            if self.layout.state_type == "LIST":
+            if self.layout.state_type == StateKind.LIST:
                 columns["value"] = _stamp_elements(columns["value"], accessed)
             else:
                 columns[TTL_COLUMN] = accessed

@@ -14,8 +14,8 @@ from state_pipelines.errors import UnsupportedError, at
 from state_pipelines.keyed.digests.column_digests import ColumnDigest, Sums, add_sums, identify_rows
 from state_pipelines.operations.local_processes import count_kernel_threads
 from state_pipelines.operatorstate.state_files import read_broadcast_state, read_list_state
-from state_pipelines.serializers.state_meta_info import StateKind
-from state_pipelines.snapshot.keyed_state import TIMER
+from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -75,7 +75,7 @@ class StateDigester:
     """
 
     def __init__(self, layout: KeyedLayout) -> None:
-        self._is_timer = layout.state_type == TIMER
+        self._is_timer = layout.state_type == StateKind.TIMER
         kind = plan_columns(layout.value).type if not self._is_timer else pa.null()
         self._fields = [each.name for each in kind] if pa.types.is_struct(kind) else []
         names = [] if self._is_timer else [NULLS, *(self._fields or [VALUES])]
@@ -142,11 +142,11 @@ class FileDigests:
                 with at(state=name):
                     keys = plan_columns(layout.key).decode(records.data, records.key_starts, records.key_ends).array
                     values = pa.nulls(len(records))
-                    if layout.state_type != TIMER:
+                    if layout.state_type != StateKind.TIMER:
                         spans = (records.data, records.value_starts, records.value_ends)
                         values = plan_columns(layout.value).decode(*spans).array
                     digesters[name].add(records.key_groups, keys, values)
-                    skip = _TIMESTAMP if layout.state_type == TIMER else 0
+                    skip = _TIMESTAMP if layout.state_type == StateKind.TIMER else 0
                     try:
                         groups = self.hashes.assign_keys(records, layout.max_parallelism, skip=skip)
                     except UnsupportedError:
@@ -199,7 +199,7 @@ class PartDigests:
         with at(operator=self.operator, state=info.name):
             file = self.part.read()
             keys: pa.Array | None = None
-            if info.kind is StateKind.BROADCAST:
+            if info.backend_type is BackendStateType.BROADCAST:
                 keys, values = read_broadcast_state(file, info, self.context, exact=True)
             else:
                 values = read_list_state(file, info, self.context, exact=True)

@@ -30,6 +30,7 @@ from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState
 from state_pipelines.operations.jobs.migrated_job import migrate_job
 from state_pipelines.operations.migration import UPGRADE, Migration
 from state_pipelines.serializers.compatibility import Outcome
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.opening import ensure_open, open_together
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def check_serializers(
     old: Mapping[Subject, Serializer],
     new: Mapping[Subject, Serializer],
     *,
-    kind: str = "VALUE",
+    kind: str = StateKind.VALUE,
     target: str = "2.2",
     backend: str | None = None,
     kryo_version: int | None = None,
@@ -218,7 +219,9 @@ def check_serializers(
         names = ", ".join(sorted(old.keys() ^ new.keys()))
         raise UsageError(f"both sides need the same subjects, only one has {names}")
     restore = replace(_plan_restore(target, backend, kryo_version), row_names=row_names)
-    return tuple(judge_subjects(operator, JobState(state, kind, old), JobState(state, kind, new), restore))
+    return tuple(
+        judge_subjects(operator, JobState(state, StateKind(kind), old), JobState(state, StateKind(kind), new), restore)
+    )
 
 
 def parse_release(target: str) -> tuple[int, int]:
@@ -286,7 +289,10 @@ def _check_operator(
     if old.unread or new.unread:
         return
     if old.key is not None and new.key is not None:
-        keys = JobState("", "", {Subject.KEY: old.key}), JobState("", "", {Subject.KEY: new.key})
+        keys = (
+            JobState("", StateKind.UNKNOWN, {Subject.KEY: old.key}),
+            JobState("", StateKind.UNKNOWN, {Subject.KEY: new.key}),
+        )
         yield from judge_subjects(old.label, *keys, restore, old)
     crosses = restore.release >= FLINK_2 and job.kryo_version not in (None, restore.kryo_version) and not is_observed
     successors = {(state.group, state.name): state for state in new.states}

@@ -16,6 +16,7 @@ from state_pipelines.operations.check.check_report import StateCheck
 from state_pipelines.operations.jobs.job_state import Job, JobOperator, JobState, Subject
 from state_pipelines.operations.jobs.retyped_job import extract_types, list_assumed, replace_classes
 from state_pipelines.serializers.compatibility import Outcome
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.tree import Kryo, Serializer
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def judge_removed(operator: JobOperator, state: JobState) -> StateCheck | None:
 
 
 def _find_removed(state: JobState) -> tuple[str, str] | None:
-    if state.kind in ("SPLIT_DISTRIBUTE", "UNION") and state.name in _REMOVED_STATES:
+    if state.kind in (StateKind.SPLIT_DISTRIBUTE, StateKind.UNION) and state.name in _REMOVED_STATES:
         return _REMOVED_STATES[state.name]
     for node in _walk(state.serializers.values()):
         if node.snapshot_class.startswith(_KAFKA_PACKAGE):

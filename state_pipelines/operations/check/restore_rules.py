@@ -12,6 +12,7 @@ from state_pipelines.serializers.compatibility import Compatibility, Outcome, co
 from state_pipelines.serializers.compatibility.kryo import find_kryo, refuse_other_kryo
 from state_pipelines.serializers.compatibility.outcome import single
 from state_pipelines.serializers.compatibility.table_runtime import find_named_rows, find_renamed_fields
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Kryo, ListOf, MapOf, Pojo, Serializer, TtlAware
 
@@ -102,7 +103,7 @@ def judge_subjects(
     pairs = [_compare(*each, restore) for each in _split(old, new, restore)]
     if owner is not None and restore.classes is not None:
         pairs = [_add_classes(each, old, owner, restore, restore.classes) for each in pairs]
-    if old.kind == "MAP" and not restore.is_heap:
+    if old.kind == StateKind.MAP and not restore.is_heap:
         pairs = _fix_map_keys(pairs)
     whole = old.serializers.get(Subject.VALUE), new.serializers.get(Subject.VALUE)
     for pair in pairs:
@@ -118,9 +119,9 @@ def _split(old: JobState, new: JobState, restore: Restore) -> Iterator[tuple[Sub
             if type(wrapped[0]) is type(wrapped[1]):
                 before, after = wrapped
         match subject, old.kind, before, after:
-            case Subject.VALUE, "LIST", ListOf(), ListOf() if before.snapshot_class == after.snapshot_class:
+            case Subject.VALUE, StateKind.LIST, ListOf(), ListOf() if before.snapshot_class == after.snapshot_class:
                 yield Subject.ELEMENT, before.element, after.element
-            case Subject.VALUE, "MAP", MapOf(), MapOf() if before.snapshot_class == after.snapshot_class:
+            case Subject.VALUE, StateKind.MAP, MapOf(), MapOf() if before.snapshot_class == after.snapshot_class:
                 yield Subject.MAP_KEY, before.key, after.key
                 yield Subject.MAP_VALUE, before.value, after.value
             case _:

@@ -26,7 +26,7 @@ from state_pipelines.operations.write.publication import (
     replace_keyed_state,
 )
 from state_pipelines.operations.write.state_formats import Format
-from state_pipelines.serializers.state_meta_info import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType
 from state_pipelines.snapshot.held_key_groups import check_held_key_groups, explain_older_ranges
 from state_pipelines.storage.snapshot_writer import require_free, require_outside
 
@@ -194,9 +194,9 @@ def _plan_operator(
         if source.header == header and index not in foreign and _is_written(subtasks[index], source, format):
             continue
         for info in header.states:
-            if info.kind not in (StateKind.KEY_VALUE, StateKind.PRIORITY_QUEUE):
+            if info.backend_type not in (BackendStateType.KEY_VALUE, BackendStateType.PRIORITY_QUEUE):
                 raise UnsupportedError(
-                    f"{info.kind} state is not written",
+                    f"{info.backend_type} state is not written",
                     where=Where(state=info.name),
                     hint="Copy the files as they are (keep)",
                 )
@@ -278,7 +278,9 @@ def _note_operator(operator: Operator, tasks: Sequence[SubtaskConversion], forma
     for reason in dict.fromkeys(each.reason for each in unread if each.is_timers):
         what = "its timers in raw keyed state are not read and are copied as they are"
         yield f"operator {operator.label}: {what}: {reason}"
-    if format is Format.ROCKSDB and any(info.kind is StateKind.PRIORITY_QUEUE for info in states.values()):
+    if format is Format.ROCKSDB and any(
+        info.backend_type is BackendStateType.PRIORITY_QUEUE for info in states.values()
+    ):
         yield (
             f"operator {operator.label} has timers: a job that keeps its timers on the heap "
             "(state.backend.rocksdb.timer-service.factory: HEAP) does not find them in this format"

@@ -27,6 +27,7 @@ from state_pipelines.operations.diff.record_hashes import (
 )
 from state_pipelines.operations.json_rows import to_rows
 from state_pipelines.operations.local_processes import count_kernel_threads
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.snapshot.survey import is_damage
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class DigestFile:
             first, last = int(records.key_groups.min()), int(records.key_groups.max())
             # Only as wide as the window: a file may have all key groups, and many states.
             sums = np.zeros((last - first + 1, SUMS), np.uint64)
-            is_map = self.file.header.states[state_id].state_type == "MAP"
+            is_map = self.file.header.states[state_id].state_type == StateKind.MAP
             digest_key_groups(first, sums, records.key_groups, *list_spans(records, is_map=is_map))
             present = np.flatnonzero(sums[:, 0])
             found[names[state_id]].append(GroupSums(present + first, sums[present]))
@@ -179,7 +180,7 @@ class KeyedSide:
             for part in self.parts:
                 if not part.file.key_groups.intersect(covering).number:
                     continue
-                is_map = part.file.header.states[part.state_id].state_type == "MAP"
+                is_map = part.file.header.states[part.state_id].state_type == StateKind.MAP
                 for found in part.records(self.context, covering):
                     records = found
                     if len(groups) < covering.number:

@@ -13,10 +13,11 @@ from state_pipelines.errors import StateError, StorageError
 from state_pipelines.operations.diff.diff_report import Fact
 from state_pipelines.operations.inspect.keyed_formats import find_keyed_formats
 from state_pipelines.serializers.merged_subclasses import join_serializers
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.serializers.tree import Ttl, TtlAware
 from state_pipelines.snapshot.broadcast_state import BroadcastState
-from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
+from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.snapshot.raw_state import BytesState
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _ask_state(state: State) -> Answers:
 
 def _list_serializers(state: State) -> dict[str, Serializer]:
     match state:
-        case KeyedState() if state.kind == TIMER:
+        case KeyedState() if state.kind == StateKind.TIMER:
             return {"key": state.key_serializer, "value": state.serializer}
         case KeyedState():
             namespace = state.info.namespace_serializer

@@ -17,7 +17,7 @@ from state_pipelines.keyed.keys.key_filter import TIMESTAMP, KeyFilter, KeySeeks
 from state_pipelines.keyed.keys.key_hashes import find_key_group
 from state_pipelines.keyed.keys.key_values import encode_keys
 from state_pipelines.operations.local_processes import count_kernel_threads, run_tasks
-from state_pipelines.serializers.state_meta_info import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -92,7 +92,7 @@ class FindKeys:
         wanted = KeyFilter(frozenset(self.keys))
         for state_id, records in self.file.scan(states, self.context, self.key_groups):
             info = self.file.header.states[state_id]
-            skip = TIMESTAMP if info.kind is StateKind.PRIORITY_QUEUE else 0
+            skip = TIMESTAMP if info.backend_type is BackendStateType.PRIORITY_QUEUE else 0
             rows = np.flatnonzero(wanted.select(records, timers=bool(skip)))
             for start, end in zip(records.key_starts[rows] + skip, records.key_ends[rows], strict=True):
                 found[info.name, self._identify(records.data[start:end].tobytes())] += 1

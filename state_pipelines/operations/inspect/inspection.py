@@ -18,9 +18,10 @@ from state_pipelines.operations.inspect.connector_reports import (
     report_coordinator,
 )
 from state_pipelines.operations.inspect.keyed_formats import KeyedFormat, find_keyed_formats, measure_handle
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.broadcast_state import BroadcastState
-from state_pipelines.snapshot.keyed_state import TIMER, KeyedState, count_states, hold_states
+from state_pipelines.snapshot.keyed_state import KeyedState, count_states, hold_states
 from state_pipelines.snapshot.list_state import OperatorListState
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.snapshot.raw_state import BytesState, RawKeyedState
@@ -335,7 +336,7 @@ def _report_state(
     match state:
         case KeyedState():
             key = describe(state.key_serializer)
-            namespace = describe(state.info.namespace_serializer) if state.kind != TIMER else None
+            namespace = describe(state.info.namespace_serializer) if state.kind != StateKind.TIMER else None
             groups = [[each.start, each.end] for each in state.key_groups]
             if state.python_name:
                 stored = describe(state.value_serializer)

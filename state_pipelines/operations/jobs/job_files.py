@@ -51,6 +51,7 @@ from state_pipelines.operations.jobs.retyped_job import (
     replace_classes,
 )
 from state_pipelines.serializers import build
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.tree import Avro, MapOf, Serializer
 from state_pipelines.storage.yaml_documents import parse_yaml
 
@@ -63,11 +64,11 @@ _JOB = {"complete", "parallelism", "max_parallelism", "serialization-config", "c
 _OPERATOR = {"key", "parallelism", "max_parallelism", "states"}
 _STATE = {"kind", "type", "element", "key", "value", "namespace", "ttl", "avro", "class"}
 _VALUES, _LISTS, _MAPS = (
-    ("VALUE", "REDUCING", "AGGREGATING"),
-    ("LIST", "SPLIT_DISTRIBUTE", "UNION"),
-    ("MAP", "BROADCAST"),
+    (StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING),
+    (StateKind.LIST, StateKind.SPLIT_DISTRIBUTE, StateKind.UNION),
+    (StateKind.MAP, StateKind.BROADCAST),
 )
-_KEYED = (*_VALUES, "LIST", "MAP")
+_KEYED = (*_VALUES, StateKind.LIST, StateKind.MAP)
 _ID = re.compile("[0-9a-fA-F]{32}")
 _OFF = ("", "false", "no", "off", "0", "null", "none")
 DEFAULT_MAX_PARALLELISM = 128
@@ -186,7 +187,7 @@ class _Description:
             states.append(self._state(str(state_name), entries, before.get(str(state_name)), where))
         rest = (each for each in operator.states if each.name not in described)
         # Timers are registered by Flink itself.
-        return [*states, *(each for each in rest if not self.is_complete or each.kind == "TIMER")]
+        return [*states, *(each for each in rest if not self.is_complete or each.kind == StateKind.TIMER)]
 
     def _state(self, name: str, entries: Mapping[str, Any], old: JobState | None, where: Where) -> JobState:
         kind = _find_kind(entries, old, where)
@@ -195,15 +196,15 @@ class _Description:
         payload = self._payload(entries, kind, old, where)
         if kind in _KEYED and _is_on(entries.get("ttl", "false")):
             payload = build.ttl(payload)
-        if kind in ("SPLIT_DISTRIBUTE", "UNION"):
+        if kind in (StateKind.SPLIT_DISTRIBUTE, StateKind.UNION):
             return JobState(name, kind, {Subject.ELEMENT: payload})
-        if kind == "BROADCAST":
+        if kind == StateKind.BROADCAST:
             return JobState(
                 name, kind, {Subject.MAP_KEY: self._map_key(entries, old, where), Subject.MAP_VALUE: payload}
             )
-        if kind == "LIST":
+        if kind == StateKind.LIST:
             payload = build.list_of(payload)
-        elif kind == "MAP":
+        elif kind == StateKind.MAP:
             payload = build.map_of(self._map_key(entries, old, where), payload)
         namespace: Serializer = build.VOID_NAMESPACE
         if "namespace" in entries:
@@ -212,9 +213,9 @@ class _Description:
             namespace = old.serializers.get(Subject.NAMESPACE, namespace)
         return JobState(name, kind, {Subject.NAMESPACE: namespace, Subject.VALUE: payload})
 
-    def _payload(self, entries: Mapping[str, Any], kind: str, old: JobState | None, where: Where) -> Serializer:
+    def _payload(self, entries: Mapping[str, Any], kind: StateKind, old: JobState | None, where: Where) -> Serializer:
         if "avro" in entries:
-            before = payload_of(old) if old is not None and old.kind != "TIMER" else None
+            before = payload_of(old) if old is not None and old.kind != StateKind.TIMER else None
             runtime_class = before.runtime_class if isinstance(before, Avro) else GENERIC_RECORD
             return build.avro(entries.get("class", runtime_class), self._schema(entries["avro"]))
         words = ("element", "type") if kind in _LISTS else ("value", "type") if kind in _MAPS else ("type", "value")
@@ -257,7 +258,7 @@ def _find_id(name: str) -> str:
 
 
 def _is_inner_avro(old: JobState) -> bool:
-    return old.kind != "TIMER" and not isinstance(payload_of(old), Avro)
+    return old.kind != StateKind.TIMER and not isinstance(payload_of(old), Avro)
 
 
 def _follow_key(state: JobState, key: Serializer | None) -> JobState:
@@ -268,7 +269,7 @@ def _follow_key(state: JobState, key: Serializer | None) -> JobState:
     return replace(state, serializers={Subject.TIMER: build.timer(key, timer.nested[1])})
 
 
-def _find_kind(entries: Mapping[str, Any], old: JobState | None, where: Where) -> str:
+def _find_kind(entries: Mapping[str, Any], old: JobState | None, where: Where) -> StateKind:
     known = (*_VALUES, *_LISTS, *_MAPS)
     if "kind" in entries:
         kind = str(entries["kind"]).upper()
@@ -276,10 +277,10 @@ def _find_kind(entries: Mapping[str, Any], old: JobState | None, where: Where) -
             raise UsageError(
                 f"{entries['kind']!r} is not a kind of state", where=where, hint=f"Kinds are {', '.join(known)}"
             )
-        return kind
+        return StateKind(kind)
     shape = _LISTS if "element" in entries else _MAPS if "key" in entries else _VALUES
     if old is None:
-        return {_LISTS: "LIST", _MAPS: "MAP", _VALUES: "VALUE"}[shape]
+        return {_LISTS: StateKind.LIST, _MAPS: StateKind.MAP, _VALUES: StateKind.VALUE}[shape]
     # A type alone may mean the element of a list or the value of a map.
     fitting = old.kind in shape or (shape is _VALUES and old.kind in (*_LISTS, *_MAPS))
     return old.kind if fitting else shape[0]

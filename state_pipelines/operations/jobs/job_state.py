@@ -11,8 +11,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import NotFoundError, UnsupportedError
-from state_pipelines.serializers.state_meta_info import StateKind, StateMetaInfo
-from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
+from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType, StateMetaInfo
+from state_pipelines.snapshot.keyed_state import KeyedState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,16 +58,16 @@ class JobState:
     """
 
     name: str
-    kind: str
+    kind: StateKind
     serializers: Mapping[Subject, Serializer]
 
     @property
     def group(self) -> StateGroup:
         """The registry that the state is in."""
         match self.kind:
-            case "SPLIT_DISTRIBUTE" | "UNION":
+            case StateKind.SPLIT_DISTRIBUTE | StateKind.UNION:
                 return StateGroup.LIST
-            case "BROADCAST":
+            case StateKind.BROADCAST:
                 return StateGroup.BROADCAST
             case _:
                 return StateGroup.KEYED
@@ -189,13 +190,13 @@ def _describe_state(state: State) -> JobState:
     return JobState(state.name, kind, list_serializers(kind, state.info))
 
 
-def list_serializers(kind: str, info: StateMetaInfo) -> dict[Subject, Serializer]:
+def list_serializers(kind: StateKind, info: StateMetaInfo) -> dict[Subject, Serializer]:
     """The serializers of a state of a kind (see `JobState`), by subject."""
-    if kind == TIMER:
+    if kind == StateKind.TIMER:
         return {Subject.TIMER: info.value_serializer}
-    if info.kind is StateKind.OPERATOR:
+    if info.backend_type is BackendStateType.OPERATOR:
         return {Subject.ELEMENT: info.value_serializer}
-    if info.kind is StateKind.BROADCAST:
+    if info.backend_type is BackendStateType.BROADCAST:
         return {Subject.MAP_KEY: info.key_serializer, Subject.MAP_VALUE: info.value_serializer}
     return {Subject.NAMESPACE: info.namespace_serializer, Subject.VALUE: info.value_serializer}
 

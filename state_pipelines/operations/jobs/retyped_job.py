@@ -19,6 +19,7 @@ from state_pipelines.operations.migration.step_parser import JAVA_TYPES
 from state_pipelines.serializers import basic as basics
 from state_pipelines.serializers import build
 from state_pipelines.serializers.python_types import PythonType, PythonValue, parse_python_declaration
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text_parsing import parse
 from state_pipelines.serializers.tree import (
     Avro,
@@ -139,7 +140,7 @@ def _type_bytes(node: Serializer, of: PythonType) -> PythonValue:
     stored = node.stored if isinstance(node, PythonValue) else node
     if not isinstance(stored, Basic):
         raise UsageError("the state does not hold byte arrays, as state of Python functions does")
-    kind = node.kind if isinstance(node, PythonValue) else "VALUE"
+    kind = node.kind if isinstance(node, PythonValue) else StateKind.VALUE
     return PythonValue(snapshot_class=stored.snapshot_class, stored=stored, type=of, kind=kind)
 
 
@@ -204,9 +205,9 @@ def replace_state_type(state: JobState, payload: Serializer) -> JobState:
     whole = state.serializers[subject]
     new = _wrap_as(old, payload)
     match state.kind, whole:
-        case "LIST", ListOf():
+        case StateKind.LIST, ListOf():
             changed: Serializer = replace(whole, element=new)
-        case "MAP", MapOf():
+        case StateKind.MAP, MapOf():
             changed = replace(whole, value=new)
         case _:
             changed = new
@@ -308,9 +309,9 @@ def _find_payload(state: JobState) -> tuple[Subject, Serializer]:
         raise UsageError(f"state {state.name} has no values", hint="Timers follow the key and the namespace")
     whole = state.serializers[Subject.VALUE]
     match state.kind, whole:
-        case "LIST", ListOf(element=element):
+        case StateKind.LIST, ListOf(element=element):
             return Subject.VALUE, element
-        case "MAP", MapOf(value=value):
+        case StateKind.MAP, MapOf(value=value):
             return Subject.VALUE, value
         case _:
             return Subject.VALUE, whole

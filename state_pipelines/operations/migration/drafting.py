@@ -24,16 +24,16 @@ from state_pipelines.operations.migration.migration_files import (
     dump_migration,
     parse_migration,
 )
-from state_pipelines.operations.migration.migration_planner import KINDS, Chain, plan_migrations
+from state_pipelines.operations.migration.migration_planner import Chain, plan_migrations
 from state_pipelines.operations.migration.payload_differences import Differences, has_todo, propose
 from state_pipelines.operations.migration.shapes import StateShape, find_shapes
 from state_pipelines.operations.migration.signatures import sign_shape, strip_serializer
 from state_pipelines.operations.migration.snapshot_plans import make_context, plan_operator
 from state_pipelines.operations.migration.steps import TODO, UPGRADE
 from state_pipelines.serializers.compatibility import Outcome
+from state_pipelines.serializers.registered_states import KEYED_KINDS, StateKind
 from state_pipelines.serializers.state_meta_info import broadcast_state, keyed_state, operator_list
 from state_pipelines.serializers.text import describe
-from state_pipelines.snapshot.keyed_state import TIMER
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -184,7 +184,7 @@ def _describe_state(state: JobState) -> StateMetaInfo | None:
             return operator_list(state.name, of[Subject.ELEMENT], state.kind)
         case StateGroup.BROADCAST if {Subject.MAP_KEY, Subject.MAP_VALUE} <= of.keys():
             return broadcast_state(state.name, of[Subject.MAP_KEY], of[Subject.MAP_VALUE])
-        case StateGroup.KEYED if state.kind in KINDS and Subject.NAMESPACE in of:
+        case StateGroup.KEYED if state.kind in KEYED_KINDS and Subject.NAMESPACE in of:
             return keyed_state(state.name, state.kind, of[Subject.VALUE], of[Subject.NAMESPACE])
     return None
 
@@ -208,7 +208,7 @@ def draft_operator(
         only: names of the states to look at; None is all.
     """
     news = describe_shapes(new)
-    olds = {name: shape for name, shape in olds.items() if shape.kind != TIMER}
+    olds = {name: shape for name, shape in olds.items() if shape.kind != StateKind.TIMER}
     changes: list[Change] = []
     remarks: list[str] = []
     keys = {shape.key for shape in olds.values() if shape.key is not None}
@@ -363,15 +363,15 @@ class _Attempt:
 
 
 def _change_kind(old: StateShape, new: StateShape, *, back: bool) -> st.Kind:
-    before = old.kind if old.kind in ("LIST", "MAP") else "VALUE"
-    if new.kind not in ("VALUE", "LIST", "MAP"):
+    before = old.kind if old.kind in (StateKind.LIST, StateKind.MAP) else StateKind.VALUE
+    if new.kind not in (StateKind.VALUE, StateKind.LIST, StateKind.MAP):
         raise MigrationError(f"no step makes {new.kind} state")
-    if new.kind == "MAP":
-        return st.Kind("MAP", key_type=new.map_key, key_expression=TODO)
-    if new.kind == "VALUE" and before == "LIST":
+    if new.kind == StateKind.MAP:
+        return st.Kind(StateKind.MAP, key_type=new.map_key, key_expression=TODO)
+    if new.kind == StateKind.VALUE and before == StateKind.LIST:
         # On the way back every list has the one element that the way up made.
-        return st.Kind("VALUE", expression="`values`[0]" if back else TODO)
-    return st.Kind(new.kind, expression=TODO if new.kind == "VALUE" and before == "MAP" else None)
+        return st.Kind(StateKind.VALUE, expression="`values`[0]" if back else TODO)
+    return st.Kind(new.kind, expression=TODO if new.kind == StateKind.VALUE and before == StateKind.MAP else None)
 
 
 def _is_same(one: StateShape, other: StateShape) -> bool:

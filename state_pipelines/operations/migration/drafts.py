@@ -11,6 +11,7 @@ from state_pipelines.operations.migration.steps import TODO
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.compatibility import Outcome
 from state_pipelines.serializers.compatibility.kryo import find_kryo
+from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -82,9 +83,9 @@ def _list_judged(state: JobState) -> Iterator[tuple[str, tree.Serializer]]:
     """Yield the serializers of a state under the names that `check` uses: element, map_key, map_value and others."""
     for subject, node in state.serializers.items():
         match state.kind, node:
-            case "LIST", tree.ListOf():
+            case StateKind.LIST, tree.ListOf():
                 yield "element", node.element
-            case "MAP", tree.MapOf():
+            case StateKind.MAP, tree.MapOf():
                 yield from (("map_key", node.key), ("map_value", node.value))
             case _:
                 yield subject.replace(" ", "_"), node

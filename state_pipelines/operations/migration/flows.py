@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from state_pipelines.serializers.registered_states import StateKind
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -173,7 +175,7 @@ def keeps_keys(flow: Flow) -> bool:
         if isinstance(each, Apply):
             if isinstance(each.stage, Rekey):
                 return False
-            if isinstance(each.stage, Regroup) and "MAP" in (each.shape.kind, each.source.shape.kind):
+            if isinstance(each.stage, Regroup) and StateKind.MAP in (each.shape.kind, each.source.shape.kind):
                 return False
     return True
 

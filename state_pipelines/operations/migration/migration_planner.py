@@ -38,14 +38,13 @@ from state_pipelines.operations.migration.python_values import (
     make_java_name,
     wrap_python_key,
 )
-from state_pipelines.operations.migration.shapes import UNKEYED
 from state_pipelines.operations.migration.state_kind_changes import plan_kind, plan_split_part
 from state_pipelines.operations.migration.step_checks import require_meaning
 from state_pipelines.operations.migration.steps import DOWNGRADE, UPGRADE
 from state_pipelines.operations.migration.structs import PlanContext
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.registered_states import KEYED_KINDS, OPERATOR_KINDS, StateKind
 from state_pipelines.serializers.text import describe
-from state_pipelines.snapshot.keyed_state import TIMER
 from state_pipelines.snapshot.python_states import python_name
 
 if TYPE_CHECKING:
@@ -54,8 +53,7 @@ if TYPE_CHECKING:
 Chain = Sequence[tuple[Migration, str]]
 """Revisions in the order in which they are applied, each with its direction."""
 
-KINDS = ("VALUE", "LIST", "MAP", "REDUCING", "AGGREGATING")
-_MIGRATED = (*KINDS, *UNKEYED)
+_MIGRATED = (*KEYED_KINDS, *OPERATOR_KINDS)
 _ALL = ""
 
 
@@ -392,8 +390,10 @@ class _Planner:
             require_meaning(step, each.shape)
         if into not in sources:
             self._require_free(into)
-        kinds = {("VALUE" if each.shape.kind in KINDS[3:] else each.shape.kind) for each in sources.values()}
-        if len(kinds) > 1 or kinds == {"LIST"}:
+        kinds = {
+            (StateKind.VALUE if each.shape.kind in KEYED_KINDS[3:] else each.shape.kind) for each in sources.values()
+        }
+        if len(kinds) > 1 or kinds == {StateKind.LIST}:
             raise MigrationError(
                 f"states of kind {', '.join(sorted(kinds))} have no common entries to merge",
                 hint="`kind` makes VALUE states of them first",
@@ -434,7 +434,7 @@ class _Planner:
         if unknown:
             raise MigrationError(f"`on_equal` names {', '.join(unknown)}", hint=f"States are {', '.join(keyed)}")
         for name, flow in keyed.items():
-            if flow.shape.kind not in (*KINDS, TIMER):
+            if flow.shape.kind not in (*KEYED_KINDS, StateKind.TIMER):
                 raise UnsupportedError(f"{flow.shape.kind} state cannot follow another key", where=Where(state=name))
             flow = self._complete(flow)
             stage = flows.Rekey(sql, rules.get(name, flows.ERROR), step.nondeterministic)

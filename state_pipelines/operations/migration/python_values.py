@@ -11,6 +11,7 @@ from state_pipelines.operations.migration.steps import FieldType, SqlType
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import row
 from state_pipelines.serializers.python_types import PythonDeclaration, PythonType, PythonValue, parse_python_type
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
 from state_pipelines.snapshot.python_states import PREFIX, carry_types, python_name
 
@@ -113,6 +114,6 @@ def declare_shapes(shapes: Mapping[str, StateShape]) -> dict[str, PythonDeclarat
             continue
         of, kind = payload.type, payload.kind
         if isinstance(map_key, PythonValue):
-            of, kind = PythonType(word="MAP", children=(map_key.type, of)), "MAP"
+            of, kind = PythonType(word="MAP", children=(map_key.type, of)), StateKind.MAP
         found[python_name(shape.info)] = PythonDeclaration(of, kind)
     return found

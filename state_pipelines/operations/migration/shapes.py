@@ -9,18 +9,20 @@ from state_pipelines.errors import MigrationError, StateError
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import list_of, map_of, ttl
 from state_pipelines.serializers.python_types import PythonValue
-from state_pipelines.serializers.state_meta_info import KEYED_STATE_TYPE, VALUE_SERIALIZER, StateKind, StateMetaInfo
-from state_pipelines.snapshot.keyed_state import TIMER
+from state_pipelines.serializers.registered_states import OPERATOR_KINDS, StateKind
+from state_pipelines.serializers.state_meta_info import (
+    KEYED_STATE_TYPE,
+    VALUE_SERIALIZER,
+    BackendStateType,
+    StateMetaInfo,
+)
 
 if TYPE_CHECKING:
     from state_pipelines.snapshot import Operator
 
-OPERATOR_LISTS = ("SPLIT_DISTRIBUTE", "UNION")
-BROADCAST = "BROADCAST"
-UNKEYED = (*OPERATOR_LISTS, BROADCAST)
 """Kinds of operator state, as its distribution modes are called."""
 
-_COLUMNS = {"LIST": "list_value", "MAP": "map_value", BROADCAST: "map_value"}
+_COLUMNS = {StateKind.LIST: "list_value", StateKind.MAP: "map_value", StateKind.BROADCAST: "map_value"}
 
 
 @dataclass(frozen=True)
@@ -41,23 +43,23 @@ class StateShape:
         return self.info.name
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> StateKind:
         """VALUE, LIST, MAP, REDUCING, AGGREGATING or TIMER; of operator state SPLIT_DISTRIBUTE, UNION or BROADCAST."""
-        match self.info.kind:
-            case StateKind.PRIORITY_QUEUE:
-                return TIMER
-            case StateKind.BROADCAST:
-                return BROADCAST
-            case StateKind.OPERATOR:
-                return self.info.distribution_mode or OPERATOR_LISTS[0]
+        match self.info.backend_type:
+            case BackendStateType.PRIORITY_QUEUE:
+                return StateKind.TIMER
+            case BackendStateType.BROADCAST:
+                return StateKind.BROADCAST
+            case BackendStateType.OPERATOR:
+                return self.info.distribution_mode or StateKind.SPLIT_DISTRIBUTE
         if isinstance(payload := payload_serializer(self.info), PythonValue):
             return payload.kind
-        return self.info.state_type or str(self.info.kind)
+        return self.info.state_type or StateKind.UNKNOWN
 
     @property
     def is_keyed(self) -> bool:
         """Whether the state belongs to keys."""
-        return self.kind not in UNKEYED
+        return self.kind not in OPERATOR_KINDS
 
     @property
     def payload(self) -> tree.Serializer:
@@ -77,15 +79,15 @@ class StateShape:
     @property
     def map_key(self) -> tree.Serializer | None:
         """Serializer of the user keys of a map, or of the keys of broadcast state."""
-        if self.kind == BROADCAST:
+        if self.kind == StateKind.BROADCAST:
             return self.info.key_serializer
         value = self.info.value_serializer
-        return value.key if self.kind == "MAP" and isinstance(value, tree.MapOf) else None
+        return value.key if self.kind == StateKind.MAP and isinstance(value, tree.MapOf) else None
 
     @property
     def namespace(self) -> tree.Serializer:
         """Serializer of the namespace; keyed state only."""
-        if self.kind == TIMER:
+        if self.kind == StateKind.TIMER:
             element = self.info.element
             assert isinstance(element, tree.Timer)
             return element.namespace
@@ -110,14 +112,16 @@ class StateShape:
             inner = replace(outermost, ttl_enabled=enabled, inner=inner)
         return replace(self, info=_with_value(self.info, _replace_inside(self.info.value_serializer, outermost, inner)))
 
-    def with_kind(self, kind: str, payload: tree.Serializer, map_key: tree.Serializer | None = None) -> StateShape:
+    def with_kind(
+        self, kind: StateKind, payload: tree.Serializer, map_key: tree.Serializer | None = None
+    ) -> StateShape:
         """Return the shape as VALUE, LIST or MAP state; TTL stays.
 
         Raises:
             MigrationError: a state of a Python function would become a map, or stop being one.
         """
         if isinstance(payload, PythonValue):
-            if "MAP" in (kind, self.kind):
+            if StateKind.MAP in (kind, self.kind):
                 raise MigrationError(
                     "map state of Python functions does not become state of another kind, or the reverse"
                 )
@@ -125,9 +129,9 @@ class StateShape:
             return self.with_payload(replace(payload, kind=kind))
         inner = ttl(payload) if self.ttl else payload
         value: tree.Serializer = inner
-        if kind == "LIST":
+        if kind == StateKind.LIST:
             value = list_of(inner)
-        elif kind == "MAP":
+        elif kind == StateKind.MAP:
             assert map_key is not None
             value = map_of(map_key, inner)
         options = tuple((name, kind if name == KEYED_STATE_TYPE else each) for name, each in self.info.options)
@@ -135,7 +139,7 @@ class StateShape:
 
     def with_key(self, key: tree.Serializer | None) -> StateShape:
         """With another key."""
-        if self.kind != TIMER:
+        if self.kind != StateKind.TIMER:
             return replace(self, key=key)
         element = self.info.element
         assert isinstance(element, tree.Timer)
@@ -179,9 +183,9 @@ def replace_payload(info: StateMetaInfo, payload: tree.Serializer) -> StateMetaI
 def _outermost(info: StateMetaInfo) -> tree.Serializer:
     """Of the value, the element or the map value, TTL and all."""
     value: tree.Serializer = info.value_serializer
-    if info.state_type == "LIST":
+    if info.state_type == StateKind.LIST:
         return info.element
-    return value.value if info.state_type == "MAP" and isinstance(value, tree.MapOf) else value
+    return value.value if info.state_type == StateKind.MAP and isinstance(value, tree.MapOf) else value
 
 
 def _wrappers(node: tree.Serializer) -> tuple[tree.Serializer, ...]:

@@ -10,9 +10,10 @@ from state_pipelines.codecs.serializer_layouts import keep_undecodable, walk
 from state_pipelines.errors import StateError
 from state_pipelines.operations.migration.migration_files import Change, Migration
 from state_pipelines.operations.migration.migration_planner import plan_migrations
-from state_pipelines.operations.migration.shapes import UNKEYED, explain_unread
+from state_pipelines.operations.migration.shapes import explain_unread
 from state_pipelines.operations.migration.structs import PlanContext, known_sql_types
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.registered_states import KEYED_KINDS, OPERATOR_KINDS
 
 if TYPE_CHECKING:
     from state_pipelines.operations.migration.flows import Read
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 Chain = Sequence[tuple[Migration, str]]
 """Revisions in the order in which they are applied, each with its direction."""
 
-KINDS = ("VALUE", "LIST", "MAP", "REDUCING", "AGGREGATING")
-_MIGRATED = (*KINDS, *UNKEYED)
+_MIGRATED = (*KEYED_KINDS, *OPERATOR_KINDS)
 _ALL = ""
 
 

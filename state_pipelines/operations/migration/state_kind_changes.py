@@ -20,6 +20,7 @@ from state_pipelines.operations.migration.python_values import adopt_python_payl
 from state_pipelines.operations.migration.struct_families import open_struct
 from state_pipelines.operations.migration.structs import PlanContext, quote_name
 from state_pipelines.serializers import tree
+from state_pipelines.serializers.registered_states import StateKind
 
 
 def plan_kind(flow: Flow, step: st.Kind, context: PlanContext) -> Flow:
@@ -29,15 +30,15 @@ def plan_kind(flow: Flow, step: st.Kind, context: PlanContext) -> Flow:
         MigrationError: the step lacks a required entry.
     """
     shape = flow.shape
-    before = "VALUE" if shape.kind not in ("LIST", "MAP") else shape.kind
+    before = StateKind.VALUE if shape.kind not in (StateKind.LIST, StateKind.MAP) else shape.kind
     if step.to == shape.kind:
         raise MigrationError(f"the state is {step.to} state already")
     payload = shape.payload
     if step.type is not None:
         payload = adopt_python_payload(payload, resolve_type(step.type, context))
     payload_type(payload, context)
-    if step.to == "VALUE" and before != "VALUE" and step.expression is None:
-        column = "values" if before == "LIST" else "entries"
+    if step.to == StateKind.VALUE and before != StateKind.VALUE and step.expression is None:
+        column = "values" if before == StateKind.LIST else "entries"
         raise MigrationError(
             f"what happens to the many values of a {before} state is not said",
             hint=f"Give an expression over `{column}`",
@@ -50,7 +51,7 @@ def plan_kind(flow: Flow, step: st.Kind, context: PlanContext) -> Flow:
     if sql is None and before == step.to:
         # REDUCING and AGGREGATING state holds what VALUE state holds, in the same bytes.
         return Apply(flow, flows.Replace("value"), new)
-    if before == step.to == "VALUE":
+    if before == step.to == StateKind.VALUE:
         return Apply(flow, flows.Replace(sql or "value", False, step.nondeterministic), new)
     return Apply(flow, flows.Regroup(sql, step.key_expression, step.nondeterministic), new)
 

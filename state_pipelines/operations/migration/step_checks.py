@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.errors import MigrationError
 from state_pipelines.operations.migration import steps as st
-from state_pipelines.operations.migration.shapes import UNKEYED
+from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from state_pipelines.operations.migration.shapes import StateShape
@@ -20,7 +20,7 @@ def require_meaning(step: st.Step, shape: StateShape) -> None:
     """
     if shape.is_keyed:
         return
-    of = f"{shape.kind} state of the operator" if shape.kind != UNKEYED[-1] else "broadcast state"
+    of = f"{shape.kind} state of the operator" if shape.kind != StateKind.BROADCAST else "broadcast state"
     match step:
         case st.TtlStep():
             raise MigrationError(f"{of} has no TTL: Flink keeps times of the last access with keys only")

@@ -15,6 +15,7 @@ from state_pipelines.operations.migration.extraction import JAVA_COLLECTIONS, ma
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import avro
 from state_pipelines.serializers.python_types import parse_python_type
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import parse
 
 if TYPE_CHECKING:
@@ -221,10 +222,11 @@ def _ttl(body: _Body) -> st.Step:
 
 def _kind(body: _Body) -> st.Step:
     body.allow("to", "type", "expression", "map_key", "value", _ALWAYS)
-    to = body.text("to").upper()
-    if to not in ("VALUE", "LIST", "MAP"):
-        raise body.error(f"{to} is not a kind of state", "Kinds are VALUE, LIST and MAP")
-    if to != "MAP":
+    word = body.text("to").upper()
+    if word not in (StateKind.VALUE, StateKind.LIST, StateKind.MAP):
+        raise body.error(f"{word} is not a kind of state", "Kinds are VALUE, LIST and MAP")
+    to = StateKind(word)
+    if to != StateKind.MAP:
         body.allow("to", "type", "expression", _ALWAYS)
         return st.Kind(to, body.maybe_serializer("type"), body.maybe("expression"), None, None, body.flag(_ALWAYS))
     body.allow("to", "map_key", "value", _ALWAYS)

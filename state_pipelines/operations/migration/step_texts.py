@@ -64,7 +64,7 @@ def dump_step(step: st.Step) -> dict[str, Any]:
 
 def _dump_kind(step: st.Kind) -> dict[str, Any]:
     of = None if step.type is None else _type(step.type)
-    body: dict[str, Any] = {"to": step.to}
+    body: dict[str, Any] = {"to": str(step.to)}
     if step.key_type is None:
         return body | _given(type=of, expression=step.expression) | _flag(step)
     body["map_key"] = {"type": _type(step.key_type), "expression": step.key_expression}

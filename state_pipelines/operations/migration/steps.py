@@ -13,6 +13,8 @@ from state_pipelines.serializers.tree import Serializer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from state_pipelines.serializers.registered_states import StateKind
+
 TODO = "TODO"
 """Placeholder in a draft for what only its author can decide; no migration runs with it."""
 
@@ -171,7 +173,7 @@ class Kind:
         key_expression: the user key, to MAP.
     """
 
-    to: str
+    to: StateKind
     type: Serializer | None = None
     expression: str | None = None
     key_type: Serializer | None = None

@@ -15,8 +15,9 @@ from state_pipelines.keyed.tables.state_table import TTL_COLUMN, TableOptions
 from state_pipelines.operations.balance.balance import measure_balance
 from state_pipelines.operations.profiling.columns import ColumnProfile, ColumnProfiler
 from state_pipelines.operations.profiling.ttl import TtlOutlook, TtlProfiler
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
-from state_pipelines.snapshot.keyed_state import TIMER, KeyedState, read_states
+from state_pipelines.snapshot.keyed_state import KeyedState, read_states
 from state_pipelines.snapshot.opening import ensure_open
 from state_pipelines.snapshot.raw_state import BytesState
 
@@ -316,7 +317,7 @@ def _report(state: State, rows: _Rows, balance: OperatorBalance | None) -> State
     key = namespace = None
     if isinstance(state, KeyedState):
         key = describe(state.key_serializer)
-        namespace = describe(state.info.namespace_serializer) if state.kind != TIMER else None
+        namespace = describe(state.info.namespace_serializer) if state.kind != StateKind.TIMER else None
     nbytes, keys = _find_sizes(state, rows, balance)
     return StateProfile(
         name=state.label,

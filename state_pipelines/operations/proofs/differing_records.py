@@ -27,6 +27,7 @@ from state_pipelines.operations.proofs.proof_reports import (
     DifferingRecord,
     RecordCounts,
 )
+from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -79,7 +80,7 @@ class RecordScan:
             if info.name != self.state:
                 continue
             for _, records in self.file.scan([state_id], self.context):
-                base, *spans = list_spans(records, is_map=info.state_type == "MAP")
+                base, *spans = list_spans(records, is_map=info.state_type == StateKind.MAP)
                 keys, contents = _hash_records(base, *spans)
                 if self.keys is not None:
                     rows = np.flatnonzero(np.isin(keys, self.keys))

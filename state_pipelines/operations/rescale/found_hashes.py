@@ -10,7 +10,7 @@ from state_pipelines.keyed.hashing.search.hash_search import find_class_hashes
 from state_pipelines.keyed.hashing.user_classes import find_unknown_classes
 from state_pipelines.keyed.keys.key_filter import TIMESTAMP
 from state_pipelines.keyed.keys.key_hashes import make_key_hasher
-from state_pipelines.serializers.state_meta_info import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -70,9 +70,9 @@ def find_key_hasher(
 
 def _sample(operator: Operator, *, timers: bool) -> Iterator[KeyedRecords]:
     """Some records of every subtask."""
-    kind = StateKind.PRIORITY_QUEUE if timers else StateKind.KEY_VALUE
+    kind = BackendStateType.PRIORITY_QUEUE if timers else BackendStateType.KEY_VALUE
     for _, file in operator.keyed_files:
-        ids = [number for number, info in enumerate(file.header.states) if info.kind is kind]
+        ids = [number for number, info in enumerate(file.header.states) if info.backend_type is kind]
         found = 0
         for part in file.split(SAMPLE_PART, operator.record_context) if ids else ():
             for _, records in part.scan(ids, operator.record_context):

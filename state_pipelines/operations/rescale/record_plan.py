@@ -18,7 +18,7 @@ from state_pipelines.operations.rescale.rescale_plan import RecordsPlan
 from state_pipelines.operations.rescale.snapshot_merge import align_headers
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.spills import BLOCK
-from state_pipelines.serializers.state_meta_info import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType
 from state_pipelines.storage import join
 from state_pipelines.storage.locations import is_local
 from state_pipelines.storage.reading import count_scans_ahead
@@ -93,8 +93,8 @@ class RecordMove:
                 )
             for _, file in operator.keyed_files:
                 for info in file.header.states:
-                    if info.kind not in (StateKind.KEY_VALUE, StateKind.PRIORITY_QUEUE):
-                        raise UnsupportedError(f"{info.kind} state is not moved", where=Where(state=info.name))
+                    if info.backend_type not in (BackendStateType.KEY_VALUE, BackendStateType.PRIORITY_QUEUE):
+                        raise UnsupportedError(f"{info.backend_type} state is not moved", where=Where(state=info.name))
         headers = [file.header for operator in keyed for _, file in operator.keyed_files]
         header, maps = align_headers(headers, self.own.drop_states)
         pairs = iter(maps)

@@ -35,6 +35,7 @@ from state_pipelines.operations.write.spills import (
     open_spills,
     stream_runs,
 )
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.storage import Location, create_file
 from state_pipelines.storage.reading import begin_together, scan_ahead
 
@@ -110,7 +111,7 @@ class Shuffle:
         if self.key_groups is not None:
             wanted = wanted.intersect(self.key_groups)
         pairs = dict(self.states)
-        maps = frozenset(new for old, new in self.states if infos[old].state_type == "MAP")
+        maps = frozenset(new for old, new in self.states if infos[old].state_type == StateKind.MAP)
         dropped = {infos[old].name: RecordDigest() for old in pairs}
         found: Digests = {}
         buffer = RecordBuffer(key_group_prefix_size(self.max_parallelism), maps, self.block)
@@ -446,4 +447,4 @@ def _digest_rest(records: KeyedRecords, kept: npt.NDArray[np.bool_], *, is_map: 
 
 
 def _is_map(header: KeyedHeader, state: int) -> bool:
-    return header.states[state].state_type == "MAP"
+    return header.states[state].state_type == StateKind.MAP

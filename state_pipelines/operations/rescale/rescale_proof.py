@@ -28,6 +28,7 @@ from state_pipelines.operations.rescale.stored_elements import (
     name_elements,
 )
 from state_pipelines.serializers.merged_subclasses import join_infos
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import StateMetaInfo
 from state_pipelines.snapshot.raw_state import RAW_KEYED_NAME, RawKeyedState
 
@@ -127,7 +128,7 @@ class CountKeyed:
             states = self.file.header.states
             for state_id, records in self.file.scan(range(len(states)), self.context):
                 info = states[state_id]
-                digest = digest_run(records, is_map=info.state_type == "MAP").without_key_groups
+                digest = digest_run(records, is_map=info.state_type == StateKind.MAP).without_key_groups
                 digests[info.name] = digests.get(info.name, RecordDigest()) + digest
                 if self.key_groups is not None:
                     inside = (records.key_groups >= self.key_groups.start) & (records.key_groups <= self.key_groups.end)

@@ -18,7 +18,8 @@ from state_pipelines.keyed.digests.record_digests import RecordDigest, digest_re
 from state_pipelines.keyed.keys.key_kernels import number_keys
 from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.serializers.merged_subclasses import join_infos
-from state_pipelines.serializers.state_meta_info import StateKind
+from state_pipelines.serializers.registered_states import StateKind
+from state_pipelines.serializers.state_meta_info import BackendStateType
 from state_pipelines.serializers.text import describe
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def align_headers(
 
 
 def _require_alike(first: StateMetaInfo, second: StateMetaInfo) -> None:
-    kinds = [f"{info.kind} {info.state_type or ''}".strip() for info in (first, second)]
+    kinds = [f"{info.backend_type} {info.state_type or ''}".strip() for info in (first, second)]
     if kinds[0] != kinds[1]:
         raise _differ("kinds of state", kinds[0], kinds[1], first.name)
     stored = dict(second.serializers)
@@ -125,7 +126,7 @@ def _tell_apart(first: Serializer, second: Serializer | None) -> tuple[str, str]
 
 def is_timer(info: StateMetaInfo) -> bool:
     """Whether the keys of a state stand after timestamps."""
-    return info.kind is StateKind.PRIORITY_QUEUE
+    return info.backend_type is BackendStateType.PRIORITY_QUEUE
 
 
 def show_key(header: KeyedHeader, state: int, context: RecordContext, key: bytes) -> str:
@@ -237,7 +238,7 @@ def _find_shared(runs: FramedRuns) -> npt.NDArray[np.bool_]:
 
 def _split_runs(runs: FramedRuns, header: KeyedHeader, prefix: int) -> _Records:
     count = int(runs.records.sum())
-    maps = np.array([info.state_type == "MAP" for info in header.states], np.bool_)[runs.states]
+    maps = np.array([info.state_type == StateKind.MAP for info in header.states], np.bool_)[runs.states]
     addresses, sizes = np.empty(count, np.int64), np.empty(count, np.int64)
     key_ends, value_ends = np.empty(count, np.int64), np.empty(count, np.int64)
     found = split_records(

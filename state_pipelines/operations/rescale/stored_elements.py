@@ -19,6 +19,7 @@ from state_pipelines.metadata.operator_handles import OperatorStateMetaInfo, Ope
 from state_pipelines.metadata.stream_handles import EmptySegmentFileStateHandle
 from state_pipelines.metadata.streams import StateStream, read_whole_stream
 from state_pipelines.operatorstate.state_files import COUNT_SIZE, find_entries
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def measure_union(operator: Operator) -> int:
     if not chosen:
         return 0
     try:
-        return sum(state.count().bytes for state in operator.operator_states if state.kind == "UNION")
+        return sum(state.count().bytes for state in operator.operator_states if state.kind == StateKind.UNION)
     except UnsupportedError:
         streams = {each.delegate: operator.snapshot.handles.open_stream(each.delegate) for each in chosen}
         return sum(stream.size for stream in streams.values())

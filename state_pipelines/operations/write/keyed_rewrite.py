@@ -34,6 +34,7 @@ from state_pipelines.metadata.keyed_handles import KeyGroupsSavepointStateHandle
 from state_pipelines.operations.write.file_names import make_file_name
 from state_pipelines.operations.write.spilled_blocks import find_blocks, read_spill
 from state_pipelines.operations.write.spills import BATCH
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.storage import Location, create_file, join
 
 if TYPE_CHECKING:
@@ -202,7 +203,9 @@ class Merging:
         self.rewrite = rewrite
         self.copied = {old_id: new_id for new_id, old_id in rewrite.copied}
         self.names = {number: info.name for number, info in enumerate(rewrite.header.states)}
-        maps = frozenset(number for number, info in enumerate(rewrite.header.states) if info.state_type == "MAP")
+        maps = frozenset(
+            number for number, info in enumerate(rewrite.header.states) if info.state_type == StateKind.MAP
+        )
         self.buffer = RecordBuffer(rewrite.context.prefix, maps, BATCH)
         self.spills = [
             (state_id, each)

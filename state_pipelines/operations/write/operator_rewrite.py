@@ -34,7 +34,7 @@ from state_pipelines.operatorstate.state_files import (
     lay_out_entry,
     write_operator_file,
 )
-from state_pipelines.serializers.state_meta_info import StateKind, StateMetaInfo
+from state_pipelines.serializers.state_meta_info import BackendStateType, StateMetaInfo
 from state_pipelines.storage import Location, create_file, join, read_file
 
 if TYPE_CHECKING:
@@ -79,13 +79,13 @@ class ElementEncoder:
     def types(self) -> dict[str, pa.DataType]:
         """The exact type of each column that is encoded."""
         kind = plan_columns(self._layout).type
-        if self.info.kind is StateKind.BROADCAST:
+        if self.info.backend_type is BackendStateType.BROADCAST:
             return {"map_key": kind.field("key").type, "map_value": kind.field("value").type}
         return {"value": kind}
 
     @property
     def _layout(self) -> lay.Layout:
-        if self.info.kind is StateKind.BROADCAST:
+        if self.info.backend_type is BackendStateType.BROADCAST:
             return lay_out_entry(self.info, self.keys, self.layouts)
         return derive_layout(self.info.value_serializer, self.layouts)
 
@@ -96,7 +96,7 @@ class ElementEncoder:
             ValueRangeError: a value does not fit its serializer.
         """
         arrays = [conform(batch.column(name), kind, name) for name, kind in self.types.items()]
-        if self.info.kind is StateKind.BROADCAST:
+        if self.info.backend_type is BackendStateType.BROADCAST:
             arrays = [pa.StructArray.from_arrays(arrays, names=["key", "value"])]
         columns = plan_columns(self._layout)
         return columns.encode(conform(arrays[0], columns.type))

@@ -29,15 +29,15 @@ from state_pipelines.operations.write.publication import (
     replace_operator_state,
 )
 from state_pipelines.operations.write.state_descriptions import (
-    BROADCAST,
     OperatorDescription,
     require_distinct_names,
 )
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.operations.write.subtask_writing import SubtaskWriting
 from state_pipelines.operatorstate.header import OperatorHeader
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.serializers.text import describe
-from state_pipelines.snapshot.keyed_state import TIMER, KeyedState
+from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.storage import Location, join
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class OperatorWriting:
             held = () if source is None else (*source.header.lists, *source.header.broadcasts)
             encoded = []
             for name, encoder in self.elements.items():
-                everywhere = encoder.info.distribution_mode == BROADCAST
+                everywhere = encoder.info.distribution_mode == StateKind.BROADCAST
                 files = elements[label, name]
                 encoded.append((name, tuple(each for each in files if everywhere or each.subtask == subtask)))
             copied = tuple((info.name, info.name) for info in held if info.name not in self.elements)
@@ -326,11 +326,11 @@ def _number_operator_states(source: OperatorStateSource | None, infos: Sequence[
     held = {info.name: info for info in (*header.lists, *header.broadcasts)}
     for info in infos:
         known = held.get(info.name, info)
-        if (known.distribution_mode == BROADCAST) != (info.distribution_mode == BROADCAST):
+        if (known.distribution_mode == StateKind.BROADCAST) != (info.distribution_mode == StateKind.BROADCAST):
             raise UsageError("the base has a list state where a broadcast state is, or the other way round")
         held[info.name] = info
-    lists = {name: info for name, info in held.items() if info.distribution_mode != BROADCAST}
-    broadcasts = {name: info for name, info in held.items() if info.distribution_mode == BROADCAST}
+    lists = {name: info for name, info in held.items() if info.distribution_mode != StateKind.BROADCAST}
+    broadcasts = {name: info for name, info in held.items() if info.distribution_mode == StateKind.BROADCAST}
     return replace(header, lists=tuple(lists.values()), broadcasts=tuple(broadcasts.values()))
 
 
@@ -361,6 +361,6 @@ def _find_state(operator: Operator | None, name: str, state_type: str | None) ->
         return None
     if not isinstance(state, KeyedState):
         raise UsageError(f"{name} is operator state in the base")
-    if (state.kind == TIMER) != (state_type == TIMER):
-        raise UsageError(f"{name} is {'timers' if state.kind == TIMER else 'no timers'} in the base")
+    if (state.kind == StateKind.TIMER) != (state_type == StateKind.TIMER):
+        raise UsageError(f"{name} is {'timers' if state.kind == StateKind.TIMER else 'no timers'} in the base")
     return state.info

@@ -13,6 +13,7 @@ from state_pipelines.errors import UsageError, Where
 from state_pipelines.metadata import find_operator_id
 from state_pipelines.serializers import tree
 from state_pipelines.serializers.build import VOID_NAMESPACE, timer
+from state_pipelines.serializers.registered_states import KEYED_KINDS, LIST_KINDS, OPERATOR_KINDS, StateKind
 from state_pipelines.serializers.state_meta_info import (
     StateMetaInfo,
     broadcast_state,
@@ -21,7 +22,6 @@ from state_pipelines.serializers.state_meta_info import (
     priority_queue,
 )
 from state_pipelines.serializers.text import describe
-from state_pipelines.snapshot.keyed_state import TIMER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.hashing import HashExpression
     from state_pipelines.serializers.tree import Serializer
 
-STATE_TYPES = ("VALUE", "LIST", "MAP", "REDUCING", "AGGREGATING")
 
-SPLIT, UNION, BROADCAST = "SPLIT_DISTRIBUTE", "UNION", "BROADCAST"
 """Distribution modes of operator state, as `_metadata` names them."""
 
 
@@ -62,7 +60,7 @@ class StateDescription:
         Raises:
             UsageError: the description lacks what the base does not know, or contradicts itself.
         """
-        if self.state_type == TIMER:
+        if self.state_type == StateKind.TIMER:
             return priority_queue(self.name, timer(key, self.namespace))
         state_type = self.state_type or (known.state_type if known else None)
         value = self.value or (known.value_serializer if known else None)
@@ -70,13 +68,13 @@ class StateDescription:
             return known
         if state_type is None or value is None:
             raise self._missing("the state type" if state_type is None else "the serializer of the value")
-        if state_type not in STATE_TYPES:
+        if state_type not in KEYED_KINDS:
             raise UsageError(
                 f"{state_type} is not a type of keyed state",
                 where=Where(state=self.name),
-                hint=f"Types are {', '.join(STATE_TYPES)}",
+                hint=f"Types are {', '.join(KEYED_KINDS)}",
             )
-        for name, kind in (("LIST", tree.ListOf), ("MAP", tree.MapOf)):
+        for name, kind in ((StateKind.LIST, tree.ListOf), (StateKind.MAP, tree.MapOf)):
             if state_type == name and not isinstance(value, kind):
                 raise UsageError(
                     f"{name} state needs a {name.capitalize()} as serializer of the value, not {describe(value)}",
@@ -102,7 +100,7 @@ class OperatorStateDescription:
 
     name: str
     value: Serializer
-    mode: str = SPLIT
+    mode: str = StateKind.SPLIT_DISTRIBUTE
     key: Serializer | None = None
 
     def make_info(self) -> StateMetaInfo:
@@ -111,11 +109,11 @@ class OperatorStateDescription:
         Raises:
             UsageError: an unknown mode, or a key where there is none, or none where there is one.
         """
-        if self.mode not in (SPLIT, UNION, BROADCAST) or (self.mode == BROADCAST) != (self.key is not None):
+        if self.mode not in OPERATOR_KINDS or (self.mode == StateKind.BROADCAST) != (self.key is not None):
             raise UsageError(
                 f"operator state of mode {self.mode} {'with' if self.key else 'without'} a key",
                 where=Where(state=self.name),
-                hint=f"Modes are {SPLIT}, {UNION}, and {BROADCAST}, which has a key",
+                hint=f"Modes are {', '.join(LIST_KINDS)}, and {StateKind.BROADCAST}, which has a key",
             )
         if self.key is not None:
             return broadcast_state(self.name, self.key, self.value)

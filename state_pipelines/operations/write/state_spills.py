@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from state_pipelines.keyed.canonical.sorted_runs import RecordBuffer, join_sides
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.operations.write.spills import BLOCK, create_spill
+from state_pipelines.serializers.registered_states import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -84,7 +85,7 @@ def create_state_spill(encoder: RecordEncoder, target: Location, limit: int) -> 
     Raises:
         StateError: the storage refuses.
     """
-    maps = frozenset([0] if encoder.layout.state_type == "MAP" else [])
+    maps = frozenset([0] if encoder.layout.state_type == StateKind.MAP else [])
     buffer = RecordBuffer(encoder.prefix, maps, limit)
     with create_spill(target, buffer, encoder.layout.max_parallelism) as spill:
         yield StateSpillWriter(encoder, target, spill)
