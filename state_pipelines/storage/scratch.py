@@ -61,9 +61,9 @@ def open_local_scratch() -> Iterator[Path]:
 def _remove(directory: Path) -> None:
     try:
         shutil.rmtree(directory, ignore_errors=True)
-    except KeyboardInterrupt:
+    finally:
+        # Once more, after an interrupt or a call that has failed; what stays goes with a later command.
         shutil.rmtree(directory, ignore_errors=True)
-        raise
 
 
 def _remove_abandoned(parent: Path) -> None:
@@ -115,8 +115,23 @@ def open_scratch(target: Location, directory: str | None = None, *, is_shared: b
         yield scratch
     except BaseException as error:
         try:
-            remove_directory(scratch)
+            _remove_scratch(scratch)
         except StateError as failure:
             error.add_note(f"Temporary files in {scratch} could not be removed: {failure}")
         raise
-    remove_directory(scratch)
+    try:
+        _remove_scratch(scratch)
+    except StateError as failure:
+        failure.add_note(f"Temporary files in {scratch} could not be removed")
+        raise
+
+
+def _remove_scratch(scratch: Location) -> None:
+    try:
+        remove_directory(scratch)
+    except StateError:
+        # Once more: one call may have failed that would not fail again.
+        remove_directory(scratch)
+    except BaseException:
+        remove_directory(scratch)
+        raise

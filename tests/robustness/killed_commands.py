@@ -169,8 +169,10 @@ class Attempt:
             outcome = "killed"
         else:
             outcome = {0: "finished", 2: "refused", 130: "interrupted"}.get(ended.code, "")
-            if ended.code == 1 and "Nothing was published" in ended.err:
-                # The proof could not read what was written.
+            if (ended.code == 1 and "Nothing was published" in ended.err) or (
+                ended.code == 3 and "not searched" in ended.err
+            ):
+                # The proof could not read what was written, or `erase` what it was to search.
                 outcome = "refused"
             _require(bool(outcome), f"exit code {ended.code}: {lines[-1:]}")
             _require(ended.code != 2 or 1 <= len(lines) <= 4, f"{len(lines)} lines: {ended.err}")

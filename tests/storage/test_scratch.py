@@ -6,15 +6,18 @@ import errno
 import fcntl
 import multiprocessing
 import os
+import shutil
 import signal
 import tempfile
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from state_pipelines.errors import StorageError
-from state_pipelines.storage.scratch import open_local_scratch
+from state_pipelines.storage import resolve
+from state_pipelines.storage.scratch import open_local_scratch, open_scratch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,6 +60,56 @@ def test_the_next_one_removes_what_a_killed_process_has_left(temporary: Path) ->
 def test_what_another_process_uses_stays(temporary: Path) -> None:
     with open_local_scratch() as one, open_local_scratch() as other:
         assert sorted(temporary.iterdir()) == sorted((one, other))
+
+
+@pytest.mark.parametrize("name", ["open", "rmdir"])
+def test_one_call_that_fails_does_not_keep_it(temporary: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    call = getattr(os, name)
+
+    def fail_once(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(os, name, call)
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with open_local_scratch() as directory:
+        (directory / "spill").touch()
+        monkeypatch.setattr(os, name, fail_once)
+    assert getattr(os, name) is call
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("fault", [PermissionError(errno.EACCES, "refused"), KeyboardInterrupt()])
+def test_one_call_that_fails_does_not_keep_files_beside_a_target(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
+) -> None:
+    remove = shutil.rmtree
+
+    def fail_once(*_: Any, **__: Any) -> None:
+        monkeypatch.setattr(shutil, "rmtree", remove)
+        raise fault
+
+    interrupts = pytest.raises(KeyboardInterrupt) if isinstance(fault, KeyboardInterrupt) else nullcontext()
+    with interrupts, open_scratch(resolve(str(temporary / "new"))) as scratch:
+        directory = temporary / scratch.name
+        directory.mkdir()
+        (directory / "spill").touch()
+        monkeypatch.setattr(shutil, "rmtree", fail_once)
+    assert shutil.rmtree is remove
+    assert list(temporary.iterdir()) == []
+
+
+def test_files_beside_a_target_that_cannot_be_removed_are_named(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EACCES, "refused")
+
+    scratches = open_scratch(resolve(str(temporary / "new")))
+    scratch = scratches.__enter__()
+    (temporary / scratch.name).mkdir()
+    monkeypatch.setattr(shutil, "rmtree", fail)
+    with pytest.raises(StorageError) as caught:
+        scratches.__exit__(None, None, None)
+    assert caught.value.__notes__ == [f"Temporary files in {scratch} could not be removed"]
 
 
 def test_one_that_another_process_is_about_to_lock_stays(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
