@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keys.key_filter import KeySeeks
     from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.rocksdb.cache import TableCache
     from state_pipelines.rocksdb.manifest import TableFile
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
     from state_pipelines.serializers.tree import Serializer
@@ -173,8 +174,8 @@ class KeyedFile(KeyGroupSource, Protocol):
     def stored_sections(self) -> tuple[Section, ...]:
         """Sections of key groups, ascending by position; none for formats without them."""
 
-    def table_files(self) -> Iterator[TableFile]:
-        """Tables (SST files) that hold the records."""
+    def table_files(self) -> Iterator[tuple[TableFile, TableCache]]:
+        """Tables (SST files) that hold the records, each with what keeps it where the records are read."""
 
     def change_logs(self) -> tuple[LoggedFile, ...]:
         """The file itself if it is of the changelog state backend."""
@@ -289,7 +290,7 @@ class KeyedFormat:
         """Return none."""
         return ()
 
-    def table_files(self) -> Iterator[TableFile]:
+    def table_files(self) -> Iterator[tuple[TableFile, TableCache]]:
         """Return none."""
         return iter(())
 

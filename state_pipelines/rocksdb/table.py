@@ -46,6 +46,7 @@ _HASH_INDEX = 1 << 31
 _TWO_LEVEL_INDEX = 2
 _INDEX_TYPES = (0, 1, _TWO_LEVEL_INDEX)
 _HINT = "Compact the database with the RocksDB that Flink uses and its default table options"
+_FILTERS = (b"filter.", b"fullfilter.", b"partitionedfilter.")
 _MOST_EXPANSION = 64.0
 _GLOBAL_SEQUENCE = b"rocksdb.external_sst_file.global_seqno"
 
@@ -102,6 +103,7 @@ class Table:
         expansion: bytes of keys and values per byte of data blocks, roughly.
         index: of its data blocks.
         tombstones: cut to the bounds of the table.
+        filters: offsets and sizes (without trailers) of its filter blocks, which nothing here reads.
         content: the whole file where opening the table has read it all; else nothing.
     """
 
@@ -112,6 +114,7 @@ class Table:
     expansion: float
     index: BlockIndex
     tombstones: tuple[RangeTombstone, ...]
+    filters: tuple[tuple[int, int], ...] = ()
     content: bytes = b""
 
     @property
@@ -188,25 +191,9 @@ def open_table(file: TableFile) -> Table:
         min(max(raw / data_size, 1.0), _MOST_EXPANSION) if data_size else 1.0,
         _read_index(tail, form, properties, index_range),
         tombstones,
+        tuple(block_range for key, block_range in metaindex.items() if key.startswith(_FILTERS)),
         tail.data if len(tail.data) == file.size else b"",
     )
-
-
-def find_meta_blocks(file: TableFile) -> list[tuple[int, int]]:
-    """Offsets and sizes (without trailers) of the meta blocks that `open_table` does not read, such as filters.
-
-    Properties are left out: an old RocksDB changed them after it had computed their checksum.
-
-    Raises:
-        StateError: as for `open_table`.
-    """
-    tail = _read_tail(file)
-    form, metaindex, _ = _read_footer(tail)
-    return [
-        _read_block_range(Cursor(value, form.name))
-        for key, value, _ in _read_meta(tail, form, metaindex)
-        if key.startswith((b"filter.", b"fullfilter.", b"partitionedfilter."))
-    ]
 
 
 def _read_tail(file: TableFile) -> _Tail:

@@ -11,20 +11,21 @@ from state_pipelines.rocksdb.blocks import decode_blocks, verify_blocks
 from state_pipelines.rocksdb.checksums import TRAILER_SIZE
 from state_pipelines.rocksdb.kernels import BAD_BLOCK, MESSAGES, count_entries, parse_entries
 from state_pipelines.rocksdb.sources import READ_SIZE
-from state_pipelines.rocksdb.table import find_meta_blocks, open_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from state_pipelines.rocksdb.cache import TableCache
     from state_pipelines.rocksdb.manifest import TableFile
     from state_pipelines.rocksdb.table import Table
 
 
-def verify_table(file: TableFile, *, whole: bool) -> int:
+def verify_table(file: TableFile, tables: TableCache, *, whole: bool) -> int:
     """Check a table against its own checksums and the MANIFEST; returns the number of its entries that were read.
 
     Args:
         file: the table.
+        tables: keeps opened tables, so that a small one is read once for this and for its records.
         whole: every data block, not only the first and the last one.
 
     Raises:
@@ -33,8 +34,9 @@ def verify_table(file: TableFile, *, whole: bool) -> int:
         MissingFileError: the file does not exist.
         UnsupportedError: the table has a format that this release does not cover.
     """
-    table = open_table(file)
-    for offset, size in find_meta_blocks(file):
+    table = tables.open(file)
+    # Not the properties: an old RocksDB changed them after it had computed their checksum.
+    for offset, size in table.filters:
         data = np.frombuffer(table.read(offset, offset + size + TRAILER_SIZE), np.uint8)
         verify_blocks(table.form, data, offset, np.array([offset], np.int64), np.array([size], np.int64))
     entries = 0

@@ -27,7 +27,7 @@ MEMORY_VARIABLE = "STATE_PIPELINES_READ_AHEAD_MEMORY"
 FIRST_REQUESTS = 8
 """Requests that a reader begins with, of some 16 MiB together."""
 
-_BEGUN_SCANS = 32
+_BEGUN_SCANS = 64
 """Scans that have begun beside the one whose turn it is, at most."""
 
 _BEGUN_BYTES = 32 << 20
@@ -37,8 +37,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-WAITING = 64
-"""Requests that wait at a time where each of many small files is opened by requests of its own."""
+WAITING = 128
+"""Works that wait at a time where each reads few bytes, such as the header of a file; S3 has as many connections."""
 
 
 class Budget:
@@ -225,6 +225,11 @@ def begin_together(scans: Sequence[Iterator[Result]], location: Location | None)
 def count_scans_ahead(size: int) -> int:
     """Number of scans of about `size` bytes that begin before their turn."""
     return max(1, min(_BEGUN_SCANS, _BEGUN_BYTES // max(1, size)))
+
+
+def count_together(size: int) -> int:
+    """Number of works that are done at a time, each of which holds about `size` bytes."""
+    return max(1, min(WAITING, _BEGUN_BYTES // max(1, size)))
 
 
 class _End:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, KeyedStateHandle
     from state_pipelines.metadata.stream_handles import StreamStateHandle
     from state_pipelines.metadata.streams import StateStream
+    from state_pipelines.rocksdb.cache import TableCache
     from state_pipelines.rocksdb.manifest import TableFile
     from state_pipelines.serializers.declared_snapshots import DeclaredSerializer
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
@@ -165,7 +166,7 @@ class ChangelogFile(KeyedFormat):
                 total += digest_run(records, is_map=False).without_key_groups
         return total
 
-    def table_files(self) -> Iterator[TableFile]:
+    def table_files(self) -> Iterator[tuple[TableFile, TableCache]]:
         """Tables of the bases."""
         for base in self.bases:
             yield from base.table_files()

@@ -159,10 +159,11 @@ class RocksFile(KeyedFormat):
         found[common.start - key_groups.start :][: len(common)] = sizes.round()
         return found, True
 
-    def table_files(self) -> Iterator[TableFile]:
+    def table_files(self) -> Iterator[tuple[TableFile, TableCache]]:
         """See `KeyedFile`."""
         for family in self.families:
-            yield from family.files
+            for file in family.files:
+                yield file, self.tables
 
     def narrow(self, key_groups: KeyGroupRange) -> RocksFile:
         """See `KeyedFile`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from state_pipelines.operations.auditing.report import Depth, Finding, Property,
 from state_pipelines.rocksdb.verifying import verify_table
 from state_pipelines.snapshot.keyed_state import KeyedState
 from state_pipelines.storage.locations import is_local
-from state_pipelines.storage.reading import count_scans_ahead
+from state_pipelines.storage.reading import count_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import KeyedFile
     from state_pipelines.keyed.tables.state_table import KeyedTable
     from state_pipelines.operations.auditing.report import Findings
+    from state_pipelines.rocksdb.cache import TableCache
     from state_pipelines.rocksdb.manifest import TableFile
     from state_pipelines.snapshot import Operator, Snapshot, State
     from state_pipelines.snapshot.operator_files import OperatorFiles
@@ -117,7 +119,7 @@ def _count_threads(snapshot: Snapshot, tasks: Sequence[Task], *, whole: bool) ->
     cores = os.cpu_count() or 1
     if is_local(snapshot.location.directory):
         return cores
-    return max(cores if whole else THREADS, 1 + count_scans_ahead(snapshot.file_size // max(1, len(tasks))))
+    return max(cores if whole else THREADS, count_together(snapshot.file_size // max(1, len(tasks))))
 
 
 def _run(task: Task) -> list[Finding]:
@@ -163,10 +165,10 @@ def _plan_operator(
         subject = _Subject(Property.RECORDS, operator.label, subtask, file=file.name)
         reader = _FileReader(operator, subject, file, states, tables, amounts)
         yield subject, reader.read_whole if whole else reader.read_sample
-        for table in file.table_files():
+        for table, kept in file.table_files():
             yield (
                 _Subject(Property.TABLES, operator.label, subtask, file=table.stream.name),
-                lambda table=table: _verify_table(table, amounts, whole=whole),  # type: ignore[misc]
+                partial(_verify_table, table, kept, amounts, whole=whole),
             )
 
 
@@ -190,8 +192,8 @@ def _group_by_file(states: Sequence[KeyedState]) -> list[tuple[KeyedFile, int, d
     return list(found.values())
 
 
-def _verify_table(table: TableFile, amounts: ReadAmounts, *, whole: bool) -> Iterable[Finding]:
-    verify_table(table, whole=whole)
+def _verify_table(table: TableFile, kept: TableCache, amounts: ReadAmounts, *, whole: bool) -> Iterable[Finding]:
+    verify_table(table, kept, whole=whole)
     amounts.add(tables=1)
     return ()
 

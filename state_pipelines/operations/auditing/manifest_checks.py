@@ -11,14 +11,15 @@ from state_pipelines.errors import MissingFileError, OutOfReachError, StateError
 from state_pipelines.operations.auditing.report import Depth, Finding, Property, Severity, from_error
 from state_pipelines.storage import METADATA_FILE, file_size, join
 from state_pipelines.storage.files import COPY_SIZE
-from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.locations import is_local, parent
 from state_pipelines.storage.manifest import find_manifest
 from state_pipelines.storage.reach import locate_named
-from state_pipelines.storage.reading import count_scans_ahead, read_ranges
+from state_pipelines.storage.reading import count_together, read_ranges
 from state_pipelines.storage.written_files import compute_checksum
 from state_pipelines.storage.written_names import MANIFEST_FILE
 
 if TYPE_CHECKING:
+    from state_pipelines.operations.auditing.file_listings import Listings
     from state_pipelines.operations.auditing.report import Findings
     from state_pipelines.storage import Location, PathMapping, SnapshotLocation
     from state_pipelines.storage.written_files import RecordedFile
@@ -45,7 +46,7 @@ class ManifestAudit:
 
 
 def audit_manifest(
-    location: SnapshotLocation, path_mapping: PathMapping, depth: Depth, findings: Findings
+    location: SnapshotLocation, path_mapping: PathMapping, depth: Depth, findings: Findings, listings: Listings
 ) -> ManifestAudit:
     """Compare `_metadata` with the manifest, and by depth the files that it names.
 
@@ -56,6 +57,7 @@ def audit_manifest(
         path_mapping: of the snapshot: links are followed only into directories that it may name.
         depth: `files` compares `_metadata` alone, `sample` also files of up to `SAMPLED_SIZE`, `whole` all files.
         findings: receives what differs.
+        listings: of the directories of the snapshot on a storage that is not local; the missing ones are added.
     """
     try:
         manifest = find_manifest(location.directory, path_mapping)
@@ -66,26 +68,35 @@ def audit_manifest(
         return ManifestAudit(exists=False)
     limit = {Depth.FILES: -1, Depth.SAMPLE: SAMPLED_SIZE}.get(depth)
     files = [each for each in manifest.files if each.checksum is not None and (limit is None or each.size <= limit)]
-    compare = partial(_compare, location.directory, path_mapping)
+    compared = [manifest.metadata, *files]
     threads = _THREADS
     if not is_local(location.directory):
-        threads = max(threads, 1 + count_scans_ahead(sum(each.size for each in files) // max(1, len(files))))
+        threads = max(threads, count_together(sum(each.size for each in compared) // len(compared)))
+        wanted: dict[Location, list[str]] = {}
+        for file in (join(location.directory, each.name) for each in compared):
+            wanted.setdefault(parent(file), []).append(file.name)
+        listings.load(wanted)
+    compare = partial(_compare, location.directory, path_mapping, listings)
     with ThreadPoolExecutor(threads) as pool:
-        for found in pool.map(compare, [manifest.metadata, *files]):
+        for found in pool.map(compare, compared):
             if found is not None:
                 findings.add(found)
     return ManifestAudit(True, 1 + len(files), len(manifest.files) + len(manifest.referenced) - len(files))
 
 
-def _compare(directory: Location, path_mapping: PathMapping, recorded: RecordedFile) -> Finding | None:
+def _compare(
+    directory: Location, path_mapping: PathMapping, listings: Listings, recorded: RecordedFile
+) -> Finding | None:
     location = join(directory, recorded.name)
     try:
         location = locate_named(recorded.name, directory, path_mapping, relative=True, handle="manifest")
-        size = file_size(location)
-        found = compute_checksum(read_ranges([(location, 0, size)], COPY_SIZE))
+        size = file_size(location) if is_local(location) else listings.find_size(parent(location), location.name)
+        if size is None:
+            # A finding of `audit_files`.
+            return None
+        found = compute_checksum(read_ranges([(location, 0, size)], COPY_SIZE)) if size == recorded.size else None
     except StateError as error:
         if isinstance(error, MissingFileError) and not isinstance(error, OutOfReachError):
-            # A finding of `audit_files`.
             return None
         return from_error(error, Property.CHECKSUMS, file=str(location))
     if (size, found) == (recorded.size, recorded.checksum):

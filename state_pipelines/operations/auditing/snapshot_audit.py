@@ -67,8 +67,9 @@ def audit_snapshot(
         except (FormatError, UnsupportedError) as error:
             return report_unreadable(resolve_snapshot(path), depth, error, modified)
     findings = Findings()
-    totals = _audit_files(snapshot, listings or Listings(), search, findings)
-    manifest = audit_manifest(snapshot.location, snapshot.path_mapping, depth, findings)
+    listings = listings or Listings()
+    totals = _audit_files(snapshot, listings, search, findings)
+    manifest = audit_manifest(snapshot.location, snapshot.path_mapping, depth, findings, listings)
     totals = replace(totals, checksums=manifest.checked, unchecked=manifest.unchecked)
     if depth is not Depth.FILES:
         read = audit_contents(snapshot, depth, findings)

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from state_pipelines.cli import main
 from state_pipelines.errors import FormatError, UnsupportedError
 from state_pipelines.operations.auditing import Depth, Property, Severity, audit_snapshot
+from state_pipelines.operations.auditing.file_listings import Listings
 from state_pipelines.operations.auditing.manifest_checks import audit_manifest
 from state_pipelines.operations.auditing.report import Findings
 from state_pipelines.operations.convert.conversion import convert
@@ -154,7 +155,7 @@ def test_flipped_bytes_of_files_that_we_wrote(tmp_path: Path, to: str) -> None:
         for index in range(0, len(data), max(1, len(data) // FLIPS)):
             file.write_bytes(data[:index] + bytes([data[index] ^ 0x40]) + data[index + 1 :])
             findings = Findings()
-            audit_manifest(resolve_snapshot(str(target)), PathMapping(), Depth.SAMPLE, findings)
+            audit_manifest(resolve_snapshot(str(target)), PathMapping(), Depth.SAMPLE, findings, Listings())
             assert [(each.severity, each.file) for each in findings] == [(Severity.ERROR, str(file))]
         result = run.invoke(main, ["verify", str(target)])
         assert result.exit_code == 1
