@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.s3_server import S3Server, start_s3
+from benchmarks.s3_server import S3Server, start_objects, start_s3
 from state_pipelines.errors import NotFoundError
+from state_pipelines.metadata import write_metadata
 from state_pipelines.operations.inventory import find_snapshot, read_inventory, update_inventory
 from state_pipelines.storage import join, resolve
-from tests.operations.inventory.trees import JOB, put
+from tests.operations.inventory.trees import JOB, flink_metadata, put
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,3 +56,28 @@ def test_a_deleted_snapshot_is_gone(bucket: Location) -> None:
     with pytest.raises(NotFoundError, match="is gone"):
         find_snapshot(key, [root], store)
     assert update_inventory([root], store).gone == (key,)
+
+
+def test_an_update_reads_only_the_metadata_of_new_snapshots() -> None:
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    content = write_metadata(flink_metadata())
+    old = {f"store/flink/{JOB}/chk-{number}/_metadata": content for number in range(200)}
+    with start_objects(
+        {**old, **{f"store/flink/{JOB}/shared/{number:04}": b"state" for number in range(2000)}}
+    ) as server:
+        root, store = resolve("s3://store/flink", **server.options), resolve("s3://store/own/i", **server.options)
+
+        def update() -> tuple[int, int]:
+            """Number of snapshots that an update opened, and of requests below the root that were no listings."""
+            server.clear()
+            found = len(update_inventory([root], store).new)
+            others = [path for _, path, *_ in server.requests if "list-type=2" not in path and "/own/" not in path]
+            assert all(path.endswith("/_metadata") for path in others)
+            return found, len(others)
+
+        assert update() == (200, 200)
+        # The inventory is read; whether the root exists is one listing, and one page has all but the shared files.
+        assert update() == (0, 0)
+        assert len(server.requests) <= 4
+        put(root, f"{JOB}/chk-200", 200)
+        assert update() == (1, 1)
