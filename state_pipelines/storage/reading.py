@@ -11,6 +11,7 @@ from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from state_pipelines.storage.arenas import limit_arenas
 from state_pipelines.storage.locations import Location, is_local
 from state_pipelines.storage.ranges import PART, REQUESTS, REQUESTS_VARIABLE, count_requests, read_range, read_setting
 
@@ -107,7 +108,7 @@ def read_ahead(
     rest = iter(items)
     upcoming: Item | None = None
     ahead, room, held, in_flight = min(FIRST_REQUESTS, requests), FIRST_REQUESTS * PART, 0, 0
-    pool = ThreadPoolExecutor(requests)
+    pool = _start_threads(requests)
     try:
         while True:
             while not waiting or (in_flight < ahead and held < room):
@@ -148,7 +149,7 @@ def do_together(works: Sequence[Callable[[], Result]], location: Location | None
     """
     if len(works) < 2 or location is None or is_local(location) or read_setting(REQUESTS_VARIABLE, REQUESTS) == 1:
         return [work() for work in works]
-    pool = ThreadPoolExecutor(min(most, len(works)))
+    pool = _start_threads(min(most, len(works)))
     try:
         return [future.result() for future in [pool.submit(work) for work in works]]
     finally:
@@ -182,7 +183,7 @@ def scan_ahead(
     count = count_scans_ahead(size)
     rest = iter(items)
     begun: deque[tuple[Item, Iterator[Result], Future[Result | _End]]] = deque()
-    pool = ThreadPoolExecutor(count + 1)
+    pool = _start_threads(count + 1)
     try:
         while True:
             # With the one whose turn it is.
@@ -197,6 +198,11 @@ def scan_ahead(
         for _, results, _ in begun:
             if isinstance(results, Generator):
                 results.close()
+
+
+def _start_threads(count: int) -> ThreadPoolExecutor:
+    limit_arenas()
+    return ThreadPoolExecutor(count)
 
 
 def _end(pool: ThreadPoolExecutor, futures: Sequence[Future[Any]]) -> None:

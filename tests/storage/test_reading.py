@@ -1,13 +1,21 @@
 from __future__ import annotations
 
+import ctypes
+import os
+import subprocess
+import sys
 import threading
+import weakref
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from state_pipelines.errors import UsageError
 from state_pipelines.storage import create_file, join, resolve
+from state_pipelines.storage.arenas import ARENAS
 from state_pipelines.storage.ranges import PART, REQUESTS, REQUESTS_VARIABLE
 from state_pipelines.storage.reading import (
     BUDGET,
@@ -198,6 +206,62 @@ def test_the_bytes_that_are_held_have_a_bound(monkeypatch: pytest.MonkeyPatch) -
         held.append(BUDGET.held)
         assert number == len(held) - 1
     assert (max(held), BUDGET.most, BUDGET.held) == (5 << 20, 5 << 20, 0)
+
+
+def test_no_more_bytes_are_alive_than_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MEMORY_VARIABLE, "4")
+    BUDGET.clear()
+    lock, alive, most = threading.Lock(), 0, 0
+
+    def count(size: int) -> None:
+        nonlocal alive, most
+        with lock:
+            alive += size
+            most = max(most, alive)
+
+    def read(number: int) -> npt.NDArray[np.uint8]:
+        result = np.zeros(1 << 18, np.uint8)
+        count(result.nbytes)
+        weakref.finalize(result, count, -result.nbytes)
+        return result
+
+    for _, data in read_ahead(range(200), read, empty_counted(), lambda _: 1 << 18):
+        # Of what was given before, nothing is left.
+        assert alive <= BUDGET.held
+        del data
+    assert most <= BUDGET.most == 4 << 20
+
+
+def test_threads_share_few_arenas(tmp_path: Path) -> None:
+    program = """
+import ctypes, sys, threading
+from tests.storages import empty_counted
+from state_pipelines.storage.reading import do_together
+
+together = threading.Barrier(16)
+
+def work():
+    data = bytearray(100_000)
+    together.wait(20)
+    return data
+
+do_together([work] * 16, empty_counted())
+library = ctypes.CDLL(None)
+library.fopen.restype = ctypes.c_void_p
+file = library.fopen(sys.argv[1].encode(), b"w")
+library.malloc_info(0, ctypes.c_void_p(file))
+library.fclose(ctypes.c_void_p(file))
+"""
+    if not hasattr(ctypes.CDLL(None), "malloc_info"):
+        pytest.skip("only glibc has arenas")
+    counts = []
+    for limit in ({}, {"MALLOC_ARENA_MAX": "5"}):
+        environment = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"} | limit
+        file = tmp_path / "arenas.xml"
+        subprocess.run([sys.executable, "-c", program, str(file)], env=environment, check=True)
+        counts.append(file.read_text().count("<heap nr="))
+    # A limit of the user stays.
+    assert counts == [ARENAS, 5]
 
 
 def test_readers_share_the_bound_and_each_of_them_advances(monkeypatch: pytest.MonkeyPatch) -> None:
