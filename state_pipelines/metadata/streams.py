@@ -27,7 +27,8 @@ from state_pipelines.storage import (
 )
 from state_pipelines.storage.files import can_copy_inside, copy_inside, remove_file
 from state_pipelines.storage.locations import is_local
-from state_pipelines.storage.multipart import FileRange, can_copy_ranges, plan_parts, write_parts
+from state_pipelines.storage.multipart import can_copy_ranges, plan_parts, write_parts
+from state_pipelines.storage.part_uploads import CopyRefusedError, FileRange, warn_of_refusal
 from state_pipelines.storage.ranges import read_range
 from state_pipelines.storage.reach import locate_named, name_named
 from state_pipelines.storage.reading import read_ranges
@@ -306,13 +307,18 @@ def copy_stream(stream: StateStream, target: Location, *, verify: bool = False) 
 def copy_ranges(ranges: Sequence[StreamRange], target: Location, *, verify: bool = False) -> int:
     """Concatenate ranges of streams to a new file; arguments, result and errors as in `copy_stream`.
 
-    On S3 the store copies ranges of at least 5 MiB by itself, where old and new file are in the same store.
+    S3 and Azure copy ranges of at least 5 MiB by themselves, where old and new file are in the same store; if the store
+    refuses, which is logged, their bytes pass through this process.
     """
     wanted = [_find_range(each) for each in ranges]
     if not can_copy_ranges(wanted, target):
         return _write_chunks(_range_chunks(ranges), target, verify=verify)
-    with _hinting(ranges[0].stream):
-        size = write_parts(plan_parts(wanted, target), target, _read_sent)
+    try:
+        with _hinting(ranges[0].stream):
+            size = write_parts(plan_parts(wanted, target), target, _read_sent)
+    except CopyRefusedError as error:
+        warn_of_refusal(target, str(error))
+        return _write_chunks(_range_chunks(ranges), target, verify=verify)
     if verify:
         checksum = 0
         for chunk in _range_chunks(ranges):

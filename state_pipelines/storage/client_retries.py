@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.storage.google_credentials import SCHEMES as GOOGLE_SCHEMES
-from state_pipelines.storage.locations import is_s3, protocols
+from state_pipelines.storage.locations import is_azure, is_s3, protocols
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ def leave_retries_to_us(filesystem: AbstractFileSystem) -> None:
         _limit_s3(filesystem)
     elif not GOOGLE_SCHEMES.isdisjoint(protocols(filesystem)):
         _limit_google(filesystem)
-    elif "abfs" in protocols(filesystem):
+    elif is_azure(filesystem):
         _limit_azure(filesystem)
 
 

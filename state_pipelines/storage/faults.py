@@ -118,7 +118,7 @@ def is_transient(error: BaseException) -> bool:
         return True
     if isinstance(error, FileNotFoundError | PermissionError | FileExistsError):
         return False
-    if _status(error) in _TRANSIENT_STATUS or _code(error) in _TRANSIENT_CODES:
+    if find_status(error) in _TRANSIENT_STATUS or _code(error) in _TRANSIENT_CODES:
         return True
     if isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO:
         return True
@@ -219,7 +219,8 @@ def _code(error: BaseException) -> str:
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
-def _status(error: BaseException) -> int:
+def find_status(error: BaseException) -> int:
+    """The HTTP status of the response that an error is about; 0 where there is none."""
     response = _response(error)
     if isinstance(response, dict):
         return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

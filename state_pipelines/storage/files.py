@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
-from state_pipelines.errors import MissingFileError, TargetExistsError, Where
+from state_pipelines.errors import MissingFileError, StateError, TargetExistsError, Where
+from state_pipelines.storage.azure_blocks import copy_blob
 from state_pipelines.storage.faults import request, translating
-from state_pipelines.storage.locations import Location, has_directories, is_local, is_s3, join, parent
+from state_pipelines.storage.locations import Location, has_directories, is_azure, is_local, is_s3, join, parent
+from state_pipelines.storage.part_uploads import is_refusal, warn_of_refusal
 from state_pipelines.storage.request_counts import add_requests
 from state_pipelines.storage.uploads import Upload
 from state_pipelines.storage.written_files import recording
@@ -275,6 +277,8 @@ def can_copy_inside(source: Location, target: Location) -> bool:
 def copy_inside(source: Location, target: Location, size: int) -> None:
     """Copy a file inside one storage, which does it by itself; a file at the target is replaced.
 
+    Where the storage refuses, which is logged, the bytes pass through this process.
+
     Args:
         source: the file.
         target: the new file, for which `can_copy_inside` holds; its directory exists.
@@ -293,10 +297,18 @@ def copy_inside(source: Location, target: Location, size: int) -> None:
             target_bucket, target_key, _ = filesystem.split_path(target.path)
             copied = {"Bucket": bucket, "Key": key} | ({"VersionId": version} if version else {})
             filesystem.call_s3("copy_object", Bucket=target_bucket, Key=target_key, CopySource=copied)
+        elif is_azure(filesystem):
+            copy_blob(source, target)
         else:
             filesystem.cp_file(source.path, target.path)
 
-    request(source, f"copy the file to {target}", copy)
+    try:
+        request(source, f"copy the file to {target}", copy)
+    except StateError as error:
+        if not is_refusal(error):
+            raise
+        warn_of_refusal(source, str(error))
+        copy_file(source, target, replace=True)
 
 
 def remove_file(location: Location) -> None:

@@ -56,6 +56,11 @@ def is_s3(filesystem: AbstractFileSystem) -> bool:
     return "s3" in protocols(filesystem)
 
 
+def is_azure(filesystem: AbstractFileSystem) -> bool:
+    """Return whether a file system is that of adlfs."""
+    return "abfs" in protocols(filesystem)
+
+
 def has_directories(filesystem: AbstractFileSystem) -> bool:
     """Return whether directories are created before the files in them."""
     return _FLAT.isdisjoint(protocols(filesystem))

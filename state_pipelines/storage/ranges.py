@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from http import HTTPStatus
 
-from state_pipelines.errors import FormatError, MissingFileError, UsageError, Where
-from state_pipelines.storage.faults import ShortBodyError, request
+from state_pipelines.errors import FormatError, MissingFileError, StorageError, UsageError, Where
+from state_pipelines.storage.faults import ShortBodyError, find_status, request
 from state_pipelines.storage.files import file_size
 from state_pipelines.storage.locations import Location, is_local
 from state_pipelines.storage.request_counts import add_requests
@@ -69,16 +70,20 @@ def read_range(location: Location, start: int, end: int) -> bytes:
 
     try:
         content = request(location, "read the file", read)
-    except MissingFileError as error:
+    except (MissingFileError, StorageError) as error:
         # Object stores refuse a range that begins after the end of the file.
-        cause = error.__cause__
-        if isinstance(cause, OSError) and not isinstance(
-            cause, FileNotFoundError | PermissionError | IsADirectoryError
-        ):
+        if _may_be_outside(error):
             _require_range(location, start, end)
         raise
     add_requests(0, len(content))
     return content
+
+
+def _may_be_outside(error: MissingFileError | StorageError) -> bool:
+    cause = error.__cause__
+    if isinstance(error, MissingFileError) and isinstance(cause, OSError):
+        return not isinstance(cause, FileNotFoundError | PermissionError | IsADirectoryError)
+    return cause is not None and find_status(cause) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
 
 
 class _Parts:

@@ -11,7 +11,8 @@ from typing_extensions import override
 
 from state_pipelines.storage.faults import client_errors, request, translating
 from state_pipelines.storage.locations import is_s3
-from state_pipelines.storage.multipart import SENT_PART, MultipartUpload
+from state_pipelines.storage.multipart import SENT_PART
+from state_pipelines.storage.s3_parts import S3Upload
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -35,7 +36,7 @@ class Upload(io.BufferedIOBase):
     def __init__(self, location: Location) -> None:
         self._location = location
         self._buffer = bytearray()
-        self._parts: MultipartUpload | None = None
+        self._parts: S3Upload | None = None
         self._stack = ExitStack()
         self._stream: IO[bytes] | None = None
         self._position = 0
@@ -67,7 +68,7 @@ class Upload(io.BufferedIOBase):
 
     def _begin(self) -> None:
         if is_s3(self._location.filesystem):
-            self._parts = self._stack.enter_context(MultipartUpload(self._location))
+            self._parts = self._stack.enter_context(S3Upload(self._location))
             return
         with translating(self._location, "write the file", writes=True):
             self._stream = cast("IO[bytes]", self._location.filesystem.open(self._location.path, "wb"))

@@ -24,7 +24,8 @@ from state_pipelines.storage import (
     uploads,
     use_storage_options,
 )
-from state_pipelines.storage.multipart import SMALLEST_PART, FileRange, Part, can_copy_ranges, plan_parts
+from state_pipelines.storage.multipart import SMALLEST_PART, Part, can_copy_ranges, plan_parts
+from state_pipelines.storage.part_uploads import FileRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
