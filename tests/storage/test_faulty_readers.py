@@ -8,6 +8,7 @@ from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -19,6 +20,7 @@ from tests.storages import CountedFileSystem, Fault, empty_counted
 
 ONE, OTHER = "counted:///job/savepoint-1", "counted:///job/savepoint-2"
 UID = ("--uid", OPERATOR)
+REVISIONS = str(Path(__file__).parents[2] / "benchmarks/revisions")
 COMMANDS = {
     "inspect": ("inspect", ONE, "--count", "--json"),
     "dump": ("dump", ONE),
@@ -32,8 +34,22 @@ COMMANDS = {
     "find a key": ("erase", ONE, *UID, "--key", "user-9", "--json"),
     "verify": ("verify", ONE, "--depth", "whole", "--json"),
     "verify all": ("verify", "counted:///job", "--json"),
+    "verify a directory to search": ("verify", ONE, "--search", "counted:///job", "--json"),
     "retain": ("retain", "counted:///job", "--json"),
+    "current": ("current", REVISIONS, ONE, *UID, "--json"),
+    "history": ("history", REVISIONS, ONE, *UID, "--json"),
 }
+OTHERS = {
+    "convert": "`test_faulty_writers` and `tests.robustness.faulty_writers`",
+    "rescale": "`test_faulty_writers` and `tests.robustness.faulty_writers`",
+    "bootstrap": "`tests.robustness.faulty_writers`",
+    "migrate": "`tests.spark.test_s3_requests` and `tests.robustness.faulty_migration`",
+    "revision": "local files",
+    "init": "local files",
+    "prepare": "local files",
+    "demo": "local files",
+}
+"""Commands that are not tried here: where they are, or what they work with."""
 REPORTS = ("verify", "verify all", "retain", "find a key")
 """Commands that report state they cannot read, instead of ending."""
 FAULTS: tuple[Fault, ...] = (
@@ -77,6 +93,12 @@ def choose_requests(name: str) -> range:
     run(name)
     count = len(CountedFileSystem.requests)
     return range(0, count, -(-count // 20))
+
+
+def test_every_command_is_tried() -> None:
+    assert isinstance(main, click.Group)
+    known = main.list_commands(click.Context(main))
+    assert {command for command, *_ in COMMANDS.values()} | OTHERS.keys() == set(known)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
