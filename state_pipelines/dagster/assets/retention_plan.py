@@ -100,6 +100,8 @@ def make_plan(job: FlinkJob) -> RetentionPlan:
         grace=timedelta(0),
         path_mapping=job.reach,
         audit_log=job.retention_runs.audit_log,
+        # The application reads everything again.
+        references=join(resolve(find_roots(job)[0]), RETENTION_DIRECTORY, f"references-{job.name}.parquet"),
     )
 
 

@@ -17,6 +17,7 @@ from state_pipelines.operations.retention.plan import RetentionPlan, SnapshotVer
 from state_pipelines.operations.retention.policy import RetentionPolicy, load_policy, parse_policy
 from state_pipelines.operations.retention.references import ReferenceReader, SnapshotReferences, Unreadable
 from state_pipelines.operations.retention.snapshot_decisions import decide, kind_of
+from state_pipelines.operations.retention.stored_references import StoredReferences
 from state_pipelines.operations.retention.survey import open_roots, survey
 from state_pipelines.storage import METADATA_FILE, Location, PathMapping, parse_path_mapping, resolve
 
@@ -43,6 +44,7 @@ def plan_retention(
     storage_options: Mapping[str, Any] | None = None,
     audit_log: str | Location | None = None,
     leftovers: Leftovers | None = None,
+    references: Location | None = None,
     now: Callable[[], datetime] | None = None,
     wait: Callable[[float], None] = time.sleep,
 ) -> RetentionPlan:
@@ -63,6 +65,9 @@ def plan_retention(
         audit_log: directory of the audit log; by default `_retention/log` below the first root.
         leftovers: path, size and time of files that an interrupted application of a plan was deleting; they go unless
             something references them. By default those of the audit log.
+        references: a file of references that earlier plans have read, so that of snapshots on a remote storage only
+            those are read that are new or whose `_metadata` has another size or time; replaced if that has changed.
+            Without it all are read, as before something is deleted.
         now: the clock.
         wait: called with the seconds of the grace period.
 
@@ -86,7 +91,11 @@ def plan_retention(
         if isinstance(audit_log, str):
             audit_log = resolve(audit_log, **(storage_options or {}))
         leftovers = find_leftovers(open_audit_log(opened[0].location, audit_log))
-    planner = _Planner(opened, notes, rules, ReferenceReader(keys, mapping), now or _now, leftovers)
+    store = None
+    if references is not None:
+        store = StoredReferences(references, keys, mapping, (each.key for each in opened))
+        store.load()
+    planner = _Planner(opened, notes, rules, ReferenceReader(keys, mapping, store), now or _now, leftovers)
     looked = planner.survey()
     plan = planner.plan(looked, confirm)
     seconds = rules.grace.total_seconds()
@@ -124,7 +133,9 @@ class _Planner:
 
     def survey(self) -> Survey:
         """List the roots and read their snapshots."""
-        return survey(self.roots, self.reader, self.clock, self.notes)
+        found = survey(self.roots, self.reader, self.clock, self.notes)
+        self.reader.save()
+        return found
 
     def plan(self, found: Survey, confirm: Sequence[PlannedPath] | None) -> RetentionPlan:
         """Decide about a survey; with paths to confirm, nothing else goes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from state_pipelines.errors import MissingFileError, StateError
 from state_pipelines.metadata import CheckpointProperties, list_references, read_metadata
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.metadata import CheckpointMetadata
     from state_pipelines.operations.retention.path_keys import PathKeys
+    from state_pipelines.operations.retention.stored_references import StoredReferences
     from state_pipelines.operations.retention.surveyed_sizes import SurveyedSizes
     from state_pipelines.storage import PathMapping
 
@@ -96,6 +97,15 @@ class Gone:
 
 Reading = SnapshotReferences | Unreadable | Gone
 
+_Known: TypeAlias = tuple[MetadataFile, Reading, tuple[int | None, ...]]
+
+
+class KnownReferences(NamedTuple):
+    """References of a snapshot, and the sizes of their files by which it was judged, None where they are not listed."""
+
+    reading: SnapshotReferences
+    found_sizes: tuple[int | None, ...]
+
 
 class ReferenceReader:
     """Reads `_metadata` files once for as long as their size and time stay the same.
@@ -103,12 +113,15 @@ class ReferenceReader:
     Args:
         keys: the one spelling of paths.
         path_mapping: current directories of absolute handles.
+        store: references that an earlier plan has read.
     """
 
-    def __init__(self, keys: PathKeys, path_mapping: PathMapping) -> None:
+    def __init__(self, keys: PathKeys, path_mapping: PathMapping, store: StoredReferences | None = None) -> None:
         self.keys = keys
         self._path_mapping = path_mapping
-        self._known: dict[str, tuple[MetadataFile, Reading, tuple[int | None, ...]]] = {}
+        self._store = store
+        self._last: Sequence[MetadataFile] = ()
+        self._known: dict[str, _Known] = {}
 
     def read(self, files: Sequence[MetadataFile], sizes: SurveyedSizes | None = None) -> list[Reading]:
         """Read all files, in threads; the results are in the order of the files.
@@ -117,18 +130,38 @@ class ReferenceReader:
             files: the files.
             sizes: sizes of the files of state, by which the audit judges the snapshots; without them none is judged.
         """
+        self._last = files
         with ThreadPoolExecutor(READ_THREADS) as threads:
             return list(threads.map(lambda file: self._read_known(file, sizes), files))
 
+    def save(self) -> None:
+        """Store the references of the files that were read last.
+
+        Raises:
+            StateError: the storage refuses.
+        """
+        if self._store is not None:
+            known = (self._known[file.path] for file in self._last)
+            self._store.save(
+                (file, KnownReferences(reading, found))
+                for file, reading, found in known
+                if isinstance(reading, SnapshotReferences)
+            )
+
     def _read_known(self, file: MetadataFile, sizes: SurveyedSizes | None) -> Reading:
-        known, reading, found = self._known.get(file.path, (None, Gone(), ()))
+        known, reading, found = self._known.get(file.path) or self._find_stored(file) or (None, Gone(), ())
         # Without a time, the file may be another one of the same size.
         is_same = known == file and file.modified is not None and not isinstance(reading, Gone)
         if is_same and (sizes is None or found == _find_sizes(reading, sizes)):
+            self._known[file.path] = file, reading, found
             return reading
         reading = self._read(file, sizes)
         self._known[file.path] = file, reading, () if sizes is None else _find_sizes(reading, sizes)
         return reading
+
+    def _find_stored(self, file: MetadataFile) -> _Known | None:
+        stored = self._store.find(file) if self._store is not None else None
+        return None if stored is None else (file, *stored)
 
     def _read(self, file: MetadataFile, sizes: SurveyedSizes | None) -> Reading:
         try:
