@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from state_pipelines.errors import FormatError, MissingFileError, ProofError, SnapshotGoneError, Where
+from state_pipelines.errors import FormatError, MissingFileError, ProofError, SnapshotGoneError, StateError, Where
 from state_pipelines.metadata.stream_handles import (
     ByteStreamStateHandle,
     EmptySegmentFileStateHandle,
@@ -31,7 +31,7 @@ from state_pipelines.storage.multipart import can_copy_ranges, plan_parts, write
 from state_pipelines.storage.part_uploads import CopyRefusedError, FileRange, warn_of_refusal
 from state_pipelines.storage.ranges import read_range
 from state_pipelines.storage.reach import locate_named, name_named
-from state_pipelines.storage.reading import read_ranges
+from state_pipelines.storage.reading import attempt_together, read_ranges
 from state_pipelines.storage.removed_snapshots import is_removed
 
 if TYPE_CHECKING:
@@ -192,20 +192,25 @@ def read_whole_stream(stream: StateStream) -> bytes:
     return data
 
 
-@contextmanager
-def read_together(streams: Sequence[StateStream]) -> Iterator[Callable[[StateStream], bytes]]:
+def read_together(streams: Sequence[StateStream]) -> Callable[[StateStream], bytes]:
     """Read streams whole, those on a storage that is not local at the same time.
 
-    Yields:
-        What gives the bytes of a stream as `read_whole_stream` does, of others than `streams` too.
+    Returns:
+        A function that gives the bytes of a stream, or raises, as `read_whole_stream` does, also of other streams.
     """
     remote = [each for each in streams if each.location is not None and not is_local(each.location)]
     if len(remote) < 2:
-        yield read_whole_stream
-        return
-    with ThreadPoolExecutor(len(remote)) as pool:
-        reads = {each: pool.submit(read_whole_stream, each) for each in remote}
-        yield lambda stream: reads[stream].result() if stream in reads else read_whole_stream(stream)
+        return read_whole_stream
+    reads = attempt_together([partial(read_whole_stream, each) for each in remote], remote[0].location)
+    known = dict(zip(remote, reads, strict=True))
+
+    def read(stream: StateStream) -> bytes:
+        found = known.get(stream)
+        if isinstance(found, StateError):
+            raise found
+        return read_whole_stream(stream) if found is None else found
+
+    return read
 
 
 def _require_no_other(stream: StateStream, size: int) -> None:

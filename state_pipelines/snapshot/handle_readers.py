@@ -31,7 +31,7 @@ from state_pipelines.operatorstate.unread_state import OperatorStateSource, open
 from state_pipelines.rocksdb.manifest import is_database_file
 from state_pipelines.serializers.body_ends import OpenBodyError
 from state_pipelines.snapshot.raw_key_groups import RawKeyedPart
-from state_pipelines.storage.reading import do_together
+from state_pipelines.storage.reading import attempt_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -152,23 +152,12 @@ class HandleReader:
         Each subtask has a header of its own, which says what states it has, so every header is read. A file
         that cannot be opened is its error.
         """
-        return self._do_together(partial(self.open_keyed, *each) for each in handles)
+        return attempt_together([partial(self.open_keyed, *each) for each in handles], self.directory)
 
     def open_operators(self, handles: Iterable[OperatorStateHandle | None]) -> list[OperatorStateSource | None]:
         """As `open_operator` for each handle, many at a time; without those that cannot be read."""
-        opened = self._do_together(partial(self.open_operator, each) for each in handles)
+        opened = attempt_together([partial(self.open_operator, each) for each in handles], self.directory)
         return [each for each in opened if not isinstance(each, StateError)]
-
-    def _do_together(self, works: Iterable[Callable[[], Result]]) -> list[Result | StateError]:
-        """Do works that wait for the storage at the same time; the error of a work is its result."""
-
-        def attempt(work: Callable[[], Result]) -> Result | StateError:
-            try:
-                return work()
-            except StateError as error:
-                return error
-
-        return do_together([partial(attempt, each) for each in works], self.directory)
 
     def open_raw_keyed(self, handle: KeyedStateHandle | None, context: LayoutContext) -> KeyedFile | None:
         """The timers in raw keyed state; None when there are none.
@@ -188,7 +177,7 @@ class HandleReader:
         self, handles: Sequence[KeyedStateHandle | None], context: LayoutContext
     ) -> list[KeyedFile | StateError | None]:
         """As `open_raw_keyed` for each handle, many at a time; state that cannot be read is its error."""
-        return self._do_together(partial(self.open_raw_keyed, each, context) for each in handles)
+        return attempt_together([partial(self.open_raw_keyed, each, context) for each in handles], self.directory)
 
     def open_raw_bytes(self, handle: KeyedStateHandle | None, subtask: int, reason: str) -> RawKeyedPart:
         """Raw keyed state that is not timers, as bytes; `reason` says why it is not.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from state_pipelines.metadata import read_metadata
 from state_pipelines.snapshot.declarations import Declarations
 from state_pipelines.snapshot.snapshot import Snapshot
-from state_pipelines.storage import PathMapping, parse_path_mapping, read_metadata_file
+from state_pipelines.storage import PathMapping, parse_path_mapping, read_metadata_file, resolve
+from state_pipelines.storage.locations import is_local
+from state_pipelines.storage.reading import do_together
 from state_pipelines.storage.snapshot_location import read_metadata_bytes
 
 if TYPE_CHECKING:
@@ -68,8 +70,9 @@ def open_together(*snapshots: Snapshot | str) -> list[Snapshot]:
         opened.read_headers()
         return opened
 
-    with ThreadPoolExecutor(len(snapshots)) as pool:
-        return list(pool.map(read, snapshots))
+    roots = (resolve(each) if isinstance(each, str) else each.location.directory for each in snapshots)
+    remote = next((each for each in roots if not is_local(each)), None)
+    return do_together([partial(read, each) for each in snapshots], remote)
 
 
 def open_location(

@@ -10,10 +10,14 @@ from state_pipelines.metadata import compute_operator_id, write_metadata
 from state_pipelines.snapshot.operator import Operator
 from state_pipelines.snapshot.representation import format_bytes, format_count, make_html_table
 from state_pipelines.snapshot.snapshot_files import SnapshotFiles
+from state_pipelines.storage.reading import scan_ahead
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    import pyarrow as pa
+
+    from state_pipelines.keyed.tables.state_table import TableOptions
     from state_pipelines.snapshot.declarations import Declarations
     from state_pipelines.storage import Location
 
@@ -66,6 +70,28 @@ class Snapshot(SnapshotFiles):
         """The operators, in the order of the file."""
         uids = self.known_uids
         return tuple(Operator(self, each, uids.get(each.operator_id)) for each in self.metadata.operator_states)
+
+    def batches_by_operator(
+        self, options: TableOptions | None = None
+    ) -> Iterator[tuple[Operator, Iterator[tuple[str, pa.RecordBatch]]]]:
+        """Each operator with the rows of its keyed states and timers, as of `Operator.batches_by_state`.
+
+        On a storage that is not local, the next operators are read ahead; loops over `operators` wait for each in turn.
+
+        Args:
+            options: which columns; default all.
+
+        Yields:
+            An operator, and its rows, which have to be taken before the next operator.
+
+        Raises:
+            StateError: a state cannot be read; raised by the rows of its operator.
+        """
+        # Once for all threads.
+        self.read_headers()
+        mean = self.file_size // max(1, len(self.operators))
+        directory = self.location.directory
+        return scan_ahead(self.operators, lambda each: each.batches_by_state(options=options), directory, mean)
 
     def get_operator(self, operator_id: bytes) -> Operator | None:
         """The operator of an id, 16 bytes; None when there is none."""

@@ -11,6 +11,7 @@ from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from state_pipelines.errors import StateError
 from state_pipelines.storage.arenas import limit_arenas
 from state_pipelines.storage.locations import Location, is_local
 from state_pipelines.storage.ranges import PART, REQUESTS, REQUESTS_VARIABLE, count_requests, read_range, read_setting
@@ -154,6 +155,18 @@ def do_together(works: Sequence[Callable[[], Result]], location: Location | None
         return [future.result() for future in [pool.submit(work) for work in works]]
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def attempt_together(works: Sequence[Callable[[], Result]], location: Location | None) -> list[Result | StateError]:
+    """Do works as `do_together` does; the error of a work is its result."""
+
+    def attempt(work: Callable[[], Result]) -> Result | StateError:
+        try:
+            return work()
+        except StateError as error:
+            return error
+
+    return do_together([partial(attempt, each) for each in works], location)
 
 
 def scan_ahead(

@@ -20,8 +20,10 @@ from tests.snapshots import OWN
 from tests.storages import CountedFileSystem, store_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
+
+    import pyarrow as pa
 
     from state_pipelines.snapshot import Snapshot
     from tests.snapshots import Case
@@ -83,6 +85,18 @@ def test_verify_reads_small_tables_once_and_for_their_checksums(directories: dic
 @pytest.mark.parametrize("case", [*CASES, *(each for each in OWN if str(each) == "types-2.2-heap-native")], ids=str)
 def test_many_operators_take_few_rounds(case: Case, work: str, rounds: Rounds) -> None:
     assert run(work, store(case).open, rounds) <= HALF_A_SECOND
+
+
+@pytest.mark.parametrize("case", [each for each in CASES if "native" in str(each)], ids=str)
+def test_operators_are_read_ahead_in_a_loop(case: Case, rounds: Rounds) -> None:
+    def count(batches: Iterable[tuple[str, pa.RecordBatch]]) -> list[tuple[str, int]]:
+        return [(name, batch.num_rows) for name, batch in batches]
+
+    expected = [(each.id, count(each.batches_by_state())) for each in store(case).open().operators]
+    snapshot = store(case).open()
+    CountedFileSystem.rule = staticmethod(lambda *_: rounds.wait())
+    assert [(each.id, count(batches)) for each, batches in snapshot.batches_by_operator()] == expected
+    assert len(rounds) <= HALF_A_SECOND
 
 
 def test_requests_that_wait_for_each_other_are_rounds(rounds: Rounds) -> None:

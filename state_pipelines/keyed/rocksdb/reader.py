@@ -220,9 +220,9 @@ def open_rocksdb(
         FormatError: the states of the header and the column families of the database are not the same.
         MissingFileError: a table that is live is not among the files.
     """
-    with read_together([meta, *find_manifest(files)]) as read:
-        header = parse_header(read(meta), meta.name, declared)
-        database = read_database(files, read)
+    read = read_together([meta, *find_manifest(files)])
+    header = parse_header(read(meta), meta.name, declared)
+    database = read_database(files, read)
     families = {each.name: each for each in database.column_families if each.name != DEFAULT_FAMILY}
     if header.raw:
         header = name_states(header, list(families))
