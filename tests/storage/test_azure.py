@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state_pipelines import convert
+from benchmarks.generate import OPERATOR, generate
+from benchmarks.shapes import Shape
+from state_pipelines import convert, diff, open_snapshot, rescale
 from state_pipelines.errors import MissingFileError, StorageError
 from state_pipelines.metadata.streams import StateStream, StreamRange, copy_ranges
 from state_pipelines.storage import (
@@ -35,6 +37,7 @@ from tests.storage.test_storage import StorageSuite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 UNIT = 1 << 15
 """Bytes that count as a MiB here."""
@@ -233,6 +236,22 @@ def test_the_files_of_a_snapshot_are_copied_by_the_service(container: Location, 
     moved = [name.rpartition("/")[2] for _, kind, name, *sizes in server.requests if kind == "blob" and any(sizes)]
     assert all(name.startswith("_") for name in moved)
     assert len(server.requests) <= len(files) + 20
+
+
+def test_a_snapshot_is_rescaled_by_the_service(
+    container: Location, server: AzureServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate(str(tmp_path / "old"), 1000, Shape())
+    server.blobs |= {f"{container.path}/old/{path.name}": path.read_bytes() for path in (tmp_path / "old").iterdir()}
+    use_storage_options({f"abfs://{container.path}": {"connection_string": server.connection_string}})
+    monkeypatch.setattr(multipart, "SMALLEST_PART", 4000)
+    server.clear()
+    old = open_snapshot(join(container, "old").url, uids=[OPERATOR])
+    rescale(old, join(container, "new").url, parallelism=3)
+    assert len(server.sources) >= 3
+    new = open_snapshot(join(container, "new").url, uids=[OPERATOR])
+    assert [each.parallelism for each in new.operators] == [3]
+    assert diff(old, new).same_contents
 
 
 class TestAzureStorage(StorageSuite):

@@ -9,7 +9,8 @@ from unittest import mock
 
 import pytest
 
-from state_pipelines.storage import Location, join, list_files, resolve
+from state_pipelines.storage import Location, join, list_files, read_file, resolve
+from state_pipelines.storage.files import copy_inside
 from state_pipelines.storage.snapshot_listing import find_snapshots
 from state_pipelines.storage.trees import list_tree
 from tests.storage.test_storage import StorageSuite
@@ -56,3 +57,18 @@ class TestGoogleStorage(StorageSuite):
         assert entry.size == file.size == 5
         assert entry.modified is not None
         assert entry.modified == file.modified
+
+    def test_a_file_is_copied_by_one_request(self, root: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+        source, target = join(root, "a"), join(root, "b")
+        source.filesystem.pipe_file(source.path, b"12345")
+        calls: list[tuple[str, str]] = []
+        send = source.filesystem._call
+
+        async def count(method: str, path: str, *arguments: object, **options: object) -> object:
+            calls.append((method, path))
+            return await send(method, path, *arguments, **options)
+
+        monkeypatch.setattr(source.filesystem, "_call", count)
+        copy_inside(source, target, 5)
+        assert calls == [("POST", "b/{}/o/{}/rewriteTo/b/{}/o/{}")]
+        assert read_file(target) == b"12345"
