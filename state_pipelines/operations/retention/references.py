@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from state_pipelines.errors import MissingFileError, StateError
 from state_pipelines.metadata import CheckpointProperties, list_references, read_metadata
@@ -19,12 +19,11 @@ from state_pipelines.storage.locations import parent
 from state_pipelines.storage.snapshot_location import read_metadata_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
     from state_pipelines.metadata import CheckpointMetadata
     from state_pipelines.operations.retention.path_keys import PathKeys
-    from state_pipelines.operations.retention.stored_references import StoredReferences
     from state_pipelines.operations.retention.surveyed_sizes import SurveyedSizes
     from state_pipelines.storage import PathMapping
 
@@ -107,6 +106,16 @@ class KnownReferences(NamedTuple):
     found_sizes: tuple[int | None, ...]
 
 
+class ReferenceStore(Protocol):
+    """References that an earlier plan has read (`StoredReferences`)."""
+
+    def find(self, file: MetadataFile) -> KnownReferences | None:
+        """The references of a `_metadata` file that has this size and time; None when they are not known."""
+
+    def save(self, known: Iterable[tuple[MetadataFile, KnownReferences]]) -> None:
+        """Store references in place of those that were stored."""
+
+
 class ReferenceReader:
     """Reads `_metadata` files once for as long as their size and time stay the same.
 
@@ -116,7 +125,7 @@ class ReferenceReader:
         store: references that an earlier plan has read.
     """
 
-    def __init__(self, keys: PathKeys, path_mapping: PathMapping, store: StoredReferences | None = None) -> None:
+    def __init__(self, keys: PathKeys, path_mapping: PathMapping, store: ReferenceStore | None = None) -> None:
         self.keys = keys
         self._path_mapping = path_mapping
         self._store = store
