@@ -85,12 +85,19 @@ def copy_blob(source: Location, target: Location) -> None:
     Raises:
         OSError: the service has given the copy up.
     """
+    # Imported late: it is there when there is a file system of it.
+    from azure.core.exceptions import ResourceExistsError
 
     async def copy(blob: Any) -> None:
         url = _find_blob(source.filesystem, source.path).url
-        started = await blob.start_copy_from_url(url, metadata=_METADATA)
-        status = started["copy_status"]
-        reason = None
+        try:
+            started = await blob.start_copy_from_url(url, metadata=_METADATA)
+            status, reason = started["copy_status"], None
+        except ResourceExistsError as error:
+            if getattr(error, "error_code", None) != "PendingCopyOperation":
+                raise
+            # An attempt whose response was lost has started it.
+            status, reason = "pending", None
         # Inside one account it is mostly done by now, but need not be.
         while status == "pending":
             await asyncio.sleep(_PAUSE)

@@ -28,7 +28,8 @@ class AzureServer:
     Attributes:
         blobs: contents by container and name.
         requests: (method, kind, path, bytes of the body, bytes of the answer) of every request.
-        rule: gives the status with which a request of a method and kind fails, or None.
+        rule: gives the status with which a request of a method, kind and path fails, or None.
+        code: the code of the error of such a request.
         pending: looks at a copy of a whole blob that find it pending.
         sources: queries and authorization of the URLs from which blocks were copied.
     """
@@ -38,6 +39,7 @@ class AzureServer:
     blocks: dict[str, dict[str, bytes]] = field(default_factory=dict)
     requests: list[tuple[str, str, str, int, int]] = field(default_factory=list)
     rule: Callable[[str, str, str], int | None] | None = None
+    code: str = "CannotVerifyCopySource"
     pending: int = 0
     sources: list[tuple[dict[str, str], str | None]] = field(default_factory=list)
     copies: dict[str, int] = field(default_factory=dict)
@@ -91,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
             if status is None:
                 status, headers, content = self._answer(kind, name, query, body)
             else:
-                headers, content = {"x-ms-error-code": "CannotVerifyCopySource"}, b""
+                headers, content = {"x-ms-error-code": self.state.code}, b""
             received = 0 if self.command == "HEAD" else len(content)
             self.state.requests.append((self.command, kind, name, len(body), received))
         self.send_response(status)

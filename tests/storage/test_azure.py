@@ -58,7 +58,7 @@ def server(started: AzureServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Az
     monkeypatch.setattr(options, "_registered", {})
     started.clear()
     yield started
-    started.rule, started.pending = None, 0
+    started.rule, started.pending, started.code = None, 0, "CannotVerifyCopySource"
 
 
 @pytest.fixture
@@ -205,6 +205,19 @@ def test_a_copy_that_goes_on_is_waited_for(
     content = put(server, container, "a", 10)
     copy_inside(join(container, "a"), join(container, "b"), len(content))
     assert [method for method, *_ in server.requests] == ["PUT", "HEAD", "HEAD", "HEAD"]
+
+
+def test_a_copy_whose_start_was_lost_is_waited_for(
+    container: Location, server: AzureServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(azure_blocks, "_PAUSE", 0.01)
+    content = put(server, container, "a", 10)
+    server.blobs[f"{container.path}/b"] = content
+    server.copies[f"{container.path}/b"] = 1
+    server.code = "PendingCopyOperation"
+    server.rule = lambda method, kind, name: 409 if kind == "blob from URL" else None
+    copy_inside(join(container, "a"), join(container, "b"), len(content))
+    assert [method for method, *_ in server.requests] == ["PUT", "HEAD", "HEAD"]
 
 
 def test_a_whole_file_whose_copy_is_refused_passes_through_the_client(

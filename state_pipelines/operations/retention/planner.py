@@ -44,7 +44,7 @@ def plan_retention(
     storage_options: Mapping[str, Any] | None = None,
     audit_log: str | Location | None = None,
     leftovers: Leftovers | None = None,
-    references: Location | None = None,
+    references: str | Location | None = None,
     now: Callable[[], datetime] | None = None,
     wait: Callable[[float], None] = time.sleep,
 ) -> RetentionPlan:
@@ -91,6 +91,8 @@ def plan_retention(
         if isinstance(audit_log, str):
             audit_log = resolve(audit_log, **(storage_options or {}))
         leftovers = find_leftovers(open_audit_log(opened[0].location, audit_log))
+    if isinstance(references, str):
+        references = resolve(references, **(storage_options or {}))
     store = None
     if references is not None:
         store = StoredReferences(references, keys, mapping, (each.key for each in opened))

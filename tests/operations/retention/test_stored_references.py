@@ -51,7 +51,8 @@ def plan(
     file = join(root, "_retention", "references.parquet") if stored else None
     server.clear()
     policy: dict[str, object] = {"checkpoints": {"last": 3}} | (more or {})
-    made = plan_retention(root, policy, references=file, now=lambda: LATER)
+    given = None if file is None else file.url
+    made = plan_retention(root, policy, references=given, storage_options=server.options, now=lambda: LATER)
     paths = [path for method, path, *_ in server.requests if method == "GET" and path.endswith("/_metadata")]
     return made, sorted(path.split("/")[-2] for path in paths)
 
