@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from functools import cache
 
 ARENAS = 2
@@ -20,7 +21,9 @@ def limit_arenas() -> None:
     that read ahead allocate whole windows of files, so that arenas would hold several times what is read ahead. A
     limit that the user has set by `MALLOC_ARENA_MAX` or `GLIBC_TUNABLES` stays.
     """
-    if "MALLOC_ARENA_MAX" in os.environ or "arena_max" in os.environ.get("GLIBC_TUNABLES", ""):
+    if sys.platform != "linux" or "MALLOC_ARENA_MAX" in os.environ:
+        return
+    if "arena_max" in os.environ.get("GLIBC_TUNABLES", ""):
         return
     library = ctypes.CDLL(None)
     if hasattr(library, "gnu_get_libc_version"):
