@@ -26,6 +26,7 @@ from state_pipelines.storage import (
 )
 from state_pipelines.storage.multipart import SMALLEST_PART, Part, can_copy_ranges, plan_parts
 from state_pipelines.storage.part_uploads import FileRange
+from state_pipelines.storage.s3_parts import S3Upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,6 +105,22 @@ def test_a_range_alone_is_copied_without_any_byte(bucket: Location, server: S3Se
     assert server.received < 10_000
     assert sum(size for _, _, size, _ in server.requests) < 1_000
     assert read_file(target) == content[7:]
+
+
+def test_a_range_whose_copy_is_refused_passes_through_the_client(
+    bucket: Location, server: S3Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = put(bucket, server, "a", 6 * MIB)
+    target = join(bucket, "new")
+
+    def refuse(*_: object) -> str:
+        raise StorageError("cannot copy the file: access denied")
+
+    monkeypatch.setattr(S3Upload, "_copy_part", refuse)
+    copy_ranges([StreamRange(stream(bucket, "a", len(content)), 7, len(content))], target)
+    assert read_file(target) == content[7:]
+    assert list_uploads(bucket) == []
+    assert ["bytes pass through this process" in each.getMessage() for each in caplog.records].count(True) == 1
 
 
 def test_a_verified_file_is_compared_with_its_ranges(
