@@ -1,9 +1,9 @@
 """Expressions of Spark that Arrow computes instead, directly on the columns of a batch.
 
 Spark parses, resolves and simplifies the SQL and says what types it casts to; of what it makes of it, the parts below
-mean the same in Arrow, down to overflow and null. An expression with anything else in it stays with Spark: whatever
-depends on a locale, a time zone or NaN, and what can fail inside a branch that may not be taken, since Arrow computes
-all branches.
+mean the same in Arrow, down to overflow, NaN and null. Operands that Spark evaluates for some rows only, such as
+branches of `CASE`, are evaluated for these rows only if they may fail. An expression with anything else in it stays
+with Spark: decimals, times, regular expressions, and what depends on a locale or a time zone.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_pipelines.errors import MigrationError
+from state_pipelines.spark import arrow_functions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 TYPES = {
     "boolean": pa.bool_(),
@@ -29,19 +30,51 @@ TYPES = {
     "double": pa.float64(),
     "string": pa.string(),
 }
-"""Types by their names in Spark."""
+"""Types of values that are computed, by their names in Spark."""
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
-_ARITHMETIC = {"Add": "add_checked", "Subtract": "subtract_checked", "Multiply": "multiply_checked"}
+_FRACTIONS = ("float", "double")
+_NUMBERS = (*_INTEGERS, *_FRACTIONS)
+_EXACT = (*_INTEGERS, "boolean", "string")
+"""Types that Arrow compares as Spark does, text by its bytes."""
+
+_ARITHMETIC = {"Add": "add", "Subtract": "subtract", "Multiply": "multiply", "UnaryMinus": "negate", "Abs": "abs"}
+_DIVISIONS = {"Divide": "divide", "IntegralDivide": "divide_whole", "Remainder": "remainder"}
 _COMPARISONS = {
     "EqualTo": "equal",
+    "EqualNullSafe": "null_safe_equal",
     "LessThan": "less",
     "LessThanOrEqual": "less_equal",
     "GreaterThan": "greater",
     "GreaterThanOrEqual": "greater_equal",
 }
 _LOGIC = {"And": "and_kleene", "Or": "or_kleene", "Not": "invert", "IsNull": "is_null", "IsNotNull": "is_valid"}
+_SEARCHES = {"StartsWith": "starts_with", "EndsWith": "ends_with", "Contains": "match_substring"}
+_OF_LISTS = ("GetArrayItem", "ElementAt", "GetStructField", "Size")
+_TRIMS = {"StringTrim": "utf8_trim", "StringTrimLeft": "utf8_ltrim", "StringTrimRight": "utf8_rtrim"}
 _ANSI = "ANSI"
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "divide": arrow_functions.divide,
+    "divide_whole": arrow_functions.divide_whole,
+    "remainder": arrow_functions.remainder,
+    "is_nan": arrow_functions.is_nan,
+}
+_OPTIONS: dict[str, Callable[..., Any]] = {
+    "struct_field": pc.StructFieldOptions,
+    "utf8_slice_codeunits": pc.SliceOptions,
+    **dict.fromkeys(("utf8_trim", "utf8_ltrim", "utf8_rtrim"), pc.TrimOptions),
+    **dict.fromkeys(("starts_with", "ends_with", "match_substring"), pc.MatchSubstringOptions),
+    "replace_substring": pc.ReplaceSubstringOptions,
+}
+"""Options of functions of Arrow, made from the values of expressions."""
+_FRACTION_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "equal": arrow_functions.equal,
+    "less": arrow_functions.less,
+    "less_equal": arrow_functions.less_equal,
+    "greater": arrow_functions.turn(arrow_functions.less),
+    "greater_equal": arrow_functions.turn(arrow_functions.less_equal),
+}
 
 
 @dataclass(frozen=True)
@@ -49,12 +82,11 @@ class ArrowExpression:
     """A node of an expression.
 
     Attributes:
-        function: of Arrow; or `column`, `literal`, `cast`, `choose` (condition and value by turns, then the rest) or
-            `require` (null is an error, where the second argument is true if there is one).
+        function: of Arrow or of `_FUNCTIONS`; or one that `_compute` names.
         type: of its values, by Spark's name.
         arguments: operands.
-        value: name of a column, value of a literal, or the message where null is an error.
-        may_fail: whether some values of the arguments are an error.
+        value: name of a column, value of a literal, the message where null is an error, or options of the function.
+        may_fail: whether some values of the columns are an error.
     """
 
     function: str
@@ -73,43 +105,142 @@ class ArrowExpression:
         """Its values.
 
         Args:
-            columns: by name, arrays of n values, null where nothing is `present`.
-            present: bool[n], rows that have a payload.
+            columns: by name, arrays of n values.
+            present: bool[n], rows that have a payload. For the others there may be any value, and no error.
 
         Raises:
             MigrationError: a value does not fit its type, or is null where it must not be.
         """
-        match self.function:
-            case "column":
-                return columns[self.value]
-            case "literal":
-                return pa.scalar(self.value, TYPES[self.type])
-        found = [each.evaluate(columns, present) for each in self.arguments]
+        rows = _Rows({name: columns[name] for name in self.columns}, len(present))
         try:
-            return self._compute(found, present)
+            return _compute_where(self, rows, present) if self.may_fail else _compute(self, rows)
         except pa.ArrowInvalid as error:
             raise MigrationError(f"an expression cannot be computed for all rows: {error}") from None
 
-    def _compute(self, found: list[Any], present: pa.BooleanArray) -> Any:
-        match self.function:
-            case "cast":
-                # Arrow raises for values that do not fit their type; a long becomes the nearest double.
-                return pc.cast(found[0], TYPES[self.type], safe=self.may_fail)
-            case "choose":
-                *pairs, value = found
-                for condition, chosen in reversed(list(zip(pairs[::2], pairs[1::2], strict=True))):
-                    value = pc.if_else(pc.fill_null(condition, False), chosen, value)
-                return value
-            case "require":
-                wrong = pc.and_(present, pc.is_null(found[0]))
-                for condition in found[1:]:
-                    wrong = pc.and_(wrong, pc.fill_null(condition, False))
-                if pc.any(wrong).as_py():
-                    raise MigrationError(str(self.value))
-                return found[0]
-            case "binary_join_element_wise":
-                return pc.binary_join_element_wise(*found, "")
-        return pc.call_function(self.function, found)
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows for which an expression is evaluated."""
+
+    columns: Mapping[str, pa.Array]
+    count: int
+
+
+def _compute_where(expression: ArrowExpression, rows: _Rows, wanted: Any) -> pa.Array:
+    """Values of an expression in some rows, with no error from the others; null elsewhere."""
+    if isinstance(wanted, pa.Scalar):
+        wanted = pa.repeat(wanted, rows.count)
+    wanted = pc.fill_null(wanted, False)
+    count = wanted.true_count
+    if count == rows.count:
+        return _compute(expression, rows)
+    chosen = _Rows({name: rows.columns[name].filter(wanted) for name in expression.columns}, count)
+    return arrow_functions.scatter(_compute(expression, chosen), wanted)
+
+
+def _compute(expression: ArrowExpression, rows: _Rows) -> Any:
+    """Values of an expression: an array, or a scalar if no column counts."""
+    match expression.function:
+        case "column":
+            return rows.columns[expression.value]
+        case "literal":
+            return pa.scalar(expression.value, TYPES[expression.type])
+        case "choose":
+            return _choose(expression, rows)
+        case "coalesce":
+            found = _compute(expression.arguments[0], rows)
+            for each in expression.arguments[1:]:
+                missing = pc.is_null(found) if each.may_fail else None
+                found = pc.coalesce(found, _compute_guarded(each, rows, missing))
+            return found
+    first, *rest = expression.arguments
+    if expression.function in ("divide", "divide_whole", "remainder"):
+        # Of a division Spark evaluates the divisor first.
+        divisor = _compute(rest[0], rows)
+        found = [_compute_guarded(first, rows, pc.is_valid(divisor) if first.may_fail else None), divisor]
+    else:
+        start = _compute(first, rows)
+        wanted = _needs_more(expression, start) if any(each.may_fail for each in rest) else None
+        found = [start, *(_compute_guarded(each, rows, wanted) for each in rest)]
+    return _call(expression, found)
+
+
+def _compute_guarded(expression: ArrowExpression, rows: _Rows, wanted: Any) -> Any:
+    """Values of an operand that Spark evaluates for the wanted rows only."""
+    return _compute_where(expression, rows, wanted) if expression.may_fail else _compute(expression, rows)
+
+
+def _needs_more(expression: ArrowExpression, first: Any) -> Any:
+    """The rows in which the result depends on more than the first operand."""
+    match expression.function:
+        case "and_kleene":
+            return pc.fill_null(first, True)
+        case "or_kleene":
+            return pc.invert(pc.fill_null(first, False))
+        case "null_safe_equal":
+            return pa.scalar(True)
+        case "require":
+            return pc.is_null(first)
+        case _:
+            return pc.is_valid(first)
+
+
+def _choose(expression: ArrowExpression, rows: _Rows) -> Any:
+    """Conditions and values by turns, then the value if no condition is true."""
+    *pairs, otherwise = expression.arguments
+    conditions, values = pairs[::2], pairs[1::2]
+    if not any(each.may_fail for each in expression.arguments):
+        found = _compute(otherwise, rows)
+        for condition, value in reversed(list(zip(conditions, values, strict=True))):
+            found = pc.if_else(pc.fill_null(_compute(condition, rows), False), _compute(value, rows), found)
+        return found
+    left: Any = pa.repeat(pa.scalar(True), rows.count)
+    found = pa.nulls(rows.count, TYPES[expression.type])
+    for condition, value in zip(conditions, values, strict=True):
+        chosen = pc.fill_null(pc.and_(left, _compute_where(condition, rows, left)), False)
+        found = pc.if_else(chosen, _compute_where(value, rows, chosen), found)
+        left = pc.and_(left, pc.invert(chosen))
+    return pc.if_else(left, _compute_where(otherwise, rows, left), found)
+
+
+def _call(expression: ArrowExpression, found: list[Any]) -> Any:
+    """The function of an expression on its operands."""
+    function, kind, value = expression.function, expression.arguments[0].type, expression.value
+    match function:
+        case "cast":
+            # Arrow raises for values that do not fit their type; a long becomes the nearest double.
+            return pc.cast(found[0], TYPES[expression.type], safe=expression.type in _INTEGERS)
+        case "truncate":
+            return arrow_functions.truncate(found[0], TYPES[expression.type])
+        case "not_zero":
+            return pc.not_equal(found[0], pa.scalar(0, found[0].type))
+        case "require":
+            wrong = pc.is_null(found[0])
+            for condition in found[1:]:
+                wrong = pc.and_(wrong, pc.fill_null(condition, False))
+            if pc.any(wrong).as_py():
+                raise MigrationError(str(value))
+            return found[0]
+        case "binary_join_element_wise":
+            return pc.binary_join_element_wise(*found, "")
+        case "null_safe_equal":
+            same = arrow_functions.equal if kind in _FRACTIONS else pc.equal
+            return arrow_functions.null_safe_equal(*found, same)
+        case "is_in":
+            return pc.if_else(pc.is_valid(found[0]), pc.is_in(found[0], pa.array(value, TYPES[kind])), None)
+        case "take_element":
+            first, failing = value
+            return arrow_functions.take_element(found[0], found[1], first, failing=failing)
+        case "count_elements":
+            return arrow_functions.count_elements(found[0], null=value)
+    if kind in _FRACTIONS and function in _FRACTION_COMPARISONS:
+        return _FRACTION_COMPARISONS[function](*found)
+    if function in _FUNCTIONS:
+        return _FUNCTIONS[function](*found)
+    if value is not None:
+        # The other operands are literals, which the options hold.
+        return pc.call_function(function, found[:1], _OPTIONS[function](*value))
+    return pc.call_function(function, found)
 
 
 def translate_expression(expression: Any, present: str) -> ArrowExpression | None:
@@ -128,16 +259,19 @@ def translate_expression(expression: Any, present: str) -> ArrowExpression | Non
 
 def _translate(expression: Any, present: str) -> ArrowExpression | None:
     name, kind = _name(expression), expression.dataType().simpleString()
-    if kind not in TYPES:
-        return None
     if name == "AttributeReference":
         return ArrowExpression("column", kind, value=expression.name())
-    if name == "Literal":
+    if name == "Literal" and kind in TYPES:
         value = expression.value()
         return ArrowExpression("literal", kind, value=str(value) if kind == "string" and value is not None else value)
     parts = list_sequence(expression.children())
     if name == "CaseWhen" and len(parts) == 2 and _is_column(parts[0], present):
         return _translate(parts[1], present)
+    if name in _OF_LISTS:
+        arguments = _translate_all(parts, present)
+        return None if arguments is None else _make_of_lists(expression, name, kind, arguments)
+    if kind not in TYPES:
+        return None
     if name == "Coalesce" and len(parts) == 2 and (required := _find_required(parts[1])) is not None:
         conditions, message = required
         found = _translate_all([parts[0], *conditions], present)
@@ -153,59 +287,111 @@ def _translate_all(expressions: list[Any], present: str) -> tuple[ArrowExpressio
     return tuple(found) if len(found) == len(expressions) else None
 
 
+def _make_of_lists(
+    expression: Any, name: str, kind: str, arguments: tuple[ArrowExpression, ...]
+) -> ArrowExpression | None:
+    """An element of a list, a field of a struct, or the number of elements."""
+    of, fails = arguments[0].type, any(each.may_fail for each in arguments)
+    match name:
+        case "GetArrayItem" | "ElementAt" if of.startswith("array<") and arguments[1].type in _INTEGERS:
+            failing, first = bool(expression.failOnError()), 0 if name == "GetArrayItem" else 1
+            # The index 0 is an error of `element_at` in any case.
+            may_fail = fails or failing or first > 0
+            return ArrowExpression("take_element", kind, arguments, (first, failing), may_fail=may_fail)
+        case "GetStructField" if of.startswith("struct<"):
+            return ArrowExpression("struct_field", kind, arguments, ([expression.ordinal()],), may_fail=fails)
+        case "Size" if of.startswith("array<"):
+            null = -1 if expression.legacySizeOfNull() else None
+            return ArrowExpression("count_elements", kind, arguments, null, may_fail=fails)
+    return None
+
+
 def _make(expression: Any, name: str, kind: str, arguments: tuple[ArrowExpression, ...]) -> ArrowExpression | None:
     types = {each.type for each in arguments}
     fails = any(each.may_fail for each in arguments)
-    # Spark does not evaluate later operands unless it must, also not after a null.
-    guarded = any(each.may_fail for each in arguments[1:])
-    if guarded:
-        return None
+
+    def make(function: str, value: Any = None, *, may_fail: bool = False) -> ArrowExpression:
+        return ArrowExpression(function, kind, arguments, value, may_fail=fails or may_fail)
+
     match name:
         case "Cast" if str(expression.evalMode()) == _ANSI:
             return _make_cast(kind, arguments[0])
-        case "Add" | "Subtract" | "Multiply" if types == {kind} and kind in ("int", "bigint", "double"):
-            if kind == "double":
-                return ArrowExpression(_ARITHMETIC[name].removesuffix("_checked"), kind, arguments, may_fail=fails)
-            if str(expression.evalMode()) == _ANSI:
-                return ArrowExpression(_ARITHMETIC[name], kind, arguments, may_fail=True)
-        case "Divide" if kind == "double" and arguments[1].function == "literal" and arguments[1].value:
-            # Other divisors may be zero, which is an error unless the dividend is null.
-            return ArrowExpression("divide", kind, arguments, may_fail=fails)
-        case "UnaryMinus" if kind == "double" or (kind in ("int", "bigint") and expression.failOnError()):
-            function = "negate" if kind == "double" else "negate_checked"
-            return ArrowExpression(function, kind, arguments, may_fail=fails or kind != "double")
-        case "EqualTo" if len(types) == 1 and types <= {*_INTEGERS, "boolean", "string"}:
-            return ArrowExpression("equal", kind, arguments, may_fail=fails)
+        case "Add" | "Subtract" | "Multiply" | "UnaryMinus" | "Abs" if types == {kind} and kind in _NUMBERS:
+            function = _ARITHMETIC[name]
+            if kind in _FRACTIONS:
+                return make(function)
+            checked = expression.failOnError() if len(arguments) == 1 else str(expression.evalMode()) == _ANSI
+            return make(f"{function}_checked", may_fail=True) if checked else None
+        case "Divide" | "IntegralDivide" | "Remainder" if len(types) == 1 and types <= set(_NUMBERS):
+            safe = arguments[1].function == "literal" and arguments[1].value not in (None, 0, -1)
+            if safe or str(expression.evalMode()) == _ANSI:
+                return make(_DIVISIONS[name], may_fail=not safe)
+        case "EqualTo" | "EqualNullSafe" if len(types) == 1 and types <= {*_EXACT, *_FRACTIONS}:
+            return make(_COMPARISONS[name])
         case "LessThan" | "LessThanOrEqual" | "GreaterThan" | "GreaterThanOrEqual":
-            if len(types) == 1 and types <= {*_INTEGERS}:
-                return ArrowExpression(_COMPARISONS[name], kind, arguments, may_fail=fails)
-        case "And" | "Or":
-            return ArrowExpression(_LOGIC[name], kind, arguments, may_fail=fails)
-        case "Not" | "IsNull" | "IsNotNull":
-            return ArrowExpression(_LOGIC[name], kind, arguments, may_fail=fails)
-        case "Length" if types == {"string"}:
-            return ArrowExpression("utf8_length", kind, arguments, may_fail=fails)
-        case "Concat" if types == {"string"} and kind == "string":
-            return ArrowExpression("binary_join_element_wise", kind, arguments, may_fail=fails)
+            if len(types) == 1 and types <= {*_NUMBERS, "string"}:
+                return make(_COMPARISONS[name])
+        case "And" | "Or" | "Not" | "IsNull" | "IsNotNull":
+            return make(_LOGIC[name])
+        case "IsNaN":
+            return make("is_nan")
         case "Coalesce":
-            return ArrowExpression("coalesce", kind, arguments, may_fail=fails)
+            return make("coalesce")
         case "If" | "CaseWhen":
             if len(arguments) % 2 == 0:
                 arguments = (*arguments, ArrowExpression("literal", kind))
-            return ArrowExpression("choose", kind, arguments, may_fail=fails)
+            return make("choose")
+    # Spark does not evaluate later operands of these unless it must.
+    return None if any(each.may_fail for each in arguments[1:]) else _make_of_texts(name, make, arguments)
+
+
+def _make_of_texts(
+    name: str, make: Callable[..., ArrowExpression], arguments: tuple[ArrowExpression, ...]
+) -> ArrowExpression | None:
+    """A function of text, or one that looks at a list of operands."""
+    types, literals = {each.type for each in arguments}, [each.value for each in arguments[1:]]
+    fixed = all(each.function == "literal" and each.value is not None for each in arguments[1:])
+    match name:
+        case "Greatest" | "Least" if len(types) == 1 and types <= {*_INTEGERS}:
+            return make("max_element_wise" if name == "Greatest" else "min_element_wise")
+        case "In" if fixed and len(types) == 1 and types <= {*_INTEGERS, "string"}:
+            return make("is_in", literals)
+        case "Length" if types == {"string"}:
+            return make("utf8_length")
+        case "Concat" if types == {"string"}:
+            return make("binary_join_element_wise")
+        case "Substring" if fixed and arguments[0].type == "string" and literals[0] >= 0:
+            start = max(literals[0] - 1, 0)
+            return make("utf8_slice_codeunits", (start, start + max(literals[1], 0)))
+        case "StringTrim" | "StringTrimLeft" | "StringTrimRight" if types == {"string"} and not literals:
+            # Spark trims spaces only, no other white space.
+            return make(_TRIMS[name], (" ",))
+        case "StartsWith" | "EndsWith" | "Contains" if fixed and types == {"string"}:
+            return make(_SEARCHES[name], (literals[0],))
+        case "StringReplace" if fixed and types == {"string"} and literals[0]:
+            return make("replace_substring", (literals[0], literals[1]))
     return None
 
 
 def _make_cast(kind: str, argument: ArrowExpression) -> ArrowExpression | None:
-    """A cast to text of whole numbers and booleans; or between numbers: wider, or narrower among whole ones."""
-    if kind == "string" and argument.type in (*_INTEGERS, "boolean"):
-        return ArrowExpression("cast", kind, (argument,), may_fail=argument.may_fail)
-    if argument.type in _INTEGERS and kind in _INTEGERS:
-        narrower = _INTEGERS.index(kind) < _INTEGERS.index(argument.type)
-        return ArrowExpression("cast", kind, (argument,), may_fail=narrower or argument.may_fail)
-    if kind == "double" and argument.type in (*_INTEGERS, "float"):
-        # `safe` would refuse longs that no double is equal to.
-        return None if argument.may_fail else ArrowExpression("cast", kind, (argument,))
+    """A cast between numbers, from and to booleans, or to text of whole numbers and booleans."""
+    of = argument.type
+
+    def make(function: str = "cast", *, may_fail: bool = False) -> ArrowExpression:
+        return ArrowExpression(function, kind, (argument,), may_fail=may_fail or argument.may_fail)
+
+    if kind == "string" and of in (*_INTEGERS, "boolean"):
+        return make()
+    if kind in _INTEGERS and of in _INTEGERS:
+        return make(may_fail=_INTEGERS.index(kind) < _INTEGERS.index(of))
+    if kind in _INTEGERS and of in _FRACTIONS:
+        return make("truncate", may_fail=True)
+    if kind in _FRACTIONS and of in (*_NUMBERS, "boolean"):
+        return make()
+    if kind in _INTEGERS and of == "boolean":
+        return make()
+    if kind == "boolean" and of in _INTEGERS:
+        return make("not_zero")
     return None
 
 

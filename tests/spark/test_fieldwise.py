@@ -160,7 +160,7 @@ def test_a_field_of_another_name_hides_the_column_no_more(spark: SparkSession, u
         {"add": {"field": "place", "type": "int", "expression": "row_number() OVER (ORDER BY id)"}},
         {"add": {"field": "most", "type": "long", "expression": "(SELECT max(id) FROM range(7))"}},
         {"add": {"field": "old", "type": "int", "expression": "VALUE.age"}},
-        {"add": {"field": "half", "type": "double", "expression": "score / age"}},
+        {"add": {"field": "half", "type": "double", "expression": "round(score / age, 2)"}},
         {"add": {"field": "known", "type": "String", "expression": "coalesce('x', name)"}},
         {"add": {"field": "up", "type": "String", "expression": "upper(concat(state_key, name))"}},
     ],
