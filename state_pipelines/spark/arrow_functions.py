@@ -165,7 +165,7 @@ def _lengths(lists: pa.ListArray) -> npt.NDArray[np.int64]:
 
 
 def _both_valid(lists: pa.ListArray, index: Any) -> npt.NDArray[np.bool_]:
-    valid = lists.is_valid().to_numpy(zero_copy_only=False)
+    valid: npt.NDArray[np.bool_] = lists.is_valid().to_numpy(zero_copy_only=False)
     if isinstance(index, pa.Scalar):
         return valid if index.is_valid else np.zeros(len(lists), np.bool_)
     return valid & index.is_valid().to_numpy(zero_copy_only=False)

@@ -1,9 +1,9 @@
 """Field-wise flows: every field of the new payload is one of the old ones, a constant, or computed by Arrow.
 
 Most migrations are such, and their rows never reach Spark: the task that writes a record reads the old one and makes
-the new one of it. A value may also become the only one of a list, and its time of the last access be taken away or be
-the same for all. This module finds for each field of a flow where it comes from; Spark itself says what an expression
-refers to. A flow with an expression that Arrow does not compute is not field-wise.
+the new one of it. A value may also become the only one of a list, a list that is read one value, and times of the last
+access be taken away or be the same for all. This module finds for each field of a flow where it comes from; Spark
+itself says what an expression refers to. A flow with an expression that Arrow does not compute is not field-wise.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from state_pipelines.spark.arrow_expressions import ArrowExpression, list_sequen
 from state_pipelines.spark.casts import cast_by_name
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.flow_columns import PREFIX, VISIBLE, hidden, require_deterministic, spark_type
+from state_pipelines.spark.gathered_lists import GatheredList, find_gathered, is_gathering
 from state_pipelines.spark.types import spark_schema
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class FieldwiseFlow:
         constants: fields that SQL gives the same value in every row, null where there is no payload.
         whole: the payload has no fields, or is none of which the fields matter, and stays as it is.
         time: of the last access of every row; None where it stays, or there is none afterwards.
+        gathered: the value of each list, whose fields the others come from; None where rows stay rows.
     """
 
     state: str
@@ -129,6 +131,12 @@ class FieldwiseFlow:
     constants: pa.StructScalar | None
     whole: bool = False
     time: pa.Scalar | None = None
+    gathered: GatheredList | None = None
+
+    @property
+    def start(self) -> StateShape:
+        """The shape of the rows that fields come from."""
+        return self.before if self.gathered is None else self.gathered.shape
 
 
 def find_fieldwise(spark: SparkSession, flow: Flow, layouts: LayoutContext) -> FieldwiseFlow | None:
@@ -138,6 +146,9 @@ def find_fieldwise(spark: SparkSession, flow: Flow, layouts: LayoutContext) -> F
         MigrationError: Spark refuses an expression, or one gives other values each time.
     """
     *steps, read = walk_flow(flow)
+    gathering = next((each for each in steps[-1:] if isinstance(each, Apply) and is_gathering(each)), None)
+    if gathering is not None:
+        steps.pop()
     applied = [each for each in reversed(steps) if isinstance(each, Apply) and _is_rowwise(each)]
     if not isinstance(read, Read) or len(applied) < len(steps):
         return None
@@ -146,10 +157,18 @@ def find_fieldwise(spark: SparkSession, flow: Flow, layouts: LayoutContext) -> F
     # Ignore these columns: they describe the write, not the rows read.
     changing = {"list_index": Regroup, TTL_COLUMN: Stamp}
     for column, kind in changing.items():
-        if any(isinstance(each.stage, kind) for each in applied) and names_column(flow, column):
+        if any(isinstance(each.stage, kind) for each in (*applied, gathering) if each) and names_column(flow, column):
             return None
+    if gathering is not None and any(isinstance(each.stage, Regroup) for each in applied):
+        # Rows of lists are told apart by indices, which are others now.
+        return None
     with at(state=flow.shape.name), translate_failures("the migration cannot be applied"):
-        return _Finder(spark, layouts).find(read, applied)
+        finder = _Finder(spark, layouts)
+        if gathering is None:
+            return finder.find(read, applied)
+        gathered = find_gathered(spark, gathering, finder.list_visible(read.shape), layouts)
+        found = None if gathered is None else finder.find(replace(read, shape=gathering.shape), applied)
+        return None if found is None else replace(found, before=read.shape, gathered=gathered)
 
 
 def _is_rowwise(applied: Apply) -> bool:
@@ -301,14 +320,14 @@ class _Finder:
         """No rows, with the columns that SQL may name; opaque values are decoded there."""
         decoded = keep_undecodable(self.layouts)
         types = list_fields(before, decoded)
-        others = {"value": spark_type(before.payload, decoded)} | self._list_visible(read)
+        others = {"value": spark_type(before.payload, decoded)} | self.list_visible(read)
         schema = spark_schema(pa.schema(list(types.items())))
         for name, kind in others.items():
             if name not in types:
                 schema.add(name, kind)
         return self.spark.createDataFrame([], schema)
 
-    def _list_visible(self, read: StateShape) -> dict[str, DataType]:
+    def list_visible(self, read: StateShape) -> dict[str, DataType]:
         """The columns beside the payload that SQL may name."""
         serializers = {
             "state_key": read.key,
@@ -348,7 +367,7 @@ class _Finder:
         types: list[dict[str, pa.DataType]],
     ) -> tuple[tuple[str, ArrowExpression], ...]:
         """The fields that Arrow computes as Spark would, up to the first that it does not."""
-        fields, visible = spark_schema(pa.schema(list(types[0].items()))), self._list_visible(before)
+        fields, visible = spark_schema(pa.schema(list(types[0].items()))), self.list_visible(before)
         found = []
         for name in wanted:
             stages, needed, keys = self._prune(columns, (name,), types)
@@ -367,8 +386,7 @@ class _Finder:
             if steps != ["Project", "MapInArrow"]:
                 break
             expression = translate_expression(plan.projectList().apply(0), PRESENT)
-            # Keys are there in rows without a payload too, of which Spark computes nothing.
-            if expression is None or (expression.may_fail and _names_keys(expression)):
+            if expression is None:
                 break
             found.append((name, expression))
         return tuple(found)
@@ -390,10 +408,6 @@ class _Finder:
 
 def _pass(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
-
-
-def _names_keys(expression: ArrowExpression) -> bool:
-    return not all(name.startswith(field_column("")) for name in expression.columns)
 
 
 def _has_plan(expression: Any) -> bool:

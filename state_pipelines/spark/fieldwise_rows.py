@@ -99,24 +99,26 @@ class FieldwiseRows:
         for batch in replace(split, options=list_columns(shape, fields, keys=keys, hashed=self.hashed)).batches():
             if not len(batch):
                 continue
-            payload = batch.column(shape.column)
+            gathered = self.flow.gathered
+            rows = batch if gathered is None else gathered.gather(batch, shape.column)
+            payload = rows.column(self.flow.start.column)
             present = payload.is_valid()
             made = dict[str, pa.Array]()
             if self._derived:
-                inputs = _find_inputs(batch, payload, fields, keys)
+                inputs = _find_inputs(rows, payload, used, keys)
                 made |= {name: each.evaluate(inputs, present) for name, each in self._derived.items()}
-            yield Rows(batch, self._make_rows(batch, payload if self.flow.whole else self._make_payload(payload, made)))
+            yield Rows(batch, self._make_rows(rows, payload if self.flow.whole else self._make_payload(payload, made)))
 
     def _choose_fields(self, used: frozenset[str]) -> tuple[str, ...]:
         """The fields that are read; none where the payload is read as a whole."""
-        if self.flow.whole:
+        if self.flow.whole or self.flow.gathered is not None:
             return ()
         kind = column_type(derive_layout(self.flow.before.payload, self.layouts))
         read = [each.name for each in kind if field_column(each.name) in used]
         return choose_fields(kind, {*self._carried.values(), *read, *self.old})
 
     def _make_rows(self, stored: pa.RecordBatch, payload: pa.Array) -> pa.RecordBatch:
-        before, after = self.flow.before, self.flow.after
+        before, after = self.flow.start, self.flow.after
         columns = {name: stored.column(name) for name in ("key_group", "key_bytes")}
         if after.kind == StateKind.LIST:
             zeros = pa.array(np.zeros(len(stored), np.int32))
@@ -179,12 +181,11 @@ def list_columns(
 
 
 def _find_inputs(
-    batch: pa.RecordBatch, payload: pa.StructArray, fields: tuple[str, ...], keys: tuple[str, ...]
+    batch: pa.RecordBatch, payload: pa.StructArray, used: Collection[str], keys: tuple[str, ...]
 ) -> dict[str, pa.Array]:
     """Columns that expressions read, in the types of Spark."""
-    arrays = payload.flatten()
-    indexes = {each.name: index for index, each in enumerate(payload.type)}
-    columns = {field_column(name): arrays[indexes[name]] for name in fields}
+    fields = zip(payload.type, payload.flatten(), strict=True)
+    columns = {name: array for each, array in fields if (name := field_column(each.name)) in used}
     columns |= {hidden(name): batch.column(name) for name in keys}
     inputs = to_spark(pa.RecordBatch.from_pydict(columns))
     return dict(zip(inputs.schema.names, inputs.columns, strict=True))

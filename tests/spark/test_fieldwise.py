@@ -243,7 +243,12 @@ def sort(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
 def test_rows_are_the_same_as_by_way_of_spark(spark: SparkSession, users: Snapshot, steps: list[Any]) -> None:
-    operator, found = plan(users, make(steps))
+    assert len(compare_with_spark(spark, users, steps)) == ROWS
+
+
+def compare_with_spark(spark: SparkSession, snapshot: Snapshot, steps: list[Any]) -> list[dict[str, Any]]:
+    """The rows that steps give, which both ways must."""
+    operator, found = plan(snapshot, make(steps))
     flow, layouts = found.changed["profile"], found.context.layouts
     fieldwise = find_fieldwise(spark, flow, layouts)
     assert fieldwise is not None
@@ -256,7 +261,62 @@ def test_rows_are_the_same_as_by_way_of_spark(spark: SparkSession, users: Snapsh
     splits = split_rows(operator, "profile")
     found_rows = run_on_rows(spark, FieldwiseRows(fieldwise, layouts), splits, Collect(), "it fails")
     assert sort(row for rows in found_rows for row in rows) == sort(expected)
-    assert len(expected) == ROWS
+    return expected
+
+
+@pytest.fixture(scope="module")
+def lists(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    """Lists of none to three users; some elements are null."""
+    rows = spark.sql(
+        f"""SELECT CONCAT('user-', id) AS state_key, TRANSFORM(IF(id % 4 = 0, ARRAY(), SEQUENCE(1, id % 4)), n ->
+                   IF(id % 50 = 7, NULL, NAMED_STRUCT(
+                       'active', n = 1, 'age', CAST(id % 90 + n AS INT), 'id', id,
+                       'name', IF(id % 3 = 0, NULL, CONCAT('name ', n)), 'score', id * 0.25D))) AS value
+            FROM RANGE({ROWS})"""
+    )
+    target = str(tmp_path_factory.mktemp("lists") / "savepoint")
+    options = {"operatorId": "users", "keySerializer": "String", "parallelism": "2", "stateVarName": "profile"}
+    write_state(rows, target, stateType="LIST", valueSerializer=f"List<{USER}>", **options)
+    return open_snapshot(target, uids=["users"])
+
+
+def to_value(expression: str, type: str | None = None) -> dict[str, Any]:
+    return {"kind": {"to": "VALUE", "expression": expression} | ({"type": type} if type else {})}
+
+
+VALUES_OF_LISTS = {
+    "the first": [to_value("values[0]")],
+    "the last, then other fields": [to_value("element_at(values, -1)"), RENAME, ADD, CAST, DROP],
+    "the second, where there is one": [to_value("get(values, 1)")],
+    "a number": [to_value("size(values)", "Long")],
+    "a field": [to_value("values[0].name", "String")],
+    "a key beside": [to_value("values[0]"), {"set": {"field": "name", "expression": "concat(state_key, name)"}}, TIMES],
+}
+
+
+@pytest.mark.parametrize("steps", VALUES_OF_LISTS.values(), ids=VALUES_OF_LISTS)
+def test_values_of_lists_are_the_same_as_by_way_of_spark(
+    spark: SparkSession, lists: Snapshot, steps: list[Any]
+) -> None:
+    # Empty lists have no rows.
+    assert len(compare_with_spark(spark, lists, steps)) == ROWS * 3 // 4
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [to_value("array_max(transform(values, each -> each.id))", "Long")],
+        [to_value("concat(state_key, values[0].name)", "String")],
+        [to_value("values[0]"), {"kind": {"to": "LIST"}}],
+    ],
+)
+def test_other_values_of_lists_go_through_spark(spark: SparkSession, lists: Snapshot, steps: list[Any]) -> None:
+    assert find(spark, lists, *steps) is None
+
+
+def test_a_list_without_the_element_is_an_error(spark: SparkSession, lists: Snapshot, tmp_path: Path) -> None:
+    with pytest.raises(MigrationError, match="a list of 1 elements has none with the index 2"):
+        migrate(lists, make([to_value("values[2]")]), str(tmp_path / "up"), prove=False)
 
 
 IN_ONE_ROW = "CASE WHEN state_key = 'user-4' THEN {} ELSE {} END"
