@@ -225,7 +225,7 @@ def _call(expression: ArrowExpression, found: list[Any]) -> Any:
             return pc.binary_join_element_wise(*found, "")
         case "null_safe_equal":
             same = arrow_functions.equal if kind in _FRACTIONS else pc.equal
-            return arrow_functions.null_safe_equal(*found, same)
+            return arrow_functions.null_safe_equal(found[0], found[1], same)
         case "is_in":
             return pc.if_else(pc.is_valid(found[0]), pc.is_in(found[0], pa.array(value, TYPES[kind])), None)
         case "take_element":

@@ -168,7 +168,8 @@ def _both_valid(lists: pa.ListArray, index: Any) -> npt.NDArray[np.bool_]:
     valid: npt.NDArray[np.bool_] = lists.is_valid().to_numpy(zero_copy_only=False)
     if isinstance(index, pa.Scalar):
         return valid if index.is_valid else np.zeros(len(lists), np.bool_)
-    return valid & index.is_valid().to_numpy(zero_copy_only=False)
+    wanted: npt.NDArray[np.bool_] = index.is_valid().to_numpy(zero_copy_only=False)
+    return valid & wanted
 
 
 def scatter(values: Any, rows: pa.BooleanArray) -> pa.Array:
