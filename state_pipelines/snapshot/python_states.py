@@ -77,7 +77,7 @@ def declare_types(info: StateMetaInfo, declared: PythonDeclaration, kind: StateK
         UsageError: the type is not one of such a state.
     """
     is_map = info.backend_type is BackendStateType.BROADCAST or isinstance(info.value_serializer, tree.MapOf)
-    if is_map != (kind == "MAP") or (is_map and declared.type.word != "MAP"):
+    if is_map != (kind == StateKind.MAP) or (is_map and declared.type.word != "MAP"):
         stored = "map state, whose type is MAP<K, V>" if is_map else "value, list, reducing or aggregating state"
         raise UsageError(
             f"{python_name(info)} is {stored}, not {kind.lower()} state of {describe(declared.type)}",

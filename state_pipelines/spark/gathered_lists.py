@@ -15,6 +15,7 @@ from state_pipelines.codecs.columns import column_type
 from state_pipelines.codecs.serializer_layouts import contains_opaque, derive_layout
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.operations.migration.flows import Apply, Read, Regroup
+from state_pipelines.serializers.registered_states import StateKind
 from state_pipelines.spark.arrow_expressions import ArrowExpression, translate_expression
 from state_pipelines.spark.casts import cast_by_name
 from state_pipelines.spark.flow_columns import KEYS, hidden, require_deterministic, spark_type
@@ -75,7 +76,7 @@ def is_gathering(flow: Flow) -> bool:
     """
     match flow:
         case Apply(source=Read(shape=before), stage=Regroup(sql=str(), key_sql=None), shape=after):
-            return (before.kind, after.kind, before.ttl) == ("LIST", "VALUE", False)
+            return (before.kind, after.kind, before.ttl) == (StateKind.LIST, StateKind.VALUE, False)
         case _:
             return False
 
