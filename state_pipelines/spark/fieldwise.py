@@ -160,7 +160,7 @@ def find_fieldwise(spark: SparkSession, flow: Flow, layouts: LayoutContext) -> F
         if any(isinstance(each.stage, kind) for each in (*applied, gathering) if each) and names_column(flow, column):
             return None
     if gathering is not None and any(isinstance(each.stage, Regroup) for each in applied):
-        # Rows of lists are told apart by indices, which are others now.
+        # Elements of lists are identified by their indices, which change here.
         return None
     with at(state=flow.shape.name), translate_failures("the migration cannot be applied"):
         finder = _Finder(spark, layouts)
