@@ -2,6 +2,9 @@
 
     python -m benchmarks.generate --keys 1000000 --out .cache/million
     python -m benchmarks.migrate --snapshot .cache/million
+    python -m benchmarks.migrate --snapshot .cache/million --repeat 5
+
+With `--repeat`, one revision and the chain are measured several times, without proof.
 
 CPU is user plus system seconds of the process with all its children: the JVM and the workers of Spark. Before the first
 figure a small snapshot goes the same ways, so that Spark, the kernels and Great Expectations are there and warm; what
@@ -11,6 +14,7 @@ that takes is the first line. Up and down with the proof, the bytes of every ent
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +25,7 @@ from benchmarks.processes import Clock
 from benchmarks.snapshots import TINY
 from state_pipelines import open_snapshot
 from state_pipelines.operations.migration.history import RevisionDirectory
+from state_pipelines.operations.migration.migration_files import load_migration
 from state_pipelines.spark import create_session, migrate
 
 if TYPE_CHECKING:
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Snapshot
 
 REVISIONS = Path(__file__).with_name("revisions")
+ONE = Path(__file__).with_name("upgrade.yaml")
 
 Entries = dict[str, list[tuple[bytes, bytes]]]
 """By state, key and value as the snapshot has them, sorted."""
@@ -84,11 +90,24 @@ def run(spark: SparkSession, snapshot: Snapshot, directory: Path, clock: Clock) 
     return count_equal(snapshot, returned)
 
 
+def run_unproven(snapshot: Snapshot, directory: Path, clock: Clock) -> None:
+    """One revision, then the chain up and down, without proof."""
+    revisions = RevisionDirectory(str(REVISIONS))
+    with clock.measure("one revision"):
+        migrate(snapshot, load_migration(str(ONE)), str(directory / "one"), prove=False)
+    with clock.measure("up"):
+        up = migrate(snapshot, revisions.between("base", "head"), str(directory / "up"), prove=False).snapshot
+    with clock.measure("down"):
+        migrate(up, revisions.between("head", "base"), str(directory / "down"), prove=False)
+    shutil.rmtree(directory)
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--snapshot", required=True)
     parser.add_argument("--cores", type=int)
+    parser.add_argument("--repeat", type=int, default=0, help="measure so many times without proof, and nothing else")
     arguments = parser.parse_args()
     clock = Clock()
     with TemporaryDirectory() as name:
@@ -97,6 +116,14 @@ def main() -> None:
             session = create_session("benchmark", cores=arguments.cores)
             generate(str(directory / "small"), TINY)
             run(session, open_snapshot(str(directory / "small")), directory / "small-run", Clock())
+        for number in range(arguments.repeat):
+            turn = Clock()
+            run_unproven(open_snapshot(arguments.snapshot), directory / f"run-{number}", turn)
+            figures = (f"{what} {cpu.total:.2f}" for what, (cpu, _) in turn.seconds.items())
+            sys.stdout.write(f"CPU s: {', '.join(figures)}\n")
+            sys.stdout.flush()
+        if arguments.repeat:
+            return
         entries = run(session, open_snapshot(arguments.snapshot), directory / "run", clock)
     for what, (cpu, wall) in clock.seconds.items():
         sys.stdout.write(f"{what:24} {cpu.total:7.1f} CPU s {wall:7.1f} s\n")
