@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from state_pipelines.backends.entry_store import EntryKind, find_entry_kind
+from state_pipelines.backends.entry_store import NO_SETTINGS, EntryKind, StateSettings, find_entry_kind
 from state_pipelines.backends.value_codecs import make_codec, make_list_functions
 from state_pipelines.binary.reader import Reader
 from state_pipelines.codecs import layout as lay
@@ -40,13 +40,15 @@ class StateLog:
     Args:
         info: the state.
         layout: of its records.
+        settings: which the log repeats.
 
     Attributes:
         kind: of its entries.
     """
 
-    def __init__(self, info: StateMetaInfo, layout: KeyedLayout) -> None:
+    def __init__(self, info: StateMetaInfo, layout: KeyedLayout, settings: StateSettings = NO_SETTINGS) -> None:
         self.info = info
+        self._settings = settings
         self.kind = find_entry_kind(info)
         self._is_queue = info.backend_type is BackendStateType.PRIORITY_QUEUE
         self._prefix = layout.prefix
@@ -104,7 +106,14 @@ class StateLog:
 
     def make_changes(self, state_id: int) -> list[StateChange]:
         """Return the changes in an order that gives the state, the description of the state in front."""
-        described = write_metadata_change(MetadataChange(info=self.info, state_id=state_id))
+        described = write_metadata_change(
+            MetadataChange(
+                info=self.info,
+                state_id=state_id,
+                ttl_config=self._settings.ttl_config,
+                default_value=self._settings.default_value,
+            )
+        )
         number, prefix = state_id.to_bytes(2, "big"), self._prefix
         found = [StateChange(METADATA_KEY_GROUP, described)]
         for key, changes in self._changes.items():

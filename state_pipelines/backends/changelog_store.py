@@ -5,11 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from state_pipelines.backends.change_log import StateLog
+from state_pipelines.backends.entry_store import NO_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from state_pipelines.backends.entry_store import Entries, EntryKind, EntryStore, MapEntries, MeasureHead
+    from state_pipelines.backends.entry_store import (
+        Entries,
+        EntryKind,
+        EntryStore,
+        MapEntries,
+        MeasureHead,
+        StateSettings,
+    )
     from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.metadata.keyed_handles import StateChange
@@ -81,8 +89,8 @@ class ChangelogStore:
         is_heap: as of the other store.
         unlogged: number of times that entries changed otherwise than through logged entries, as by loading records or
             by registering restored state again; only a new base has such changes.
-        without_log: names of the states whose changes are never logged: with TTL, whose settings a log would have to
-            repeat as a serialized Java object, and those of Python functions, whose values nothing separates.
+        without_log: names of the states whose changes are never logged: with TTL of unknown settings, which a log
+            would have to repeat, and those of Python functions, whose values nothing separates.
     """
 
     def __init__(self, store: EntryStore) -> None:
@@ -94,16 +102,16 @@ class ChangelogStore:
         self._restored: dict[str, StateMetaInfo] = {}
         self._described: set[str] = set()
 
-    def register(self, info: StateMetaInfo, layout: KeyedLayout) -> None:
+    def register(self, info: StateMetaInfo, layout: KeyedLayout, settings: StateSettings = NO_SETTINGS) -> None:
         """See `EntryStore`."""
-        self.store.register(info, layout)
-        if layout.ttl or layout.is_declared:
+        self.store.register(info, layout, settings)
+        if layout.is_declared or (layout.ttl and settings.ttl_config is None):
             self._logs.pop(info.name, None)
             self.without_log.add(info.name)
             return
         log = self._logs.get(info.name)
         if log is None or log.info != info:
-            self._logs[info.name] = StateLog(info, layout)
+            self._logs[info.name] = StateLog(info, layout, settings)
             if log is not None or self._restored.get(info.name, info) != info:
                 self.unlogged += 1
 

@@ -7,6 +7,7 @@ Restoring and snapshotting therefore move bytes and decode nothing.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -24,6 +25,22 @@ MeasureHead: TypeAlias = "Callable[[bytes], int]"
 
 DELIMITER = b","
 """Byte between the elements of list state (`ListDelimitedSerializer`)."""
+
+
+@dataclass(frozen=True)
+class StateSettings:
+    """Settings of a state that no snapshot stores, only a log of its changes.
+
+    Attributes:
+        ttl_config: `StateTtlConfig` as a Java serialization stream; None without TTL, or if it is not known.
+        default_value: bytes of the default value; None if there is none.
+    """
+
+    ttl_config: bytes | None = None
+    default_value: bytes | None = None
+
+
+NO_SETTINGS = StateSettings()
 
 
 class EntryKind(Enum):
@@ -92,7 +109,7 @@ class EntryStore(Protocol):
     def is_heap(self) -> bool:
         """Whether Flink's heap backend keeps its state so; it says some things in other words."""
 
-    def register(self, info: StateMetaInfo, layout: KeyedLayout) -> None:
+    def register(self, info: StateMetaInfo, layout: KeyedLayout, settings: StateSettings = NO_SETTINGS) -> None:
         """Note what a state is, before its entries are opened."""
 
     def open_entries(self, name: str, kind: EntryKind) -> Entries:

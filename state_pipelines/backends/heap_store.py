@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from state_pipelines.backends.entry_store import DELIMITER, EntryKind
+from state_pipelines.backends.entry_store import DELIMITER, NO_SETTINGS, EntryKind
 from state_pipelines.backends.record_batches import batch_key_groups, split_records
 from state_pipelines.errors import UsageError, Where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from state_pipelines.backends.entry_store import MeasureHead
+    from state_pipelines.backends.entry_store import MeasureHead, StateSettings
     from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
@@ -151,7 +151,7 @@ class HeapStore:
         self._loaded: dict[str, dict[bytes, bytes]] = {}
         self._open: dict[str, HeapEntries] = {}
 
-    def register(self, info: StateMetaInfo, layout: KeyedLayout) -> None:
+    def register(self, info: StateMetaInfo, layout: KeyedLayout, settings: StateSettings = NO_SETTINGS) -> None:
         """Do nothing: entries are bytes here."""
 
     def open_entries(self, name: str, kind: EntryKind) -> HeapValues | HeapLists:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from state_pipelines.backends.current_key import CurrentKey
 from state_pipelines.backends.entry_migration import read_clock, rewrite_values
-from state_pipelines.backends.entry_store import EntryKind
+from state_pipelines.backends.entry_store import EntryKind, StateSettings
 from state_pipelines.backends.key_context import KeyContext
 from state_pipelines.backends.live_file import LiveFile
 from state_pipelines.backends.schema_changes import Change, check_keys, resolve_keyed
 from state_pipelines.backends.state_access import StateTable
+from state_pipelines.backends.value_codecs import make_codec
 from state_pipelines.errors import UnsupportedError, UsageError, Where, at
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.keyed_file import RecordContext
@@ -119,17 +120,27 @@ class KeyedStateBackend:
         """Leave the keyed context."""
         self.current.clear()
 
-    def register(self, info: StateMetaInfo, typed: StateMetaInfo | None = None) -> StateTable:
+    def register(
+        self,
+        info: StateMetaInfo,
+        typed: StateMetaInfo | None = None,
+        *,
+        ttl_config: bytes | None = None,
+        default_value: Value = None,
+    ) -> StateTable:
         """Register a keyed state, new or restored; a second registration of the same gives the same table.
 
         Args:
             info: the state.
             typed: the same with the types of the values in its byte arrays, of state in PyFlink's layout.
+            ttl_config: `StateTtlConfig` as a Java serialization stream, for logs of changes; None without TTL.
+            default_value: of keys without one, for logs of changes; None if there is none.
 
         Raises:
             UsageError: no keyed state, or a state of another type has that name.
             StateMigrationError: the restored state does not fit the new serializers.
             UnsupportedError: a serializer has no layout.
+            ValueRangeError: the default value does not fit the serializer.
         """
         info = as_key_value(info)
         if info.backend_type is not BackendStateType.KEY_VALUE:
@@ -139,7 +150,8 @@ class KeyedStateBackend:
             return known
         with at(state=info.name):
             layout = self._accept(info)
-            self.store.register(info, layout)
+            default = None if default_value is None else make_codec(layout.value).encode(default_value)
+            self.store.register(info, layout, StateSettings(ttl_config, default))
             table = StateTable(info, layout if typed is None else self._find_layout(typed), self.current, self.store)
         self._registered[info.name] = table
         return table

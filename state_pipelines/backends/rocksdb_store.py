@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rocksdict import Checkpoint, Rdict, WriteBatch, WriteOptions
 
-from state_pipelines.backends.entry_store import DELIMITER, EntryKind
+from state_pipelines.backends.entry_store import DELIMITER, NO_SETTINGS, EntryKind
 from state_pipelines.backends.record_batches import BATCH, make_records, split_records
 from state_pipelines.backends.rocksdb_memory import SHARED_MEMORY, MemoryBudget, MemoryLease
 from state_pipelines.backends.rocksdb_options import RocksOptions, read_rocksdb_options
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from rocksdict import ColumnFamily, RdictIter
 
-    from state_pipelines.backends.entry_store import MeasureHead
+    from state_pipelines.backends.entry_store import MeasureHead, StateSettings
     from state_pipelines.keyed.record_layout import KeyedLayout, KeyedRecords
     from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
@@ -260,7 +260,7 @@ class RocksStore:
         """Directory of the store; the database is in it, and there is room beside it."""
         return self._directory
 
-    def register(self, info: StateMetaInfo, layout: KeyedLayout) -> None:
+    def register(self, info: StateMetaInfo, layout: KeyedLayout, settings: StateSettings = NO_SETTINGS) -> None:
         """Do nothing: entries are bytes here."""
 
     def open_entries(self, name: str, kind: EntryKind) -> RocksValues | RocksLists:

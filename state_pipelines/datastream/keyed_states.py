@@ -21,7 +21,9 @@ from state_pipelines.datastream.table_states import (
     TableReducingState,
     TableState,
     TableValueState,
+    convert,
 )
+from state_pipelines.datastream.ttl_config_stream import write_ttl_config
 from state_pipelines.datastream.ttl_states import (
     TtlAggregatingState,
     TtlListState,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.backends.keyed_backend import KeyedStateBackend
     from state_pipelines.backends.state_access import StateTable
+    from state_pipelines.backends.value_codecs import Value
     from state_pipelines.datastream.clocks import Clock
     from state_pipelines.datastream.states import AggregatingState, ListState, MapState, ReducingState, ValueState
     from state_pipelines.serializers.tree import Serializer
@@ -169,7 +172,19 @@ class BackendKeyedStates(KeyedStateStore):
 
     def _register(self, descriptor: StateDescriptor) -> tuple[StateDescriptor, StateTable]:
         """The table of a state, and the descriptor by whose types it is read and written."""
-        if not self._pyflink_state:
-            return descriptor, self._backend.register(descriptor.make_info(self._namespace))
-        state = lay_out(descriptor, self._namespace)
-        return state.descriptor, self._backend.register(state.info, state.typed)
+        config = None if descriptor.ttl_config is None else write_ttl_config(descriptor.ttl_config)
+        if self._pyflink_state:
+            # PyFlink keeps default values in Python.
+            state = lay_out(descriptor, self._namespace)
+            return state.descriptor, self._backend.register(state.info, state.typed, ttl_config=config)
+        info = descriptor.make_info(self._namespace)
+        default = _find_default(descriptor)
+        return descriptor, self._backend.register(info, ttl_config=config, default_value=default)
+
+
+def _find_default(descriptor: StateDescriptor) -> Value:
+    """The default value of a state as it is stored; None if it has none."""
+    if not isinstance(descriptor, ValueStateDescriptor) or descriptor.ttl_config is not None:
+        return None
+    default = descriptor.default_value
+    return None if default is None else convert(descriptor.type_info, default, descriptor.name)

@@ -21,7 +21,7 @@ _DEFAULT_PERIOD = Duration.of_days(30)
 class StateTtlConfig:
     """Time-to-live of the values of a state; `new_builder` makes one.
 
-    Snapshots do not store it: only that values have a time of their last access.
+    Snapshots do not store it, only that values have a time of their last access; logs of changes do.
     """
 
     class UpdateType(Enum):
@@ -120,6 +120,12 @@ class StateTtlConfig:
         def is_cleanup_in_background(self) -> bool:
             """Return whether the backend's own strategy runs by default."""
             return self._is_cleanup_in_background
+
+        def get_configured_strategies(
+            self,
+        ) -> Mapping[StateTtlConfig.CleanupStrategies.Strategies, CleanupStrategy]:
+            """Return the strategies that are configured, without those that run by default."""
+            return self._strategies
 
         def in_full_snapshot(self) -> bool:
             """Return whether snapshots leave expired values out."""

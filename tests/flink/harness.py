@@ -501,6 +501,18 @@ def redistribute(version: str, *, seed: int, cases: int) -> str:
         return output.read_text(encoding="utf-8")
 
 
+def describe_states(version: str) -> str:
+    """Descriptions of states in Flink's logs of changes: lines as `harness.RecordDescriptions` describes them."""
+    home = install(version)
+    classes = _compile(home, ["tests/flink/java/harness", "tests/flink/java/changes"])
+    with tempfile.TemporaryDirectory() as scratch:
+        output = Path(scratch) / "descriptions.txt"
+        code, text = _run(home, classes, "RecordDescriptions", {"output": output})
+        if code:
+            raise HarnessError(f"Flink {version} does not describe the states:\n{text}")
+        return output.read_text(encoding="utf-8")
+
+
 def read_entries(path: Path) -> list[Entry]:
     """Dump lines of a file, gzipped or not."""
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:

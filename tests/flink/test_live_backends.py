@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,6 +32,7 @@ from tests.datastream.same_jobs import HASHES
 from tests.flink import harness
 from tests.flink.make_data import job_of_case
 from tests.flink.test_converted_savepoints import find_case, line_of
+from tests.live.keyed_jobs import register
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +77,7 @@ def touch(backend: KeyedStateBackend) -> None:
         if info.backend_type is BackendStateType.PRIORITY_QUEUE:
             backend.register_timers(info)
             continue
-        table = backend.register(info)
+        table = register(backend, info)
         for key, namespace in list(table.keys_and_namespaces()):
             # Keys of user classes have a hash that nothing here knows.
             with suppress(UnsupportedError):
@@ -96,7 +98,7 @@ def write_keyed(backend: KeyedStateBackend, file_format: str, target: Path, name
 
 
 def write_changelog(backend: KeyedStateBackend, directory: Location) -> KeyedStateHandle | None:
-    """A base, and a log in which every value is again; where a state has TTL another base."""
+    """A base, and a log in which every value is again."""
     assert isinstance(backend.store, ChangelogStore)
     snapshots = ChangelogSnapshots(backend, backend.store, settings=ChangelogSettings(None))
     snapshots.write(6, directory, directory)
@@ -104,14 +106,14 @@ def write_changelog(backend: KeyedStateBackend, directory: Location) -> KeyedSta
     touch(backend)
     handle = snapshots.write(7, directory, directory).handle
     assert isinstance(handle, ChangelogStateBackendHandle)
-    assert not (handle.non_materialized and backend.store.without_log)
+    assert not backend.store.without_log
     return handle
 
 
-def find_logged(snapshot: Snapshot) -> set[str]:
-    """Names of the states of the operators whose last changes are in logs."""
+def find_logged(snapshot: Snapshot) -> set[tuple[str, bool]]:
+    """Names of the states of the operators whose last changes are in logs, and whether they have TTL."""
     return {
-        state.name
+        (state.name, state.layout.ttl)
         for operator in snapshot.operators
         for state in operator.keyed_states
         for subtask in operator.metadata.subtasks
@@ -172,7 +174,8 @@ def test_flink_restores_what_a_live_backend_wrote(version: str, file_format: str
     case = find_case(line_of(version), name)
     target = make_live(case, file_format, tmp_path)
     if file_format == CHANGELOG:
-        assert find_logged(open_copy(case, target)) >= {"value", "list", "map", "composites", "sum", "average"}
+        states = ("value", "list", "map", "composites", "sum", "average")
+        assert find_logged(open_copy(case, target)) >= set(product(states, (False, True)))
     result = harness.restore(version, target, job_of_case(case), backend=backend, parallelism=3)
 
     assert result.ok, result.error

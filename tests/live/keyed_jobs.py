@@ -13,7 +13,10 @@ from state_pipelines.backends.keyed_backend import KeyedStateBackend
 from state_pipelines.backends.keyed_snapshots import write_full_snapshot
 from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.codecs.serializer_layouts import LayoutContext
+from state_pipelines.datastream import StateTtlConfig, Time
+from state_pipelines.datastream.ttl_config_stream import write_ttl_config
 from state_pipelines.keyed.key_group_assignment import compute_key_group_range
+from state_pipelines.keyed.record_layout import derive_keyed_layout
 from state_pipelines.metadata.keyed_handles import ChangelogStateBackendHandle, IncrementalRemoteKeyedStateHandle
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot.handle_readers import HandleReader
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.tree import Serializer
 
 LAYOUTS = LayoutContext()
+TTL_CONFIG = write_ttl_config(StateTtlConfig.new_builder(Time.days(1)).build())
 
 
 @dataclass
@@ -54,12 +58,12 @@ class KeyedJob:
     def at(self, key: Any, info: StateMetaInfo) -> StateTable:
         """The state under a key."""
         backend = self.find_subtask(key)
-        table = backend.register(info)
+        table = register(backend, info)
         backend.set_current_key(key)
         return table
 
     def tables(self, info: StateMetaInfo) -> Iterator[StateTable]:
-        return (backend.register(info) for backend in self.subtasks)
+        return (register(backend, info) for backend in self.subtasks)
 
     def keys(self, info: StateMetaInfo, namespace: Any = None) -> list[Any]:
         """Keys with a value in a namespace, of all subtasks."""
@@ -108,7 +112,8 @@ class KeyedJob:
         (path / "shared").mkdir(exist_ok=True)
         shared = resolve(str(path / "shared"))
         handles = []
-        for index in range(len(self.subtasks)):
+        for index, backend in enumerate(self.subtasks):
+            assert not find_changelog(backend).without_log
             handle = self._find_changelog(index).write(number, shared, shared).handle
             self.changelogs[index].complete(number)
             if handle is not None:
@@ -139,6 +144,12 @@ class KeyedJob:
     def close(self) -> None:
         for backend in self.subtasks:
             backend.close()
+
+
+def register(backend: KeyedStateBackend, info: StateMetaInfo) -> StateTable:
+    """The state of a subtask; that it has TTL is part of logs of its changes."""
+    layout = derive_keyed_layout(info, backend.key_serializer, backend.max_parallelism, LAYOUTS)
+    return backend.register(info, ttl_config=TTL_CONFIG if layout.ttl else None)
 
 
 def find_changelog(backend: KeyedStateBackend) -> ChangelogStore:
