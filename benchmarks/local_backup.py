@@ -1,9 +1,10 @@
 """A subtask that is restored from the files on its worker, against one that downloads them.
 
-    python -m benchmarks.local_backup [--keys 500000] [--latency 0.03] [--rounds 3]
+    python -m benchmarks.local_backup [--form rocksdb] [--keys 500000] [--latency 0.03] [--rounds 3]
 
-Both restore the same incremental checkpoint of RocksDB, by turns, from the S3 server of the benchmarks; then each reads
-one key and takes the next checkpoint after one key in a hundred has changed.
+Both restore the same checkpoint, by turns, from the S3 server of the benchmarks. Of `rocksdb`, an incremental one, each
+reads one key and takes the next checkpoint after one key in a hundred has changed; `heap` and `changelog` (over the
+heap: a base with all keys, and a log of all keys) are restored only.
 """
 
 from __future__ import annotations
@@ -15,14 +16,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.s3_server import start_objects
-from state_pipelines.backends.incremental_restore import restore_incremental
+from state_pipelines.backends.changelog_snapshots import ChangelogSnapshots
+from state_pipelines.backends.changelog_store import ChangelogStore
+from state_pipelines.backends.heap_store import HeapStore
 from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
+from state_pipelines.backends.keyed_snapshots import write_full_snapshot
 from state_pipelines.backends.local_backup import LocalBackup
 from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.codecs.layout_context import LayoutContext
+from state_pipelines.datastream.restored_state import DatabaseFiles, KeyedHandles, RestoredState
+from state_pipelines.keyed.keyed_file import RecordContext
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
+from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic
 from state_pipelines.serializers.state_meta_info import keyed_state
 from state_pipelines.snapshot.handle_readers import HandleReader
@@ -31,13 +38,15 @@ from state_pipelines.storage.options import use_storage_options
 
 if TYPE_CHECKING:
     from benchmarks.s3_server import S3Server
+    from state_pipelines.backends.entry_store import EntryStore
+    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
 
 BUCKET = "s3://benchmark"
 _STATE = keyed_state("value", "VALUE", basic("String"), VOID_NAMESPACE)
 _KEY_GROUPS = KeyGroupRange(0, 128)
 
 
-def _open(store: RocksStore) -> KeyedStateBackend:
+def _open(store: EntryStore) -> KeyedStateBackend:
     return KeyedStateBackend(store, basic("Long"), _KEY_GROUPS, 128, LayoutContext())
 
 
@@ -55,31 +64,71 @@ def _write(snapshots: IncrementalSnapshots, number: int, *, full: bool = False) 
     return handle
 
 
-def measure(server: S3Server, keys: int, rounds: int, scratch: Path) -> None:
-    """Print a row of each restore, and of each of the two next checkpoints."""
+def _write_first(form: str, keys: int, scratch: Path, backup: LocalBackup) -> RestoredState:
+    """Write a checkpoint with all keys and copies of its files; the state of it, as the driver opens it."""
+    store: EntryStore = RocksStore(1, scratch / "first") if form == "rocksdb" else HeapStore(1)
+    backend = _open(ChangelogStore(store) if form == "changelog" else store)
+    _change(backend, keys, 1, "the first value")
+    directory = resolve(f"{BUCKET}/chk-1")
+    if isinstance(backend.store, RocksStore):
+        handle: KeyedStateHandle | None = _write(IncrementalSnapshots(backend, backend.store, backup=backup), 1)
+    else:
+        with backup.write_copies(1):
+            if isinstance(backend.store, ChangelogStore):
+                snapshots = ChangelogSnapshots(backend, backend.store)
+                snapshots.write(0, directory, directory)
+                snapshots.complete(0)
+                _change(backend, keys, 1, "the second value")
+                handle = snapshots.write(1, directory, directory).handle
+            else:
+                handle = write_full_snapshot(backend, Format.HEAP, directory, "state", 1).handle
+        backup.keep_written(1, handle, directory, -1)
+    backend.close()
+    assert handle is not None
+    mapping = PathMapping().allow([BUCKET])
+    file = HandleReader(directory, mapping).open_keyed(handle)
+    assert file is not None
+    databases = None
+    if isinstance(handle, IncrementalRemoteKeyedStateHandle):
+        databases = DatabaseFiles((handle,), directory, mapping)
+    return RestoredState(
+        (file,),
+        (None,),
+        RecordContext(128, LayoutContext()),
+        1,
+        databases=databases,
+        handles=KeyedHandles((handle,), directory, mapping),
+    )
+
+
+def measure(server: S3Server, form: str, keys: int, rounds: int, scratch: Path) -> None:
+    """Print a row of each restore, and, of RocksDB, of each of the two next checkpoints."""
     use_storage_options({BUCKET: server.options})
     backup = LocalBackup.open([str(scratch / "kept")], "0" * 32, bytes(16), _KEY_GROUPS)
-    store = RocksStore(1, scratch / "first")
-    backend = _open(store)
-    _change(backend, keys, 1, "the first value")
-    first = _write(IncrementalSnapshots(backend, store, backup=backup), 1)
-    store.close()
-    print(f"{keys:,} keys, {(first.persisted_size or 0) / 1e6:.1f} MB in {len(first.shared_state)} tables")  # noqa: T201
-    print("| restored from | requests | MB down | s |")  # noqa: T201
-    print("| --- | --- | --- | --- |")  # noqa: T201
+    restored = _write_first(form, keys, scratch, backup)
+    copies = [path for path in (scratch / "kept").rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in copies)
+    print(f"{form}, {keys:,} keys, {size / 1e6:.1f} MB in {len(copies)} files")  # noqa: T201
+    print("| restored from | requests | MB down | CPU s | s |")  # noqa: T201
+    print("| --- | --- | --- | --- | --- |")  # noqa: T201
     for number in range(rounds):
         for name, kept in (("storage", None), ("worker", backup)):
             server.clear()
-            store = RocksStore(1, scratch / f"{name}-{number}")
-            backend = _open(store)
-            started = time.monotonic()
-            reader = HandleReader(resolve(f"{BUCKET}/chk-1"), PathMapping())
-            snapshots = restore_incremental(backend, store, [first], reader, backup=kept)
-            seconds = time.monotonic() - started
-            print(f"| {name} | {len(server.requests)} | {server.received / 1e6:.1f} | {seconds:.2f} |")  # noqa: T201
-            if number == rounds - 1 and kept is None:
+            directory = scratch / f"{name}-{number}"
+            backend = _open(RocksStore(1, directory) if restored.databases else HeapStore(1))
+            started, cpu = time.monotonic(), time.process_time()
+            snapshots = None
+            if restored.databases is not None and isinstance(backend.store, RocksStore):
+                snapshots = restored.databases.restore(backend, backend.store, restored.context, kept)
+            else:
+                backend.restore(restored.find_files(_KEY_GROUPS, kept), restored.context)
+            seconds, cpu = time.monotonic() - started, time.process_time() - cpu
+            print(  # noqa: T201
+                f"| {name} | {len(server.requests)} | {server.received / 1e6:.1f} | {cpu:.2f} | {seconds:.2f} |"
+            )
+            if number == rounds - 1 and kept is None and snapshots is not None:
                 _compare(snapshots, backend, keys)
-            store.close()
+            backend.close()
 
 
 def _compare(snapshots: IncrementalSnapshots, backend: KeyedStateBackend, keys: int) -> None:
@@ -95,13 +144,14 @@ def _compare(snapshots: IncrementalSnapshots, backend: KeyedStateBackend, keys: 
 def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--form", choices=["rocksdb", "heap", "changelog"], default="rocksdb")
     parser.add_argument("--keys", type=int, default=500_000)
     parser.add_argument("--latency", type=float, default=0.03)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     with start_objects({"benchmark/empty": b"-"}) as server, tempfile.TemporaryDirectory() as scratch:
         server.latency = arguments.latency
-        measure(server, arguments.keys, arguments.rounds, Path(scratch))
+        measure(server, arguments.form, arguments.keys, arguments.rounds, Path(scratch))
 
 
 if __name__ == "__main__":

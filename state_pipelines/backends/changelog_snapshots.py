@@ -22,7 +22,7 @@ from state_pipelines.metadata.keyed_handles import (
     ChangelogStateHandleStream,
     ChangelogStream,
 )
-from state_pipelines.metadata.references import list_references
+from state_pipelines.metadata.references import list_keyed_streams
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.storage import create_file, join, resolve
@@ -217,16 +217,12 @@ class ChangelogSnapshots:
 
 def is_continuable(handle: ChangelogStateBackendHandle) -> bool:
     """Return whether later checkpoints can name the files of a handle: all of them by their URL."""
-    return all(isinstance(each, FileStateHandle) for each in _list_streams(handle))
+    return all(isinstance(each, FileStateHandle) for each in list_keyed_streams(handle))
 
 
 def _wrap(handle: KeyedStateHandle) -> CheckpointMetadata:
     subtask = SubtaskState(0, managed_keyed_state=handle)
     return CheckpointMetadata(3, 0, (), (OperatorState(bytes(16), 1, 1, (subtask,)),))
-
-
-def _list_streams(handle: KeyedStateHandle) -> list[StreamStateHandle]:
-    return [reference.handle for reference in list_references(_wrap(handle))]
 
 
 def _name_by_url(handle: KeyedStateHandle, directory: Location) -> KeyedStateHandle:
@@ -245,6 +241,6 @@ def _name_by_url(handle: KeyedStateHandle, directory: Location) -> KeyedStateHan
 
 def _find_time(bases: tuple[KeyedStateHandle, ...]) -> datetime | None:
     """Time at which the youngest file of the bases was written; None where the storage does not say."""
-    files = [stream for base in bases for stream in _list_streams(base)[:1] if isinstance(stream, FileStateHandle)]
+    files = [stream for base in bases for stream in list_keyed_streams(base)[:1] if isinstance(stream, FileStateHandle)]
     times = [find_entry(resolve(file.path)).modified for file in files]
     return max((time for time in times if time is not None), default=None)

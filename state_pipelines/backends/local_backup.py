@@ -6,26 +6,27 @@ Source: `TaskLocalStateStoreImpl`, `LocalSnapshotDirectoryProviderImpl`.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import shutil
 import tempfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from state_pipelines.errors import UsageError, Where
+from state_pipelines.metadata.references import list_keyed_streams
 from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
 from state_pipelines.metadata.streams import locate_file
-from state_pipelines.storage import resolve
+from state_pipelines.storage import join, resolve
+from state_pipelines.storage.local_copies import find_copy, link_copy, remove_other_copies, take_copy, write_copies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from state_pipelines.metadata.key_groups import KeyGroupRange
-    from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
+    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
     from state_pipelines.snapshot.handle_readers import HandleReader
     from state_pipelines.storage import Location
 
@@ -37,7 +38,8 @@ class LocalBackup:
     """Backups of one subtask.
 
     A copy is found by the URL of the uploaded file, which is never written twice, and counts only with the size that
-    the handle gives. A copy that is missing, or that could not be made, is downloaded instead.
+    the handle gives and, where it was written and not linked, with the checksum of what was written. A file whose copy
+    is missing or damaged is downloaded.
 
     Attributes:
         directory: of the subtask.
@@ -84,19 +86,39 @@ class LocalBackup:
             base: checkpoint id of the last completed snapshot, whose files are kept until this one is completed.
         """
         kept = self._name_snapshot(checkpoint_id)
-        try:
+        with self._replacing(checkpoint_id, base):
             kept.mkdir(parents=True, exist_ok=True)
             for url, path in files.items():
-                _link(path, kept / _name_file(url))
-        except OSError as error:
-            _log.warning("no local backup of checkpoint %d: %s", checkpoint_id, error)
-            shutil.rmtree(kept, ignore_errors=True)
-        with suppress(OSError):
-            for each in self.directory.iterdir():
-                if each not in (kept, self._name_snapshot(base)):
-                    shutil.rmtree(each, ignore_errors=True)
+                link_copy(path, kept, url)
+            remove_other_copies(kept, files)
 
-    def find(self, handles: Iterable[IncrementalRemoteKeyedStateHandle], reader: HandleReader) -> dict[str, Location]:
+    @contextmanager
+    def write_copies(self, checkpoint_id: int) -> Iterator[None]:
+        """Copy the files of a snapshot that are written while the block runs; then comes `keep_written`."""
+        with write_copies(self._name_snapshot(checkpoint_id)):
+            yield
+
+    def keep_written(self, checkpoint_id: int, handle: KeyedStateHandle | None, directory: Location, base: int) -> None:
+        """Keep the copies of the files of a snapshot in place of older snapshots.
+
+        Args:
+            checkpoint_id: of the snapshot.
+            handle: of the snapshot; copies of files that the last completed snapshot has too are linked.
+            directory: of the snapshot.
+            base: checkpoint id of the last completed snapshot, whose files are kept until this one is completed.
+        """
+        kept = self._name_snapshot(checkpoint_id)
+        with self._replacing(checkpoint_id, base):
+            kept.mkdir(parents=True, exist_ok=True)
+            files = [] if handle is None else _list_files(handle)
+            sizes = {_name_written(file, directory): file.size for file in files}
+            for url, size in sizes.items():
+                copy = self._find_copy(url, size)
+                if copy is not None:
+                    take_copy(copy, kept)
+            remove_other_copies(kept, sizes)
+
+    def find(self, handles: Iterable[KeyedStateHandle], reader: HandleReader) -> dict[str, Location]:
         """Find the files of snapshots.
 
         Args:
@@ -108,34 +130,42 @@ class LocalBackup:
         """
         found: dict[str, Location] = {}
         for handle in handles:
-            files = [each.handle for each in (*handle.shared_state, *handle.private_state)]
-            for file in (handle.meta_data_state, *files):
-                # A slice of a merged file is no file of its own.
-                if not isinstance(file, FileStateHandle | RelativeFileStateHandle):
-                    continue
+            for file in _list_files(handle):
                 url = locate_file(file, reader.directory, reader.path_mapping).url
-                path = self._name_snapshot(handle.checkpoint_id) / _name_file(url)
-                with suppress(OSError):
-                    if path.stat().st_size == file.size:
-                        found[url] = resolve(str(path))
+                copy = self._find_copy(url, file.size)
+                if copy is not None:
+                    found[url] = resolve(str(copy))
         return found
+
+    def _find_copy(self, url: str, size: int) -> Path | None:
+        found = (find_copy(snapshot, url, size) for snapshot in self.directory.glob("chk-*"))
+        return next((copy for copy in found if copy is not None), None)
+
+    @contextmanager
+    def _replacing(self, checkpoint_id: int, base: int) -> Iterator[None]:
+        kept = self._name_snapshot(checkpoint_id)
+        try:
+            yield
+        except OSError as error:
+            _log.warning("no local backup of checkpoint %d: %s", checkpoint_id, error)
+            shutil.rmtree(kept, ignore_errors=True)
+        with suppress(OSError):
+            for each in self.directory.iterdir():
+                if each not in (kept, self._name_snapshot(base)):
+                    shutil.rmtree(each, ignore_errors=True)
 
     def _name_snapshot(self, checkpoint_id: int) -> Path:
         return self.directory / f"chk-{checkpoint_id}"
 
 
-def _name_file(url: str) -> str:
-    return hashlib.sha256(url.encode()).hexdigest()
+def _name_written(file: FileStateHandle | RelativeFileStateHandle, directory: Location) -> str:
+    """The URL of a file that was written, or restored, by this subtask."""
+    if isinstance(file, RelativeFileStateHandle):
+        return join(directory, file.relative_path).url
+    return resolve(file.path).url
 
 
-def _link(path: Path, target: Path) -> None:
-    with suppress(FileExistsError):
-        try:
-            os.link(path, target)
-        except FileExistsError:
-            raise
-        except OSError:
-            # Another disk. A name without a copy behind it must never be seen.
-            partial = target.with_suffix(f".{os.getpid()}")
-            shutil.copyfile(path, partial)
-            partial.replace(target)
+def _list_files(handle: KeyedStateHandle) -> list[FileStateHandle | RelativeFileStateHandle]:
+    """The files of a handle; a slice of a merged file is no file of its own."""
+    streams = list_keyed_streams(handle)
+    return [each for each in streams if isinstance(each, FileStateHandle | RelativeFileStateHandle)]

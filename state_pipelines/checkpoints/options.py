@@ -90,7 +90,7 @@ class CheckpointOptions:
         savepoint_directory: directory of savepoints that name none.
         create_subdirectory: a directory by job id is made below `directory`.
         after_tasks_finish: checkpoints go on when some tasks have finished.
-        local_backup: workers keep the files of their last incremental checkpoints.
+        local_backup: workers keep copies of the files of their last checkpoints.
         local_directories: where, separated by commas or colons; None for the directory for temporary files.
         restore_path: snapshot to restore.
         claim_mode: its owner.

@@ -10,6 +10,7 @@ They can be used like Flink's test harnesses for operators (`KeyedOneInputStream
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from state_pipelines.backends.entry_store import EntryStore
+    from state_pipelines.backends.keyed_snapshots import KeyedSnapshot
     from state_pipelines.backends.local_backup import LocalBackup
     from state_pipelines.backends.timers import Timer
     from state_pipelines.datastream.aggregations import Function
@@ -61,7 +63,7 @@ class KeyedOperator(FunctionOperator):
         key_type: type of the keys, or another description of it (see `Types.of`).
         make_store: makes the store of the state, given the bytes of a key-group prefix; default the heap.
         hashes: `hashCode` of user classes among the keys, by class name.
-        backup: has and keeps the files of incremental snapshots on this machine; default none.
+        backup: has and keeps copies of the files of snapshots on this machine; default none.
         changelog: log every change, so that a snapshot uploads the changes only; default no.
         pyflink_state: keep keys and state as PyFlink does, so that the function goes on there, instead of as Java does.
         options: as of `FunctionOperator`.
@@ -100,6 +102,7 @@ class KeyedOperator(FunctionOperator):
         self._hashes = hashes
         self._backend: KeyedStateBackend | None = None
         self._increments: IncrementalSnapshots | ChangelogSnapshots | None = None
+        self._completed = -1
 
     @property
     def backend(self) -> KeyedStateBackend:
@@ -132,11 +135,13 @@ class KeyedOperator(FunctionOperator):
             self._hashes,
         )
         self._increments = None
+        self._completed = -1 if restored is None else restored.checkpoint_id
         store = self._backend.store
         if restored is not None and restored.databases is not None and isinstance(store, RocksStore):
             self._increments = restored.databases.restore(self._backend, store, restored.context, self._backup)
         elif restored is not None:
-            self._backend.restore(restored.keyed_files, restored.context)
+            files = restored.find_files(self._backend.key_groups, self._backup)
+            self._backend.restore(files, restored.context)
         if isinstance(store, ChangelogStore):
             going_on = None if restored is None else restored.find_changelog(self._backend.key_groups)
             self._increments = ChangelogSnapshots(self._backend, store, going_on, self._changelog)
@@ -146,8 +151,10 @@ class KeyedOperator(FunctionOperator):
     def _write_keyed_state(
         self, file_format: Format, directory: Location, name: str, checkpoint_id: int, *, compressed: bool
     ) -> KeyedStateHandle | None:
-        written = write_full_snapshot(self.backend, file_format, directory, name, checkpoint_id, compressed=compressed)
-        return written.handle
+        write = partial(
+            write_full_snapshot, self.backend, file_format, directory, name, checkpoint_id, compressed=compressed
+        )
+        return self._write_with_copies(write, checkpoint_id, directory)
 
     def _write_increment(
         self, directory: Location, shared: Location, checkpoint_id: int, *, full: bool
@@ -158,12 +165,28 @@ class KeyedOperator(FunctionOperator):
                 hint = "Set state.backend.type to rocksdb, or state.changelog.enabled to true"
                 raise UsageError("only RocksDB and the changelog have incremental snapshots", hint=hint)
             self._increments = IncrementalSnapshots(self.backend, store, backup=self._backup)
-        return self._increments.write(checkpoint_id, directory, shared, full=full).handle
+        write = partial(self._increments.write, checkpoint_id, directory, shared, full=full)
+        if isinstance(self._increments, IncrementalSnapshots):
+            # Links its tables, which are on this machine already.
+            return write().handle
+        return self._write_with_copies(write, checkpoint_id, directory)
+
+    def _write_with_copies(
+        self, write: Callable[[], KeyedSnapshot], checkpoint_id: int, directory: Location
+    ) -> KeyedStateHandle | None:
+        """Write a snapshot, and keep copies of its files on this machine where these are wanted."""
+        if self._backup is None:
+            return write().handle
+        with self._backup.write_copies(checkpoint_id):
+            handle = write().handle
+        self._backup.keep_written(checkpoint_id, handle, directory, self._completed)
+        return handle
 
     @override
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Tell the function, and base later incremental snapshots on this one."""
         super().notify_checkpoint_complete(checkpoint_id)
+        self._completed = max(self._completed, checkpoint_id)
         if self._increments is not None:
             self._increments.complete(checkpoint_id)
 

@@ -19,8 +19,51 @@ if TYPE_CHECKING:
     from state_pipelines.backends.rocksdb_store import RocksStore
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.metadata.key_groups import KeyGroupRange
+    from state_pipelines.metadata.keyed_handles import KeyedStateHandle
     from state_pipelines.snapshot import Operator
     from state_pipelines.storage import Location
+
+
+@dataclass(frozen=True)
+class KeyedHandles:
+    """The managed keyed state of an operator of a snapshot, as handles.
+
+    Attributes:
+        handles: of all old subtasks.
+        directory: of the snapshot.
+        path_mapping: where directories that absolute handles name are now.
+    """
+
+    handles: tuple[KeyedStateHandle, ...]
+    directory: Location
+    path_mapping: PathMapping
+
+    @staticmethod
+    def of(operator: Operator) -> KeyedHandles:
+        """Take the handles of an operator."""
+        keyed = (each.managed_keyed_state for each in operator.metadata.subtasks)
+        handles = tuple(each for each in keyed if each is not None)
+        return KeyedHandles(handles, operator.snapshot.location.directory, operator.snapshot.path_mapping)
+
+    def open_copy(self, file: KeyedFile, backup: LocalBackup) -> KeyedFile | None:
+        """Open the keyed state of a subtask from copies on this machine.
+
+        Args:
+            file: opened keyed state of the same subtask, which says what its keys are.
+            backup: of the subtask.
+
+        Returns:
+            The state; None where there is no copy of any of its files.
+
+        Raises:
+            StateError: a copy cannot be read.
+        """
+        own = [each for each in self.handles if each.key_groups == file.key_groups]
+        reader = HandleReader(self.directory, self.path_mapping)
+        reader.copies |= backup.find(own, reader)
+        if len(own) != 1 or not reader.copies:
+            return None
+        return reader.open_keyed(own[0], file.header.key_serializer)
 
 
 @dataclass(frozen=True)
@@ -69,6 +112,8 @@ class RestoredState:
         snapshot: its path, for errors.
         databases: the keyed state as databases of RocksDB; None where it is not in such, or its classes are declared.
         changelogs: handles of changelogs whose files later checkpoints can name; of any old subtasks.
+        handles: of the managed keyed state, for subtasks that have copies of its files; None where its classes are
+            declared.
     """
 
     keyed_files: tuple[KeyedFile, ...]
@@ -78,6 +123,7 @@ class RestoredState:
     snapshot: str = ""
     databases: DatabaseFiles | None = None
     changelogs: tuple[ChangelogStateBackendHandle, ...] = ()
+    handles: KeyedHandles | None = None
 
     @staticmethod
     def of(operator: Operator) -> RestoredState:
@@ -97,6 +143,26 @@ class RestoredState:
             operator.snapshot.path,
             None if is_declared else DatabaseFiles.of(operator),
             () if is_declared else _find_changelogs(operator),
+            None if is_declared else KeyedHandles.of(operator),
+        )
+
+    def find_files(self, key_groups: KeyGroupRange, backup: LocalBackup | None = None) -> tuple[KeyedFile, ...]:
+        """Find the keyed state for a subtask, that of the same key groups from copies on this machine.
+
+        Args:
+            key_groups: of the subtask.
+            backup: of the subtask; None without.
+
+        Raises:
+            StateError: a copy cannot be read.
+        """
+        if backup is None or self.handles is None:
+            return self.keyed_files
+        return tuple(
+            file
+            if file.holds_raw_timers or file.key_groups != key_groups
+            else self.handles.open_copy(file, backup) or file
+            for file in self.keyed_files
         )
 
     def find_changelog(self, key_groups: KeyGroupRange) -> ChangelogStateBackendHandle | None:

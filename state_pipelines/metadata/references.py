@@ -129,9 +129,18 @@ def _refer(
     part: StreamPart = StreamPart.STATE,
     local_path: str | None = None,
 ) -> StreamReference:
+    return StreamReference(_look_through(handle), operator, subtask.index, category, part, local_path)
+
+
+def list_keyed_streams(handle: KeyedStateHandle) -> list[StreamStateHandle]:
+    """Return the streams of one keyed handle, like `list_references`."""
+    return [_look_through(stream) for stream, _, _ in _iter_keyed(handle)]
+
+
+def _look_through(handle: StreamStateHandle) -> StreamStateHandle:
     while isinstance(handle, KeyGroupsStateHandle):
         handle = handle.delegate
-    return StreamReference(handle, operator, subtask.index, category, part, local_path)
+    return handle
 
 
 def _iter_keyed(handle: KeyedStateHandle) -> Iterator[tuple[StreamStateHandle, StreamPart, str | None]]:

@@ -19,7 +19,7 @@ from state_pipelines.checkpoints.task_checkpoint import read_task_checkpoint
 from state_pipelines.codecs.layout_context import LayoutContext
 from state_pipelines.datastream import CheckpointListener
 from state_pipelines.datastream.pyflink_layout import KeyRowTypeInfo
-from state_pipelines.errors import StateError, UsageError
+from state_pipelines.errors import StateError
 from state_pipelines.metadata.properties import SavepointFormatType, SavepointType
 from state_pipelines.operations.write.state_formats import Format
 from state_pipelines.snapshot.opening import open_location
@@ -89,17 +89,7 @@ class KeyedRun:
         self._aborted: list[int] = []
 
     def keep_backups(self, job_id: str) -> None:
-        """Let the tasks keep the files of their checkpoints on the machines on which they run.
-
-        Raises:
-            UsageError: the checkpoints are not incremental ones of RocksDB.
-        """
-        if self._options.backend != "rocksdb" or not self._options.incremental or self._options.changelog:
-            raise UsageError(
-                "execution.checkpointing.local-backup.enabled: workers keep only incremental checkpoints of RocksDB",
-                hint="Set state.backend.type to rocksdb and execution.checkpointing.incremental to true, without "
-                "state.changelog.enabled, or leave the option out",
-            )
+        """Let the tasks keep the files of their checkpoints on the machines on which they run."""
         roots = tuple(filter(None, re.split("[,:]", self._options.local_directories or "")))
         self._task = replace(self._task, open_backup=partial(LocalBackup.open, roots, job_id))
 

@@ -1,4 +1,4 @@
-"""Sizes and checksums of files, taken while their bytes are written, or by reading them once.
+"""Sizes, checksums and copies of files, taken while their bytes are written; checksums also by reading them once.
 
 XXH3-128, because it runs at the speed of memory, and its library is needed for the RocksDB blocks of Flink 2.x anyway.
 It shows bytes that changed by accident, not those that somebody changed on purpose together with the manifest.
@@ -10,7 +10,7 @@ import io
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import xxhash
 from typing_extensions import override
@@ -18,7 +18,7 @@ from typing_extensions import override
 from state_pipelines.storage.locations import parent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from state_pipelines.storage.locations import Location
 
@@ -59,7 +59,21 @@ class FileRecorder:
         return above.path == self.directory.path and above.filesystem == self.directory.filesystem
 
 
+class FileCopy(Protocol):
+    """The copy of a file that is being written; its errors are not those of the file."""
+
+    def write(self, data: memoryview, /) -> None:
+        """Write the next bytes."""
+
+    def finish(self, checksum: str, /) -> None:
+        """End the copy of a file that was written; `checksum` is that of its content."""
+
+    def discard(self) -> None:
+        """Remove the copy of a file that could not be written."""
+
+
 _RECORDER: ContextVar[FileRecorder | None] = ContextVar("recorder", default=None)
+_BEGIN_COPY: ContextVar[Callable[[Location], FileCopy] | None] = ContextVar("copies", default=None)
 
 
 @contextmanager
@@ -74,22 +88,46 @@ def record_files(directory: Location) -> Iterator[FileRecorder]:
 
 
 @contextmanager
+def copy_files(begin: Callable[[Location], FileCopy]) -> Iterator[None]:
+    """Copy every file that this thread creates while the block runs; `begin` begins a copy."""
+    token = _BEGIN_COPY.set(begin)
+    try:
+        yield
+    finally:
+        _BEGIN_COPY.reset(token)
+
+
+@contextmanager
 def recording(location: Location, file: IO[bytes]) -> Iterator[Any]:
-    """Yield a new file that is being written; it is recorded at the end of the block where a recorder covers it."""
-    recorder = _RECORDER.get()
-    if recorder is None or not recorder.covers(location):
+    """Yield a new file that is being written.
+
+    It is recorded at the end of the block where a recorder covers it, and copied where copies are wanted.
+    """
+    recorder, begin = _RECORDER.get(), _BEGIN_COPY.get()
+    is_recorded = recorder is not None and recorder.covers(location)
+    copy = None if begin is None else begin(location)
+    if not is_recorded and copy is None:
         yield file
         return
-    output = _Checksummed(file)
-    yield output
-    recorder.files[location.name] = RecordedFile(location.name, output.size, output.checksum)
+    output = _Checksummed(file, copy)
+    try:
+        yield output
+    except BaseException:
+        if copy is not None:
+            copy.discard()
+        raise
+    if recorder is not None and is_recorded:
+        recorder.files[location.name] = RecordedFile(location.name, output.size, output.checksum)
+    if copy is not None:
+        copy.finish(output.checksum)
 
 
 class _Checksummed(io.BufferedIOBase):
     """A file that is written from its beginning to its end, with the checksum of what was written."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], copy: FileCopy | None = None) -> None:
         self._file = file
+        self._copy = copy
         self._digest = xxhash.xxh3_128()
         self.size = 0
 
@@ -109,6 +147,8 @@ class _Checksummed(io.BufferedIOBase):
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         self._file.write(view)
+        if self._copy is not None:
+            self._copy.write(view)
         self._digest.update(view)
         self.size += len(view)
         return len(view)

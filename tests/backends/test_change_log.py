@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from state_pipelines.backends.change_log import METADATA_KEY_GROUP
 from state_pipelines.backends.changelog_store import ChangelogStore
 from state_pipelines.backends.heap_store import HeapStore
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
@@ -22,6 +21,7 @@ from state_pipelines.datastream import (
 )
 from state_pipelines.datastream.keyed_states import BackendKeyedStates
 from state_pipelines.errors import ValueRangeError
+from state_pipelines.keyed.changelog.changes import METADATA_KEY_GROUP
 from state_pipelines.metadata.key_groups import KeyGroupRange
 from state_pipelines.metadata.keyed_handles import StateChange
 from state_pipelines.serializers.build import basic

@@ -26,7 +26,7 @@ from state_pipelines.errors import IncompatibleError, StateError, UsageError
 from state_pipelines.metadata.keyed_handles import IncrementalRemoteKeyedStateHandle
 from state_pipelines.metadata.properties import SavepointFormatType
 from state_pipelines.metadata.references import list_references
-from state_pipelines.metadata.stream_handles import FileStateHandle, RelativeFileStateHandle
+from state_pipelines.metadata.stream_handles import FileStateHandle, KeyGroupsStateHandle, RelativeFileStateHandle
 from state_pipelines.operations.auditing import Severity, audit_snapshot
 from state_pipelines.spark.keyed_step import keyed_process
 from state_pipelines.storage import PathMapping
@@ -249,6 +249,31 @@ def test_a_worker_restores_from_the_files_that_it_has_kept(frames: dict[str, Dat
     assert_state(second, 0, 200)
 
 
+def test_a_worker_restores_a_heap_from_the_files_that_it_has_kept(frames: dict[str, DataFrame], tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    options: dict[str, Any] = {
+        "checkpoint": str(checkpoints),
+        "parallelism": 2,
+        "options": {
+            "execution.checkpointing.data-inline-threshold": 0,
+            "execution.checkpointing.local-backup.enabled": True,
+            "execution.checkpointing.local-backup.dirs": str(tmp_path / "kept"),
+        },
+    }
+    first = run(frames["first"], **options)
+    assert first.snapshot is not None
+    for subtask in first.snapshot.operator(UID).metadata.subtasks:
+        handle = subtask.managed_keyed_state
+        assert isinstance(handle, KeyGroupsStateHandle)
+        assert isinstance(handle.delegate, RelativeFileStateHandle)
+        # The driver reads the header, and the task the key groups.
+        path = Path(first.snapshot.path) / handle.delegate.relative_path
+        header = path.read_bytes()[: min(offset for offset in handle.offsets if offset > 0)]
+        path.write_bytes(header.ljust(handle.delegate.size, b"\0"))
+    second = run(frames["second"], from_snapshot=first.snapshot, **options)
+    assert_state(second, 0, 200)
+
+
 def test_incremental_checkpoints_at_another_parallelism_and_of_another_owner(
     frames: dict[str, DataFrame], tmp_path: Path
 ) -> None:
@@ -411,11 +436,6 @@ def test_several_columns_are_a_tuple(frames: dict[str, DataFrame], tmp_path: Pat
         ({"order_by": ["when"]}, UsageError, "no column when"),
         ({"parallelism": 9, "max_parallelism": 8}, UsageError, "parallelism 9 is higher than max parallelism 8"),
         ({"options": {"state.backend.type": "rocksdb", "state.backend.rocksdb.x": 1}}, UsageError, "no option"),
-        (
-            {"checkpoint": "a", "options": {"execution.checkpointing.local-backup.enabled": True}},
-            UsageError,
-            "only incremental checkpoints of RocksDB",
-        ),
         ({"options": {"execution.checkpointing.unaligned.enabled": "true"}}, UsageError, "means nothing here"),
         ({"job_id": "x", "checkpoint": "a"}, UsageError, "is not a job id"),
     ],
