@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from state_pipelines.backends.local_backup import LocalBackup
     from state_pipelines.backends.rocksdb_store import RocksStore
     from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
+    from state_pipelines.metadata.key_groups import KeyGroupRange
     from state_pipelines.metadata.keyed_handles import HandleAndLocalPath, IncrementalRemoteKeyedStateHandle
     from state_pipelines.metadata.stream_handles import StreamStateHandle
     from state_pipelines.snapshot.handle_readers import HandleReader
@@ -43,7 +44,8 @@ def restore_incremental(
 
     One handle of the same key groups is taken over as it is: its tables are linked, or copied from another volume or
     storage, and later snapshots reference them. Of other handles the one with the most key groups of the subtask is
-    taken over and clipped by range tombstones, and the records of the others are written to it.
+    taken over and clipped by range tombstones, and the records of the others are written to it. None is taken over
+    where `state.backend.rocksdb.restore-overlap-fraction-threshold` asks for more of its key groups.
 
     Args:
         backend: of the subtask.
@@ -67,7 +69,10 @@ def restore_incremental(
         return IncrementalSnapshots(backend, store, backup=backup)
     if backup is not None:
         reader.copies |= backup.find(wanted, reader)
-    base = max(wanted, key=lambda each: each.key_groups.intersect(backend.key_groups).number)
+    base = _choose_base(wanted, backend.key_groups, store.options.restore_overlap_fraction_threshold)
+    if base is None:
+        backend.restore([_open(reader, each) for each in wanted], context)
+        return IncrementalSnapshots(backend, store, backup=backup)
     file = _open(reader, base)
     backend.take_states(file)
     _take_files(store, base, file, reader)
@@ -78,6 +83,21 @@ def restore_incremental(
     store.clip(base.key_groups.intersect(backend.key_groups))
     backend.restore([_open(reader, each) for each in wanted if each is not base], context)
     return IncrementalSnapshots(backend, store, backup=backup)
+
+
+def _choose_base(
+    handles: Sequence[IncrementalRemoteKeyedStateHandle], key_groups: KeyGroupRange, threshold: float
+) -> IncrementalRemoteKeyedStateHandle | None:
+    """The handle whose database is taken over (`RocksDBIncrementalCheckpointUtils.chooseTheBestStateHandleForInitial`).
+
+    Only those count whose key groups are wanted to the fraction `threshold` at least.
+    """
+
+    def score(handle: IncrementalRemoteKeyedStateHandle) -> tuple[int, float]:
+        number = handle.key_groups.intersect(key_groups).number
+        return number, number / handle.key_groups.number
+
+    return max((each for each in handles if score(each)[1] >= threshold), key=score, default=None)
 
 
 def _open(reader: HandleReader, handle: IncrementalRemoteKeyedStateHandle) -> KeyedFile:

@@ -48,6 +48,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "memory.write-buffer-ratio": "0.5",
         "memory.partitioned-index-filters": "false",
         "checkpoint.transfer.thread.num": "4",
+        "restore-overlap-fraction-threshold": "0.0",
         "localdir": "",
     }
 )
@@ -93,11 +94,10 @@ FIXED: Mapping[str, tuple[str, str]] = MappingProxyType(
         "timer-service.factory": ("ROCKSDB", "timers are records of the store, ordered in memory"),
         "timer-service.cache-size": ("128", "the order of all timers is in memory"),
         "checkpoint.upload-jitter": ("0 ms", "uploads are not delayed"),
-        "restore-overlap-fraction-threshold": ("0.0", "a rescaled restore takes the records of every old database"),
-        "use-ingest-db-restore-mode": ("false", "a rescaled restore writes records"),
-        "use-delete-files-in-range-during-rescaling": ("false", "a rescaled restore takes only records of its range"),
-        "incremental-restore-async-compact-after-rescale": ("false", "a rescaled restore leaves nothing to compact"),
-        "rescaling.use-delete-files-in-range": ("false", "a rescaled restore takes only records of its range"),
+        "use-ingest-db-restore-mode": ("false", "a rescaled restore writes the records of all databases but one"),
+        "use-delete-files-in-range-during-rescaling": ("false", "a rescaled restore clips by range tombstones"),
+        "incremental-restore-async-compact-after-rescale": ("false", "RocksDB compacts by itself"),
+        "rescaling.use-delete-files-in-range": ("false", "a rescaled restore clips by range tombstones"),
         **{
             f"manual-compaction.{name}": (default, "RocksDB compacts by itself")
             for name, default in {
@@ -156,6 +156,7 @@ class RocksOptions:
     write_buffer_ratio: float
     partitioned_index_filters: bool
     transfer_threads: int
+    restore_overlap_fraction_threshold: float
     local_directory: str
 
 
@@ -223,6 +224,7 @@ def read_rocksdb_options(options: Mapping[str, str] | None = None) -> RocksOptio
         write_buffer_ratio=_read_fraction(values, "memory.write-buffer-ratio"),
         partitioned_index_filters=_read_flag(values, "memory.partitioned-index-filters"),
         transfer_threads=_read_integer(values, "checkpoint.transfer.thread.num"),
+        restore_overlap_fraction_threshold=_read_fraction(values, "restore-overlap-fraction-threshold"),
         local_directory=values["localdir"],
     )
 

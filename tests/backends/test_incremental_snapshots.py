@@ -7,6 +7,7 @@ import pytest
 from state_pipelines.backends.incremental_restore import restore_incremental
 from state_pipelines.backends.incremental_snapshots import IncrementalSnapshots
 from state_pipelines.backends.keyed_backend import KeyedStateBackend
+from state_pipelines.backends.rocksdb_options import read_rocksdb_options
 from state_pipelines.backends.rocksdb_store import RocksStore
 from state_pipelines.codecs.serializer_layouts import LayoutContext
 from state_pipelines.errors import StateError
@@ -166,6 +167,28 @@ def test_without_state_there_is_no_handle(stores: Callable[[], RocksStore], tmp_
 # Opening databases waits for the disk: those of two releases are enough.
 NAMES = ("rocksdb-incremental", "rocksdb-native")
 FLINKS = [each for line in ("1.20", "2.2") for each in select(line) if each.case in NAMES]
+
+
+@pytest.mark.parametrize(("threshold", "is_taken_over"), [("0.5", True), ("0.51", False)])
+def test_a_database_is_taken_over_where_enough_of_it_is_wanted(
+    stores: Callable[[], RocksStore], tmp_path: Path, threshold: str, is_taken_over: bool
+) -> None:
+    store = stores()
+    backend = make_backend(store)
+    put(backend, 0, 300)
+    handle, _ = write(IncrementalSnapshots(backend, store), tmp_path, 1)
+    options = read_rocksdb_options({"state.backend.rocksdb.restore-overlap-fraction-threshold": threshold})
+    found = 0
+    for subtask in range(2):
+        half = RocksStore(1, tmp_path / f"half-{subtask}", options)
+        again = KeyedStateBackend(half, STRING, compute_key_group_range(subtask, 2, 128), 128, LAYOUTS)
+        reader = HandleReader(resolve(str(tmp_path / "chk-1")), PathMapping().allow([str(tmp_path)]))
+        restore_incremental(again, half, [handle], reader)
+        # Records that were written are still in memory.
+        assert bool(list(half.directory.rglob("*.sst"))) is is_taken_over
+        found += len(list(again.register(VALUE).keys()))
+        half.close()
+    assert found == 300
 
 
 @pytest.mark.parametrize("parallelism", [2, 3])
