@@ -427,7 +427,7 @@ class TestErrors:
 
     def test_a_type_that_no_state_has(self) -> None:
         wrong = replace(VALUE, options=((KEYED_STATE_TYPE, "VALUe"),))
-        with pytest.raises(FormatError, match="'VALUe' is not a type of a state"):
+        with pytest.raises(FormatError, match="a state of type UNKNOWN"):
             replay_one(wrong, [change(5, Operation.SET, long(1) + b"\0\2a")])
 
     def test_an_operation_of_another_kind_of_state_names_the_place(self) -> None:

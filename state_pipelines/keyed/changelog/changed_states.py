@@ -166,7 +166,7 @@ def check_operations(changes: Changes, state_type: StateKind) -> None:
     """
     known = _VALUE_OPERATIONS.get(state_type)
     if known is None:
-        raise FormatError(f"{state_type!r:.80} is not a type of a state", where=Where(offset=0))
+        raise FormatError(f"the changes of a state of type {state_type} are not known", where=Where(offset=0))
     for operation in np.unique(operations_of(changes)).tolist():
         if operation in known:
             continue
