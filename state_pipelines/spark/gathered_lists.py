@@ -58,6 +58,7 @@ class GatheredList:
             MigrationError: the value of a list cannot be computed.
         """
         starts = np.flatnonzero(rows.column("list_index").to_numpy() == 0)
+        assert starts[0] == 0, "a batch begins inside of a list"
         elements = to_spark(rows.select([column])).column(0)
         offsets = pa.array(np.append(starts, len(rows)).astype(np.int32))
         lists = {_VALUES: pa.ListArray.from_arrays(offsets, elements)}
