@@ -155,7 +155,7 @@ def _describe_states(operator: Operator) -> Iterator[dict[str, str | None]]:
     row |= {"operator": operator.label, "name": operator.name}
     found = operator.survey()
     for state in found.states:
-        yield row | {"state": state.name, "kind": state.kind, "type": describe(state.serializer)}
+        yield row | {"state": state.name, "kind": str(state.kind), "type": describe(state.serializer)}
     for error in dict.fromkeys(str(failure.error) for failure in found.failures):
         yield row | {"error": error}
     if not found.states and not found.failures:

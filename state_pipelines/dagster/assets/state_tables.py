@@ -92,7 +92,7 @@ def _describe(state: "State", rows: int, path: str, undecoded: str) -> dg.TableR
         {
             "operator": state.operator.label,
             "state": state.name,
-            "kind": state.kind,
+            "kind": str(state.kind),
             "rows": rows,
             "path": path,
             "undecoded": undecoded,

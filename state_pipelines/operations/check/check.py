@@ -377,7 +377,7 @@ def _missing_state(old: JobOperator, new: JobOperator, state: JobState) -> State
     return StateCheck(
         operator=old.label,
         state=state.name,
-        kind=state.kind,
+        kind=str(state.kind),
         subject=Subject.STATE,
         outcome=Outcome.AS_IS,
         reason=reason,
@@ -390,7 +390,7 @@ def _starts_empty(operator: JobOperator, state: JobState) -> StateCheck:
     return StateCheck(
         operator=operator.label,
         state=state.name,
-        kind=state.kind,
+        kind=str(state.kind),
         subject=Subject.STATE,
         outcome=Outcome.AS_IS,
         reason="the snapshot has no such state: it starts empty",
@@ -404,7 +404,7 @@ def _other_kind(old: JobOperator, before: JobState, after: JobState) -> StateChe
     return StateCheck(
         operator=old.label,
         state=before.name,
-        kind=before.kind,
+        kind=str(before.kind),
         subject=Subject.STATE,
         outcome=Outcome.INCOMPATIBLE,
         reason=f"the state was {before.kind} and is {after.kind} now",

@@ -101,7 +101,7 @@ def judge_removed(operator: JobOperator, state: JobState) -> StateCheck | None:
     return StateCheck(
         operator=operator.label,
         state=state.name,
-        kind=state.kind,
+        kind=str(state.kind),
         subject=Subject.STATE,
         outcome=Outcome.INCOMPATIBLE,
         reason=f"the state is that of {what}, which Flink 2 no longer has",

@@ -26,7 +26,7 @@ def judge_undeclared(old: JobOperator, new: JobOperator) -> Iterator[StateCheck]
             yield StateCheck(
                 operator=old.label,
                 state=state.name,
-                kind=state.kind,
+                kind=str(state.kind),
                 subject=Subject.VALUE,
                 outcome=Outcome.UNDETERMINED,
                 reason="the type of this state of a Python function is not declared, and Flink compares only bytes",

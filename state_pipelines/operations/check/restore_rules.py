@@ -228,7 +228,7 @@ def _judge(
     return StateCheck(
         operator=operator,
         state=state.name or None,
-        kind=state.kind,
+        kind=str(state.kind),
         subject=pair.subject,
         outcome=outcome,
         reason=reason,

@@ -110,7 +110,7 @@ def _list_formats(operator: Operator) -> list[str]:
 
 
 def _ask_state(state: State) -> Answers:
-    answers: Answers = {"kind": state.kind}
+    answers: Answers = {"kind": str(state.kind)}
     answers |= {name: describe(serializer) for name, serializer in _list_serializers(state).items()}
     if isinstance(state, KeyedState):
         answers["TTL"] = _has_ttl(state.serializer)

@@ -82,7 +82,7 @@ def _describe(operator: str, state: StateDiff) -> StateChange:
     return StateChange(
         operator,
         state.name,
-        state.kind,
+        str(state.kind),
         before,
         after,
         added,

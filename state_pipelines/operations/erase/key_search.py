@@ -165,7 +165,7 @@ def search_keys(
         label = operator.label
         unsearched += ((label, reason) for reason in _find_unsearched(operator))
         try:
-            kinds |= {(label, state.name): state.kind for state in operator.keyed_states}
+            kinds |= {(label, state.name): str(state.kind) for state in operator.keyed_states}
             tasks += list(_plan(operator, keys))
         except StateError as error:
             unsearched.append((label, str(error)))

@@ -364,7 +364,7 @@ def _report_state(
         error, damaged = str(failure), _counts_as_damage(failure)
     return StateReport(
         name=state.label,
-        kind=state.kind,
+        kind=str(state.kind),
         key=key,
         namespace=namespace,
         value=stored,

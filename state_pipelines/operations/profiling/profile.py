@@ -321,7 +321,7 @@ def _report(state: State, rows: _Rows, balance: OperatorBalance | None) -> State
     nbytes, keys = _find_sizes(state, rows, balance)
     return StateProfile(
         name=state.label,
-        kind=state.kind,
+        kind=str(state.kind),
         key=key,
         namespace=namespace,
         value="" if isinstance(state, BytesState) else describe(state.serializer),
