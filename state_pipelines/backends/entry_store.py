@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from state_pipelines.serializers.state_meta_info import BackendStateType
+from state_pipelines.serializers.registered_states import BackendStateType, StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +56,7 @@ class EntryKind(Enum):
 
 def find_entry_kind(info: StateMetaInfo) -> EntryKind:
     """The kind of the entries of a state."""
-    if info.backend_type is BackendStateType.KEY_VALUE and info.state_type in ("LIST", "MAP"):
+    if info.backend_type is BackendStateType.KEY_VALUE and info.state_type in (StateKind.LIST, StateKind.MAP):
         return EntryKind[info.state_type]
     return EntryKind.VALUE
 

@@ -113,7 +113,8 @@ class LocalBackup:
             files = [] if handle is None else _list_files(handle)
             sizes = {_name_written(file, directory): file.size for file in files}
             for url, size in sizes.items():
-                copy = self._find_copy(url, size)
+                # What was written is read again when it is restored.
+                copy = self._find_copy(url, size, verify=False)
                 if copy is not None:
                     take_copy(copy, kept)
             remove_other_copies(kept, sizes)
@@ -132,13 +133,13 @@ class LocalBackup:
         for handle in handles:
             for file in _list_files(handle):
                 url = locate_file(file, reader.directory, reader.path_mapping).url
-                copy = self._find_copy(url, file.size)
+                copy = self._find_copy(url, file.size, verify=True)
                 if copy is not None:
                     found[url] = resolve(str(copy))
         return found
 
-    def _find_copy(self, url: str, size: int) -> Path | None:
-        found = (find_copy(snapshot, url, size) for snapshot in self.directory.glob("chk-*"))
+    def _find_copy(self, url: str, size: int, *, verify: bool) -> Path | None:
+        found = (find_copy(snapshot, url, size, verify=verify) for snapshot in self.directory.glob("chk-*"))
         return next((copy for copy in found if copy is not None), None)
 
     @contextmanager

@@ -59,45 +59,38 @@ class KeyedHandles:
             StateError: a copy cannot be read.
         """
         own = [each for each in self.handles if each.key_groups == file.key_groups]
-        reader = HandleReader(self.directory, self.path_mapping)
+        reader = self._make_reader()
         reader.copies |= backup.find(own, reader)
         if len(own) != 1 or not reader.copies:
             return None
         return reader.open_keyed(own[0], file.header.key_serializer)
 
+    def _make_reader(self) -> HandleReader:
+        return HandleReader(self.directory, self.path_mapping)
+
 
 @dataclass(frozen=True)
-class DatabaseFiles:
-    """The databases of an operator of a snapshot, which a subtask with a RocksDB store takes over as files.
-
-    Attributes:
-        handles: of all old subtasks.
-        directory: of the snapshot.
-        path_mapping: where directories that absolute handles name are now.
-    """
+class DatabaseFiles(KeyedHandles):
+    """The databases of an operator of a snapshot, which a subtask with a RocksDB store takes over as files."""
 
     handles: tuple[IncrementalRemoteKeyedStateHandle, ...]
-    directory: Location
-    path_mapping: PathMapping
 
     @staticmethod
-    def of(operator: Operator) -> DatabaseFiles | None:
+    def find(operator: Operator) -> DatabaseFiles | None:
         """Take the databases of an operator; None where some of its keyed state is not in one of RocksDB."""
-        subtasks = operator.metadata.subtasks
-        keyed = [each.managed_keyed_state for each in subtasks if each.managed_keyed_state is not None]
-        handles = tuple(each for each in keyed if isinstance(each, IncrementalRemoteKeyedStateHandle))
-        has_raw = any(each.raw_keyed_state is not None for each in subtasks)
+        keyed = KeyedHandles.of(operator)
+        handles = tuple(each for each in keyed.handles if isinstance(each, IncrementalRemoteKeyedStateHandle))
+        has_raw = any(each.raw_keyed_state is not None for each in operator.metadata.subtasks)
         is_forst = any(file.is_forst for _, file in operator.keyed_files)
-        if not handles or len(handles) != len(keyed) or has_raw or is_forst:
+        if not handles or len(handles) != len(keyed.handles) or has_raw or is_forst:
             return None
-        return DatabaseFiles(handles, operator.snapshot.location.directory, operator.snapshot.path_mapping)
+        return DatabaseFiles(handles, keyed.directory, keyed.path_mapping)
 
     def restore(
         self, backend: KeyedStateBackend, store: RocksStore, context: RecordContext, backup: LocalBackup | None = None
     ) -> IncrementalSnapshots:
         """Restore the key groups of a subtask; see `restore_incremental`."""
-        reader = HandleReader(self.directory, self.path_mapping)
-        return restore_incremental(backend, store, self.handles, reader, context, backup)
+        return restore_incremental(backend, store, self.handles, self._make_reader(), context, backup)
 
 
 @dataclass(frozen=True)
@@ -141,7 +134,7 @@ class RestoredState:
             operator.record_context,
             operator.snapshot.checkpoint_id,
             operator.snapshot.path,
-            None if is_declared else DatabaseFiles.of(operator),
+            None if is_declared else DatabaseFiles.find(operator),
             () if is_declared else _find_changelogs(operator),
             None if is_declared else KeyedHandles.of(operator),
         )

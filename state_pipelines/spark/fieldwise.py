@@ -35,16 +35,15 @@ from state_pipelines.operations.migration.flows import (
 )
 from state_pipelines.operations.migration.structs import RAW, find_bare, quote_name
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.spark.arrow_expressions import ArrowExpression, list_sequence, translate_expression
+from state_pipelines.spark.arrow_expressions import ArrowExpression, list_sequence
 from state_pipelines.spark.casts import cast_by_name
 from state_pipelines.spark.failures import translate_failures
 from state_pipelines.spark.flow_columns import PREFIX, VISIBLE, hidden, require_deterministic, spark_type
 from state_pipelines.spark.gathered_lists import GatheredList, find_gathered, is_gathering
+from state_pipelines.spark.translated_columns import make_inputs, translate_column
 from state_pipelines.spark.types import spark_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
@@ -376,16 +375,10 @@ class _Finder:
                 schema.add(field_column(each), fields[each].dataType)
             for each in keys:
                 schema.add(hidden(each), visible[each])
-            # Of a frame that is known to be empty Spark makes another plan.
-            frame = self.spark.range(0).mapInArrow(_pass, schema)
+            frame = make_inputs(self.spark, schema)
             for stage in stages:
                 frame = stage.apply(frame)
-            plan = frame.select(field_column(name))._jdf.queryExecution().optimizedPlan()
-            # What Spark does not put into one expression is computed there step by step.
-            steps = [plan.getClass().getSimpleName(), plan.children().apply(0).getClass().getSimpleName()]
-            if steps != ["Project", "MapInArrow"]:
-                break
-            expression = translate_expression(plan.projectList().apply(0), PRESENT)
+            expression = translate_column(frame.select(field_column(name)), PRESENT)
             if expression is None:
                 break
             found.append((name, expression))
@@ -404,10 +397,6 @@ class _Finder:
             frame = stage.apply(frame)
         table = frame.select(*(F.col(field_column(name)).alias(name) for name in wanted)).toArrow()
         return table.to_struct_array().combine_chunks()[0]
-
-
-def _pass(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from batches
 
 
 def _has_plan(expression: Any) -> bool:

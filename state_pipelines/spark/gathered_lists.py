@@ -16,19 +16,20 @@ from state_pipelines.codecs.serializer_layouts import contains_opaque, derive_la
 from state_pipelines.errors import UnsupportedError
 from state_pipelines.operations.migration.flows import Apply, Read, Regroup
 from state_pipelines.serializers.registered_states import StateKind
-from state_pipelines.spark.arrow_expressions import ArrowExpression, translate_expression
 from state_pipelines.spark.casts import cast_by_name
 from state_pipelines.spark.flow_columns import KEYS, hidden, require_deterministic, spark_type
+from state_pipelines.spark.translated_columns import make_inputs, translate_column
 from state_pipelines.spark.types import from_spark, to_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
 
     from state_pipelines.codecs.serializer_layouts import LayoutContext
     from state_pipelines.operations.migration.flows import Flow
     from state_pipelines.operations.migration.shapes import StateShape
+    from state_pipelines.spark.arrow_expressions import ArrowExpression
 
 _VALUES = "values"
 
@@ -110,18 +111,10 @@ def find_gathered(
     for name in KEYS[:2]:
         if name in keys:
             schema.add(name, keys[name])
-    # Of a frame that is known to be empty Spark makes another plan.
-    frame = spark.range(0).mapInArrow(_pass, schema).select(F.expr(flow.stage.sql).alias("value"))
+    frame = make_inputs(spark, schema).select(F.expr(flow.stage.sql).alias("value"))
     require_deterministic(frame, allowed=False)
     frame = frame.select(cast_by_name(F.col("value"), frame.schema["value"].dataType, target))
-    plan = frame._jdf.queryExecution().optimizedPlan()
-    if [each.getClass().getSimpleName() for each in (plan, plan.children().apply(0))] != ["Project", "MapInArrow"]:
-        return None
-    value = translate_expression(plan.projectList().apply(0), hidden("present"))
+    value = translate_column(frame, hidden("present"))
     if value is None or value.columns != {_VALUES}:
         return None
     return GatheredList(flow.shape, column_type(derive_layout(flow.shape.payload, layouts)), value)
-
-
-def _pass(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from batches

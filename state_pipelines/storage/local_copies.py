@@ -43,15 +43,23 @@ def link_copy(file: Path, directory: Path, url: str) -> None:
     _link(file, directory / _name_copy(url))
 
 
-def find_copy(directory: Path, url: str, size: int) -> Path | None:
+def find_copy(directory: Path, url: str, size: int, *, verify: bool = True) -> Path | None:
     """Find the copy of a file in a directory; None where none has its size and the checksum of what was written.
 
     A linked copy has no checksum: the tables and logs of RocksDB have their own.
+
+    Args:
+        directory: of the copies.
+        url: of the file.
+        size: of the file, in bytes.
+        verify: read the copy and compare the checksum; without, the size counts alone.
     """
     linked = directory / _name_copy(url)
     for path in (linked, *directory.glob(f"{linked.name}.*")):
         with suppress(OSError):
-            if path.suffix != _PARTIAL and path.stat().st_size == size and (path == linked or _is_whole(path)):
+            if path.suffix == _PARTIAL or path.stat().st_size != size:
+                continue
+            if path == linked or not verify or _is_whole(path):
                 return path
     return None
 
@@ -134,7 +142,7 @@ def _link(path: Path, target: Path) -> None:
         except FileExistsError:
             raise
         except OSError:
-            # Another disk. A name without a copy behind it must never be seen.
+            # It is on another disk. The copy gets its name when it is complete.
             partial = target.with_name(f"{target.name}.{uuid4().hex}{_PARTIAL}")
             shutil.copyfile(path, partial)
             partial.replace(target)

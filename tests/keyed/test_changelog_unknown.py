@@ -15,7 +15,7 @@ from state_pipelines.serializers.build import VOID_NAMESPACE, list_of, map_of
 from state_pipelines.serializers.declared_snapshots import parse_declaration
 from state_pipelines.serializers.state_meta_info import BackendStateType, StateMetaInfo, keyed_state
 from state_pipelines.serializers.tree import Declared, Opaque
-from tests.keyed.test_changelog import (
+from tests.keyed.changelogs import (
     STRING,
     change,
     encode,
